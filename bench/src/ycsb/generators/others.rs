@@ -1,0 +1,118 @@
+//! The distributions that are not Zipf's.
+
+use rand::RngCore;
+
+use super::{records_between, uniform_below, unit};
+
+/// `hotspot`: the first records are the hot set; even within both sets.
+#[derive(Debug, Clone)]
+pub struct Hotspot {
+    start: u64,
+    hot_items: u64,
+    cold_items: u64,
+    hot_share: f64,
+}
+
+impl Hotspot {
+    /// The first `data_fraction` of `items` records gets `operation_fraction` of the
+    /// operations. If one of the sets is empty the other gets all.
+    pub fn new(start: u64, items: u64, data_fraction: f64, operation_fraction: f64) -> Self {
+        assert!(items > 0, "a hotspot distribution needs a record");
+        let hot_items = ((items as f64 * data_fraction) as u64).min(items);
+        let cold_items = items - hot_items;
+        let hot_share = match (hot_items, cold_items) {
+            (0, _) => 0.0,
+            (_, 0) => 1.0,
+            _ => operation_fraction,
+        };
+        Self {
+            start,
+            hot_items,
+            cold_items,
+            hot_share,
+        }
+    }
+
+    /// Draws a record.
+    #[inline]
+    pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> u64 {
+        if unit(rng) < self.hot_share {
+            self.start + uniform_below(rng, self.hot_items)
+        } else {
+            self.start + self.hot_items + uniform_below(rng, self.cold_items)
+        }
+    }
+}
+
+/// `exponential`: an exponentially distributed distance back from the newest record.
+///
+/// The reference client draws again while the distance leads below the first
+/// record. This draws once from the distribution cut at that record, which is the
+/// same distribution.
+#[derive(Debug, Clone)]
+pub struct Exponential {
+    start: u64,
+    gamma: f64,
+    records: u64,
+    /// Probability that the uncut distribution stays within `records`.
+    within: f64,
+}
+
+impl Exponential {
+    /// `percentile` percent of the operations fall within the newest `fraction` of
+    /// `record_count` records.
+    pub fn new(start: u64, record_count: u64, percentile: f64, fraction: f64) -> Self {
+        let gamma = -(-percentile / 100.0).ln_1p() / (record_count as f64 * fraction);
+        Self {
+            start,
+            gamma,
+            records: 0,
+            within: 0.0,
+        }
+    }
+
+    /// Draws a record; `last` is the newest one.
+    #[inline]
+    pub fn next<R: RngCore + ?Sized>(&mut self, rng: &mut R, last: u64) -> u64 {
+        let records = records_between(self.start, last);
+        if records != self.records {
+            self.records = records;
+            self.within = -(-self.gamma * records as f64).exp_m1();
+        }
+        let distance = -(-unit(rng) * self.within).ln_1p() / self.gamma;
+        last - (distance as u64).min(records - 1)
+    }
+}
+
+/// `sequential`: one record after the other, again from the first after the last.
+///
+/// Worker `w` of `n` takes every `n`-th record from `w` on, so that all together go
+/// through the records in order.
+#[derive(Debug, Clone)]
+pub struct Sequential {
+    start: u64,
+    items: u64,
+    place: u64,
+    step: u64,
+}
+
+impl Sequential {
+    /// Worker `worker` of `workers` over `items` records from `start` on.
+    pub fn new(start: u64, items: u64, worker: u64, workers: u64) -> Self {
+        assert!(items > 0, "a sequential distribution needs a record");
+        Self {
+            start,
+            items,
+            place: worker % items,
+            step: workers % items,
+        }
+    }
+
+    /// The next record.
+    #[inline]
+    pub fn next_key(&mut self) -> u64 {
+        let key = self.start + self.place;
+        self.place = (self.place + self.step) % self.items;
+        key
+    }
+}

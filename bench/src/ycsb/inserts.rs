@@ -1,0 +1,355 @@
+//! Inserts of the run phase: who inserts which record, and which are readable yet.
+//!
+//! The records of the run follow the loaded ones. Worker `w` of `n` inserts, as its
+//! `i`-th, record `base + i * n + w`; no two workers ever insert the same one, and none
+//! has to ask another. A worker may have many inserts under way and see them
+//! acknowledged in any order; what counts is how many of its first ones are all
+//! acknowledged. [`InsertTracker`] joins these counts, without locks, to the longest
+//! prefix of the process's inserts that is complete, its *frontier*.
+//!
+//! # Several processes
+//!
+//! A process knows of its own workers' inserts only. It numbers the records it can
+//! read without gaps, a *view*: the loaded records under their own numbers, then the
+//! records its own workers insert, in the order of `i` and `w`. Generators draw from
+//! the view and [`InsertTracker::key_at`] turns it into the record's number, so a
+//! process never asks for a record of another process that may not exist yet. With
+//! one process the view is the numbering itself.
+//!
+//! # Invariants
+//!
+//! * Every record below the frontier is acknowledged, and its worker's
+//!   acknowledgement happens before a reader's load of the frontier.
+//! * The frontier reaches every complete prefix: of two workers that complete it
+//!   together, at least one sees the other's count (`SeqCst` store, then load).
+//!   Guarded by `the_frontier_reaches_everything_acknowledged`.
+//!
+//! The frontier waits for the slowest worker. Workers that insert faster read their
+//! newest records only once the slowest has caught up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The workers of this process among all workers of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerSpan {
+    /// Number of this process's first worker.
+    pub first: u64,
+    /// How many workers this process has.
+    pub local: u64,
+    /// How many workers all processes have together.
+    pub total: u64,
+}
+
+impl WorkerSpan {
+    /// All workers are in this process.
+    pub fn single_process(workers: u64) -> Self {
+        Self {
+            first: 0,
+            local: workers,
+            total: workers,
+        }
+    }
+}
+
+/// A count on cache lines of its own, so that workers do not slow each other down.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Count(AtomicU64);
+
+/// Which inserted records of this process can be read; shared by its workers.
+#[derive(Debug)]
+pub struct InsertTracker {
+    base: u64,
+    span: WorkerSpan,
+    /// Length of the complete prefix of this process's inserts.
+    frontier: Count,
+    /// Per worker of this process: how many of its first inserts are acknowledged.
+    acknowledged: Box<[Count]>,
+}
+
+impl InsertTracker {
+    /// Inserts begin at record `base`, which is the number of records loaded.
+    ///
+    /// # Panics
+    /// If `base` is 0 or the span has no workers or more than `total`.
+    pub fn new(base: u64, span: WorkerSpan) -> Self {
+        assert!(base > 0, "no record is loaded before the run");
+        assert!(
+            span.local > 0 && span.first + span.local <= span.total,
+            "no such workers: {span:?}"
+        );
+        Self {
+            base,
+            span,
+            frontier: Count::default(),
+            acknowledged: (0..span.local).map(|_| Count::default()).collect(),
+        }
+    }
+
+    /// The last place of the view: it and all before it can be read.
+    #[inline]
+    pub fn last(&self) -> u64 {
+        self.base + self.frontier.0.load(Ordering::Acquire) - 1
+    }
+
+    /// The record at a place of the view.
+    #[inline]
+    pub fn key_at(&self, place: u64) -> u64 {
+        if place < self.base || self.span.local == self.span.total {
+            return place;
+        }
+        let insert = place - self.base;
+        let (turn, worker) = (insert / self.span.local, insert % self.span.local);
+        self.base + turn * self.span.total + self.span.first + worker
+    }
+
+    /// The newest record up to which all this process inserted is acknowledged.
+    pub fn last_key(&self) -> u64 {
+        self.key_at(self.last())
+    }
+
+    /// The workers of this process.
+    pub fn span(&self) -> WorkerSpan {
+        self.span
+    }
+
+    /// Takes note that `worker` of this process has its first `count` inserts complete.
+    fn publish(&self, worker: u64, count: u64) {
+        self.acknowledged[worker as usize]
+            .0
+            .store(count, Ordering::SeqCst);
+        let before = self.frontier.0.load(Ordering::Acquire);
+        let mut frontier = before;
+        loop {
+            let (turn, owner) = (frontier / self.span.local, frontier % self.span.local);
+            let complete = self.acknowledged[owner as usize].0.load(Ordering::SeqCst);
+            if complete <= turn {
+                break;
+            }
+            frontier += 1;
+        }
+        if frontier > before {
+            self.frontier.0.fetch_max(frontier, Ordering::AcqRel);
+        }
+    }
+}
+
+/// One worker's inserts: hands out its records and collects their acknowledgements.
+#[derive(Debug)]
+pub struct InsertLane {
+    tracker: Arc<InsertTracker>,
+    /// The worker, counted within this process.
+    worker: u64,
+    /// How many records are handed out.
+    handed_out: u64,
+    /// How many of the first are all acknowledged.
+    complete: u64,
+    /// One bit per insert, acknowledged or not; bit 0 of the front is insert
+    /// `complete` rounded down to a multiple of 64.
+    window: VecDeque<u64>,
+}
+
+impl InsertLane {
+    /// The lane of `worker`, counted within this process. It goes on after the inserts
+    /// that an earlier lane of the same worker completed.
+    ///
+    /// # Panics
+    /// If this process has no such worker.
+    pub fn new(tracker: Arc<InsertTracker>, worker: u64) -> Self {
+        assert!(
+            worker < tracker.span.local,
+            "worker {worker} is not one of {:?}",
+            tracker.span
+        );
+        let complete = tracker.acknowledged[worker as usize]
+            .0
+            .load(Ordering::SeqCst);
+        Self {
+            tracker,
+            worker,
+            handed_out: complete,
+            complete,
+            window: VecDeque::with_capacity(64),
+        }
+    }
+
+    /// The record to insert next.
+    #[inline]
+    pub fn next_key(&mut self) -> u64 {
+        let span = self.tracker.span;
+        let key = self.tracker.base + self.handed_out * span.total + span.first + self.worker;
+        self.handed_out += 1;
+        key
+    }
+
+    /// Takes note that the insert of `key` is done, so that it may be read.
+    ///
+    /// Grows its window only while an insert stays open for thousands of later ones.
+    ///
+    /// # Panics
+    /// If this lane did not hand out `key`.
+    pub fn acknowledge(&mut self, key: u64) {
+        let span = self.tracker.span;
+        let insert = key
+            .checked_sub(self.tracker.base + span.first + self.worker)
+            .filter(|distance| distance % span.total == 0)
+            .map(|distance| distance / span.total)
+            .filter(|insert| *insert < self.handed_out);
+        let Some(insert) = insert else {
+            panic!(
+                "record {key} was not inserted by worker {} of {span:?}",
+                self.worker
+            );
+        };
+        if insert < self.complete {
+            return;
+        }
+        let slot = (insert / 64 - self.complete / 64) as usize;
+        while self.window.len() <= slot {
+            self.window.push_back(0);
+        }
+        self.window[slot] |= 1 << (insert % 64);
+        self.advance();
+    }
+
+    /// Moves `complete` over all acknowledged inserts and tells the tracker.
+    fn advance(&mut self) {
+        let before = self.complete;
+        while let Some(bits) = self.window.front() {
+            let at = self.complete % 64;
+            // The shift brings in zeros, so that this ends with the word.
+            let done = u64::from((bits >> at).trailing_ones());
+            self.complete += done;
+            if at + done < 64 {
+                break;
+            }
+            self.window.pop_front();
+        }
+        if self.complete > before {
+            self.tracker.publish(self.worker, self.complete);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(tracker: &Arc<InsertTracker>, worker: u64) -> InsertLane {
+        InsertLane::new(Arc::clone(tracker), worker)
+    }
+
+    #[test]
+    fn the_frontier_waits_for_the_oldest_open_insert() {
+        let tracker = Arc::new(InsertTracker::new(100, WorkerSpan::single_process(2)));
+        let (mut even, mut odd) = (lane(&tracker, 0), lane(&tracker, 1));
+        let keys: Vec<u64> = (0..3)
+            .flat_map(|_| [even.next_key(), odd.next_key()])
+            .collect();
+        assert_eq!(keys, [100, 101, 102, 103, 104, 105]);
+        assert_eq!(tracker.last(), 99);
+        odd.acknowledge(103);
+        odd.acknowledge(101);
+        even.acknowledge(102);
+        assert_eq!(tracker.last(), 99);
+        even.acknowledge(100);
+        even.acknowledge(100);
+        assert_eq!((tracker.last(), tracker.last_key()), (103, 103));
+    }
+
+    #[test]
+    fn a_process_sees_its_own_inserts_only() {
+        let span = WorkerSpan {
+            first: 3,
+            local: 2,
+            total: 7,
+        };
+        let tracker = Arc::new(InsertTracker::new(10, span));
+        let (mut a, mut b) = (lane(&tracker, 0), lane(&tracker, 1));
+        let keys: Vec<u64> = (0..2).flat_map(|_| [a.next_key(), b.next_key()]).collect();
+        assert_eq!(keys, [13, 14, 20, 21]);
+        a.acknowledge(13);
+        b.acknowledge(14);
+        a.acknowledge(20);
+        assert_eq!(tracker.last(), 12);
+        let view: Vec<u64> = (8..=12).map(|place| tracker.key_at(place)).collect();
+        assert_eq!(view, [8, 9, 13, 14, 20]);
+    }
+
+    #[test]
+    fn a_lane_goes_on_where_the_last_one_stopped() {
+        let tracker = Arc::new(InsertTracker::new(1, WorkerSpan::single_process(1)));
+        let mut first = lane(&tracker, 0);
+        for _ in 0..130 {
+            let key = first.next_key();
+            first.acknowledge(key);
+        }
+        assert_eq!(tracker.last(), 130);
+        let mut second = lane(&tracker, 0);
+        assert_eq!((second.next_key(), second.next_key()), (131, 132));
+        second.acknowledge(132);
+        second.acknowledge(131);
+        assert_eq!(tracker.last(), 132);
+    }
+
+    #[test]
+    #[should_panic(expected = "record 101 was not inserted by worker 0")]
+    fn a_foreign_key_is_a_mistake() {
+        let tracker = Arc::new(InsertTracker::new(100, WorkerSpan::single_process(2)));
+        let mut worker = lane(&tracker, 0);
+        worker.next_key();
+        worker.acknowledge(101);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_order_of_acknowledgements_ends_complete(
+            order in proptest::collection::vec(0u64..u64::MAX, 1..400),
+            workers in 1u64..5,
+        ) {
+            let tracker = Arc::new(InsertTracker::new(50, WorkerSpan::single_process(workers)));
+            let mut lanes: Vec<_> = (0..workers).map(|w| lane(&tracker, w)).collect();
+            let mut keys: Vec<(u64, u64)> = (0u64..)
+                .zip(&order)
+                .map(|(i, rank)| (*rank, lanes[(i % workers) as usize].next_key()))
+                .collect();
+            keys.sort_unstable();
+            let mut done = std::collections::BTreeSet::new();
+            for (_, key) in keys {
+                lanes[((key - 50) % workers) as usize].acknowledge(key);
+                done.insert(key);
+                let complete = (50..).take_while(|key| done.contains(key)).count() as u64;
+                proptest::prop_assert_eq!(tracker.last(), 49 + complete);
+            }
+        }
+    }
+
+    /// Two workers that complete a prefix at the same moment must not each leave the
+    /// frontier to the other.
+    #[test]
+    fn the_frontier_reaches_everything_acknowledged() {
+        const WORKERS: u64 = 3;
+        const INSERTS: u64 = 20_000;
+        let tracker = Arc::new(InsertTracker::new(1, WorkerSpan::single_process(WORKERS)));
+        std::thread::scope(|scope| {
+            for worker in 0..WORKERS {
+                let tracker = &tracker;
+                scope.spawn(move || {
+                    let mut lane = lane(tracker, worker);
+                    let mut seen = 0;
+                    for _ in 0..INSERTS / 2 {
+                        let (first, second) = (lane.next_key(), lane.next_key());
+                        lane.acknowledge(second);
+                        lane.acknowledge(first);
+                        let last = tracker.last();
+                        assert!(last >= seen, "the frontier went back");
+                        seen = last;
+                    }
+                });
+            }
+        });
+        assert_eq!(tracker.last(), WORKERS * INSERTS);
+    }
+}

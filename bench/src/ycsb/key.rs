@@ -1,0 +1,87 @@
+//! Keys: 16 bytes that name a record.
+//!
+//! ```text
+//!  0                       8                       16
+//!  ┌───────────────────────┬───────────────────────┐
+//!  │ |FNV-64(key number)|  │ key number            │   both big-endian
+//!  └───────────────────────┴───────────────────────┘
+//! ```
+//!
+//! The first half is the number that stands in the reference client's text keys
+//! (`user6284781860667377211` is record 0), the second makes the key unique and lets
+//! it be turned back. FaRM'14 measures 16-byte keys.
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+
+const FNV_OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01B3;
+
+/// FNV-1a over the eight octets of `value`, the least significant first.
+#[inline]
+pub const fn fnv64(value: u64) -> u64 {
+    let mut hash = FNV_OFFSET_BASIS;
+    let mut octet = 0;
+    while octet < 8 {
+        hash ^= (value >> (8 * octet)) & 0xFF;
+        hash = hash.wrapping_mul(FNV_PRIME);
+        octet += 1;
+    }
+    hash
+}
+
+/// [`fnv64`] as the Java client returns it: the absolute value of the hash taken as
+/// a signed number.
+#[inline]
+pub const fn fnv64_abs(value: u64) -> u64 {
+    (fnv64(value) as i64).unsigned_abs()
+}
+
+/// The key of record `keynum`.
+#[inline]
+pub fn key_bytes(keynum: u64) -> [u8; KEY_BYTES] {
+    let whole = (u128::from(fnv64_abs(keynum)) << 64) | u128::from(keynum);
+    whole.to_be_bytes()
+}
+
+/// The record a key names, or `None` if the bytes are no key of [`key_bytes`].
+#[inline]
+pub fn keynum_of(key: &[u8; KEY_BYTES]) -> Option<u64> {
+    let whole = u128::from_be_bytes(*key);
+    let keynum = whole as u64;
+    (fnv64_abs(keynum) == (whole >> 64) as u64).then_some(keynum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_the_reference_clients() {
+        let known = [
+            (0, 6284781860667377211, 12161962213042174405),
+            (1, 8517097267634966620, 9929646806074584996),
+            (2, 1820151046732198393, 16626593026977353223),
+            (3, 4052466453699787802, 14394277620009763814),
+            (999, 2071219101098386137, 16375524972611165479),
+            (1000, 5952875239596136740, 12493868834113414876),
+            (999_999, 2744965632448235251, 2744965632448235251),
+        ];
+        for (value, java, raw) in known {
+            assert_eq!((fnv64_abs(value), fnv64(value)), (java, raw), "of {value}");
+        }
+    }
+
+    #[test]
+    fn keys_turn_back_into_their_numbers() {
+        for keynum in [0, 1, 999_999, 1 << 40, u64::MAX] {
+            let mut key = key_bytes(keynum);
+            assert_eq!(keynum_of(&key), Some(keynum));
+            key[3] ^= 1;
+            assert_eq!(keynum_of(&key), None);
+        }
+        let key = key_bytes(1);
+        assert_eq!(key[..8], 8517097267634966620u64.to_be_bytes());
+        assert_eq!(key[8..], 1u64.to_be_bytes());
+    }
+}

@@ -1,0 +1,70 @@
+//! The YCSB core workloads, for a store of binary keys and one value per record.
+//!
+//! Everything here is a function of its arguments: no clock, no thread, no random
+//! numbers but those drawn from the generator passed in. In reading order:
+//!
+//! * [`properties`] reads property files and `-p key=value`, keeping the origin of
+//!   each value for messages.
+//! * [`spec`] turns them into a checked [`WorkloadSpec`]; workloads A, B, C, D and F
+//!   are built in.
+//! * [`operation`] chooses what to do and [`generators`] on which record.
+//! * [`key`] and [`value`] are the bytes: a key names its record, and a value proves
+//!   which write it came from, in every word.
+//! * [`inserts`] knows which records inserted during the run are readable.
+//! * [`stream`] joins all of it to one worker's stream of operations.
+//! * [`recorder`] counts and times what became of them.
+//!
+//! # Differences from the reference client
+//!
+//! * A record is one value of `fieldcount × fieldlength` bytes, not a map of fields. A
+//!   read returns and an update replaces all of it.
+//! * Keys are the 16 bytes of [`key::key_bytes`], not text.
+//! * There are no scans, hence no workload E.
+//! * Inserts of the run phase are divided among the workers beforehand.
+//! * `latest` and `exponential` reach back to the first record of this client
+//!   (`insertstart`) and `latest` includes it; the reference client reaches back to
+//!   record 0 or 1.
+//!
+//! # Example
+//!
+//! ```
+//! use std::sync::Arc;
+//! use farm_bench::ycsb::{inserts::{InsertTracker, WorkerSpan}, spec, stream};
+//! use farm_bench::ycsb::{OpKind, WorkloadSpec};
+//!
+//! let mut properties = spec::builtin('d')?;
+//! properties.set_override("recordcount=1000")?;
+//! let parsed = WorkloadSpec::from_properties("d", &properties)?;
+//!
+//! let span = WorkerSpan::single_process(4);
+//! let tracker = Arc::new(InsertTracker::new(parsed.spec.record_count, span));
+//! let mut rng = stream::worker_rng(42, 0);
+//! let mut operations = stream::OpStream::new(&parsed.spec, tracker, 0);
+//! let op = operations.next_op(&mut rng);
+//! match op.kind {
+//!     // … send it to the store; a record is readable once its insert is acknowledged.
+//!     OpKind::Insert => operations.acknowledge(op.keynum),
+//!     _ => assert!(op.keynum < 1000),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod generators;
+pub mod inserts;
+pub mod key;
+pub mod operation;
+pub mod properties;
+pub mod recorder;
+pub mod spec;
+pub mod stream;
+pub mod value;
+
+mod parse;
+mod vocabulary;
+
+pub use operation::{OpKind, OperationMix};
+pub use properties::Properties;
+pub use recorder::Recorder;
+pub use spec::WorkloadSpec;
+pub use stream::{Op, OpStream};

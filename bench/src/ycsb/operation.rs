@@ -1,0 +1,180 @@
+//! The kinds of operation and the choice among them.
+
+use rand::RngCore;
+use serde::{Deserialize, Serialize};
+
+use super::generators::unit;
+
+/// What an operation does to its record.
+///
+/// Scans are missing on purpose: a hashtable has no order to scan in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpKind {
+    /// Look the record up.
+    Read,
+    /// Replace the whole value of a record that exists.
+    Update,
+    /// Add a record.
+    Insert,
+    /// Read a record and replace its value, in one transaction.
+    ReadModifyWrite,
+}
+
+impl OpKind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 4;
+
+    /// Every kind, in the order in which proportions are accumulated.
+    pub const ALL: [OpKind; Self::COUNT] = [
+        OpKind::Read,
+        OpKind::Update,
+        OpKind::Insert,
+        OpKind::ReadModifyWrite,
+    ];
+
+    /// The place of the kind in [`OpKind::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name people and result files use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OpKind::Read => "read",
+            OpKind::Update => "update",
+            OpKind::Insert => "insert",
+            OpKind::ReadModifyWrite => "read_modify_write",
+        }
+    }
+}
+
+/// The shares of the kinds of operation; they add up to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OperationMix {
+    /// Share of reads.
+    pub read: f64,
+    /// Share of updates.
+    pub update: f64,
+    /// Share of inserts.
+    pub insert: f64,
+    /// Share of read-modify-writes.
+    pub read_modify_write: f64,
+}
+
+impl OperationMix {
+    /// The share of one kind.
+    pub fn share(&self, kind: OpKind) -> f64 {
+        match kind {
+            OpKind::Read => self.read,
+            OpKind::Update => self.update,
+            OpKind::Insert => self.insert,
+            OpKind::ReadModifyWrite => self.read_modify_write,
+        }
+    }
+}
+
+/// Chooses the kind of each operation.
+///
+/// One uniform number is compared with the accumulated shares in the order read,
+/// update, insert, (scan,) read-modify-write, as the reference client does.
+#[derive(Debug, Clone)]
+pub struct OperationChooser {
+    /// Upper ends of the shares of all kinds but the last that occurs.
+    ends: [f64; OpKind::COUNT],
+}
+
+impl OperationChooser {
+    /// A chooser for these shares, which are scaled to add up to 1.
+    ///
+    /// # Panics
+    /// If a share is negative or not a number, or all are 0.
+    pub fn new(mix: &OperationMix) -> Self {
+        let shares = OpKind::ALL.map(|kind| mix.share(kind));
+        assert!(
+            shares.iter().all(|share| *share >= 0.0),
+            "negative share in {mix:?}"
+        );
+        let sum: f64 = shares.iter().sum();
+        assert!(
+            sum > 0.0 && sum.is_finite(),
+            "the shares of {mix:?} sum to {sum}"
+        );
+        let mut ends = [0.0; OpKind::COUNT];
+        let mut end = 0.0;
+        for (slot, share) in ends.iter_mut().zip(shares) {
+            end += share / sum;
+            *slot = end;
+        }
+        // Rounding must not leave a gap below 1 that a kind of share 0 would get.
+        let last = shares
+            .iter()
+            .rposition(|share| *share > 0.0)
+            .unwrap_or_default();
+        ends[last..].fill(1.0);
+        Self { ends }
+    }
+
+    /// The kind of the next operation.
+    #[inline]
+    pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> OpKind {
+        let draw = unit(rng);
+        if draw < self.ends[0] {
+            OpKind::Read
+        } else if draw < self.ends[1] {
+            OpKind::Update
+        } else if draw < self.ends[2] {
+            OpKind::Insert
+        } else {
+            OpKind::ReadModifyWrite
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+
+    #[test]
+    fn kinds_come_in_their_shares() {
+        let mix = OperationMix {
+            read: 0.2,
+            update: 0.1,
+            insert: 0.3,
+            read_modify_write: 0.4,
+        };
+        let chooser = OperationChooser::new(&mix);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let mut counts = [0u32; OpKind::COUNT];
+        for _ in 0..400_000 {
+            counts[chooser.next(&mut rng).index()] += 1;
+        }
+        for kind in OpKind::ALL {
+            let share = f64::from(counts[kind.index()]) / 400_000.0;
+            assert!(
+                (share - mix.share(kind)).abs() < 0.004,
+                "{kind:?}: {share:.4}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_kind_without_a_share_never_comes() {
+        let only = |kind: OpKind| {
+            let share = |of: OpKind| f64::from(u8::from(of == kind)) * 0.3;
+            OperationMix {
+                read: share(OpKind::Read),
+                update: share(OpKind::Update),
+                insert: share(OpKind::Insert),
+                read_modify_write: share(OpKind::ReadModifyWrite),
+            }
+        };
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(2);
+        for kind in OpKind::ALL {
+            let chooser = OperationChooser::new(&only(kind));
+            assert!((0..1000).all(|_| chooser.next(&mut rng) == kind));
+        }
+    }
+}

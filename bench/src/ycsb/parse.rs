@@ -1,0 +1,302 @@
+//! From properties to a checked workload.
+
+use std::str::FromStr;
+
+use super::generators::ZIPFIAN_CONSTANT;
+use super::operation::OperationMix;
+use super::properties::{Properties, Setting};
+use super::spec::{
+    Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, Parsed, Remark, SpecError,
+    WorkloadSpec,
+};
+use super::vocabulary;
+
+/// How far from 1 a sum of decimal fractions may lie and still count as 1.
+const SUM_TOLERANCE: f64 = 1e-6;
+
+/// The proportions in the order of their accumulation.
+const PROPORTIONS: [&str; 5] = [
+    "readproportion",
+    "updateproportion",
+    "insertproportion",
+    "scanproportion",
+    "readmodifywriteproportion",
+];
+
+/// What [`WorkloadSpec::from_properties`] does.
+pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
+    let reader = Reader { properties };
+    let mut remarks = Vec::new();
+
+    let (record_count, insert_start, insert_count) = records(&reader)?;
+    let mix = mix(&reader, &mut remarks)?;
+    let distribution = distribution(&reader)?;
+    reader.one_of("insertorder", &["hashed", "ordered"])?;
+    let spec = WorkloadSpec {
+        name: name.to_owned(),
+        record_count,
+        operation_count: reader.count("operationcount")?.unwrap_or(0),
+        insert_start,
+        insert_count,
+        mix,
+        distribution,
+        value_bytes: value_bytes(&reader)?,
+        data_integrity: reader.flag("dataintegrity")?,
+        hints: DriverHints {
+            threads: reader.count("threadcount")?,
+            target_ops_per_s: reader.count("target")?,
+            max_execution_s: reader.count("maxexecutiontime")?,
+        },
+    };
+    remark_on_settings(properties, &spec, &mut remarks);
+    Ok(Parsed { spec, remarks })
+}
+
+/// `recordcount`, `insertstart` and `insertcount`.
+fn records(reader: &Reader<'_>) -> Result<(u64, u64, u64), SpecError> {
+    let records = reader
+        .number("recordcount", COUNT_OF_RECORDS, |count: &u64| {
+            (1..MAX_RECORDS).contains(count)
+        })?
+        .ok_or(SpecError::Missing {
+            key: "recordcount",
+            advice: "say how many records the table holds, for example -p recordcount=1000000",
+        })?;
+    let start = reader.count("insertstart")?.unwrap_or(0);
+    let count = match reader.number("insertcount", "a whole number from 1 on", |count: &u64| {
+        *count > 0
+    })? {
+        Some(count) => count,
+        None => records.saturating_sub(start),
+    };
+    match start.checked_add(count) {
+        Some(end) if end <= records && count > 0 => Ok((records, start, count)),
+        _ => Err(SpecError::InsertRange {
+            start,
+            count,
+            records,
+        }),
+    }
+}
+
+/// The reference client reads 0 as "all there can be", which nobody means.
+const COUNT_OF_RECORDS: &str = "a whole number from 1 to 2147483647 (2^31 - 1)";
+
+/// The shares of the operations.
+///
+/// If no proportion is set, the reference client's 95 % reads and 5 % updates hold.
+/// Once one is set the others count as 0, so that `readproportion=1` means just that.
+fn mix(reader: &Reader<'_>, remarks: &mut Vec<Remark>) -> Result<OperationMix, SpecError> {
+    let mut shares = [0.0; PROPORTIONS.len()];
+    let mut parts = Vec::new();
+    for (share, key) in shares.iter_mut().zip(PROPORTIONS) {
+        if let Some(setting) = reader.properties.get(key) {
+            *share = reader.fraction(key)?.unwrap_or(0.0);
+            parts.push(format!("{key} {} at {}", setting.value, setting.origin));
+        }
+    }
+    let [mut read, mut update, insert, scan, read_modify_write] = shares;
+    if parts.is_empty() {
+        (read, update) = (0.95, 0.05);
+    }
+    if scan > 0.0 {
+        let setting = reader.properties.get("scanproportion");
+        let place = setting.map_or_else(String::new, |it| format!(" ({})", it.origin));
+        return Err(SpecError::NeedsOrderedIndex {
+            asked: format!("scanproportion = {scan}{place}"),
+        });
+    }
+    let sum = read + update + insert + read_modify_write;
+    if sum <= 0.0 || sum > 1.0 + SUM_TOLERANCE {
+        return Err(SpecError::ProportionSum {
+            sum: rounded(sum),
+            parts: parts.join(", "),
+        });
+    }
+    if sum < 1.0 - SUM_TOLERANCE {
+        remarks.push(Remark::ProportionsScaled { sum: rounded(sum) });
+    }
+    Ok(OperationMix {
+        read: read / sum,
+        update: update / sum,
+        insert: insert / sum,
+        read_modify_write: read_modify_write / sum,
+    })
+}
+
+/// A sum without the dust of binary fractions: 1.1, not 1.1000000000000001.
+fn rounded(sum: f64) -> String {
+    ((sum * 1e9).round() / 1e9).to_string()
+}
+
+fn distribution(reader: &Reader<'_>) -> Result<Distribution, SpecError> {
+    let theta = reader
+        .number(
+            "zipfianconstant",
+            "a number from 0 to below 1; the method of Gray et al. has no others",
+            |theta: &f64| (0.0..1.0).contains(theta),
+        )?
+        .unwrap_or(ZIPFIAN_CONSTANT);
+    let hotspot = Distribution::Hotspot {
+        data_fraction: reader.fraction("hotspotdatafraction")?.unwrap_or(0.2),
+        operation_fraction: reader.fraction("hotspotopnfraction")?.unwrap_or(0.8),
+    };
+    let exponential = Distribution::Exponential {
+        percentile: reader
+            .number(
+                "exponential.percentile",
+                "a number between 0 and 100, such as 95",
+                |percent: &f64| *percent > 0.0 && *percent < 100.0,
+            )?
+            .unwrap_or(95.0),
+        fraction: reader
+            .number(
+                "exponential.frac",
+                "a positive number, such as 0.857",
+                |part: &f64| *part > 0.0 && part.is_finite(),
+            )?
+            .unwrap_or(0.857_142_857_1),
+    };
+    let Some(setting) = reader.properties.get("requestdistribution") else {
+        return Ok(Distribution::Uniform);
+    };
+    match setting.value.to_ascii_lowercase().as_str() {
+        "uniform" => Ok(Distribution::Uniform),
+        "zipfian" | "zipfian-scrambled" => Ok(Distribution::ZipfianScrambled { theta }),
+        "zipfian-plain" => Ok(Distribution::ZipfianPlain { theta }),
+        "latest" => Ok(Distribution::Latest { theta }),
+        "hotspot" => Ok(hotspot),
+        "exponential" => Ok(exponential),
+        "sequential" => Ok(Distribution::Sequential),
+        _ => Err(SpecError::UnknownDistribution {
+            value: setting.value.clone(),
+            origin: setting.origin.clone(),
+        }),
+    }
+}
+
+fn value_bytes(reader: &Reader<'_>) -> Result<usize, SpecError> {
+    let field_count = reader.count("fieldcount")?.unwrap_or(10);
+    let field_length = reader.count("fieldlength")?.unwrap_or(100);
+    field_count
+        .checked_mul(field_length)
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .filter(|bytes| (1..=MAX_VALUE_BYTES).contains(bytes))
+        .ok_or(SpecError::ValueLength {
+            field_count,
+            field_length,
+        })
+}
+
+/// Says which keys are unknown and which settings change nothing.
+fn remark_on_settings(properties: &Properties, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
+    for (key, setting) in properties.iter() {
+        let reason = if let Some(idle) = vocabulary::IDLE.iter().find(|idle| idle.key == key) {
+            let harmless = idle
+                .harmless
+                .is_some_and(|value| setting.value.eq_ignore_ascii_case(value));
+            (!harmless).then(|| idle.reason.to_owned())
+        } else if vocabulary::is_quiet(key) {
+            reason_within_spec(key, &setting.value, spec)
+        } else {
+            remarks.push(Remark::UnknownProperty {
+                key: key.to_owned(),
+                origin: setting.origin.clone(),
+                suggestion: vocabulary::suggestion(key),
+            });
+            None
+        };
+        if let Some(reason) = reason {
+            remarks.push(Remark::NoEffect {
+                key: key.to_owned(),
+                value: setting.value.clone(),
+                origin: setting.origin.clone(),
+                reason,
+            });
+        }
+    }
+}
+
+/// Why a key that this library uses has no effect in this workload.
+fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<String> {
+    let distribution = &spec.distribution;
+    let matters = match key {
+        "zipfianconstant" => matches!(
+            distribution,
+            Distribution::ZipfianScrambled { .. }
+                | Distribution::ZipfianPlain { .. }
+                | Distribution::Latest { .. }
+        ),
+        "hotspotdatafraction" | "hotspotopnfraction" => {
+            matches!(distribution, Distribution::Hotspot { .. })
+        }
+        "exponential.frac" | "exponential.percentile" => {
+            matches!(distribution, Distribution::Exponential { .. })
+        }
+        "insertorder" if value.eq_ignore_ascii_case("ordered") => {
+            return Some("a hashtable keeps no order, and keys are hashed".to_owned());
+        }
+        _ => true,
+    };
+    (!matters).then(|| format!("requestdistribution is {}", distribution.name()))
+}
+
+/// Typed access to settings, with the errors they deserve.
+struct Reader<'a> {
+    properties: &'a Properties,
+}
+
+impl Reader<'_> {
+    /// A number that `accepts` finds in range, which `wanted` describes.
+    fn number<T: FromStr>(
+        &self,
+        key: &'static str,
+        wanted: &str,
+        accepts: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, SpecError> {
+        let Some(setting) = self.properties.get(key) else {
+            return Ok(None);
+        };
+        match setting.value.parse::<T>().ok().filter(accepts) {
+            Some(number) => Ok(Some(number)),
+            None => Err(bad(key, setting, wanted)),
+        }
+    }
+
+    fn count(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
+        self.number(key, "a whole number from 0 on", |_: &u64| true)
+    }
+
+    fn fraction(&self, key: &'static str) -> Result<Option<f64>, SpecError> {
+        self.number(key, "a number from 0 to 1, such as 0.5", |part: &f64| {
+            (0.0..=1.0).contains(part)
+        })
+    }
+
+    fn flag(&self, key: &'static str) -> Result<bool, SpecError> {
+        Ok(self.one_of(key, &["false", "true"])? == Some(1))
+    }
+
+    /// Which of `words` the setting is, if it is set.
+    fn one_of(&self, key: &'static str, words: &[&str]) -> Result<Option<usize>, SpecError> {
+        let Some(setting) = self.properties.get(key) else {
+            return Ok(None);
+        };
+        let place = words
+            .iter()
+            .position(|word| setting.value.eq_ignore_ascii_case(word));
+        match place {
+            Some(place) => Ok(Some(place)),
+            None => Err(bad(key, setting, &words.join(" or "))),
+        }
+    }
+}
+
+fn bad(key: &'static str, setting: &Setting, wanted: &str) -> SpecError {
+    SpecError::BadValue {
+        key,
+        value: setting.value.clone(),
+        origin: setting.origin.clone(),
+        wanted: wanted.to_owned(),
+    }
+}

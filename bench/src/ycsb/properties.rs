@@ -1,0 +1,294 @@
+//! Property files and `-p key=value` settings, each value with its origin.
+//!
+//! The syntax is that of Java's property files, as every YCSB workload file uses
+//! it: `key=value`, `key: value` or `key value`, `#` and `!` comments, a backslash
+//! to continue a line. Later files replace earlier ones; a `-p` setting replaces
+//! any file, whichever is read first. Every value remembers the line it came from,
+//! so that a mistake found later can still be pointed at.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use java_properties::{LineContent, PropertiesIter};
+
+/// Where a setting was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// In a property file, on this line (the first is 1).
+    File {
+        /// The file, as it was named when it was read.
+        name: Arc<str>,
+        /// The line on which the setting starts.
+        line: usize,
+    },
+    /// On the command line, by `-p key=value`.
+    CommandLine,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { name, line } => write!(out, "{name}:{line}"),
+            Origin::CommandLine => out.write_str("-p"),
+        }
+    }
+}
+
+/// A value and where it was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The text right of the key, without blanks around it.
+    pub value: String,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+/// Why settings could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PropertyError {
+    /// The file could not be opened or read.
+    #[error("cannot read the property file '{path}': {source}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A line of the file is not in the syntax of property files.
+    #[error("{file}:{line}: {problem}")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// The line.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A `-p` argument is not of the form `key=value`.
+    #[error("-p '{argument}' is not of the form key=value, for example -p recordcount=1000000")]
+    BadOverride {
+        /// The argument.
+        argument: String,
+    },
+}
+
+/// Settings gathered from property files and from the command line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Properties {
+    settings: BTreeMap<String, Setting>,
+}
+
+impl Properties {
+    /// No settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the files in order and then the `-p` arguments.
+    ///
+    /// # Errors
+    /// The first file that cannot be read, or line or argument that is malformed.
+    pub fn from_sources<P: AsRef<Path>, S: AsRef<str>>(
+        files: &[P],
+        overrides: &[S],
+    ) -> Result<Self, PropertyError> {
+        let mut properties = Self::new();
+        for file in files {
+            properties.load_file(file.as_ref())?;
+        }
+        for argument in overrides {
+            properties.set_override(argument.as_ref())?;
+        }
+        Ok(properties)
+    }
+
+    /// Adds the settings of a file; they replace those of files read before.
+    ///
+    /// # Errors
+    /// [`PropertyError::Unreadable`] and [`PropertyError::Malformed`].
+    pub fn load_file(&mut self, path: &Path) -> Result<(), PropertyError> {
+        let name = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|source| PropertyError::Unreadable {
+            path: name.clone(),
+            source,
+        })?;
+        self.load_bytes(&name, &bytes)
+    }
+
+    /// Adds settings from the text of a file called `name` in messages.
+    ///
+    /// # Errors
+    /// [`PropertyError::Malformed`], which a bad `\uXXXX` escape is; every other
+    /// text has a meaning in this syntax.
+    pub fn load_bytes(&mut self, name: &str, text: &[u8]) -> Result<(), PropertyError> {
+        let shared: Arc<str> = Arc::from(name);
+        let text = without_comments(text);
+        for line in PropertiesIter::new(text.as_slice()) {
+            let line = line.map_err(|error| PropertyError::Malformed {
+                file: name.to_owned(),
+                line: error.line_number().unwrap_or(0),
+                problem: problem_of(&error.to_string()),
+            })?;
+            let origin = Origin::File {
+                name: Arc::clone(&shared),
+                line: line.line_number(),
+            };
+            if let LineContent::KVPair(key, value) = line.consume_content() {
+                self.set(key, &value, origin);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one `key=value` argument of `-p`.
+    ///
+    /// # Errors
+    /// [`PropertyError::BadOverride`] if there is no `=` or no key.
+    pub fn set_override(&mut self, argument: &str) -> Result<(), PropertyError> {
+        match argument.split_once('=') {
+            Some((key, value)) if !key.trim().is_empty() => {
+                self.set(key.trim().to_owned(), value, Origin::CommandLine);
+                Ok(())
+            }
+            _ => Err(PropertyError::BadOverride {
+                argument: argument.to_owned(),
+            }),
+        }
+    }
+
+    /// The setting of `key`, if there is one.
+    pub fn get(&self, key: &str) -> Option<&Setting> {
+        self.settings.get(key)
+    }
+
+    /// All settings in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Setting)> {
+        self.settings
+            .iter()
+            .map(|(key, setting)| (key.as_str(), setting))
+    }
+
+    fn set(&mut self, key: String, value: &str, origin: Origin) {
+        let from_file = origin != Origin::CommandLine;
+        let setting = Setting {
+            value: value.trim().to_owned(),
+            origin,
+        };
+        match self.settings.get(&key) {
+            Some(before) if from_file && before.origin == Origin::CommandLine => {}
+            _ => {
+                self.settings.insert(key, setting);
+            }
+        }
+    }
+}
+
+/// The parser's message without the line it ends with, which the error has already.
+fn problem_of(message: &str) -> String {
+    let end = message.find(" (line_number").unwrap_or(message.len());
+    message[..end].to_owned()
+}
+
+/// The text with every comment line emptied and two line ends added.
+///
+/// The parser looks for escapes inside comments too, and would refuse a file for a
+/// backslash before a `u` there; it also drops a last line that ends in a
+/// continuation. Line numbers do not change.
+fn without_comments(text: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(text.len() + 2);
+    let mut continued = false;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest
+            .iter()
+            .position(|byte| matches!(byte, b'\n' | b'\r'))
+            .unwrap_or(rest.len());
+        let (line, after) = rest.split_at(end);
+        let end_of_line = match after {
+            [b'\r', b'\n', ..] => 2,
+            [] => 0,
+            _ => 1,
+        };
+        let first = line
+            .iter()
+            .find(|byte| !matches!(byte, b' ' | b'\t' | b'\x0c'));
+        if continued || !matches!(first, Some(b'#' | b'!')) {
+            kept.extend_from_slice(line);
+            let slashes = line.iter().rev().take_while(|byte| **byte == b'\\');
+            continued = slashes.count() % 2 == 1;
+        }
+        kept.extend_from_slice(&after[..end_of_line]);
+        rest = &after[end_of_line..];
+    }
+    kept.extend_from_slice(b"\n\n");
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(name: &str, line: usize) -> Origin {
+        Origin::File {
+            name: Arc::from(name),
+            line,
+        }
+    }
+
+    #[test]
+    fn the_syntax_of_property_files_is_read_with_line_numbers() {
+        let mut properties = Properties::new();
+        let text = "# comment with C:\\users\n! another\n\nrecordcount=10\r\nfieldcount : 3\n\
+                    table user\\\n   table \n#x\\\nlast = 1 \\";
+        properties.load_bytes("w", text.as_bytes()).unwrap();
+        let seen: Vec<_> = properties
+            .iter()
+            .map(|(key, setting)| (key, setting.value.as_str(), setting.origin.to_string()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("fieldcount", "3", "w:5".to_owned()),
+                ("last", "1", "w:9".to_owned()),
+                ("recordcount", "10", "w:4".to_owned()),
+                ("table", "usertable", "w:6".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn later_files_replace_earlier_ones_and_overrides_replace_all() {
+        let mut properties = Properties::new();
+        properties.load_bytes("one", b"a=1\nb=1\nc=1").unwrap();
+        properties.set_override("c = 3 ").unwrap();
+        properties.load_bytes("two", b"\nb=2\nc=2").unwrap();
+        let get = |key| properties.get(key).unwrap();
+        assert_eq!(get("a").origin, origin("one", 1));
+        assert_eq!(
+            (get("b").value.as_str(), &get("b").origin),
+            ("2", &origin("two", 2))
+        );
+        assert_eq!(
+            (get("c").value.as_str(), &get("c").origin),
+            ("3", &Origin::CommandLine)
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        let mut properties = Properties::new();
+        let error = properties.load_bytes("w", b"a=1\nb=\\uzzzz").unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.starts_with("w:2: ") && !text.contains("line_number"),
+            "{text}"
+        );
+        let error = properties.set_override("recordcount").unwrap_err();
+        assert!(error.to_string().contains("'recordcount'"), "{error}");
+        assert!(properties.set_override("=1").is_err());
+        let error = properties.load_file(Path::new("/no/such")).unwrap_err();
+        assert!(error.to_string().contains("/no/such"), "{error}");
+    }
+}

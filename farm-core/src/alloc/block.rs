@@ -1,0 +1,501 @@
+//! The block allocator: one per machine, over the regions whose primary the machine is
+//! (`FaRM'14 §3.3`).
+//!
+//! Free blocks are found first fit in the region's own table; a freed run merges with its
+//! neighbours by being free. Slab allocators come here once per block, not once per object, through
+//! [`BlockSource`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::ids::{Address, RegionId, WorkerId};
+use crate::mem::Memory;
+
+use super::fit::{Demand, Fit, RegionBlocks};
+use super::region::ring_distance;
+use super::{
+    AllocError, Block, BlockHead, BlockKind, BlockTable, Geometry, LocateError, SizeClass,
+    TableError,
+};
+
+/// Sizes that the block allocator works with.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockConfig {
+    /// Bytes in a block, a power of two (1 MiB in production).
+    pub block_bytes: usize,
+    /// Bytes in a region.
+    pub region_bytes: usize,
+    /// Most bytes of regions on this machine.
+    pub per_machine_bytes: u64,
+}
+
+/// Makes regions: picks an id ([`super::choose_region_id`]), maps and exports memory, records the
+/// region (`FaRM'14 §3.3`: the cluster-wide region allocator).
+pub trait RegionSource {
+    /// A new region with `region_bytes` of zeroed memory, on the ring of `near` and close to it if
+    /// given.
+    ///
+    /// # Errors
+    /// [`AllocError::NoRegion`] when it cannot be made.
+    fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError>;
+}
+
+impl<F> RegionSource for F
+where
+    F: FnMut(Option<RegionId>) -> Result<(RegionId, Memory), AllocError>,
+{
+    fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError> {
+        self(near)
+    }
+}
+
+/// Where a block is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this region.
+    In(RegionId),
+    /// In a region on the ring of this one, the nearest first; in a new one there if need be.
+    Near(RegionId),
+    /// Anywhere, in a new region if need be.
+    Anywhere,
+}
+
+/// Whom a slab allocator asks for blocks: the machine's [`BlockAllocator`], alone or shared.
+pub trait BlockSource {
+    /// Whether the region is one of this machine's.
+    fn has_region(&self, region: RegionId) -> bool;
+
+    /// A block for the objects of `class`, owned by `owner`. `None` when the place has no room;
+    /// never when it is [`Place::Anywhere`].
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing was taken then.
+    fn acquire(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError>;
+}
+
+/// Counts every event after which a block might be had that was not to be had before, so that a slab
+/// need not ask again until then.
+#[derive(Clone, Debug, Default)]
+pub struct Changes(Arc<AtomicU64>);
+
+impl Changes {
+    /// Events so far.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What the blocks of a machine are used for. Bytes, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct BlockUsage {
+    /// Number of regions.
+    pub regions: usize,
+    /// All of their memory.
+    pub region_bytes: u64,
+    /// Block tables.
+    pub table_bytes: u64,
+    /// Free blocks.
+    pub free_bytes: u64,
+    /// Blocks of slab allocators.
+    pub slab_bytes: u64,
+    /// Blocks of arrays.
+    pub array_bytes: u64,
+    /// Blocks without objects that serve their class only.
+    pub vacant_bytes: u64,
+}
+
+/// Adjacent objects of one class, in a block of their own (`FaRM'14 §3.2`, arrays of objects).
+#[derive(Clone, Debug)]
+pub struct ArrayRun {
+    /// The block.
+    pub block: Block,
+    /// Objects that were asked for, each [`SizeClass::object_bytes`] after the one before.
+    pub count: u32,
+}
+
+impl ArrayRun {
+    /// The first object.
+    pub fn first(&self) -> Address {
+        self.block.address_of(0)
+    }
+
+    /// The object at `index`, if there are so many.
+    pub fn address(&self, index: u32) -> Option<Address> {
+        (index < self.count).then(|| self.block.address_of(index))
+    }
+
+    /// The class of the objects.
+    pub fn class(&self) -> SizeClass {
+        self.block.head().class
+    }
+}
+
+/// The machine's block allocator. One owner; workers share it behind `Arc<Mutex<_>>`, which is a
+/// [`BlockSource`] too.
+pub struct BlockAllocator {
+    config: BlockConfig,
+    geometry: Geometry,
+    source: Box<dyn RegionSource + Send>,
+    regions: Vec<RegionBlocks>,
+    in_use: u64,
+    changes: Changes,
+}
+
+impl BlockAllocator {
+    /// An allocator without regions; it asks `source` for them.
+    ///
+    /// # Panics
+    /// If a region of these sizes has no room for a block.
+    pub fn new(config: BlockConfig, source: impl RegionSource + Send + 'static) -> Self {
+        let geometry = Geometry::new(config.block_bytes, config.region_bytes)
+            .unwrap_or_else(|| panic!("no blocks in regions of {config:?}"));
+        Self {
+            config,
+            geometry,
+            source: Box::new(source),
+            regions: Vec::new(),
+            in_use: 0,
+            changes: Changes::default(),
+        }
+    }
+
+    /// Tells slab allocators when to ask again.
+    pub fn changes(&self) -> Changes {
+        self.changes.clone()
+    }
+
+    /// Takes in a region that has a block table already: after a restart, or as its new primary.
+    ///
+    /// # Errors
+    /// [`AllocError::Table`] or [`AllocError::RegionExists`].
+    pub fn adopt_region(&mut self, table: BlockTable) -> Result<(), AllocError> {
+        if self.index_of(table.region()).is_some() {
+            return Err(AllocError::RegionExists(table.region()));
+        }
+        table.check()?;
+        let mut vacant: BTreeMap<SizeClass, Vec<u32>> = BTreeMap::new();
+        let mut next = 0;
+        while let Some(block) = table.next_block(next)? {
+            if block.head().kind == BlockKind::Vacant {
+                vacant
+                    .entry(block.head().class)
+                    .or_default()
+                    .push(block.index());
+            }
+            next = BlockTable::next_after(&block);
+        }
+        self.in_use += table.memory().len() as u64;
+        let lowest_free = table.geometry().first_block();
+        self.regions.push(RegionBlocks {
+            table,
+            lowest_free,
+            vacant,
+        });
+        self.changes.add();
+        Ok(())
+    }
+
+    /// The block tables of all regions, in the order the regions came.
+    pub fn tables(&self) -> impl Iterator<Item = &BlockTable> {
+        self.regions.iter().map(|region| &region.table)
+    }
+
+    /// The worker that this object belongs to, where a free of it goes.
+    ///
+    /// # Errors
+    /// [`LocateError`] when no object of this machine's can be there.
+    pub fn owner_of(&self, address: Address) -> Result<WorkerId, LocateError> {
+        let region = self.region_of(address)?;
+        self.regions[region].table.owner_of(address.offset())
+    }
+
+    /// Allocates `count` adjacent objects of one class, near `near` if it can be: in its region,
+    /// on its ring, anywhere. The transaction that fills them sets their allocated bits.
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing was taken then.
+    ///
+    /// # Panics
+    /// If `count` is zero.
+    pub fn allocate_array(
+        &mut self,
+        class: SizeClass,
+        count: u32,
+        owner: WorkerId,
+        near: Option<RegionId>,
+    ) -> Result<ArrayRun, AllocError> {
+        assert!(count > 0, "an array of no objects");
+        let demand = Demand::Array(class, count);
+        let hints = near.map_or([None; 2], |near| {
+            [Some(Place::In(near)), Some(Place::Near(near))]
+        });
+        for place in hints.into_iter().flatten() {
+            if let Some(block) = self.obtain(demand, owner, place)? {
+                return Ok(ArrayRun { block, count });
+            }
+        }
+        let block = self.obtain(demand, owner, Place::Anywhere)?;
+        Ok(ArrayRun {
+            block: block.expect("anywhere is a block or an error"),
+            count,
+        })
+    }
+
+    /// Takes back an array whose objects are freed: the transaction that did so has cleared their
+    /// allocated bits. Its block serves its class again at once, for objects or arrays.
+    ///
+    /// # Errors
+    /// [`LocateError`] when this is not the first object of an array.
+    pub fn free_array(&mut self, first: Address) -> Result<(), LocateError> {
+        let region = self.region_of(first)?;
+        let table = &self.regions[region].table;
+        let (index, head) = table.block_at(first.offset())?;
+        if head.kind != BlockKind::Array || table.geometry().start(index) != first.offset() as usize
+        {
+            return Err(LocateError::NoArray(first));
+        }
+        let vacant = BlockHead {
+            kind: BlockKind::Vacant,
+            owner: WorkerId::FIRST,
+            ..head
+        };
+        table.rewrite_head(index, vacant);
+        self.regions[region]
+            .vacant
+            .entry(head.class)
+            .or_default()
+            .push(index);
+        self.changes.add();
+        Ok(())
+    }
+
+    /// Frees the vacant blocks of a region for objects of any class, and gives the bytes so gained.
+    /// Their memory is zeroed, as new objects expect it.
+    ///
+    /// Only when nobody in the cluster can hold a pointer into them any more: at the end of an
+    /// epoch (`FaRM'14 §3.5`), or when none was ever given out.
+    ///
+    /// # Errors
+    /// [`TableError`] when the region's table is damaged.
+    pub fn recycle(&mut self, region: RegionId) -> Result<u64, TableError> {
+        let Some(index) = self.index_of(region) else {
+            return Ok(0);
+        };
+        let region = &mut self.regions[index];
+        let mut gained = 0;
+        while let Some((class, mut heads)) = region.vacant.pop_first() {
+            while let Some(index) = heads.pop() {
+                let head = region.table.head(index)?;
+                assert_eq!(
+                    (head.kind, head.class),
+                    (BlockKind::Vacant, class),
+                    "block {index}"
+                );
+                let block = region.table.block(index, head);
+                let end = (index + head.run) as usize * self.config.block_bytes;
+                region
+                    .table
+                    .memory()
+                    .zero(block.first_offset(), end - block.first_offset());
+                region.table.clear_run(index, head.run);
+                region.lowest_free = region.lowest_free.min(index);
+                gained += block.bytes() as u64;
+            }
+        }
+        self.changes.add();
+        Ok(gained)
+    }
+
+    /// What the machine's blocks are used for.
+    ///
+    /// # Errors
+    /// [`TableError`] when a table is damaged.
+    pub fn usage(&self) -> Result<BlockUsage, TableError> {
+        let mut usage = BlockUsage {
+            regions: self.regions.len(),
+            ..BlockUsage::default()
+        };
+        for table in self.tables() {
+            table.check()?;
+            let geometry = table.geometry();
+            let tail = geometry.blocks() - geometry.first_block();
+            let mut free = tail as usize * geometry.block_bytes();
+            let mut next = 0;
+            while let Some(block) = table.next_block(next)? {
+                free -= block.bytes();
+                *match block.head().kind {
+                    BlockKind::Slab => &mut usage.slab_bytes,
+                    BlockKind::Array => &mut usage.array_bytes,
+                    BlockKind::Vacant => &mut usage.vacant_bytes,
+                } += block.bytes() as u64;
+                next = BlockTable::next_after(&block);
+            }
+            usage.region_bytes += table.memory().len() as u64;
+            usage.table_bytes += geometry.table_bytes() as u64;
+            usage.free_bytes += free as u64;
+        }
+        Ok(usage)
+    }
+
+    fn index_of(&self, region: RegionId) -> Option<usize> {
+        self.regions
+            .iter()
+            .position(|known| known.table.region() == region)
+    }
+
+    fn region_of(&self, address: Address) -> Result<usize, LocateError> {
+        if address.is_null() {
+            return Err(LocateError::NotLocal(address));
+        }
+        self.index_of(address.region())
+            .ok_or(LocateError::NotLocal(address))
+    }
+
+    fn obtain(
+        &mut self,
+        demand: Demand,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
+        match place {
+            Place::In(region) => match self.index_of(region) {
+                Some(index) => Ok(self.regions[index].take(demand, owner)?),
+                None => Ok(None),
+            },
+            Place::Near(region) => self.obtain_near(demand, owner, region),
+            Place::Anywhere => self.obtain_anywhere(demand, owner).map(Some),
+        }
+    }
+
+    fn obtain_near(
+        &mut self,
+        demand: Demand,
+        owner: WorkerId,
+        near: RegionId,
+    ) -> Result<Option<Block>, AllocError> {
+        let distance = |region: &RegionBlocks| ring_distance(region.table.region(), near);
+        let mut on_ring: Vec<(u32, usize)> = (0..self.regions.len())
+            .filter_map(|index| Some((distance(&self.regions[index])?, index)))
+            .collect();
+        on_ring.sort_unstable();
+        for (_, index) in on_ring {
+            if let Some(block) = self.regions[index].take(demand, owner)? {
+                return Ok(Some(block));
+            }
+        }
+        match self.grow(demand, Some(near)) {
+            Ok(index) => Ok(self.regions[index].take(demand, owner)?),
+            Err(AllocError::Table(damage)) => Err(damage.into()),
+            // Nearness is a wish: what there is elsewhere will do.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn obtain_anywhere(&mut self, demand: Demand, owner: WorkerId) -> Result<Block, AllocError> {
+        for region in &mut self.regions {
+            if let Some(block) = region.take_vacant(demand, owner)? {
+                return Ok(block);
+            }
+        }
+        for region in &mut self.regions {
+            if let Some(block) = region.take_free(demand, Fit::Snug, owner)? {
+                return Ok(block);
+            }
+        }
+        match self.grow(demand, None) {
+            Ok(index) => {
+                let block = self.regions[index].take(demand, owner)?;
+                Ok(block.expect("an empty region has room, or it would not have been made"))
+            }
+            Err(no_region) => {
+                for region in &mut self.regions {
+                    if let Some(block) = region.take_free(demand, Fit::Tight, owner)? {
+                        return Ok(block);
+                    }
+                }
+                Err(no_region)
+            }
+        }
+    }
+
+    /// Makes a region, if the machine may have one more and an empty one meets the demand.
+    fn grow(&mut self, demand: Demand, near: Option<RegionId>) -> Result<usize, AllocError> {
+        let first = self.geometry.first_block();
+        let fits = [first, first + 1].into_iter().any(|block| {
+            let left = self.geometry.blocks() - block;
+            left > 0 && demand.run(Fit::Tight, self.geometry, block) <= left
+        });
+        if !fits {
+            let region_bytes = self.config.region_bytes as u64;
+            return Err(AllocError::LargerThanRegion {
+                asked: demand.bytes(),
+                region_bytes,
+            });
+        }
+        let (in_use, limit) = (self.in_use, self.config.per_machine_bytes);
+        if in_use.saturating_add(self.config.region_bytes as u64) > limit {
+            return Err(AllocError::OutOfMemory {
+                asked: demand.bytes(),
+                in_use,
+                limit,
+            });
+        }
+        let (id, memory) = self.source.new_region(near)?;
+        if self.has_region(id) {
+            return Err(AllocError::RegionExists(id));
+        }
+        assert!(
+            memory.len() >= self.config.region_bytes,
+            "region {id} was made with {} bytes instead of {}",
+            memory.len(),
+            self.config.region_bytes
+        );
+        // A mapping may be longer, by whole pages; the region is not.
+        let memory = memory.window(0, self.config.region_bytes);
+        self.adopt_region(BlockTable::format(memory, id, self.config.block_bytes)?)?;
+        Ok(self.regions.len() - 1)
+    }
+}
+
+impl BlockSource for BlockAllocator {
+    fn has_region(&self, region: RegionId) -> bool {
+        self.index_of(region).is_some()
+    }
+
+    fn acquire(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
+        self.obtain(Demand::Slab(class), owner, place)
+    }
+}
+
+impl BlockSource for Arc<Mutex<BlockAllocator>> {
+    fn has_region(&self, region: RegionId) -> bool {
+        self.lock().expect(POISONED).has_region(region)
+    }
+
+    fn acquire(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
+        self.lock().expect(POISONED).acquire(class, owner, place)
+    }
+}
+
+const POISONED: &str = "a worker died while it held the block allocator";

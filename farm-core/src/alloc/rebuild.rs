@@ -1,0 +1,133 @@
+//! Slab allocators from memory alone: the block table says which blocks are whose, the allocated
+//! bit in each object's header says which slots are taken (`FaRM'14 §3.3`: "scanned during recovery
+//! to reconstruct allocator data structures").
+//!
+//! The same scan checks a live allocator: while no transaction is between reserving and committing,
+//! what it believes and what memory says must be equal.
+
+use crate::ids::{Address, RegionId, WorkerId};
+
+use super::{Block, BlockKind, BlockTable, Changes, Slab, TableError};
+
+/// A slab allocator and memory disagree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// The table gives the worker a block that it does not know, or knows otherwise.
+    #[error("region {region}: block {block} is the worker's, but not as its slab allocator has it")]
+    Block {
+        /// The region.
+        region: RegionId,
+        /// The block.
+        block: u32,
+    },
+    /// The slab allocator has more blocks than the tables give it.
+    #[error("the slab allocator has {known} blocks, the tables give it {given}")]
+    Blocks {
+        /// Blocks it has.
+        known: usize,
+        /// Blocks the tables give it.
+        given: usize,
+    },
+    /// A slot is reserved and its object not allocated, or the other way round.
+    #[error("{address}: reserved {reserved}, allocated {allocated}")]
+    Object {
+        /// The object.
+        address: Address,
+        /// What the slab allocator has.
+        reserved: bool,
+        /// What the object's header has.
+        allocated: bool,
+    },
+    /// A table is damaged.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+impl Slab {
+    /// The slab allocator of `owner` as block tables and allocated bits describe it.
+    ///
+    /// # Errors
+    /// [`TableError`] when a table is damaged.
+    pub fn rebuild<'a>(
+        owner: WorkerId,
+        changes: Changes,
+        tables: impl IntoIterator<Item = &'a BlockTable>,
+    ) -> Result<Slab, TableError> {
+        let mut slab = Slab::new(owner, changes);
+        for table in tables {
+            for_each_block(table, owner, |block| {
+                let slots = block.clone();
+                slab.adopt(block, |slot| slots.is_allocated(slot));
+                Ok(())
+            })?;
+        }
+        Ok(slab)
+    }
+
+    /// Compares reserved slots with the allocated bits in memory. They agree whenever no
+    /// transaction is between reserving or freeing an object and its commit or abort.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn check<'a>(
+        &self,
+        tables: impl IntoIterator<Item = &'a BlockTable>,
+    ) -> Result<(), Mismatch> {
+        let mut given = 0;
+        for table in tables {
+            for_each_block(table, self.owner(), |block| {
+                given += 1;
+                self.check_block(&block)
+            })?;
+        }
+        let known = self.blocks.len();
+        if known == given {
+            Ok(())
+        } else {
+            Err(Mismatch::Blocks { known, given })
+        }
+    }
+
+    fn check_block(&self, block: &Block) -> Result<(), Mismatch> {
+        let known = self
+            .block_of(block.address_of(0))
+            .map(|at| &self.blocks[at as usize]);
+        let same = |ours: &Block| (ours.index(), ours.head()) == (block.index(), block.head());
+        let Some(known) = known.filter(|known| same(&known.block)) else {
+            let region = block.table().region();
+            return Err(Mismatch::Block {
+                region,
+                block: block.index(),
+            });
+        };
+        for slot in 0..block.slots() {
+            let (reserved, allocated) = (!known.slots.is_free(slot), block.is_allocated(slot));
+            if reserved != allocated {
+                let address = block.address_of(slot);
+                return Err(Mismatch::Object {
+                    address,
+                    reserved,
+                    allocated,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls `each` with every slab block of a table that is `owner`'s.
+fn for_each_block<E: From<TableError>>(
+    table: &BlockTable,
+    owner: WorkerId,
+    mut each: impl FnMut(Block) -> Result<(), E>,
+) -> Result<(), E> {
+    table.check()?;
+    let mut next = 0;
+    while let Some(block) = table.next_block(next)? {
+        next = BlockTable::next_after(&block);
+        if block.head().kind == BlockKind::Slab && block.head().owner == owner {
+            each(block)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,528 @@
+//! The slab allocator: one per worker, private, for objects of all classes (`FaRM'14 §3.3`).
+//!
+//! It holds whole blocks, each of one class, and a free map for each. To reserve a slot is to clear
+//! a bit of a map: the object's own allocated bit is set by the transaction's commit, and an abort
+//! only releases the slot.
+//!
+//! Invariants:
+//! - `regions[r].slabs` names, for each block of a region, the slab block that covers it, if it is
+//!   ours;
+//! - a block is in its class's and region's list exactly while it has a free slot, at the place it
+//!   remembers;
+//! - every list has capacity for all blocks that can be in it, so that nothing grows but when a
+//!   block is taken in.
+
+use crate::ids::{Address, RegionId, WorkerId};
+use crate::mem::Memory;
+
+use super::bitmap::FreeSlots;
+use super::region::ring_distance;
+use super::{AllocError, Block, BlockSource, CLASSES, Changes, Place, SizeClass};
+
+const NONE: u32 = u32::MAX;
+
+/// A slot that is the caller's until the object in it is committed, or it is released.
+#[must_use = "a slot that is neither committed nor released is lost until recovery"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// Where the object is.
+    pub address: Address,
+    /// Its size.
+    pub class: SizeClass,
+    region: u32,
+}
+
+/// A slot that cannot be released; nothing was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    /// It is in no block of this slab allocator.
+    #[error("{0} is in no block of this worker")]
+    NotOurs(Address),
+    /// No object starts there.
+    #[error("{address} is not the start of an object of {object_bytes} bytes")]
+    NoObject {
+        /// The address.
+        address: Address,
+        /// Size of the block's objects.
+        object_bytes: usize,
+    },
+    /// It is free.
+    #[error("{0} is free already")]
+    Free(Address),
+}
+
+/// What a slab allocator has of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ClassUsage {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of regions that they take.
+    pub reserved_bytes: u64,
+    /// Slots in them.
+    pub slots: u64,
+    /// Slots that are reserved.
+    pub live: u64,
+}
+
+impl ClassUsage {
+    /// Slots that are free: what fragmentation outside of objects consists of.
+    pub fn free_slots(&self) -> u64 {
+        self.slots - self.live
+    }
+
+    /// Share of the live objects' data bytes that holds nothing, when they hold `payload_bytes`
+    /// together. The allocator does not know how much of an object is used; its user does.
+    pub fn internal_fragmentation(&self, class: SizeClass, payload_bytes: u64) -> f64 {
+        let capacity = self.live * class.payload_capacity() as u64;
+        if capacity == 0 {
+            0.0
+        } else {
+            1.0 - payload_bytes as f64 / capacity as f64
+        }
+    }
+
+    /// Share of the reserved bytes that is in no live object.
+    pub fn external_fragmentation(&self, class: SizeClass) -> f64 {
+        let live = self.live * class.object_bytes() as u64;
+        if self.reserved_bytes == 0 {
+            0.0
+        } else {
+            1.0 - live as f64 / self.reserved_bytes as f64
+        }
+    }
+}
+
+/// A region that the slab allocator has blocks in, or was once asked to allocate near to.
+struct Region {
+    id: RegionId,
+    /// Memory, once a block of it is ours.
+    memory: Option<Memory>,
+    block_shift: u32,
+    /// For each block of the region the slab block that covers it, or [`NONE`].
+    slabs: Vec<u32>,
+}
+
+/// A block and its free slots.
+pub(super) struct SlabBlock {
+    pub(super) block: Block,
+    pub(super) slots: FreeSlots,
+    region: u32,
+    first_offset: u32,
+    object_bytes: u32,
+    /// Place in its list, or [`NONE`] while it is full.
+    listed: u32,
+}
+
+/// The blocks of one class in one region.
+struct RegionList {
+    region: u32,
+    /// All of them.
+    blocks: usize,
+    /// Those with a free slot.
+    with_free: Vec<u32>,
+    /// Count of [`Changes`] when the region, and its ring, last had no block to give.
+    full_at: Option<u64>,
+    ring_full_at: Option<u64>,
+}
+
+/// The blocks of one class.
+#[derive(Default)]
+struct Class {
+    /// In the order of regions.
+    lists: Vec<RegionList>,
+    /// The list that served last.
+    current: usize,
+    usage: ClassUsage,
+}
+
+impl Class {
+    fn list(&self, region: u32) -> Option<usize> {
+        self.lists
+            .binary_search_by_key(&region, |list| list.region)
+            .ok()
+    }
+
+    fn list_or_new(&mut self, region: u32) -> &mut RegionList {
+        let at = self
+            .lists
+            .binary_search_by_key(&region, |list| list.region)
+            .unwrap_or_else(|at| {
+                let (full_at, ring_full_at) = (None, None);
+                let list = RegionList {
+                    region,
+                    blocks: 0,
+                    with_free: vec![],
+                    full_at,
+                    ring_full_at,
+                };
+                self.lists.insert(at, list);
+                at
+            });
+        &mut self.lists[at]
+    }
+}
+
+/// A worker's slab allocator (`FaRM'14 §3.3`).
+pub struct Slab {
+    owner: WorkerId,
+    changes: Changes,
+    regions: Vec<Region>,
+    /// Sorted, with places in `regions`.
+    by_id: Vec<(RegionId, u32)>,
+    pub(super) blocks: Vec<SlabBlock>,
+    classes: Box<[Class]>,
+}
+
+impl Slab {
+    /// A slab allocator without blocks. `changes` is of the block allocator it will ask for some.
+    pub fn new(owner: WorkerId, changes: Changes) -> Self {
+        let classes = (0..CLASSES).map(|_| Class::default()).collect();
+        Self {
+            owner,
+            changes,
+            regions: vec![],
+            by_id: vec![],
+            blocks: vec![],
+            classes,
+        }
+    }
+
+    /// The worker it serves.
+    pub fn owner(&self) -> WorkerId {
+        self.owner
+    }
+
+    /// Reserves a slot for an object of `class`. With a hint, which is the address of an object of
+    /// this machine's: in its block, else in its region, else in a region near it on the same ring,
+    /// else anywhere (`FaRM'14 §3.3`). An address of another machine's is no hint; ask that machine.
+    ///
+    /// # Errors
+    /// [`AllocError`] when no slot is free and `source` has no block; nothing has changed then.
+    #[inline]
+    pub fn reserve(
+        &mut self,
+        class: SizeClass,
+        hint: Option<Address>,
+        source: &mut dyn BlockSource,
+    ) -> Result<Reserved, AllocError> {
+        let reserved = match hint.filter(|hint| !hint.is_null()) {
+            None => self.take_anywhere(class),
+            Some(hint) => self.take_in_region_of(class, hint),
+        };
+        match reserved {
+            Some(reserved) => Ok(reserved),
+            None => self.reserve_further(class, hint.filter(|hint| !hint.is_null()), source),
+        }
+    }
+
+    /// Gives a slot back: because the transaction that reserved it aborted, or because one that
+    /// freed the object has committed. It serves its class again at once.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] when the address is no reserved slot of this worker's.
+    #[inline]
+    pub fn release(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
+        let (at, slot) = self.slot_of(address)?;
+        let block = &mut self.blocks[at as usize];
+        if !block.slots.give(slot) {
+            return Err(ReleaseError::Free(address));
+        }
+        let class = block.block.head().class;
+        self.classes[class.index()].usage.live -= 1;
+        if block.listed == NONE {
+            self.list_block(at);
+        }
+        Ok(class)
+    }
+
+    /// Whether this is a slot of ours and reserved.
+    pub fn is_reserved(&self, address: Address) -> bool {
+        self.slot_of(address)
+            .is_ok_and(|(at, slot)| !self.blocks[at as usize].slots.is_free(slot))
+    }
+
+    /// The memory of the region that a slot is in; the object starts at the address's offset.
+    #[inline]
+    pub fn memory(&self, reserved: &Reserved) -> &Memory {
+        let memory = self.regions[reserved.region as usize].memory.as_ref();
+        memory.expect("a slot was reserved by this slab allocator")
+    }
+
+    /// What there is of one class.
+    pub fn usage(&self, class: SizeClass) -> ClassUsage {
+        self.classes[class.index()].usage
+    }
+
+    /// The block and the slot in it that an address is the start of.
+    #[inline]
+    fn slot_of(&self, address: Address) -> Result<(u32, u32), ReleaseError> {
+        let at = self
+            .block_of(address)
+            .ok_or(ReleaseError::NotOurs(address))?;
+        let block = &self.blocks[at as usize];
+        let no_object = ReleaseError::NoObject {
+            address,
+            object_bytes: block.object_bytes as usize,
+        };
+        let into = address
+            .offset()
+            .checked_sub(block.first_offset)
+            .ok_or(no_object)?;
+        let slot = into / block.object_bytes;
+        if slot * block.object_bytes != into || slot >= block.slots.slots() {
+            return Err(no_object);
+        }
+        Ok((at, slot))
+    }
+
+    /// The block of ours that covers an address.
+    #[inline]
+    pub(super) fn block_of(&self, address: Address) -> Option<u32> {
+        if address.is_null() {
+            return None;
+        }
+        let region = &self.regions[self.region_index(address.region())? as usize];
+        let slab = region
+            .slabs
+            .get((address.offset() >> region.block_shift) as usize)?;
+        (*slab != NONE).then_some(*slab)
+    }
+
+    #[inline]
+    fn region_index(&self, id: RegionId) -> Option<u32> {
+        let at = self.by_id.binary_search_by_key(&id, |known| known.0).ok()?;
+        Some(self.by_id[at].1)
+    }
+
+    /// In the block of the hint if it can be, or else in its region.
+    #[inline]
+    fn take_in_region_of(&mut self, class: SizeClass, hint: Address) -> Option<Reserved> {
+        if let Some(at) = self.block_of(hint) {
+            let block = &self.blocks[at as usize];
+            if block.block.head().class == class && block.listed != NONE {
+                return Some(self.take_from(at));
+            }
+        }
+        let list = self.classes[class.index()].list(self.region_index(hint.region())?)?;
+        self.take_from_list(class, list)
+    }
+
+    /// In the region on the ring of `near` that is closest to it.
+    fn take_on_ring(&mut self, class: SizeClass, near: RegionId) -> Option<Reserved> {
+        let lists = self.classes[class.index()].lists.iter().enumerate();
+        let nearest = lists
+            .filter(|(_, list)| !list.with_free.is_empty())
+            .filter_map(|(at, list)| {
+                Some((
+                    ring_distance(self.regions[list.region as usize].id, near)?,
+                    at,
+                ))
+            })
+            .min()?;
+        self.take_from_list(class, nearest.1)
+    }
+
+    #[inline]
+    fn take_anywhere(&mut self, class: SizeClass) -> Option<Reserved> {
+        let lists = &self.classes[class.index()];
+        let current = lists.current;
+        if lists
+            .lists
+            .get(current)
+            .is_some_and(|list| !list.with_free.is_empty())
+        {
+            return self.take_from_list(class, current);
+        }
+        let other = lists
+            .lists
+            .iter()
+            .position(|list| !list.with_free.is_empty())?;
+        self.classes[class.index()].current = other;
+        self.take_from_list(class, other)
+    }
+
+    #[inline]
+    fn take_from_list(&mut self, class: SizeClass, list: usize) -> Option<Reserved> {
+        let at = *self.classes[class.index()].lists[list].with_free.last()?;
+        Some(self.take_from(at))
+    }
+
+    /// From a block that has a free slot.
+    #[inline]
+    fn take_from(&mut self, at: u32) -> Reserved {
+        let block = &mut self.blocks[at as usize];
+        let slot = block
+            .slots
+            .take_lowest()
+            .expect("a listed block has a free slot");
+        let class = block.block.head().class;
+        let offset = block.first_offset + slot * block.object_bytes;
+        let address = Address::new(block.block.table().region(), offset);
+        let reserved = Reserved {
+            address,
+            class,
+            region: block.region,
+        };
+        self.classes[class.index()].usage.live += 1;
+        if block.slots.free() == 0 {
+            self.unlist_block(at);
+        }
+        reserved
+    }
+
+    /// What [`reserve`](Self::reserve) does when neither the hint's region nor, without a hint, any
+    /// block of ours has a free slot.
+    #[cold]
+    #[inline(never)]
+    fn reserve_further(
+        &mut self,
+        class: SizeClass,
+        hint: Option<Address>,
+        source: &mut dyn BlockSource,
+    ) -> Result<Reserved, AllocError> {
+        if let Some(near) = hint.map(Address::region)
+            && (self.region_index(near).is_some() || source.has_region(near))
+        {
+            if let Some(reserved) = self.reserve_near(class, near, source)? {
+                return Ok(reserved);
+            }
+        }
+        if let Some(reserved) = self.take_anywhere(class) {
+            return Ok(reserved);
+        }
+        let block = source.acquire(class, self.owner, Place::Anywhere)?;
+        let at = self.adopt(block.expect("anywhere is a block or an error"), |_| false);
+        Ok(self.take_from(at))
+    }
+
+    /// In the region, or near it on its ring. What had no room is not asked again before something
+    /// has changed.
+    fn reserve_near(
+        &mut self,
+        class: SizeClass,
+        near: RegionId,
+        source: &mut dyn BlockSource,
+    ) -> Result<Option<Reserved>, AllocError> {
+        let now = self.changes.count();
+        let region = self.region_or_new(near);
+        if self.classes[class.index()].list_or_new(region).full_at != Some(now) {
+            if let Some(block) = source.acquire(class, self.owner, Place::In(near))? {
+                let at = self.adopt(block, |_| false);
+                return Ok(Some(self.take_from(at)));
+            }
+            self.classes[class.index()].list_or_new(region).full_at = Some(now);
+        }
+        if let Some(reserved) = self.take_on_ring(class, near) {
+            return Ok(Some(reserved));
+        }
+        if self.classes[class.index()].list_or_new(region).ring_full_at != Some(now) {
+            if let Some(block) = source.acquire(class, self.owner, Place::Near(near))? {
+                let at = self.adopt(block, |_| false);
+                return Ok(Some(self.take_from(at)));
+            }
+            self.classes[class.index()].list_or_new(region).ring_full_at = Some(now);
+        }
+        Ok(None)
+    }
+
+    /// Takes in a block; `allocated` says which of its slots hold objects. All that will ever grow
+    /// for the block grows here.
+    pub(super) fn adopt(&mut self, block: Block, allocated: impl Fn(u32) -> bool) -> u32 {
+        let (table, head) = (block.table().clone(), block.head());
+        let region = self.region_or_new(table.region());
+        let at = self.blocks.len() as u32;
+        let known = &mut self.regions[region as usize];
+        if known.memory.is_none() {
+            known.memory = Some(table.memory().clone());
+            known.block_shift = table.geometry().block_bytes().trailing_zeros();
+            known.slabs = vec![NONE; table.geometry().blocks() as usize];
+        }
+        let covered = block.index() as usize..(block.index() + head.run) as usize;
+        known.slabs[covered].fill(at);
+
+        let mut slots = FreeSlots::new(block.slots());
+        for slot in (0..slots.slots()).filter(|slot| allocated(*slot)) {
+            slots.take(slot);
+        }
+        let class = &mut self.classes[head.class.index()];
+        class.usage.blocks += 1;
+        class.usage.reserved_bytes += block.bytes() as u64;
+        class.usage.slots += u64::from(slots.slots());
+        class.usage.live += u64::from(slots.slots() - slots.free());
+        let list = class.list_or_new(region);
+        list.blocks += 1;
+        list.with_free.reserve(list.blocks - list.with_free.len());
+
+        self.blocks.push(SlabBlock {
+            slots,
+            region,
+            first_offset: block.first_offset() as u32,
+            object_bytes: head.class.object_bytes() as u32,
+            listed: NONE,
+            block,
+        });
+        if self.blocks[at as usize].slots.free() > 0 {
+            self.list_block(at);
+        }
+        at
+    }
+
+    fn region_or_new(&mut self, id: RegionId) -> u32 {
+        match self.by_id.binary_search_by_key(&id, |known| known.0) {
+            Ok(at) => self.by_id[at].1,
+            Err(at) => {
+                let index = self.regions.len() as u32;
+                self.by_id.insert(at, (id, index));
+                self.regions.push(Region {
+                    id,
+                    memory: None,
+                    block_shift: 0,
+                    slabs: vec![],
+                });
+                index
+            }
+        }
+    }
+
+    /// The list that a block of ours belongs to.
+    fn list_of(&mut self, at: u32) -> &mut RegionList {
+        let block = &self.blocks[at as usize];
+        self.classes[block.block.head().class.index()].list_or_new(block.region)
+    }
+
+    fn list_block(&mut self, at: u32) {
+        let list = self.list_of(at);
+        let place = list.with_free.len() as u32;
+        list.with_free.push(at);
+        self.blocks[at as usize].listed = place;
+    }
+
+    fn unlist_block(&mut self, at: u32) {
+        let place = std::mem::replace(&mut self.blocks[at as usize].listed, NONE);
+        let list = self.list_of(at);
+        list.with_free.swap_remove(place as usize);
+        if let Some(moved) = list.with_free.get(place as usize).copied() {
+            self.blocks[moved as usize].listed = place;
+        }
+    }
+
+    /// Capacity of everything that could grow, for the test that nothing does on the warm path.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        let lists = self.classes.iter().flat_map(|class| &class.lists);
+        lists.map(|list| list.with_free.capacity()).sum::<usize>()
+            + self
+                .classes
+                .iter()
+                .map(|class| class.lists.capacity())
+                .sum::<usize>()
+            + self
+                .regions
+                .iter()
+                .map(|region| region.slabs.capacity())
+                .sum::<usize>()
+            + self.regions.capacity()
+            + self.by_id.capacity()
+            + self.blocks.capacity()
+    }
+}

@@ -1,0 +1,175 @@
+//! The 8-byte allocation state of a block (`FaRM'14 §3.3`), as it stands in the region's table.
+//!
+//! ```text
+//!            63                          32 31        16 15      8 7    4 3    2 1   0
+//! free       |                              all zero                                  |
+//! head       |         run (32)            | owner (16) | class (8) |  0  | kind | 1  |
+//! rest       |  blocks back to head (32)   |                   0                 | 2  |
+//! table      |              0                                                    | 3  |
+//! ```
+//!
+//! A block whose size is several units ("blocks of a multiple of 1 MB") is a *run*: a head, and
+//! for each further unit a word that leads back to it, so that the head of any address is two loads
+//! away. Every bit is checked when a state is read; what cannot have been written is refused.
+
+use crate::ids::WorkerId;
+
+use super::SizeClass;
+
+const TAG_HEAD: u64 = 1;
+const TAG_REST: u64 = 2;
+const TAG_TABLE: u64 = 3;
+
+/// What the objects of a block are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockKind {
+    /// Single objects, handed out by the slab allocator of the owner.
+    Slab,
+    /// Adjacent objects, allocated and freed as one array.
+    Array,
+    /// No objects at present, but headers of this class that stale pointers may lead to: it serves
+    /// objects of its class again, and no other until it is recycled (`FaRM'14 §3.5`).
+    Vacant,
+}
+
+/// The head of a run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHead {
+    /// What it is for.
+    pub kind: BlockKind,
+    /// The size of its objects.
+    pub class: SizeClass,
+    /// The worker that allocates and frees in it; the first worker for vacant blocks.
+    pub owner: WorkerId,
+    /// Blocks in the run, at least one.
+    pub run: u32,
+}
+
+/// The state of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// In no run.
+    Free,
+    /// The first block of a run.
+    Head(BlockHead),
+    /// A further block of the run that starts this many blocks before, at least one.
+    Rest {
+        /// Blocks back to the head.
+        back: u32,
+    },
+    /// Filled by the block table itself.
+    Table,
+}
+
+impl BlockState {
+    /// The 8 bytes that stand for it.
+    pub fn to_bits(self) -> u64 {
+        match self {
+            BlockState::Free => 0,
+            BlockState::Head(BlockHead {
+                kind,
+                class,
+                owner,
+                run,
+            }) => {
+                let kind = match kind {
+                    BlockKind::Slab => 0,
+                    BlockKind::Array => 1,
+                    BlockKind::Vacant => 2,
+                };
+                TAG_HEAD
+                    | kind << 2
+                    | u64::from(class.get()) << 8
+                    | u64::from(owner.get()) << 16
+                    | u64::from(run) << 32
+            }
+            BlockState::Rest { back } => TAG_REST | u64::from(back) << 32,
+            BlockState::Table => TAG_TABLE,
+        }
+    }
+
+    /// The state that these 8 bytes stand for, if any.
+    pub fn from_bits(bits: u64) -> Option<BlockState> {
+        let high = (bits >> 32) as u32;
+        let state = match bits & 3 {
+            TAG_HEAD => {
+                let kind = match bits >> 2 & 3 {
+                    0 => BlockKind::Slab,
+                    1 => BlockKind::Array,
+                    2 => BlockKind::Vacant,
+                    _ => return None,
+                };
+                let owner = WorkerId::new((bits >> 16) as u16)?;
+                if kind == BlockKind::Vacant && owner != WorkerId::FIRST || high == 0 {
+                    return None;
+                }
+                let class = SizeClass::new((bits >> 8) as u8);
+                BlockState::Head(BlockHead {
+                    kind,
+                    class,
+                    owner,
+                    run: high,
+                })
+            }
+            TAG_REST if high != 0 => BlockState::Rest { back: high },
+            TAG_TABLE => BlockState::Table,
+            0 => BlockState::Free,
+            _ => return None,
+        };
+        // Bits that no state uses are zero.
+        (state.to_bits() == bits).then_some(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_of_each_state_are_as_drawn() {
+        let head = BlockState::Head(BlockHead {
+            kind: BlockKind::Array,
+            class: SizeClass::new(0xab),
+            owner: WorkerId::new(0x3f).unwrap(),
+            run: 0x1234,
+        });
+        assert_eq!(head.to_bits(), 0x0000_1234_003f_ab05);
+        assert_eq!(
+            BlockState::Rest { back: 7 }.to_bits(),
+            0x0000_0007_0000_0002
+        );
+        assert_eq!(
+            (BlockState::Free.to_bits(), BlockState::Table.to_bits()),
+            (0, 3)
+        );
+    }
+
+    #[test]
+    fn what_cannot_have_been_written_is_refused() {
+        for bits in [
+            0x0000_0000_0000_ab01, // a head of no blocks
+            0x0000_0001_0040_0001, // worker 64
+            0x0000_0001_0000_000d, // no such kind
+            0x0000_0001_0001_0009, // vacant, yet owned
+            0x0000_0001_0000_0011, // an unused bit of a head
+            0x0000_0000_0000_0002, // leads back to itself
+            0x0000_0001_0000_0102, // an unused bit of a further block
+            0x0000_0000_0000_0004, // free with a bit set
+            0x0000_0000_0000_0007,
+        ] {
+            assert_eq!(BlockState::from_bits(bits), None, "{bits:#x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_state_that_gives_them_back_or_none(bits: u64, low in 0u64..4096) {
+            for bits in [bits, bits & !0xf0, low | bits << 32, low | (bits & 0x3f) << 16 | 1 << 32] {
+                if let Some(state) = BlockState::from_bits(bits) {
+                    prop_assert_eq!(state.to_bits(), bits);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! The block table at the start of each region: what every block of the region is (`FaRM'14 §3.3`).
+//!
+//! ```text
+//! 0    magic "FaRMblk1"
+//! 8    region id (32 bits) | number of blocks (32 bits)
+//! 16   bytes of a block
+//! 24   xxh3 of the three words above
+//! 32   zero up to 64
+//! 64   state of block 0, 8 bytes ([`BlockState`])
+//! 72   state of block 1 ...
+//!      ... up to whole lines; the objects of block 0 start here, all others at their block
+//! ```
+//!
+//! Invariants, checked by [`BlockTable::open`]: every head's run is inside the region, is followed
+//! by exactly its further blocks, and has room for an object; blocks that the table fills say so.
+//! Only the region's primary writes, and only its [`super::BlockAllocator`]; anybody may read: states
+//! are single words, written so that a head is never there without the rest of its run (a run is
+//! written from its end and freed from its head). A machine that dies between leaves blocks that
+//! lead back to no head, which [`BlockTable::open_after_crash`] clears.
+//!
+//! Guarded by `tests::table` (any bytes are a table or an error) beside this file.
+
+use std::sync::atomic::Ordering;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::ids::{Address, RegionId, WorkerId};
+use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
+use crate::object::Incarnation;
+
+use super::geometry::Geometry;
+use super::{BlockHead, BlockKind, BlockState};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk1");
+const HEADER_WORDS: usize = 4;
+/// The second word of an object's header.
+const INCARNATION_OFFSET: usize = WORD_BYTES;
+
+/// A block table that cannot have been written by an allocator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The header does not start like one.
+    #[error("region {region} has no block table: it starts with {found:#018x}")]
+    NoTable {
+        /// The region.
+        region: RegionId,
+        /// Its first word.
+        found: u64,
+    },
+    /// The header's checksum does not match.
+    #[error("the header of the block table of region {region} is damaged")]
+    BadHeader {
+        /// The region.
+        region: RegionId,
+    },
+    /// It is another region's.
+    #[error("the block table of region {region} says it belongs to region {found:#x}")]
+    OtherRegion {
+        /// The region it was found in.
+        region: RegionId,
+        /// Bits of the region it names.
+        found: u32,
+    },
+    /// Blocks and memory do not go together.
+    #[error("region {region}: {blocks} blocks of {block_bytes} bytes do not fit {bytes} bytes")]
+    BadGeometry {
+        /// The region.
+        region: RegionId,
+        /// Blocks announced.
+        blocks: u64,
+        /// Bytes in each.
+        block_bytes: u64,
+        /// Bytes of memory.
+        bytes: u64,
+    },
+    /// A state that means nothing, or not there.
+    #[error("region {region}: block {block} has the impossible state {bits:#018x}")]
+    BadState {
+        /// The region.
+        region: RegionId,
+        /// The block.
+        block: u32,
+        /// Its state.
+        bits: u64,
+    },
+    /// A run that leaves the region, is too short for an object, or is not followed by its blocks.
+    #[error("region {region}: the run of {run} blocks of class {class} at block {block} is broken")]
+    BadRun {
+        /// The region.
+        region: RegionId,
+        /// The head.
+        block: u32,
+        /// Blocks it claims.
+        run: u32,
+        /// The class it claims.
+        class: u8,
+    },
+    /// A further block of a run that has no head.
+    #[error("region {region}: block {block} leads back to no run")]
+    Orphan {
+        /// The region.
+        region: RegionId,
+        /// The block.
+        block: u32,
+    },
+}
+
+/// Why an address is no object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LocateError {
+    /// The region is not of this machine's.
+    #[error("{0} is in a region that is not stored here")]
+    NotLocal(Address),
+    /// Its block is in no use, or not in the region at all.
+    #[error("{0} is in no block")]
+    NoBlock(Address),
+    /// Its block has no object that starts there.
+    #[error("{address} is not the start of an object of {object_bytes} bytes")]
+    NoObject {
+        /// The address.
+        address: Address,
+        /// Size of the block's objects.
+        object_bytes: usize,
+    },
+    /// An array was meant and the block holds none, or the address is not the array's first object.
+    #[error("{0} is not the first object of an array")]
+    NoArray(Address),
+    /// The table is damaged.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// A block in use: a run of the region's blocks with objects of one class.
+#[derive(Clone, Debug)]
+pub struct Block {
+    table: BlockTable,
+    index: u32,
+    head: BlockHead,
+}
+
+impl Block {
+    /// The table it stands in.
+    pub fn table(&self) -> &BlockTable {
+        &self.table
+    }
+
+    /// Number of its first block in the region.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Class, owner, kind and run.
+    pub fn head(&self) -> BlockHead {
+        self.head
+    }
+
+    /// Offset of its first object in the region.
+    pub fn first_offset(&self) -> usize {
+        self.table.geometry.start(self.index)
+    }
+
+    /// Bytes of the region it takes.
+    pub fn bytes(&self) -> usize {
+        self.head.run as usize * self.table.geometry.block_bytes()
+    }
+
+    /// Objects it has room for.
+    pub fn slots(&self) -> u32 {
+        self.table
+            .geometry
+            .slots(self.index, self.head.run, self.head.class)
+    }
+
+    /// Offset of the object in this slot.
+    pub(super) fn offset_of(&self, slot: u32) -> usize {
+        self.first_offset() + slot as usize * self.head.class.object_bytes()
+    }
+
+    /// Address of the object in this slot.
+    pub(super) fn address_of(&self, slot: u32) -> Address {
+        Address::new(self.table.region, self.offset_of(slot) as u32)
+    }
+
+    /// Whether the object in this slot has its allocated bit (`FaRM'14 §3.3`).
+    pub(super) fn is_allocated(&self, slot: u32) -> bool {
+        let word = self.offset_of(slot) + INCARNATION_OFFSET;
+        Incarnation(self.table.memory.load(word, Ordering::Acquire)).is_allocated()
+    }
+}
+
+/// The block table of one region. A cheap handle: clones are of the same table.
+#[derive(Clone, Debug)]
+pub struct BlockTable {
+    memory: Memory,
+    region: RegionId,
+    geometry: Geometry,
+}
+
+impl BlockTable {
+    /// Writes an empty table over the start of a region of zeroed memory.
+    ///
+    /// # Errors
+    /// [`TableError::BadGeometry`] when not even one block is left beside the table.
+    pub fn format(
+        memory: Memory,
+        region: RegionId,
+        block_bytes: usize,
+    ) -> Result<BlockTable, TableError> {
+        let geometry = Geometry::new(block_bytes, memory.len()).ok_or(TableError::BadGeometry {
+            region,
+            blocks: (memory.len() / block_bytes.max(1)) as u64,
+            block_bytes: block_bytes as u64,
+            bytes: memory.len() as u64,
+        })?;
+        let table = BlockTable {
+            memory,
+            region,
+            geometry,
+        };
+        table.memory.zero(0, geometry.table_bytes());
+        for block in 0..geometry.first_block() {
+            table.set(block, BlockState::Table);
+        }
+        let mut header = [
+            MAGIC,
+            u64::from(region.to_bits()) | u64::from(geometry.blocks()) << 32,
+            block_bytes as u64,
+            0,
+        ];
+        header[3] = checksum(&header);
+        // The magic comes last: memory with a magic has a whole header.
+        table.memory.write_words(WORD_BYTES, &header[1..]);
+        table.memory.store(0, MAGIC, Ordering::Release);
+        Ok(table)
+    }
+
+    /// The table that is in this region's memory, with every state checked.
+    ///
+    /// # Errors
+    /// [`TableError`] for anything that an allocator cannot have left there.
+    pub fn open(memory: Memory, region: RegionId) -> Result<BlockTable, TableError> {
+        let table = Self::open_header(memory, region)?;
+        table.check()?;
+        Ok(table)
+    }
+
+    /// As [`open`](Self::open), for the memory of a machine that may have died while it allocated
+    /// or freed a run: blocks that lead back to a free block are freed too.
+    ///
+    /// # Errors
+    /// [`TableError`] for anything else that an allocator cannot have left there.
+    pub fn open_after_crash(memory: Memory, region: RegionId) -> Result<BlockTable, TableError> {
+        let table = Self::open_header(memory, region)?;
+        for block in table.geometry.first_block()..table.geometry.blocks() {
+            if let BlockState::Rest { back } = table.state(block)?
+                && let Some(head) = block.checked_sub(back)
+                && table.state(head)? == BlockState::Free
+            {
+                table.set(block, BlockState::Free);
+            }
+        }
+        table.check()?;
+        Ok(table)
+    }
+
+    fn open_header(memory: Memory, region: RegionId) -> Result<BlockTable, TableError> {
+        let mut header = [0; HEADER_WORDS];
+        if memory.len() >= LINE_BYTES {
+            memory.read_words(0, &mut header);
+        }
+        if header[0] != MAGIC {
+            return Err(TableError::NoTable {
+                region,
+                found: header[0],
+            });
+        }
+        if header[3] != checksum(&header) {
+            return Err(TableError::BadHeader { region });
+        }
+        let (named, blocks, block_bytes) = (header[1] as u32, header[1] >> 32, header[2]);
+        if named != region.to_bits() {
+            return Err(TableError::OtherRegion {
+                region,
+                found: named,
+            });
+        }
+        let bytes = memory.len() as u64;
+        let geometry = blocks
+            .checked_mul(block_bytes)
+            .filter(|used| *used <= bytes)
+            .and_then(|used| Geometry::new(block_bytes as usize, used as usize))
+            .ok_or(TableError::BadGeometry {
+                region,
+                blocks,
+                block_bytes,
+                bytes,
+            })?;
+        Ok(BlockTable {
+            memory,
+            region,
+            geometry,
+        })
+    }
+
+    /// Checks every state.
+    ///
+    /// # Errors
+    /// The first thing that an allocator cannot have left there.
+    pub fn check(&self) -> Result<(), TableError> {
+        for block in 0..self.geometry.first_block() {
+            let state = self.state(block)?;
+            if state != BlockState::Table {
+                return Err(self.bad_state(block, state.to_bits()));
+            }
+        }
+        let mut next = self.geometry.first_block();
+        while next < self.geometry.blocks() {
+            next += match self.state(next)? {
+                BlockState::Free => 1,
+                BlockState::Head(head) => self.check_run(next, head)?,
+                BlockState::Rest { .. } => return Err(self.orphan(next)),
+                BlockState::Table => return Err(self.bad_state(next, BlockState::Table.to_bits())),
+            };
+        }
+        Ok(())
+    }
+
+    /// Blocks in the run of `head`, if it is as it should be.
+    fn check_run(&self, block: u32, head: BlockHead) -> Result<u32, TableError> {
+        let BlockHead { run, class, .. } = head;
+        let broken = TableError::BadRun {
+            region: self.region,
+            block,
+            run,
+            class: class.get(),
+        };
+        if run > self.geometry.blocks() - block || self.geometry.slots(block, run, class) == 0 {
+            return Err(broken);
+        }
+        for back in 1..run {
+            if self.state(block + back)? != (BlockState::Rest { back }) {
+                return Err(broken);
+            }
+        }
+        Ok(run)
+    }
+
+    /// The region.
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// The region's memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Sizes and places of blocks.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The state of a block.
+    ///
+    /// # Errors
+    /// [`TableError::BadState`] when it means nothing.
+    ///
+    /// # Panics
+    /// If the region has no such block.
+    pub fn state(&self, block: u32) -> Result<BlockState, TableError> {
+        assert!(
+            block < self.geometry.blocks(),
+            "block {block} of {}",
+            self.geometry.blocks()
+        );
+        let bits = self
+            .memory
+            .load(Geometry::state_offset(block), Ordering::Acquire);
+        BlockState::from_bits(bits).ok_or_else(|| self.bad_state(block, bits))
+    }
+
+    /// The head at `index`, where one must be.
+    pub(super) fn head(&self, index: u32) -> Result<BlockHead, TableError> {
+        match self.state(index)? {
+            BlockState::Head(head) => Ok(head),
+            state => Err(self.bad_state(index, state.to_bits())),
+        }
+    }
+
+    /// The first block in use at `from` or after it: walks the region in order when called again
+    /// with [`next_after`](Self::next_after) of what it gave.
+    ///
+    /// # Errors
+    /// [`TableError`] when the table is damaged.
+    pub fn next_block(&self, from: u32) -> Result<Option<Block>, TableError> {
+        for index in from.max(self.geometry.first_block())..self.geometry.blocks() {
+            match self.state(index)? {
+                BlockState::Free => {}
+                BlockState::Head(head) => return Ok(Some(self.block(index, head))),
+                BlockState::Rest { .. } => return Err(self.orphan(index)),
+                BlockState::Table => {
+                    return Err(self.bad_state(index, BlockState::Table.to_bits()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the search for the block after this one starts.
+    pub fn next_after(block: &Block) -> u32 {
+        block.index.saturating_add(block.head.run)
+    }
+
+    /// The block whose head is at `index`.
+    pub(super) fn block(&self, index: u32, head: BlockHead) -> Block {
+        Block {
+            table: self.clone(),
+            index,
+            head,
+        }
+    }
+
+    /// The block that this offset of the region is in: two loads.
+    ///
+    /// # Errors
+    /// [`LocateError`] when it is in none, or the table is damaged.
+    pub fn block_at(&self, offset: u32) -> Result<(u32, BlockHead), LocateError> {
+        let no_block = || LocateError::NoBlock(Address::new(self.region, offset));
+        let index = self
+            .geometry
+            .block_of(offset as usize)
+            .ok_or_else(no_block)?;
+        let (at, back) = match self.state(index)? {
+            BlockState::Head(head) => return Ok((index, head)),
+            BlockState::Rest { back } => (index.checked_sub(back), back),
+            BlockState::Free | BlockState::Table => return Err(no_block()),
+        };
+        match at.map(|at| self.state(at)).transpose()? {
+            Some(BlockState::Head(head)) if back < head.run => Ok((index - back, head)),
+            _ => Err(self.orphan(index).into()),
+        }
+    }
+
+    /// The class and the owner of the object that starts at this offset: what a machine checks
+    /// before it believes an address that came from another.
+    ///
+    /// # Errors
+    /// [`LocateError`] when no object can start there.
+    pub fn object_at(&self, offset: u32) -> Result<BlockHead, LocateError> {
+        let (index, head) = self.block_at(offset)?;
+        if head.kind == BlockKind::Vacant {
+            return Err(LocateError::NoBlock(Address::new(self.region, offset)));
+        }
+        match self
+            .geometry
+            .slot_of(index, head.run, head.class, offset as usize)
+        {
+            Some(_) => Ok(head),
+            None => Err(LocateError::NoObject {
+                address: Address::new(self.region, offset),
+                object_bytes: head.class.object_bytes(),
+            }),
+        }
+    }
+
+    /// The worker whose slab allocator the object at this offset belongs to: where a free of it
+    /// goes.
+    ///
+    /// # Errors
+    /// [`LocateError`] when no object can start there.
+    pub fn owner_of(&self, offset: u32) -> Result<WorkerId, LocateError> {
+        self.object_at(offset).map(|head| head.owner)
+    }
+
+    /// Takes free blocks for a run: from its last block to its head, which publishes it.
+    pub(super) fn write_run(&self, index: u32, head: BlockHead) {
+        for back in (1..head.run).rev() {
+            self.set(index + back, BlockState::Rest { back });
+        }
+        self.set(index, BlockState::Head(head));
+    }
+
+    /// Rewrites the head of a run that keeps its blocks and class.
+    pub(super) fn rewrite_head(&self, index: u32, head: BlockHead) {
+        self.set(index, BlockState::Head(head));
+    }
+
+    /// Frees the blocks of a run, from its head.
+    pub(super) fn clear_run(&self, index: u32, run: u32) {
+        for block in index..index + run {
+            self.set(block, BlockState::Free);
+        }
+    }
+
+    fn set(&self, block: u32, state: BlockState) {
+        self.memory.store(
+            Geometry::state_offset(block),
+            state.to_bits(),
+            Ordering::Release,
+        );
+    }
+
+    fn bad_state(&self, block: u32, bits: u64) -> TableError {
+        TableError::BadState {
+            region: self.region,
+            block,
+            bits,
+        }
+    }
+
+    fn orphan(&self, block: u32) -> TableError {
+        TableError::Orphan {
+            region: self.region,
+            block,
+        }
+    }
+}
+
+fn checksum(header: &[u64; HEADER_WORDS]) -> u64 {
+    let mut bytes = [0; 3 * WORD_BYTES];
+    for (to, word) in bytes.chunks_exact_mut(WORD_BYTES).zip(header) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    xxh3_64(&bytes)
+}

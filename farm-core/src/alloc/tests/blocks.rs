@@ -1,0 +1,490 @@
+//! The block allocator against a set of live runs.
+
+use proptest::prelude::*;
+
+use super::{TINY, tiny_machine};
+use crate::alloc::{
+    AllocError, Block, BlockAllocator, BlockConfig, BlockKind, BlockSource, BlockState, BlockTable,
+    Geometry, LocateError, Place, SizeClass,
+};
+use crate::ids::{Address, RegionId, WorkerId};
+use crate::mem::Memory;
+
+const WORKER: WorkerId = WorkerId::FIRST;
+
+/// Stretches of free blocks, read off the states one by one.
+fn free_stretches(table: &BlockTable) -> Vec<(u32, u32)> {
+    let mut stretches: Vec<(u32, u32)> = Vec::new();
+    for block in table.geometry().first_block()..table.geometry().blocks() {
+        if table.state(block).unwrap() == BlockState::Free {
+            match stretches.last_mut() {
+                Some((_, end)) if *end == block => *end += 1,
+                _ => stretches.push((block, block + 1)),
+            }
+        }
+    }
+    stretches
+}
+
+/// Whether `count` adjacent objects fit somewhere in the free blocks or a vacant block.
+pub(super) fn fits(table: &BlockTable, class: SizeClass, count: u32) -> bool {
+    let geometry: Geometry = table.geometry();
+    let in_free = free_stretches(table).into_iter().any(|(start, end)| {
+        (start..end).any(|block| geometry.slots(block, end - block, class) >= count)
+    });
+    let in_vacant = live(table).iter().any(|block| {
+        let head = block.head();
+        head.kind == BlockKind::Vacant && head.class == class && block.slots() >= count
+    });
+    in_free || in_vacant
+}
+
+fn live(table: &BlockTable) -> Vec<Block> {
+    let (mut blocks, mut next) = (Vec::new(), 0);
+    while let Some(block) = table.next_block(next).unwrap() {
+        next = BlockTable::next_after(&block);
+        blocks.push(block);
+    }
+    blocks
+}
+
+fn snapshot(allocator: &BlockAllocator) -> Vec<(RegionId, Vec<u64>)> {
+    let words = |table: &BlockTable| {
+        let mut words = vec![0; table.geometry().table_bytes() / 8];
+        table.memory().read_words(0, &mut words);
+        words
+    };
+    allocator
+        .tables()
+        .map(|table| (table.region(), words(table)))
+        .collect()
+}
+
+#[test]
+fn runs_are_first_fit_and_merge_when_recycled() {
+    let mut allocator = tiny_machine(TINY, 1);
+    let class = SizeClass::for_object_bytes(4096).unwrap();
+    let array = |allocator: &mut BlockAllocator, count| {
+        allocator
+            .allocate_array(class, count, WORKER, None)
+            .unwrap()
+    };
+    let (a, b, c) = (
+        array(&mut allocator, 3),
+        array(&mut allocator, 3),
+        array(&mut allocator, 3),
+    );
+    assert_eq!(
+        (a.block.index(), b.block.index(), c.block.index()),
+        (0, 4, 7)
+    );
+    assert_eq!(b.address(2).unwrap().offset(), 6 * 4096);
+    assert_eq!((b.address(3), b.class()), (None, class));
+    for array in [&a, &b] {
+        allocator.free_array(array.first()).unwrap();
+    }
+    assert_eq!(allocator.usage().unwrap().vacant_bytes, 7 * 4096);
+    let again = array(&mut allocator, 2);
+    assert_eq!(
+        again.first(),
+        b.first(),
+        "the smallest vacant block of the class serves first"
+    );
+    allocator.free_array(again.first()).unwrap();
+    assert_eq!(allocator.recycle(a.first().region()), Ok(7 * 4096));
+    let wide = array(&mut allocator, 6);
+    assert_eq!(
+        wide.block.index(),
+        0,
+        "two freed neighbours are one stretch"
+    );
+}
+
+#[test]
+fn arrays_are_freed_by_their_first_object_only() {
+    let mut allocator = tiny_machine(TINY, 1);
+    let class = SizeClass::SMALLEST;
+    let array = allocator.allocate_array(class, 10, WORKER, None).unwrap();
+    let second = array.address(1).unwrap();
+    assert_eq!(
+        allocator.free_array(second),
+        Err(LocateError::NoArray(second))
+    );
+    assert_eq!(allocator.owner_of(second), Ok(WORKER));
+    allocator.free_array(array.first()).unwrap();
+    assert_eq!(
+        allocator.free_array(array.first()),
+        Err(LocateError::NoArray(array.first()))
+    );
+    assert_eq!(
+        allocator.owner_of(second),
+        Err(LocateError::NoBlock(second))
+    );
+    let slab = allocator
+        .acquire(class, WORKER, Place::Anywhere)
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        slab.index(),
+        array.block.index(),
+        "a vacant block serves its class"
+    );
+    let first = Address::new(slab.table().region(), slab.first_offset() as u32);
+    assert_eq!(
+        allocator.free_array(first),
+        Err(LocateError::NoArray(first))
+    );
+    let elsewhere = Address::new(first.region().successor(), 4096);
+    assert_eq!(
+        allocator.free_array(elsewhere),
+        Err(LocateError::NotLocal(elsewhere))
+    );
+    assert!(allocator.owner_of(Address::NULL).is_err());
+}
+
+#[test]
+fn recycled_blocks_are_zeroed() {
+    let mut allocator = tiny_machine(TINY, 1);
+    let array = allocator
+        .allocate_array(SizeClass::SMALLEST, 60, WORKER, None)
+        .unwrap();
+    let memory = array.block.table().memory().clone();
+    memory.write_words(array.first().offset() as usize, &[7; 60 * 8]);
+    allocator.free_array(array.first()).unwrap();
+    allocator.recycle(array.first().region()).unwrap();
+    let mut words = vec![1; (4096 - array.first().offset() as usize) / 8];
+    memory.read_words(array.first().offset() as usize, &mut words);
+    assert!(words.iter().all(|word| *word == 0));
+}
+
+#[test]
+fn what_fits_no_region_is_refused_before_one_is_made() {
+    let mut allocator = tiny_machine(TINY, 1);
+    let refused = allocator
+        .acquire(SizeClass::LARGEST, WORKER, Place::Anywhere)
+        .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "1048576 bytes of adjacent objects do not fit a region of 65536 bytes"
+    );
+    let refused = allocator.allocate_array(SizeClass::SMALLEST, u32::MAX, WORKER, None);
+    assert!(matches!(refused, Err(AllocError::LargerThanRegion { .. })));
+    assert_eq!(allocator.tables().count(), 0);
+    // Beside the table of three lines there is room for 1,021 lines.
+    assert!(
+        allocator
+            .allocate_array(SizeClass::SMALLEST, 1022, WORKER, None)
+            .is_err()
+    );
+    assert_eq!(
+        allocator
+            .allocate_array(SizeClass::SMALLEST, 1021, WORKER, None)
+            .unwrap()
+            .block
+            .slots(),
+        1021
+    );
+}
+
+#[test]
+fn a_source_that_fails_loses_nothing_and_is_asked_again() {
+    let mut calls = 0;
+    let mut allocator = BlockAllocator::new(TINY, move |_near| {
+        calls += 1;
+        if calls < 3 {
+            return Err(AllocError::NoRegion("the disk is on fire".into()));
+        }
+        Ok((
+            RegionId::new(1, 1).unwrap(),
+            Memory::anonymous(TINY.region_bytes),
+        ))
+    });
+    for _ in 0..2 {
+        let failed = allocator
+            .acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere)
+            .unwrap_err();
+        assert_eq!(
+            failed.to_string(),
+            "cannot make a region: the disk is on fire"
+        );
+    }
+    assert!(
+        allocator
+            .acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere)
+            .is_ok()
+    );
+    for _ in 0..15 {
+        allocator
+            .acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere)
+            .unwrap();
+    }
+    let again = allocator
+        .acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere)
+        .unwrap_err();
+    assert!(matches!(again, AllocError::RegionExists(_)), "{again}");
+}
+
+#[test]
+fn a_region_is_adopted_with_all_that_is_in_it() {
+    let mut allocator = tiny_machine(TINY, 1);
+    let class = SizeClass::new(20);
+    let kept = allocator.allocate_array(class, 5, WORKER, None).unwrap();
+    let freed = allocator.allocate_array(class, 5, WORKER, None).unwrap();
+    allocator.free_array(freed.first()).unwrap();
+
+    let mut heir = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
+    let changes = heir.changes();
+    let memory = kept.block.table().memory().clone();
+    let table = BlockTable::open(memory, kept.first().region()).unwrap();
+    heir.adopt_region(table.clone()).unwrap();
+    assert_eq!(changes.count(), 1);
+    assert!(matches!(
+        heir.adopt_region(table),
+        Err(AllocError::RegionExists(_))
+    ));
+    assert_eq!(heir.usage().unwrap(), allocator.usage().unwrap());
+    assert_eq!(heir.owner_of(kept.address(4).unwrap()), Ok(WORKER));
+    assert_eq!(
+        heir.allocate_array(class, 5, WORKER, None).unwrap().first(),
+        freed.first()
+    );
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Slab(u8, Near),
+    Array(u8, u32, Option<prop::sample::Index>),
+    Free(prop::sample::Index),
+    Recycle(prop::sample::Index),
+}
+
+#[derive(Debug, Clone)]
+enum Near {
+    In(prop::sample::Index),
+    Ring(prop::sample::Index),
+    Anywhere,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let index = || any::<prop::sample::Index>();
+    let near = prop_oneof![
+        index().prop_map(Near::In),
+        index().prop_map(Near::Ring),
+        Just(Near::Anywhere)
+    ];
+    let step = prop_oneof![
+        1 => (0u8..150, near).prop_map(|(class, near)| Step::Slab(class, near)),
+        4 => (0u8..150, 1u32..40, prop::option::of(index()))
+            .prop_map(|(class, count, near)| Step::Array(class, count, near)),
+        4 => index().prop_map(Step::Free),
+        1 => index().prop_map(Step::Recycle),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// The allocator and what it should have.
+struct Model {
+    allocator: BlockAllocator,
+    live: Vec<Block>,
+    arrays: Vec<Address>,
+}
+
+impl Model {
+    fn region(&self, at: &prop::sample::Index) -> RegionId {
+        let regions: Vec<_> = self.allocator.tables().map(BlockTable::region).collect();
+        if regions.is_empty() {
+            RegionId::new(9, 9).unwrap()
+        } else {
+            *at.get(&regions)
+        }
+    }
+
+    fn fits_in(&self, region: RegionId, class: SizeClass, count: u32) -> bool {
+        let table = self
+            .allocator
+            .tables()
+            .find(|table| table.region() == region);
+        table.is_some_and(|table| fits(table, class, count))
+    }
+
+    fn fits_anywhere(&self, class: SizeClass, count: u32) -> bool {
+        self.allocator
+            .tables()
+            .any(|table| fits(table, class, count))
+    }
+
+    /// A new block overlaps no live one and is where it may be.
+    fn took(&mut self, block: &Block, class: SizeClass, count: u32) -> Result<(), TestCaseError> {
+        let range = |b: &Block| (b.index(), b.index() + b.head().run);
+        for other in self
+            .live
+            .iter()
+            .filter(|o| o.table().region() == block.table().region())
+        {
+            let ((from, to), (start, end)) = (range(block), range(other));
+            prop_assert!(
+                to <= start || end <= from,
+                "{:?} overlaps {:?}",
+                block,
+                other
+            );
+        }
+        prop_assert!(range(block).1 <= block.table().geometry().blocks());
+        prop_assert_eq!(block.first_offset() % 64, 0);
+        prop_assert!(block.first_offset() >= block.table().geometry().table_bytes());
+        prop_assert!(block.slots() >= count && block.head().class == class);
+        self.live.push(block.clone());
+        Ok(())
+    }
+
+    /// A request that failed changed nothing, and could not have been met.
+    fn failed(
+        &self,
+        error: &AllocError,
+        before: &[(RegionId, Vec<u64>)],
+        class: SizeClass,
+        count: u32,
+    ) -> Result<(), TestCaseError> {
+        prop_assert!(snapshot(&self.allocator) == before);
+        match error {
+            AllocError::OutOfMemory {
+                asked,
+                in_use,
+                limit,
+            } => {
+                prop_assert!(!self.fits_anywhere(class, count));
+                prop_assert_eq!(*asked, u64::from(count) * class.object_bytes() as u64);
+                prop_assert_eq!(*in_use, before.len() as u64 * TINY.region_bytes as u64);
+                prop_assert!(in_use + TINY.region_bytes as u64 > *limit);
+            }
+            AllocError::LargerThanRegion {
+                asked,
+                region_bytes,
+            } => {
+                prop_assert!(asked + 192 > *region_bytes);
+            }
+            other => prop_assert!(false, "{}", other),
+        }
+        Ok(())
+    }
+
+    fn slab(&mut self, class: SizeClass, near: &Near) -> Result<(), TestCaseError> {
+        let before = snapshot(&self.allocator);
+        let place = match near {
+            Near::In(at) => Place::In(self.region(at)),
+            Near::Ring(at) => Place::Near(self.region(at)),
+            Near::Anywhere => Place::Anywhere,
+        };
+        let possible = match place {
+            Place::In(region) | Place::Near(region) => self.fits_in(region, class, 1),
+            Place::Anywhere => self.fits_anywhere(class, 1),
+        };
+        match self.allocator.acquire(class, WORKER, place) {
+            Ok(Some(block)) => {
+                if let Place::In(region) = place {
+                    prop_assert_eq!(block.table().region(), region);
+                }
+                if let (Place::Near(region), true) = (place, possible) {
+                    prop_assert_eq!(block.table().region(), region, "the nearest has room");
+                }
+                self.took(&block, class, 1)
+            }
+            Ok(None) => {
+                prop_assert!(!possible && place != Place::Anywhere);
+                prop_assert_eq!(snapshot(&self.allocator), before);
+                Ok(())
+            }
+            Err(error) => self.failed(&error, &before, class, 1),
+        }
+    }
+
+    fn array(
+        &mut self,
+        class: SizeClass,
+        count: u32,
+        near: Option<RegionId>,
+    ) -> Result<(), TestCaseError> {
+        let before = snapshot(&self.allocator);
+        let near = near.filter(|near| self.fits_in(*near, class, count));
+        match self.allocator.allocate_array(class, count, WORKER, near) {
+            Ok(array) => {
+                if let Some(near) = near {
+                    prop_assert_eq!(array.first().region(), near);
+                }
+                self.arrays.push(array.first());
+                self.took(&array.block, class, count)
+            }
+            Err(error) => self.failed(&error, &before, class, count),
+        }
+    }
+
+    fn free(&mut self, first: Address) {
+        self.allocator.free_array(first).unwrap();
+        self.arrays.retain(|array| *array != first);
+        self.live.retain(|block| {
+            (block.table().region(), block.first_offset())
+                != (first.region(), first.offset() as usize)
+        });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn runs_never_overlap_and_no_failure_loses_anything(steps in steps(), seed: u64) {
+        let allocator = tiny_machine(TINY, seed);
+        let mut model = Model { allocator, live: vec![], arrays: vec![] };
+        for step in steps {
+            match step {
+                Step::Slab(class, near) => model.slab(SizeClass::new(class), &near)?,
+                Step::Array(class, count, near) => {
+                    let near = near.map(|at| model.region(&at));
+                    model.array(SizeClass::new(class), count, near)?;
+                }
+                Step::Free(at) if !model.arrays.is_empty() => {
+                    let first = *at.get(&model.arrays);
+                    model.free(first);
+                }
+                Step::Free(_) => {}
+                Step::Recycle(at) => {
+                    let region = model.region(&at);
+                    model.allocator.recycle(region).unwrap();
+                }
+            }
+            for table in model.allocator.tables() {
+                prop_assert_eq!(table.check(), Ok(()));
+            }
+        }
+        while let Some(first) = model.arrays.last().copied() {
+            model.free(first);
+        }
+        let regions: Vec<_> = model.allocator.tables().map(BlockTable::region).collect();
+        for region in regions {
+            model.allocator.recycle(region).unwrap();
+        }
+        let usage = model.allocator.usage().unwrap();
+        let slabs: u64 = model.live.iter().map(|block| block.bytes() as u64).sum();
+        prop_assert_eq!((usage.array_bytes, usage.vacant_bytes, usage.slab_bytes), (0, 0, slabs));
+        prop_assert_eq!(usage.free_bytes + slabs, usage.region_bytes);
+    }
+}
+
+/// A table that fills whole blocks is no special case.
+#[test]
+fn regions_of_many_small_blocks_work() {
+    let config = BlockConfig {
+        region_bytes: 8 << 20,
+        per_machine_bytes: 8 << 20,
+        ..TINY
+    };
+    let mut allocator = tiny_machine(config, 3);
+    let mut blocks = 0;
+    while let Ok(Some(_)) = allocator.acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere) {
+        blocks += 1;
+    }
+    assert_eq!(blocks, 2048 - 4);
+    let table = allocator.tables().next().unwrap();
+    assert_eq!(table.check(), Ok(()));
+    assert_eq!(table.state(3), Ok(BlockState::Table));
+    assert_eq!(table.next_block(0).unwrap().unwrap().slots(), 63);
+}

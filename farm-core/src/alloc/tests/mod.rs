@@ -1,0 +1,32 @@
+//! Models: the allocator against sets of live intervals, and damaged tables.
+
+mod blocks;
+mod slabs;
+mod table;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+
+use super::{AllocError, BlockAllocator, BlockConfig, choose_region_id};
+use crate::ids::{MachineId, RegionId};
+use crate::mem::Memory;
+use crate::region::placement::Placement;
+
+/// Blocks shrunk to a page, regions to 16 of them.
+const TINY: BlockConfig =
+    BlockConfig { block_bytes: 4096, region_bytes: 16 * 4096, per_machine_bytes: 4 * 16 * 4096 };
+
+/// A block allocator for machine 1 of 3, whose regions are placed as in production.
+fn tiny_machine(config: BlockConfig, seed: u64) -> BlockAllocator {
+    let machines: Vec<_> = (1..=3).map(|id| MachineId::new(id).unwrap()).collect();
+    let placement = Placement::new(&machines);
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut made: Vec<RegionId> = Vec::new();
+    BlockAllocator::new(config, move |near| {
+        let taken = |id: RegionId| made.contains(&id);
+        let id = choose_region_id(&placement, machines[0], near, taken, &mut rng)
+            .ok_or_else(|| AllocError::NoRegion("no position is ours".into()))?;
+        made.push(id);
+        Ok((id, Memory::anonymous(config.region_bytes)))
+    })
+}

@@ -1,0 +1,503 @@
+//! Slab allocators of two workers against a set of live objects.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+
+use super::blocks::fits;
+use super::{TINY, tiny_machine};
+use crate::alloc::{
+    AllocError, BlockAllocator, BlockConfig, BlockTable, Mismatch, ReleaseError, Reserved,
+    SizeClass, Slab,
+};
+use crate::ids::{Address, WorkerId};
+use crate::object::Incarnation;
+
+fn worker(id: u16) -> WorkerId {
+    WorkerId::new(id).unwrap()
+}
+
+fn one_slab() -> (BlockAllocator, Slab) {
+    let blocks = tiny_machine(TINY, 1);
+    let slab = Slab::new(worker(0), blocks.changes());
+    (blocks, slab)
+}
+
+/// What a committing transaction does to the header's second word.
+fn set_allocated(slab: &Slab, reserved: &Reserved, allocated: bool) {
+    let (memory, at) = (
+        slab.memory(reserved),
+        reserved.address.offset() as usize + 8,
+    );
+    let word = Incarnation(memory.load(at, Ordering::Relaxed));
+    let word = if allocated {
+        word.allocated()
+    } else {
+        word.freed()
+    };
+    memory.store(at, word.0, Ordering::Release);
+}
+
+#[test]
+fn slots_follow_one_another_and_freed_ones_serve_first() {
+    let (mut blocks, mut slab) = one_slab();
+    let class = SizeClass::new(1);
+    let reserved: Vec<_> = (0..40)
+        .map(|_| slab.reserve(class, None, &mut blocks).unwrap())
+        .collect();
+    // Block 0 has 4096 - 192 bytes: 30 objects of 128. The others are in the next block.
+    let offsets: Vec<_> = reserved.iter().map(|r| r.address.offset()).collect();
+    let expected: Vec<_> = (0..30)
+        .map(|i| 192 + i * 128)
+        .chain((0..10).map(|i| 4096 + i * 128))
+        .collect();
+    assert_eq!(offsets, expected);
+    slab.release(reserved[33].address).unwrap();
+    slab.release(reserved[31].address).unwrap();
+    let again = slab.reserve(class, None, &mut blocks).unwrap();
+    assert_eq!(again.address, reserved[31].address);
+    let usage = slab.usage(class);
+    assert_eq!(
+        (usage.blocks, usage.slots, usage.live, usage.free_slots()),
+        (2, 62, 39, 23)
+    );
+    assert_eq!(usage.reserved_bytes, 8192);
+    assert!((usage.internal_fragmentation(class, 39 * 99) - 0.1).abs() < 1e-9);
+    assert!((usage.external_fragmentation(class) - (1.0 - 39.0 * 128.0 / 8192.0)).abs() < 1e-9);
+    assert_eq!(
+        slab.usage(SizeClass::LARGEST)
+            .external_fragmentation(SizeClass::LARGEST),
+        0.0
+    );
+}
+
+#[test]
+fn what_is_no_reserved_slot_is_not_released() {
+    let (mut blocks, mut slab) = one_slab();
+    let class = SizeClass::new(2);
+    let reserved = slab.reserve(class, None, &mut blocks).unwrap();
+    let at = |bytes| reserved.address.checked_add(bytes).unwrap();
+    let no_object = |bytes| ReleaseError::NoObject {
+        address: at(bytes),
+        object_bytes: 192,
+    };
+    for (address, error) in [
+        (at(64), no_object(64)),
+        (at(192), ReleaseError::Free(at(192))),
+        (at(20 * 192), no_object(20 * 192)), // in the block, behind its last object
+        (at(4096), ReleaseError::NotOurs(at(4096))),
+        (at(1 << 30), ReleaseError::NotOurs(at(1 << 30))),
+        (
+            Address::new(reserved.address.region(), 0),
+            ReleaseError::NoObject {
+                address: Address::new(reserved.address.region(), 0),
+                object_bytes: 192,
+            },
+        ),
+        (Address::NULL, ReleaseError::NotOurs(Address::NULL)),
+    ] {
+        assert_eq!(slab.release(address), Err(error), "{address}");
+        assert!(!slab.is_reserved(address));
+    }
+    let mut other = Slab::new(worker(1), blocks.changes());
+    assert_eq!(
+        other.release(reserved.address),
+        Err(ReleaseError::NotOurs(reserved.address))
+    );
+    assert_eq!(slab.release(reserved.address), Ok(class));
+    assert_eq!(
+        slab.release(reserved.address),
+        Err(ReleaseError::Free(reserved.address))
+    );
+    assert_eq!(slab.usage(class).live, 0);
+}
+
+#[test]
+fn memory_that_runs_out_is_a_typed_error_and_comes_back() {
+    let config = BlockConfig {
+        per_machine_bytes: TINY.region_bytes as u64,
+        ..TINY
+    };
+    let mut blocks = tiny_machine(config, 5);
+    let mut slab = Slab::new(worker(0), blocks.changes());
+    let class = SizeClass::new(10);
+    let mut reserved = Vec::new();
+    let error = loop {
+        match slab.reserve(class, None, &mut blocks) {
+            Ok(slot) => reserved.push(slot),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(
+        error.to_string(),
+        "out of memory: 704 bytes asked for, 65536 of 65536 bytes are in regions \
+         (memory.per_machine_bytes)"
+    );
+    assert_eq!(reserved.len() as u64, slab.usage(class).slots);
+    let hint = Some(reserved[0].address);
+    assert!(matches!(
+        slab.reserve(class, hint, &mut blocks),
+        Err(AllocError::OutOfMemory { .. })
+    ));
+    assert!(
+        slab.reserve(SizeClass::SMALLEST, hint, &mut blocks)
+            .is_err()
+    );
+    let freed = reserved.swap_remove(7);
+    slab.release(freed.address).unwrap();
+    assert_eq!(slab.reserve(class, None, &mut blocks).unwrap(), freed);
+}
+
+#[test]
+fn a_hint_leads_to_block_then_region_then_ring_then_anywhere() {
+    let mut blocks = tiny_machine(
+        BlockConfig {
+            per_machine_bytes: 3 << 16,
+            ..TINY
+        },
+        11,
+    );
+    let mut slab = Slab::new(worker(0), blocks.changes());
+    let class = SizeClass::new(15); // four objects of 1 KiB in a block, three in the first
+    let mut seen = Vec::new();
+    // A second class takes the hint's region's last block: hints need not be of the class asked.
+    let first = slab
+        .reserve(SizeClass::SMALLEST, None, &mut blocks)
+        .unwrap();
+    let hint = Some(first.address);
+    let near = loop {
+        let reserved = slab.reserve(class, hint, &mut blocks).unwrap();
+        if reserved.address.region() != first.address.region() {
+            break reserved;
+        }
+        seen.push(reserved);
+    };
+    assert_eq!(seen.len(), 15 * 4, "all of the hint's region first");
+    assert_eq!(
+        near.address.region(),
+        first.address.region().successor(),
+        "then next to it"
+    );
+    // A slot in the hint's own block goes before others of the region.
+    slab.release(seen[9].address).unwrap();
+    slab.release(seen[50].address).unwrap();
+    let hint = Some(seen[51].address);
+    assert_eq!(
+        slab.reserve(class, hint, &mut blocks).unwrap().address,
+        seen[50].address
+    );
+    assert_eq!(
+        slab.reserve(class, hint, &mut blocks).unwrap().address,
+        seen[9].address
+    );
+    // Both regions of the ring and the third that may be made there: then there is no more.
+    let rest = std::iter::from_fn(|| slab.reserve(class, hint, &mut blocks).ok());
+    let rest: Vec<_> = rest.map(|reserved| reserved.address.region()).collect();
+    assert!(
+        rest.iter()
+            .all(|region| region.ring() == near.address.region().ring())
+    );
+    assert!(
+        rest.is_sorted_by_key(|region| *region != near.address.region()),
+        "the nearest first"
+    );
+    // An address of another machine's is no hint.
+    let foreign = Address::new(
+        first.address.region().successor().successor().successor(),
+        4096,
+    );
+    let ours = slab
+        .reserve(SizeClass::SMALLEST, Some(foreign), &mut blocks)
+        .unwrap();
+    assert_eq!(ours.address.region(), first.address.region());
+    assert!(
+        slab.reserve(SizeClass::SMALLEST, Some(Address::NULL), &mut blocks)
+            .is_ok()
+    );
+}
+
+/// A full region is not asked for again with every hint, but is once something was freed.
+#[test]
+fn a_full_region_is_asked_again_after_a_change() {
+    let (mut blocks, mut slab) = one_slab();
+    let class = SizeClass::new(15);
+    let array = blocks.allocate_array(class, 20, worker(0), None).unwrap();
+    let hint = Some(array.first());
+    let region = array.first().region();
+    let outside = loop {
+        let reserved = slab.reserve(class, hint, &mut blocks).unwrap();
+        if reserved.address.region() != region {
+            break reserved;
+        }
+    };
+    assert_eq!(outside.address.region().ring(), region.ring());
+    blocks.free_array(array.first()).unwrap();
+    let inside = slab.reserve(class, hint, &mut blocks).unwrap();
+    assert_eq!(inside.address, array.first());
+}
+
+#[test]
+fn nothing_grows_on_the_warm_path() {
+    let (mut blocks, mut slab) = one_slab();
+    let classes = [SizeClass::new(0), SizeClass::new(3), SizeClass::new(20)];
+    let mut live: Vec<Reserved> = Vec::new();
+    for round in 0..150 {
+        live.push(slab.reserve(classes[round % 3], None, &mut blocks).unwrap());
+    }
+    let capacity = slab.capacity();
+    for round in 0..20 {
+        // All free and back, so that every block goes into its list and out again.
+        for reserved in &live {
+            slab.release(reserved.address).unwrap();
+        }
+        for (i, reserved) in live.iter_mut().enumerate() {
+            let hint = (round % 2 == 0).then_some(reserved.address);
+            *reserved = slab.reserve(classes[i % 3], hint, &mut blocks).unwrap();
+        }
+        assert_eq!(slab.capacity(), capacity);
+    }
+}
+
+#[test]
+fn workers_share_a_block_allocator_behind_a_lock() {
+    let mut shared = Arc::new(Mutex::new(tiny_machine(TINY, 1)));
+    let changes = shared.lock().unwrap().changes();
+    let (mut a, mut b) = (
+        Slab::new(worker(0), changes.clone()),
+        Slab::new(worker(1), changes),
+    );
+    let class = SizeClass::new(4);
+    let ours = a.reserve(class, None, &mut shared).unwrap();
+    let theirs = b.reserve(class, Some(ours.address), &mut shared).unwrap();
+    assert_eq!(ours.address.region(), theirs.address.region());
+    let owner = |address| shared.lock().unwrap().owner_of(address).unwrap();
+    assert_eq!(
+        (owner(ours.address), owner(theirs.address)),
+        (worker(0), worker(1))
+    );
+    assert_eq!((a.owner(), b.owner()), (worker(0), worker(1)));
+}
+
+#[test]
+fn a_slab_that_disagrees_with_memory_is_found_out() {
+    let (mut blocks, mut slab) = one_slab();
+    let class = SizeClass::new(2);
+    let reserved = slab.reserve(class, None, &mut blocks).unwrap();
+    let address = reserved.address;
+    let not_committed = Mismatch::Object {
+        address,
+        reserved: true,
+        allocated: false,
+    };
+    assert_eq!(slab.check(blocks.tables()), Err(not_committed));
+    set_allocated(&slab, &reserved, true);
+    assert_eq!(slab.check(blocks.tables()), Ok(()));
+    slab.release(address).unwrap();
+    let not_freed = Mismatch::Object {
+        address,
+        reserved: false,
+        allocated: true,
+    };
+    assert_eq!(slab.check(blocks.tables()), Err(not_freed));
+    assert_eq!(slab.check([]), Err(Mismatch::Blocks { known: 1, given: 0 }));
+    let stranger = Slab::new(worker(0), blocks.changes());
+    let unknown = Mismatch::Block {
+        region: address.region(),
+        block: 0,
+    };
+    assert_eq!(stranger.check(blocks.tables()), Err(unknown));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve {
+        worker: usize,
+        class: u8,
+        hint: Option<prop::sample::Index>,
+    },
+    Free(prop::sample::Index),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let hint = prop::option::of(any::<prop::sample::Index>());
+    let class = prop_oneof![4 => Just(20u8), 2 => 0u8..30, 1 => 30u8..150];
+    let reserve = (0usize..2, class, hint).prop_map(|(worker, class, hint)| Step::Reserve {
+        worker,
+        class,
+        hint,
+    });
+    let step = prop_oneof![3 => reserve, 2 => any::<prop::sample::Index>().prop_map(Step::Free)];
+    prop::collection::vec(step, 1..400)
+}
+
+/// Two workers and the objects they should have, by address.
+struct Model {
+    blocks: BlockAllocator,
+    slabs: [Slab; 2],
+    live: BTreeMap<Address, (usize, Reserved)>,
+}
+
+impl Model {
+    /// Objects of the block that starts at this object's block which could still be reserved.
+    fn free_in_block(&self, at: Address, worker: usize, class: SizeClass) -> Option<(u32, u32)> {
+        let table = self
+            .blocks
+            .tables()
+            .find(|table| table.region() == at.region())?;
+        let (index, head) = table.block_at(at.offset()).ok()?;
+        if head.owner.index() != worker || head.class != class {
+            return None;
+        }
+        let geometry = table.geometry();
+        let (start, end) = (geometry.start(index) as u32, (index + head.run) * 4096);
+        let range = Address::new(at.region(), start)..Address::new(at.region(), end);
+        let live = self.live.range(range).count() as u32;
+        (live < geometry.slots(index, head.run, class)).then_some((start, end))
+    }
+
+    /// Whether `worker` can have an object of `class` in the region.
+    fn free_in_region(&self, at: Address, worker: usize, class: SizeClass) -> bool {
+        let tables = self
+            .blocks
+            .tables()
+            .filter(|table| table.region() == at.region());
+        tables.into_iter().any(|table| {
+            let in_blocks = (0..table.geometry().blocks()).any(|block| {
+                let at = Address::new(at.region(), table.geometry().start(block) as u32);
+                self.free_in_block(at, worker, class).is_some()
+            });
+            in_blocks || fits(table, class, 1)
+        })
+    }
+
+    fn anything_free(&self, worker: usize, class: SizeClass) -> bool {
+        self.blocks
+            .tables()
+            .any(|table| self.free_in_region(Address::new(table.region(), 0), worker, class))
+    }
+
+    fn reserve(
+        &mut self,
+        worker: usize,
+        class: SizeClass,
+        hint: Option<Address>,
+    ) -> Result<(), TestCaseError> {
+        let block = hint.and_then(|hint| self.free_in_block(hint, worker, class));
+        let in_region = hint.is_some_and(|hint| self.free_in_region(hint, worker, class));
+        let usage = self.slabs[worker].usage(class);
+        let reserved = match self.slabs[worker].reserve(class, hint, &mut self.blocks) {
+            Ok(reserved) => reserved,
+            Err(AllocError::OutOfMemory { .. }) => {
+                prop_assert!(!self.anything_free(worker, class));
+                prop_assert_eq!(self.slabs[worker].usage(class), usage);
+                return Ok(());
+            }
+            Err(AllocError::LargerThanRegion { .. }) => {
+                prop_assert!(class.object_bytes() + 192 > TINY.region_bytes);
+                return Ok(());
+            }
+            Err(other) => return Err(TestCaseError::fail(other.to_string())),
+        };
+        let address = reserved.address;
+        if let Some((start, end)) = block {
+            let same = address.region() == hint.unwrap().region();
+            prop_assert!(
+                same && (start..end).contains(&address.offset()),
+                "not in the block"
+            );
+        } else if in_region {
+            prop_assert_eq!(address.region(), hint.unwrap().region());
+        }
+        self.took(worker, class, reserved)
+    }
+
+    /// A new object overlaps no live one, is whole within its region, and its worker's.
+    fn took(
+        &mut self,
+        worker: usize,
+        class: SizeClass,
+        reserved: Reserved,
+    ) -> Result<(), TestCaseError> {
+        let (address, bytes) = (reserved.address, class.object_bytes() as u32);
+        prop_assert!(reserved.class == class && address.is_line_aligned());
+        prop_assert!((address.offset() + bytes) as usize <= TINY.region_bytes);
+        let end = address.checked_add(bytes).unwrap();
+        if let Some((before, (_, other))) = self.live.range(..end).next_back() {
+            let other_end = before
+                .checked_add(other.class.object_bytes() as u32)
+                .unwrap();
+            prop_assert!(other_end <= address, "{} overlaps {}", address, before);
+        }
+        prop_assert_eq!(
+            self.blocks.owner_of(address).map(WorkerId::index),
+            Ok(worker)
+        );
+        prop_assert!(self.slabs[worker].is_reserved(address));
+        set_allocated(&self.slabs[worker], &reserved, true);
+        self.live.insert(address, (worker, reserved));
+        Ok(())
+    }
+
+    fn free(&mut self, address: Address) {
+        let (worker, reserved) = self.live.remove(&address).unwrap();
+        set_allocated(&self.slabs[worker], &reserved, false);
+        assert_eq!(self.slabs[worker].release(address), Ok(reserved.class));
+    }
+
+    /// What memory alone says is what the live slab allocators have.
+    fn check_against_memory(&self) -> Result<(), TestCaseError> {
+        for (worker, slab) in self.slabs.iter().enumerate() {
+            prop_assert_eq!(slab.check(self.blocks.tables()), Ok(()));
+            let tables: Vec<_> = self
+                .blocks
+                .tables()
+                .map(|table| BlockTable::open(table.memory().clone(), table.region()).unwrap())
+                .collect();
+            let rebuilt = Slab::rebuild(slab.owner(), self.blocks.changes(), &tables).unwrap();
+            prop_assert_eq!(rebuilt.check(&tables), Ok(()));
+            for class in SizeClass::all() {
+                prop_assert_eq!(rebuilt.usage(class), slab.usage(class));
+            }
+            for (address, (owner, _)) in &self.live {
+                prop_assert_eq!(rebuilt.is_reserved(*address), *owner == worker);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn objects_never_overlap_hints_are_kept_and_memory_tells_the_same(steps in steps(), seed: u64) {
+        let blocks = tiny_machine(TINY, seed);
+        let slabs = [0, 1].map(|id| Slab::new(worker(id), blocks.changes()));
+        let mut model = Model { blocks, slabs, live: BTreeMap::new() };
+        for step in steps {
+            match step {
+                Step::Reserve { worker, class, hint } => {
+                    let addresses: Vec<_> = model.live.keys().copied().collect();
+                    let hint = hint.filter(|_| !addresses.is_empty()).map(|at| *at.get(&addresses));
+                    model.reserve(worker, SizeClass::new(class), hint)?;
+                }
+                Step::Free(at) if !model.live.is_empty() => {
+                    let addresses: Vec<_> = model.live.keys().copied().collect();
+                    model.free(*at.get(&addresses));
+                }
+                Step::Free(_) => {}
+            }
+        }
+        model.check_against_memory()?;
+        while let Some(address) = model.live.keys().next().copied() {
+            model.free(address);
+        }
+        model.check_against_memory()?;
+        for slab in &model.slabs {
+            for class in SizeClass::all() {
+                prop_assert_eq!(slab.usage(class).free_slots(), slab.usage(class).slots);
+            }
+        }
+    }
+}

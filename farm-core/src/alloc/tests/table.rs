@@ -1,0 +1,278 @@
+//! Any bytes are a block table or a typed error.
+
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use crate::alloc::{
+    BlockHead, BlockKind, BlockState, BlockTable, LocateError, SizeClass, TableError,
+};
+use crate::ids::{RegionId, WorkerId};
+use crate::mem::Memory;
+
+const BLOCKS: u32 = 16;
+
+fn region() -> RegionId {
+    RegionId::new(5, 77).unwrap()
+}
+
+/// A table with a run of one block at 0, of three at 2, a vacant one at 6.
+fn sample() -> BlockTable {
+    let table = BlockTable::format(Memory::anonymous(16 * 4096), region(), 4096).unwrap();
+    let head = |kind, class, owner, run| BlockHead {
+        kind,
+        class: SizeClass::new(class),
+        owner: WorkerId::new(owner).unwrap(),
+        run,
+    };
+    table.write_run(0, head(BlockKind::Slab, 0, 1, 1));
+    table.write_run(2, head(BlockKind::Array, 30, 2, 3));
+    table.write_run(6, head(BlockKind::Vacant, 3, 0, 1));
+    table
+}
+
+fn state_offset(block: u32) -> usize {
+    64 + 8 * block as usize
+}
+
+#[test]
+fn the_bytes_are_as_drawn() {
+    let table = sample();
+    let mut words = [0; 8 + 7];
+    table.memory().read_words(0, &mut words);
+    assert_eq!(words[0].to_le_bytes(), *b"FaRMblk1");
+    assert_eq!(words[1], u64::from(region().to_bits()) | 16 << 32);
+    assert_eq!(words[2], 4096);
+    assert_eq!(
+        words[3], 0xfa6e_8ac7_826b_2b26,
+        "the checksum is part of the format"
+    );
+    assert_eq!(words[4..8], [0; 4]);
+    let (one, three) = (1 << 32, 3 << 32);
+    let (slab, array, vacant) = (
+        one | 1 << 16 | 1,
+        three | 2 << 16 | 30 << 8 | 5,
+        one | 3 << 8 | 9,
+    );
+    assert_eq!(
+        words[8..],
+        [slab, 0, array, one | 2, 2 << 32 | 2, 0, vacant]
+    );
+    assert_eq!(table.geometry().start(0), 64 + 128);
+}
+
+#[test]
+fn offsets_lead_to_their_blocks() {
+    let table = sample();
+    let owner = |offset| table.owner_of(offset).map(WorkerId::get);
+    assert_eq!(owner(192), Ok(1));
+    assert_eq!(owner(192 + 64 * 10), Ok(1));
+    // Class 30 has 31 lines; its fifth object is in the run's second and third block.
+    let stride = SizeClass::new(30).object_bytes() as u32;
+    assert_eq!(owner(2 * 4096 + 4 * stride), Ok(2));
+    let at = |offset| crate::ids::Address::new(region(), offset);
+    for (offset, error) in [
+        (
+            0,
+            LocateError::NoObject {
+                address: at(0),
+                object_bytes: 64,
+            },
+        ),
+        (
+            192 + 8,
+            LocateError::NoObject {
+                address: at(200),
+                object_bytes: 64,
+            },
+        ),
+        (4096, LocateError::NoBlock(at(4096))),
+        (6 * 4096, LocateError::NoBlock(at(6 * 4096))),
+        (16 * 4096, LocateError::NoBlock(at(16 * 4096))),
+        (u32::MAX, LocateError::NoBlock(at(u32::MAX))),
+        // Behind the run's last object.
+        (
+            2 * 4096 + 6 * stride,
+            LocateError::NoObject {
+                address: at(2 * 4096 + 6 * stride),
+                object_bytes: stride as usize,
+            },
+        ),
+    ] {
+        assert_eq!(owner(offset), Err(error), "{offset}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_header_is_said() {
+    let open = |table: &BlockTable| BlockTable::open(table.memory().clone(), region()).err();
+    let region = region();
+    assert_eq!(open(&sample()), None);
+    let other = BlockTable::open(sample().memory().clone(), region.successor()).unwrap_err();
+    assert_eq!(
+        other,
+        TableError::OtherRegion {
+            region: region.successor(),
+            found: region.to_bits()
+        }
+    );
+    let table = sample();
+    table.memory().store(16, 8192, Ordering::Release);
+    assert_eq!(open(&table), Some(TableError::BadHeader { region }));
+    table.memory().store(0, 7, Ordering::Release);
+    assert_eq!(open(&table), Some(TableError::NoTable { region, found: 7 }));
+    let half = sample().memory().window(0, 8 * 4096);
+    assert!(matches!(
+        BlockTable::open(half, region),
+        Err(TableError::BadGeometry { blocks: 16, .. })
+    ));
+    assert!(matches!(
+        BlockTable::format(Memory::anonymous(4096), region, 8192),
+        Err(TableError::BadGeometry { blocks: 0, .. })
+    ));
+    let nothing = Memory::anonymous(4096).window(0, 0);
+    assert_eq!(
+        BlockTable::open(nothing, region).err(),
+        Some(TableError::NoTable { region, found: 0 })
+    );
+}
+
+#[test]
+fn broken_runs_are_found() {
+    let region = region();
+    let rest = |back| BlockState::Rest { back }.to_bits();
+    let head = BlockHead {
+        kind: BlockKind::Slab,
+        class: SizeClass::new(80),
+        owner: WorkerId::FIRST,
+        run: 1,
+    };
+    let too_short = TableError::BadRun {
+        region,
+        block: 8,
+        run: 1,
+        class: 80,
+    };
+    let too_long = TableError::BadRun {
+        region,
+        block: 8,
+        run: 9,
+        class: 80,
+    };
+    for (block, bits, error) in [
+        (5, rest(3), TableError::Orphan { region, block: 5 }),
+        (1, rest(1), TableError::Orphan { region, block: 1 }),
+        (
+            3,
+            0,
+            TableError::BadRun {
+                region,
+                block: 2,
+                run: 3,
+                class: 30,
+            },
+        ),
+        (
+            3,
+            rest(2),
+            TableError::BadRun {
+                region,
+                block: 2,
+                run: 3,
+                class: 30,
+            },
+        ),
+        (
+            9,
+            3,
+            TableError::BadState {
+                region,
+                block: 9,
+                bits: 3,
+            },
+        ),
+        (
+            9,
+            4,
+            TableError::BadState {
+                region,
+                block: 9,
+                bits: 4,
+            },
+        ),
+        (8, BlockState::Head(head).to_bits(), too_short),
+        (
+            8,
+            BlockState::Head(BlockHead { run: 9, ..head }).to_bits(),
+            too_long,
+        ),
+    ] {
+        let table = sample();
+        table
+            .memory()
+            .store(state_offset(block), bits, Ordering::Release);
+        assert_eq!(
+            BlockTable::open(table.memory().clone(), region).unwrap_err(),
+            error
+        );
+    }
+}
+
+/// A machine was killed while it wrote or freed a run: what is left of it is freed again.
+#[test]
+fn a_run_cut_short_by_a_crash_is_freed() {
+    let table = sample();
+    table.memory().store(state_offset(2), 0, Ordering::Release);
+    let refused = BlockTable::open(table.memory().clone(), region()).unwrap_err();
+    assert_eq!(
+        refused,
+        TableError::Orphan {
+            region: region(),
+            block: 3
+        }
+    );
+    let opened = BlockTable::open_after_crash(table.memory().clone(), region()).unwrap();
+    for block in 2..5 {
+        assert_eq!(opened.state(block), Ok(BlockState::Free));
+    }
+    assert!(BlockTable::open(table.memory().clone(), region()).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn damaged_tables_never_panic(
+        damage in prop::collection::vec((0usize..24, any::<u64>(), 0u8..4), 1..6),
+        offset: u32,
+    ) {
+        let table = sample();
+        for (word, bits, how) in damage {
+            // Low bits in the right places make damage that looks like a state.
+            let bits = match how {
+                0 => bits,
+                1 => bits & 0x0000_001f_003f_ff0f,
+                2 => bits & 0x0000_001f_0000_0003,
+                _ => table.memory().load(word * 8, Ordering::Relaxed) ^ 1 << (bits % 64),
+            };
+            table.memory().store(word * 8, bits, Ordering::Release);
+        }
+        for offset in [offset, offset % (16 * 4096)] {
+            let _ = table.owner_of(offset);
+        }
+        let mut next = 0;
+        while let Ok(Some(block)) = table.next_block(next) {
+            prop_assert!(block.index() >= next && block.index() < BLOCKS);
+            next = BlockTable::next_after(&block);
+        }
+        let sound = BlockTable::open(table.memory().clone(), region());
+        if let Ok(table) = &sound {
+            let mut next = 0;
+            while let Some(block) = table.next_block(next)? {
+                prop_assert!(block.slots() > 0);
+                next = BlockTable::next_after(&block);
+                prop_assert!(next <= BLOCKS);
+            }
+        }
+        let repaired = BlockTable::open_after_crash(table.memory().clone(), region());
+        prop_assert!(repaired.is_ok() || sound.is_err());
+    }
+}

@@ -1,0 +1,481 @@
+//! What the values of a configuration mean together: sizes that divide each other, messages that
+//! fit their rings, pairs that fit their objects, machines that differ.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::error::{Place, Problem, ProblemKind};
+use super::keys;
+use super::read::{WHOLE, origin_of};
+use super::size::exact_size;
+use super::{Config, MachineConfig, RunDir};
+use crate::limits::{
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_MEMORY_BYTES,
+    MAX_OBJECT_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_SHARDS_PER_WORKER, MAX_SOCKET_PATH_BYTES,
+    MAX_VALUE_BYTES, MESSAGES_PER_RING, MIN_MESSAGE_BYTES, NEIGHBOURHOODS, SHIPPED_OVERHEAD_BYTES,
+    SOCKET_NAME_BYTES, WORD_BYTES, object_bytes,
+};
+
+/// A problem, and the keys on whose values it rests.
+pub(super) struct Found {
+    pub(super) problem: Problem,
+    pub(super) involves: Vec<&'static str>,
+}
+
+/// Everything that is wrong.
+pub(super) fn problems(config: &Config, limits: &Limits) -> Vec<Problem> {
+    found(config, limits)
+        .into_iter()
+        .map(|found| found.problem)
+        .collect()
+}
+
+/// Everything that is wrong, with the keys that it rests on.
+pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
+    let mut check = Check {
+        config,
+        limits,
+        block_fits: true,
+        message_fits: true,
+        found: Vec::new(),
+    };
+    check.cluster();
+    check.machines();
+    check.memory();
+    check.rings();
+    check.worker();
+    check.table();
+    check.found
+}
+
+struct Check<'a> {
+    config: &'a Config,
+    limits: &'a Limits,
+    /// Whether `memory.block_bytes` is a size that others can be compared with.
+    block_fits: bool,
+    /// Whether `rings.max_message_bytes` is.
+    message_fits: bool,
+    found: Vec<Found>,
+}
+
+impl Check<'_> {
+    /// Reports a problem of `involves[0]`, at the place of the first of them that was written.
+    fn report(
+        &mut self,
+        kind: ProblemKind,
+        involves: &[&'static str],
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) {
+        let written = involves
+            .iter()
+            .find_map(|key| self.config.origins.get(*key));
+        let problem = Problem {
+            kind,
+            place: written.cloned().unwrap_or(Place::Program),
+            key: involves[0].to_owned(),
+            found: found.into(),
+            expected: keys::expected(involves[0], self.limits),
+            advice: advice.into(),
+        };
+        self.found.push(Found {
+            problem,
+            involves: involves.to_vec(),
+        });
+    }
+
+    /// Reports a problem of a machine's key.
+    fn report_machine(
+        &mut self,
+        kind: ProblemKind,
+        machine: &MachineConfig,
+        key: &'static str,
+        found: String,
+        advice: &str,
+    ) {
+        let origins = &self.config.origins;
+        let name = key.trim_start_matches("machine.");
+        let written = origins
+            .get(&origin_of(machine.id, name))
+            .or_else(|| origins.get(&origin_of(machine.id, "id")));
+        let problem = Problem {
+            kind,
+            place: written.cloned().unwrap_or(Place::Program),
+            key: key.to_owned(),
+            found,
+            expected: keys::expected(key, self.limits),
+            advice: advice.to_owned(),
+        };
+        self.found.push(Found {
+            problem,
+            involves: vec![key],
+        });
+    }
+
+    fn cluster(&mut self) {
+        let cluster = &self.config.cluster;
+        let name = &cluster.name;
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || name.len() > MAX_CLUSTER_NAME || !name.chars().all(plain) {
+            let what = match name.chars().find(|c| !plain(*c)) {
+                Some(other) => format!("{name:?} has the character {other:?}"),
+                None if name.is_empty() => "the name is empty".to_owned(),
+                None => format!("the name has {} characters", name.len()),
+            };
+            let advice = "choose a short name of small letters, digits and dashes";
+            self.report(ProblemKind::OutOfRange, &["cluster.name"], what, advice);
+        }
+        if let RunDir::Path(path) = &cluster.run_dir {
+            let bytes = path.as_os_str().len();
+            if !path.is_absolute() {
+                self.relative("cluster.run_dir", path);
+            } else if bytes + SOCKET_NAME_BYTES > MAX_SOCKET_PATH_BYTES {
+                let most = MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES;
+                let what = format!("the path has {bytes} bytes, {} too many", bytes - most);
+                let advice = format!("choose a path of at most {most} bytes");
+                self.report(ProblemKind::OutOfRange, &["cluster.run_dir"], what, advice);
+            }
+        }
+    }
+
+    fn relative(&mut self, key: &'static str, path: &Path) {
+        let what = format!("{:?} is not an absolute path", path.to_string_lossy());
+        let advice = "start it with /, for machines may be started in different directories";
+        self.report(ProblemKind::OutOfRange, &[key], what, advice);
+    }
+
+    fn machines(&mut self) {
+        let (machines, most) = (&self.config.machines, self.limits.max_machines);
+        if machines.is_empty() {
+            self.found.push(Found {
+                problem: Problem {
+                    kind: ProblemKind::NoMachines,
+                    place: self.whole(),
+                    key: "machine".to_owned(),
+                    found: "there is no machine".to_owned(),
+                    expected: "at least one [[machine]] section".to_owned(),
+                    advice: "add [[machine]] with id = 1 below it".to_owned(),
+                },
+                involves: vec!["machine"],
+            });
+        }
+        if machines.len() > most {
+            self.found.push(Found {
+                problem: Problem {
+                    kind: ProblemKind::TooManyMachines,
+                    place: self.whole(),
+                    key: "machine".to_owned(),
+                    found: format!("there are {} machines", machines.len()),
+                    expected: format!("at most {most}"),
+                    advice: format!("remove {} of them", machines.len() - most),
+                },
+                involves: vec!["machine"],
+            });
+        }
+        let mut ids = BTreeSet::new();
+        for machine in machines {
+            if !ids.insert(machine.id) {
+                let what = format!("two machines have the id {}", machine.id.get());
+                let advice = "number the machines 1, 2, 3 …";
+                self.report_machine(
+                    ProblemKind::DuplicateMachine,
+                    machine,
+                    "machine.id",
+                    what,
+                    advice,
+                );
+            }
+            self.machine(machine);
+        }
+    }
+
+    /// The file as a whole, where what is missing is reported.
+    fn whole(&self) -> Place {
+        self.config
+            .origins
+            .get(WHOLE)
+            .cloned()
+            .unwrap_or(Place::Program)
+    }
+
+    fn machine(&mut self, machine: &MachineConfig) {
+        let (id, workers) = (machine.id.get(), machine.workers);
+        if workers == 0 || usize::from(workers) > self.limits.max_workers {
+            let what = format!("machine {id} has {workers} workers");
+            let advice = "one worker per core is a good start";
+            self.report_machine(
+                ProblemKind::OutOfRange,
+                machine,
+                "machine.workers",
+                what,
+                advice,
+            );
+        }
+        let mut seen = BTreeSet::new();
+        for &core in &machine.cores {
+            let what = if core > MAX_CORE {
+                format!("machine {id} has the core {core}")
+            } else if !seen.insert(core) {
+                format!("machine {id} has the core {core} twice")
+            } else {
+                continue;
+            };
+            let advice = "list each core once, as `lscpu -e` numbers them";
+            self.report_machine(
+                ProblemKind::OutOfRange,
+                machine,
+                "machine.cores",
+                what,
+                advice,
+            );
+        }
+    }
+
+    fn memory(&mut self) {
+        let memory = &self.config.memory;
+        let (region, block) = (memory.region_bytes, memory.block_bytes);
+        if !memory.dir.is_absolute() {
+            self.relative("memory.dir", &memory.dir);
+        }
+        let (grain, most) = (self.limits.block_grain_bytes, self.limits.max_block_bytes);
+        self.block_fits = self.power_of_two("memory.block_bytes", block, grain, most);
+        if self.block_fits {
+            self.multiple(
+                &["memory.region_bytes", "memory.block_bytes"],
+                region,
+                block,
+                self.limits.max_region_bytes,
+            );
+        }
+        if region > 0 {
+            self.multiple(
+                &["memory.per_machine_bytes", "memory.region_bytes"],
+                memory.per_machine_bytes,
+                region,
+                MAX_MACHINE_MEMORY_BYTES,
+            );
+        }
+    }
+
+    /// Checks a size that must be a power of two between `least` and `most`.
+    fn power_of_two(&mut self, key: &'static str, bytes: u64, least: u64, most: u64) -> bool {
+        if bytes.is_power_of_two() && (least..=most).contains(&bytes) {
+            return true;
+        }
+        let size = exact_size(bytes);
+        let what = match bytes {
+            0 => "the size is 0".to_owned(),
+            _ if bytes < least => format!("{size} is less than {}", exact_size(least)),
+            _ if bytes > most => format!("{size} is more than {}", exact_size(most)),
+            _ => format!("{size} is not a power of two"),
+        };
+        let near = bytes
+            .clamp(least, most)
+            .checked_next_power_of_two()
+            .unwrap_or(most);
+        let advice = format!("write \"{}\"", exact_size(near));
+        self.report(ProblemKind::ImpossibleSize, &[key], what, advice);
+        false
+    }
+
+    /// Checks that the size of `keys[0]` is a positive multiple of `unit`, which is that of
+    /// `keys[1]`, and at most `most`.
+    fn multiple(&mut self, keys: &[&'static str; 2], bytes: u64, unit: u64, most: u64) {
+        if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
+            return;
+        }
+        let size = exact_size(bytes);
+        let what = match bytes {
+            0 => "the size is 0".to_owned(),
+            _ if bytes > most => format!("{size} is more than {}", exact_size(most)),
+            _ => format!(
+                "{size} is not a multiple of {}, which is {}",
+                keys[1],
+                exact_size(unit)
+            ),
+        };
+        let most = most - most % unit;
+        let near = bytes
+            .checked_next_multiple_of(unit)
+            .map_or(most, |near| near.min(most));
+        let advice = match near.max(unit) {
+            near if unit <= most => format!("write \"{}\"", exact_size(near)),
+            _ => format!("lower {}", keys[1]),
+        };
+        self.report(ProblemKind::ImpossibleSize, keys, what, advice);
+    }
+
+    fn rings(&mut self) {
+        let rings = &self.config.rings;
+        let (ring, message) = (rings.ring_bytes, rings.max_message_bytes);
+        let (least, most) = (self.limits.min_ring_bytes, self.limits.max_ring_bytes);
+        let ring_fits = self.power_of_two("rings.ring_bytes", ring, least, most);
+        self.message_fits = message >= MIN_MESSAGE_BYTES && message.is_multiple_of(WORD_BYTES);
+        if !self.message_fits {
+            let what = match message {
+                0 => "the size is 0".to_owned(),
+                _ if message < MIN_MESSAGE_BYTES => {
+                    format!("{message} bytes are less than any call needs")
+                }
+                _ => format!("{message} bytes are not whole words of {WORD_BYTES}"),
+            };
+            let near = message.next_multiple_of(WORD_BYTES).max(MIN_MESSAGE_BYTES);
+            let advice = format!("write {near}");
+            self.report(
+                ProblemKind::ImpossibleSize,
+                &["rings.max_message_bytes"],
+                what,
+                advice,
+            );
+        } else if ring_fits && message > ring / MESSAGES_PER_RING {
+            let what = format!(
+                "{} is more than 1/{MESSAGES_PER_RING} of rings.ring_bytes, which is {}",
+                exact_size(message),
+                exact_size(ring)
+            );
+            let needed = message.saturating_mul(MESSAGES_PER_RING);
+            let advice = match needed
+                .checked_next_power_of_two()
+                .filter(|ring| *ring <= most)
+            {
+                Some(ring) => format!(
+                    "raise rings.ring_bytes to \"{}\" or lower rings.max_message_bytes",
+                    exact_size(ring)
+                ),
+                None => "lower rings.max_message_bytes".to_owned(),
+            };
+            let keys = ["rings.max_message_bytes", "rings.ring_bytes"];
+            self.report(ProblemKind::Inconsistent, &keys, what, advice);
+        }
+    }
+
+    fn worker(&mut self) {
+        let worker = &self.config.worker;
+        for (key, us) in [
+            ("worker.spin_us", worker.spin_us),
+            ("worker.yield_us", worker.yield_us),
+        ] {
+            self.whole_between(key, us, 0, MAX_IDLE_US);
+        }
+        let in_flight = worker.operations_in_flight;
+        self.whole_between(
+            "worker.operations_in_flight",
+            in_flight,
+            1,
+            MAX_OPERATIONS_IN_FLIGHT,
+        );
+    }
+
+    fn whole_between(&mut self, key: &'static str, number: u32, least: u32, most: u32) {
+        if !(least..=most).contains(&number) {
+            let near = number.clamp(least, most);
+            let what = format!("{number} is beyond the limits");
+            self.report(
+                ProblemKind::OutOfRange,
+                &[key],
+                what,
+                format!("write {near}"),
+            );
+        }
+    }
+
+    fn table(&mut self) {
+        let table = &self.config.table;
+        let h = table.neighbourhood;
+        if !NEIGHBOURHOODS.contains(&h) {
+            let near = NEIGHBOURHOODS
+                .into_iter()
+                .min_by_key(|near| near.abs_diff(h))
+                .unwrap_or(6);
+            let what = format!("{h} is not among the neighbourhoods that buckets are laid out for");
+            let advice = format!("write {near}");
+            self.report(
+                ProblemKind::OutOfRange,
+                &["table.neighbourhood"],
+                what,
+                advice,
+            );
+        }
+        if !(table.occupancy > 0.0 && table.occupancy <= 1.0) {
+            let what = format!("{} is no share of the slots", table.occupancy);
+            self.report(
+                ProblemKind::OutOfRange,
+                &["table.occupancy"],
+                what,
+                "write 0.9",
+            );
+        }
+        let shards = table.shards_per_worker;
+        self.whole_between("table.shards_per_worker", shards, 1, MAX_SHARDS_PER_WORKER);
+        let key_fits = self.pair_part("table.key_bytes", table.key_bytes, MAX_KEY_BYTES);
+        let value_fits = self.pair_part("table.value_bytes", table.value_bytes, MAX_VALUE_BYTES);
+        if key_fits && value_fits && NEIGHBOURHOODS.contains(&h) {
+            self.pair();
+        }
+    }
+
+    fn pair_part(&mut self, key: &'static str, bytes: u64, most: u64) -> bool {
+        let fits = (1..=most).contains(&bytes);
+        if !fits {
+            let what = format!("{bytes} bytes are beyond the limits");
+            let advice = match bytes {
+                0 => "write 1 at least".to_owned(),
+                _ => format!("write {most} at most"),
+            };
+            self.report(ProblemKind::ImpossibleSize, &[key], what, advice);
+        }
+        fits
+    }
+
+    /// Checks that a bucket of pairs is one object, and that a pair fits one message.
+    fn pair(&mut self) {
+        let Config {
+            table,
+            memory,
+            rings,
+            ..
+        } = self.config;
+        let pair = table.key_bytes + table.value_bytes;
+        let bucket = object_bytes(u64::from(table.neighbourhood / 2) * pair);
+        let most = MAX_OBJECT_BYTES.min(memory.block_bytes);
+        if self.block_fits && bucket > most {
+            let what = format!(
+                "a bucket of {} pairs of {} and {} bytes needs {} bytes, more than the {most} that \
+                 one object can have",
+                table.neighbourhood / 2,
+                table.key_bytes,
+                table.value_bytes,
+                bucket
+            );
+            let keys = [
+                "table.value_bytes",
+                "table.key_bytes",
+                "table.neighbourhood",
+                "memory.block_bytes",
+            ];
+            let advice = "lower table.value_bytes or table.neighbourhood";
+            self.report(ProblemKind::Inconsistent, &keys, what, advice);
+        }
+        let needed = (pair + SHIPPED_OVERHEAD_BYTES).next_multiple_of(WORD_BYTES);
+        if self.message_fits && needed > rings.max_message_bytes {
+            let what = format!(
+                "a pair of {} and {} bytes is shipped in a message of {needed} bytes, more than \
+                 rings.max_message_bytes, which is {}",
+                table.key_bytes,
+                table.value_bytes,
+                exact_size(rings.max_message_bytes)
+            );
+            let keys = [
+                "table.value_bytes",
+                "table.key_bytes",
+                "rings.max_message_bytes",
+            ];
+            let ring = (needed * MESSAGES_PER_RING).next_power_of_two();
+            let advice = format!(
+                "raise rings.max_message_bytes to {needed} and rings.ring_bytes to at least \"{}\"",
+                exact_size(ring)
+            );
+            self.report(ProblemKind::Inconsistent, &keys, what, advice);
+        }
+    }
+}

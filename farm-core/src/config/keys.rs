@@ -1,0 +1,313 @@
+//! The one table of keys. Reading a file, setting a key by a flag, listing what was expected and
+//! the canonical form all go by it, so that no key is known to one of them and not to the others.
+
+use std::path::PathBuf;
+
+use super::error::one_of;
+use super::size::exact_size;
+use super::value::{Misfit, Value};
+use super::{Config, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir};
+use crate::ids::MachineId;
+use crate::limits::{
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_ID,
+    MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_SHARDS_PER_WORKER, MAX_VALUE_BYTES,
+    MESSAGES_PER_RING, MIN_MESSAGE_BYTES, NEIGHBOURHOODS,
+};
+
+/// A key of a `T`: the whole configuration, or one machine.
+pub(super) struct Key<T> {
+    /// Section and name, dotted.
+    pub(super) path: &'static str,
+    /// Whether all machines of a cluster must have the same value: such keys make the digest.
+    pub(super) shared: bool,
+    /// What the key takes.
+    pub(super) expected: fn(&Limits) -> String,
+    /// Takes a value.
+    pub(super) set: fn(&mut T, &Value) -> Result<(), Misfit>,
+    /// The value in canonical form, as TOML.
+    pub(super) show: fn(&T) -> String,
+}
+
+impl<T> Key<T> {
+    /// The section, `memory` of `memory.dir`.
+    pub(super) fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The name within the section, `dir` of `memory.dir`.
+    pub(super) fn name(&self) -> &'static str {
+        self.path
+            .split_once('.')
+            .map_or(self.path, |(_, name)| name)
+    }
+}
+
+const FABRICS: [(&str, Fabric); 1] = [("shm", Fabric::Shm)];
+const HUGE_PAGES: [(&str, HugePages); 3] = [
+    ("off", HugePages::Off),
+    ("try", HugePages::Try),
+    ("require", HugePages::Require),
+];
+const IDLE: [(&str, IdlePolicy); 3] = [
+    ("auto", IdlePolicy::Auto),
+    ("spin", IdlePolicy::Spin),
+    ("park", IdlePolicy::Park),
+];
+
+/// The words of a table, quoted, as an expectation.
+fn words<T>(table: &[(&str, T)]) -> String {
+    one_of(
+        &table
+            .iter()
+            .map(|(word, _)| format!("\"{word}\""))
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// The word of `value` in a table, quoted.
+fn word<T: PartialEq>(table: &[(&str, T)], value: &T) -> String {
+    let found = table.iter().find(|(_, candidate)| candidate == value);
+    format!("{:?}", found.map_or("", |(word, _)| word))
+}
+
+/// Text as TOML writes it.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+fn sized(bytes: u64) -> String {
+    format!("{:?}", exact_size(bytes))
+}
+
+/// Shorthand for one row: how the key is read, and how it is shown again.
+macro_rules! key {
+    ($path:literal, $shared:literal, $expected:expr, $($field:ident).+ = $read:expr, $show:expr) => {
+        Key {
+            path: $path,
+            shared: $shared,
+            expected: $expected,
+            set: |target, value| {
+                target.$($field).+ = $read(value)?;
+                Ok(())
+            },
+            show: |target| $show(&target.$($field).+),
+        }
+    };
+}
+
+/// Keys of all sections but `[[machine]]`.
+pub(super) const KEYS: &[Key<Config>] = &[
+    key!(
+        "cluster.name",
+        true,
+        |_| format!("1 to {MAX_CLUSTER_NAME} of a-z, 0-9 and -"),
+        cluster.name = Value::text,
+        |name: &String| quoted(name)
+    ),
+    key!(
+        "cluster.run_dir",
+        false,
+        |_| "\"auto\" or the absolute path of a directory, short enough for a Unix socket"
+            .to_owned(),
+        cluster.run_dir = |value: &Value| value.path().map(RunDir::from),
+        |run_dir: &RunDir| quoted(&run_dir.to_string())
+    ),
+    key!(
+        "cluster.fabric",
+        true,
+        |_| words(&FABRICS),
+        cluster.fabric = |value: &Value| value.choice(&FABRICS),
+        |fabric| word(&FABRICS, fabric)
+    ),
+    key!(
+        "memory.dir",
+        true,
+        |_| "the absolute path of a directory in memory, such as \"/dev/shm\"".to_owned(),
+        memory.dir = Value::path,
+        |dir: &PathBuf| quoted(&dir.to_string_lossy())
+    ),
+    key!(
+        "memory.region_bytes",
+        true,
+        |limits| format!(
+            "a size that is a multiple of memory.block_bytes, at most {}",
+            exact_size(limits.max_region_bytes)
+        ),
+        memory.region_bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "memory.block_bytes",
+        true,
+        |limits| format!(
+            "a size that is a power of two between {} and {}",
+            exact_size(limits.block_grain_bytes),
+            exact_size(limits.max_block_bytes)
+        ),
+        memory.block_bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "memory.per_machine_bytes",
+        true,
+        |_| format!(
+            "a size that is a multiple of memory.region_bytes, at most {}",
+            exact_size(MAX_MACHINE_MEMORY_BYTES)
+        ),
+        memory.per_machine_bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "memory.huge_pages",
+        false,
+        |_| words(&HUGE_PAGES),
+        memory.huge_pages = |value: &Value| value.choice(&HUGE_PAGES),
+        |huge| word(&HUGE_PAGES, huge)
+    ),
+    key!(
+        "rings.ring_bytes",
+        true,
+        |limits| format!(
+            "a size that is a power of two between {} and {}",
+            exact_size(limits.min_ring_bytes),
+            exact_size(limits.max_ring_bytes)
+        ),
+        rings.ring_bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "rings.max_message_bytes",
+        true,
+        |_| format!(
+            "a size that is a multiple of 8, at least {MIN_MESSAGE_BYTES} bytes and at most \
+             1/{MESSAGES_PER_RING} of rings.ring_bytes"
+        ),
+        rings.max_message_bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "worker.idle",
+        false,
+        |_| words(&IDLE),
+        worker.idle = |value: &Value| value.choice(&IDLE),
+        |idle| word(&IDLE, idle)
+    ),
+    key!(
+        "worker.spin_us",
+        false,
+        |_| format!("a whole number of microseconds between 0 and {MAX_IDLE_US}"),
+        worker.spin_us = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "worker.yield_us",
+        false,
+        |_| format!("a whole number of microseconds between 0 and {MAX_IDLE_US}"),
+        worker.yield_us = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "worker.pin",
+        false,
+        |_| "true or false".to_owned(),
+        worker.pin = Value::flag,
+        bool::to_string
+    ),
+    key!(
+        "worker.operations_in_flight",
+        false,
+        |_| format!("a whole number between 1 and {MAX_OPERATIONS_IN_FLIGHT}"),
+        worker.operations_in_flight = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "table.neighbourhood",
+        true,
+        |_| one_of(&NEIGHBOURHOODS.map(|h| h.to_string())),
+        table.neighbourhood = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "table.occupancy",
+        true,
+        |_| "a number above 0 and at most 1".to_owned(),
+        table.occupancy = Value::number,
+        f64::to_string
+    ),
+    key!(
+        "table.key_bytes",
+        true,
+        |_| format!("a whole number of bytes between 1 and {MAX_KEY_BYTES}"),
+        table.key_bytes = Value::size,
+        u64::to_string
+    ),
+    key!(
+        "table.value_bytes",
+        true,
+        |_| format!("a size between 1 byte and {}", exact_size(MAX_VALUE_BYTES)),
+        table.value_bytes = Value::size,
+        u64::to_string
+    ),
+    key!(
+        "table.shards_per_worker",
+        true,
+        |_| format!("a whole number between 1 and {MAX_SHARDS_PER_WORKER}"),
+        table.shards_per_worker = Value::whole,
+        u32::to_string
+    ),
+];
+
+/// Keys of one `[[machine]]`.
+pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
+    key!(
+        "machine.id",
+        true,
+        |_| format!("a whole number between 1 and {MAX_MACHINE_ID}"),
+        id = |value: &Value| {
+            value
+                .whole()
+                .and_then(|number: u16| MachineId::new(number).ok_or_else(|| value.out_of_range()))
+        },
+        |id: &MachineId| id.get().to_string()
+    ),
+    key!(
+        "machine.workers",
+        true,
+        |limits| format!("a whole number between 1 and {}", limits.max_workers),
+        workers = Value::whole,
+        u16::to_string
+    ),
+    key!(
+        "machine.cores",
+        false,
+        |_| format!("a list of different numbers of cores, each at most {MAX_CORE}; [] for any"),
+        cores = Value::wholes,
+        |cores: &Vec<u32>| format!("{cores:?}")
+    ),
+];
+
+/// What the key with this path takes.
+pub(super) fn expected(path: &str, limits: &Limits) -> String {
+    let of_config = KEYS
+        .iter()
+        .find(|key| key.path == path)
+        .map(|key| key.expected);
+    let of_machine = MACHINE_KEYS
+        .iter()
+        .find(|key| key.path == path)
+        .map(|key| key.expected);
+    of_config
+        .or(of_machine)
+        .map_or_else(String::new, |expected| expected(limits))
+}
+
+/// The sections, in the order of the table.
+pub(super) fn sections() -> Vec<&'static str> {
+    let mut sections = vec!["machine"];
+    for key in KEYS {
+        if !sections.contains(&key.section()) {
+            sections.push(key.section());
+        }
+    }
+    sections
+}

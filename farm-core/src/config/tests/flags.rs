@@ -1,0 +1,88 @@
+//! Overriding keys by flags.
+
+use super::*;
+
+#[test]
+fn flags_override_keys_and_are_named_in_errors() {
+    let mut config = Config::default_for(3, 1);
+    config.set("memory.region_bytes", "256MiB").expect("a size");
+    config.set("worker.pin", "false").expect("a flag");
+    config.set("machine.2.workers", "4").expect("a number");
+    config.set("machine.*.cores", "[0, 1]").expect("a list");
+    config
+        .set_by("--neighbourhood", "table.neighbourhood", "8")
+        .expect("a number");
+    config.validate().expect("all fits");
+    assert_eq!(config.memory.region_bytes, 256 * MIB);
+    assert_eq!((config.total_workers(), config.table.neighbourhood), (6, 8));
+    assert!(
+        config
+            .machines
+            .iter()
+            .all(|machine| machine.cores == [0, 1])
+    );
+
+    config
+        .set_by("--neighbourhood", "table.neighbourhood", "7")
+        .expect("a number still");
+    let said = config
+        .validate()
+        .expect_err("no such neighbourhood")
+        .to_string();
+    assert!(
+        said.starts_with("--neighbourhood: table.neighbourhood: 7 is not among"),
+        "{said}"
+    );
+    let said = config
+        .set("worker.idle", "spni")
+        .expect_err("no such word")
+        .to_string();
+    assert!(
+        said.starts_with("--set: worker.idle: ") && said.contains("\"spin\"?"),
+        "{said}"
+    );
+}
+
+#[test]
+fn flags_for_keys_that_are_not_there_get_a_suggestion() {
+    let mut config = Config::default_for(3, 1);
+    for (key, word) in [
+        (
+            "memory.regionbytes",
+            "did you mean \"memory.region_bytes\"?",
+        ),
+        ("ring_bytes", "did you mean \"rings.ring_bytes\"?"),
+        (
+            "machine.9.workers",
+            "there is no machine 9; expected the id of a machine (1, 2 or 3)",
+        ),
+        ("machine.1.id", "there is no such key"),
+        ("machine.*.worker", "did you mean \"machine.*.workers\"?"),
+        ("", "write section and key with a dot between"),
+    ] {
+        let error = config.set(key, "1").expect_err(key);
+        assert_eq!(error.problems()[0].kind, ProblemKind::UnknownKey);
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    assert_eq!(config, Config::default_for(3, 1));
+}
+
+#[test]
+fn machines_can_be_added_and_removed() {
+    let mut config = Config::from_str(
+        "[[machine]]\nid = 5\nworkers = 2\n[[machine]]\nid = 1023\nworkers = 3\n",
+        "x.toml",
+    )
+    .expect("a configuration");
+    config.resize_machines(4);
+    let machines: Vec<(u16, u16)> = config
+        .machines
+        .iter()
+        .map(|machine| (machine.id.get(), machine.workers))
+        .collect();
+    assert_eq!(machines, [(1, 3), (2, 3), (5, 2), (1023, 3)]);
+    config.resize_machines(1);
+    config.set_workers(9);
+    assert_eq!((config.machines.len(), config.total_workers()), (1, 9));
+    config.validate().expect("still a cluster");
+}

@@ -1,0 +1,247 @@
+//! A test per bad input, and what holds for good ones.
+
+mod flags;
+mod keys_and_types;
+mod machines;
+mod sizes;
+
+use std::fs;
+
+use super::*;
+use crate::limits::{GIB, MAX_MACHINES};
+
+/// One machine, then whatever follows: line 3 on.
+fn with_machine(rest: &str) -> String {
+    format!("[[machine]]\nid = 1\n{rest}")
+}
+
+fn problems(text: &str) -> Vec<Problem> {
+    Config::from_str(text, "x.toml")
+        .expect_err(text)
+        .problems()
+        .to_vec()
+}
+
+/// The only problem of `text`.
+fn problem(text: &str) -> Problem {
+    let found = problems(text);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.into_iter().next().expect("one")
+}
+
+/// Asserts that `text` has one problem, of this sort, at this line and key, and that what is said
+/// about it contains these words.
+#[track_caller]
+fn refused(text: &str, kind: ProblemKind, line: usize, key: &str, words: &[&str]) {
+    let problem = problem(text);
+    let place = Place::File {
+        name: "x.toml".to_owned(),
+        line,
+    };
+    assert_eq!(
+        (problem.kind, &problem.place, problem.key.as_str()),
+        (kind, &place, key)
+    );
+    let said = problem.to_string();
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not said in {said:?}");
+    }
+}
+
+#[test]
+fn one_machine_is_enough_and_the_rest_has_defaults() {
+    let config = Config::from_str("[[machine]]\nid = 1", "x.toml").expect("a configuration");
+    assert_eq!(config, Config::default_for(1, 1));
+    assert_eq!(config.memory.region_bytes, 2 * GIB);
+    assert_eq!((config.table.key_bytes, config.table.value_bytes), (16, 32));
+}
+
+#[test]
+fn a_configuration_written_out_reads_back() {
+    let mut config = Config::default_for(2, 3);
+    config
+        .set("cluster.run_dir", "/run/farm \"1\" '\u{7f}\n")
+        .expect("a path");
+    config.set("table.occupancy", "0.85").expect("a number");
+    config.set("worker.pin", "false").expect("a flag");
+    config.set("machine.2.cores", "[4, 5]").expect("a list");
+    let text = config.to_toml();
+    assert_eq!(Config::from_str(&text, "x.toml").expect(&text), config);
+    for key in keys::KEYS {
+        assert!(
+            text.contains(&format!("\n{} = ", key.name())),
+            "{}",
+            key.path
+        );
+    }
+}
+
+#[test]
+fn every_file_of_the_repository_loads() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&dir).expect("the directory config") {
+        let path = entry.expect("an entry").path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            names.push(
+                path.file_name()
+                    .expect("a name")
+                    .to_string_lossy()
+                    .into_owned(),
+            );
+        }
+    }
+    assert!(names.contains(&"local.toml".to_owned()), "{names:?}");
+}
+
+#[test]
+fn local_toml_shows_every_key_with_a_comment() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/local.toml");
+    let text = fs::read_to_string(path).expect("config/local.toml");
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let names = keys::KEYS.iter().map(|key| key.name());
+    for name in names.chain(keys::MACHINE_KEYS.iter().map(|key| key.name())) {
+        let at = lines
+            .iter()
+            .position(|line| line.starts_with(&format!("{name} = ")));
+        let at = at.unwrap_or_else(|| panic!("{name} is missing"));
+        let above = &lines[..at];
+        let documented = above
+            .iter()
+            .rev()
+            .find(|line| !line.contains(" = "))
+            .expect("a line above");
+        assert!(documented.starts_with('#'), "{name} has no comment above");
+    }
+    let config = Config::from_str(&text, "local.toml").expect("a configuration");
+    assert_eq!((config.machines.len(), config.total_workers()), (3, 3));
+    assert_eq!(config.memory.region_bytes, 256 * MIB);
+}
+
+#[test]
+fn files_that_cannot_be_read_say_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let error = Config::load(dir.path().join("none.toml")).expect_err("no file");
+    let said = error.to_string();
+    assert!(
+        said.contains("none.toml") && said.contains("--config"),
+        "{said}"
+    );
+    assert!(matches!(
+        Config::load(dir.path()),
+        Err(ConfigError::Read { .. })
+    ));
+    let large = dir.path().join("large.toml");
+    fs::write(&large, "# \n".repeat(1 << 20)).expect("a file");
+    let said = Config::load(&large).expect_err("too large").to_string();
+    assert!(said.contains("larger than 1 MiB"), "{said}");
+    let binary = dir.path().join("binary.toml");
+    fs::write(&binary, b"[memory]\ndir = \"\xff\"\n").expect("a file");
+    let error = Config::load(&binary).expect_err("no text");
+    assert!(
+        error
+            .to_string()
+            .contains("binary.toml:2: bytes that are no text"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_digest_is_the_same_for_ever() {
+    let config = Config::default_for(2, 1);
+    assert_eq!(
+        config.canonical(),
+        "cluster.name = \"farm\"\n\
+         cluster.fabric = \"shm\"\n\
+         memory.dir = \"/dev/shm\"\n\
+         memory.region_bytes = \"2GiB\"\n\
+         memory.block_bytes = \"1MiB\"\n\
+         memory.per_machine_bytes = \"4GiB\"\n\
+         rings.ring_bytes = \"1MiB\"\n\
+         rings.max_message_bytes = \"64KiB\"\n\
+         table.neighbourhood = 6\n\
+         table.occupancy = 0.9\n\
+         table.key_bytes = 16\n\
+         table.value_bytes = 32\n\
+         table.shards_per_worker = 1\n\
+         machine.id = 1\n\
+         machine.workers = 1\n\
+         machine.id = 2\n\
+         machine.workers = 1\n"
+    );
+    assert_eq!(config.digest(), DIGEST_OF_TWO);
+}
+
+/// The digest of the text above.
+const DIGEST_OF_TWO: u64 = 5_787_374_037_468_899_788;
+
+#[test]
+fn the_digest_sees_what_machines_share_and_nothing_else() {
+    let config = Config::default_for(2, 1);
+    let with = |key: &str, value: &str| {
+        let mut config = config.clone();
+        config.set(key, value).expect(key);
+        config.digest()
+    };
+    for (key, value) in [
+        ("cluster.name", "other"),
+        ("memory.block_bytes", "2MiB"),
+        ("rings.ring_bytes", "2MiB"),
+        ("table.occupancy", "0.8"),
+        ("machine.2.workers", "2"),
+    ] {
+        assert_ne!(with(key, value), config.digest(), "{key}");
+    }
+    for (key, value) in [
+        ("cluster.run_dir", "/run/farm"),
+        ("worker.idle", "spin"),
+        ("memory.huge_pages", "off"),
+        ("machine.*.cores", "[1]"),
+        ("memory.region_bytes", "2048MiB"),
+    ] {
+        assert_eq!(with(key, value), config.digest(), "{key}");
+    }
+    let mut backwards = config.clone();
+    backwards.machines.reverse();
+    assert_eq!(backwards.digest(), config.digest());
+}
+
+#[test]
+fn presets_are_valid_within_their_limits() {
+    Config::default_for(3, 2).validate().expect("the default");
+    Config::tiny_for(3, 2)
+        .validate_within(&Limits::TINY)
+        .expect("the tiny one");
+    let error = Config::tiny_for(3, 2)
+        .validate()
+        .expect_err("too tiny for production");
+    let keys: Vec<&str> = error
+        .problems()
+        .iter()
+        .map(|problem| problem.key.as_str())
+        .collect();
+    assert_eq!(keys, ["memory.block_bytes", "rings.ring_bytes"]);
+}
+
+#[test]
+fn idle_workers_park_where_they_outnumber_cores() {
+    assert_eq!(IdlePolicy::Auto.resolve(3, 2), Idle::Park);
+    assert_eq!(IdlePolicy::Auto.resolve(2, 2), Idle::Spin);
+    assert_eq!(IdlePolicy::Spin.resolve(3, 2), Idle::Spin);
+    assert_eq!(IdlePolicy::Park.resolve(1, 2), Idle::Park);
+}
+
+#[test]
+fn a_configuration_is_shown_as_json_by_its_keys() {
+    let json = serde_json::to_value(Config::default_for(1, 2)).expect("JSON");
+    for key in keys::KEYS {
+        assert!(!json[key.section()][key.name()].is_null(), "{}", key.path);
+    }
+    assert_eq!(json["memory"]["block_bytes"], 1 << 20);
+    assert_eq!(json["machine"][0]["id"], 1);
+    assert_eq!(json["cluster"]["run_dir"], "auto");
+}

@@ -1,0 +1,292 @@
+//! Sizes that cannot be, alone and together.
+
+use super::*;
+
+#[test]
+fn impossible_sizes_are_refused() {
+    for (lines, line, key, words) in [
+        (
+            "region_bytes = 0",
+            4,
+            "memory.region_bytes",
+            ["the size is 0", "multiple"],
+        ),
+        (
+            "region_bytes = \"1537KiB\"",
+            4,
+            "memory.region_bytes",
+            [
+                "not a multiple of memory.block_bytes, which is 1MiB",
+                "write \"2MiB\"",
+            ],
+        ),
+        (
+            "region_bytes = \"8GiB\"",
+            4,
+            "memory.region_bytes",
+            ["more than 4GiB", "write \"4GiB\""],
+        ),
+        (
+            "block_bytes = 0",
+            4,
+            "memory.block_bytes",
+            ["the size is 0", "write \"1MiB\""],
+        ),
+        (
+            "block_bytes = \"3MiB\"",
+            4,
+            "memory.block_bytes",
+            ["power of two", "write \"4MiB\""],
+        ),
+        (
+            "block_bytes = \"64KiB\"",
+            4,
+            "memory.block_bytes",
+            ["less than 1MiB", "write \"1MiB\""],
+        ),
+        (
+            "block_bytes = \"1GiB\"",
+            4,
+            "memory.block_bytes",
+            ["more than 256MiB", "\"256MiB\""],
+        ),
+        (
+            "per_machine_bytes = \"3GiB\"",
+            4,
+            "memory.per_machine_bytes",
+            [
+                "not a multiple of memory.region_bytes, which is 2GiB",
+                "write \"4GiB\"",
+            ],
+        ),
+        (
+            "per_machine_bytes = 0",
+            4,
+            "memory.per_machine_bytes",
+            ["size is 0", "\"2GiB\""],
+        ),
+        (
+            "per_machine_bytes = \"1PiB\"",
+            4,
+            "memory.per_machine_bytes",
+            ["unit \"PiB\"", "TiB"],
+        ),
+        (
+            "per_machine_bytes = \"32TiB\"",
+            4,
+            "memory.per_machine_bytes",
+            ["16TiB", "write"],
+        ),
+        (
+            "region_bytes = 18446744073709551615",
+            4,
+            "memory.region_bytes",
+            ["18446744073709551615B is more than", "write \"4GiB\""],
+        ),
+    ] {
+        let text = with_machine(&format!("[memory]\n{lines}\n"));
+        let found = problems(&text);
+        let problem = found
+            .iter()
+            .find(|problem| problem.key == key)
+            .expect(lines);
+        let place = Place::File {
+            name: "x.toml".to_owned(),
+            line,
+        };
+        assert_eq!(problem.place, place, "{lines}");
+        let said = problem.to_string();
+        assert!(
+            words.iter().all(|word| said.contains(word)),
+            "{words:?} in {said:?}"
+        );
+    }
+}
+
+#[test]
+fn impossible_rings_are_refused() {
+    let kind = ProblemKind::ImpossibleSize;
+    for (line, key, word) in [
+        ("ring_bytes = 0", "rings.ring_bytes", "the size is 0"),
+        (
+            "ring_bytes = \"768KiB\"",
+            "rings.ring_bytes",
+            "write \"1MiB\"",
+        ),
+        (
+            "ring_bytes = \"4KiB\"",
+            "rings.ring_bytes",
+            "less than 16KiB",
+        ),
+        (
+            "ring_bytes = \"2GiB\"",
+            "rings.ring_bytes",
+            "more than 1GiB",
+        ),
+        (
+            "max_message_bytes = 0",
+            "rings.max_message_bytes",
+            "the size is 0",
+        ),
+        (
+            "max_message_bytes = 1001",
+            "rings.max_message_bytes",
+            "write 1008",
+        ),
+    ] {
+        let text = with_machine(&format!("[rings]\n{line}\n"));
+        refused(&text, kind, 4, key, &[word]);
+    }
+    let text = with_machine("[table]\nvalue_bytes = 1\n[rings]\nmax_message_bytes = 8\n");
+    let found = &problems(&text)[0];
+    assert!(found.found.contains("less than any call needs"), "{found}");
+}
+
+#[test]
+fn a_ring_too_small_for_the_largest_message_is_refused_where_either_is_written() {
+    let kind = ProblemKind::Inconsistent;
+    let words = [
+        "64KiB is more than 1/8 of rings.ring_bytes, which is 256KiB",
+        "\"512KiB\"",
+    ];
+    let text = with_machine("[rings]\nring_bytes = \"256KiB\"\n");
+    refused(&text, kind, 4, "rings.max_message_bytes", &words);
+    let words = [
+        "256KiB is more than 1/8 of rings.ring_bytes, which is 1MiB",
+        "\"2MiB\"",
+    ];
+    let text = with_machine("[rings]\nmax_message_bytes = \"256KiB\"\n");
+    refused(&text, kind, 4, "rings.max_message_bytes", &words);
+}
+
+#[test]
+fn a_pair_too_large_for_a_message_or_an_object_is_refused() {
+    let kind = ProblemKind::Inconsistent;
+    let text = with_machine("[table]\nvalue_bytes = \"100KiB\"\n");
+    refused(
+        &text,
+        kind,
+        4,
+        "table.value_bytes",
+        &["more than rings.max_message_bytes", "raise"],
+    );
+    let rings = "[rings]\nring_bytes = \"16MiB\"\nmax_message_bytes = \"1MiB\"\n";
+    let text = with_machine(&format!("[table]\nvalue_bytes = \"600KiB\"\n{rings}"));
+    refused(
+        &text,
+        kind,
+        4,
+        "table.value_bytes",
+        &["a bucket of 3 pairs", "1048576"],
+    );
+    let text = format!("[table]\nneighbourhood = 2\nvalue_bytes = \"960KiB\"\n{rings}");
+    Config::from_str(&with_machine(&text), "x.toml").expect("the largest pair fits");
+}
+
+#[test]
+fn impossible_tables_are_refused() {
+    let range = ProblemKind::OutOfRange;
+    for (line, kind, key, word) in [
+        (
+            "neighbourhood = 7",
+            range,
+            "table.neighbourhood",
+            "2, 4, 6, 8 or 12",
+        ),
+        (
+            "neighbourhood = 100",
+            range,
+            "table.neighbourhood",
+            "write 12",
+        ),
+        ("occupancy = 0.0", range, "table.occupancy", "above 0"),
+        ("occupancy = 1.5", range, "table.occupancy", "at most 1"),
+        ("occupancy = nan", range, "table.occupancy", "at most 1"),
+        (
+            "shards_per_worker = 0",
+            range,
+            "table.shards_per_worker",
+            "between 1 and 64",
+        ),
+        (
+            "key_bytes = 0",
+            ProblemKind::ImpossibleSize,
+            "table.key_bytes",
+            "between 1 and 256",
+        ),
+        (
+            "key_bytes = 257",
+            ProblemKind::ImpossibleSize,
+            "table.key_bytes",
+            "write 256 at most",
+        ),
+        (
+            "value_bytes = 0",
+            ProblemKind::ImpossibleSize,
+            "table.value_bytes",
+            "write 1 at least",
+        ),
+        (
+            "value_bytes = \"1MiB\"",
+            ProblemKind::ImpossibleSize,
+            "table.value_bytes",
+            "960KiB",
+        ),
+    ] {
+        let text = with_machine(&format!("[table]\n{line}\n"));
+        refused(&text, kind, 4, key, &[word]);
+    }
+}
+
+#[test]
+fn impossible_workers_are_refused() {
+    for (line, key, word) in [
+        ("spin_us = 1000001", "worker.spin_us", "write 1000000"),
+        ("yield_us = 1000001", "worker.yield_us", "write 1000000"),
+        (
+            "operations_in_flight = 0",
+            "worker.operations_in_flight",
+            "write 1",
+        ),
+        (
+            "operations_in_flight = 65537",
+            "worker.operations_in_flight",
+            "write 65536",
+        ),
+    ] {
+        let text = with_machine(&format!("[worker]\n{line}\n"));
+        refused(&text, ProblemKind::OutOfRange, 4, key, &[word]);
+    }
+}
+
+#[test]
+fn names_and_paths_that_cannot_be_are_refused() {
+    let long_name = format!("name = \"{}\"", "a".repeat(41));
+    let long_dir = format!("run_dir = \"/{}\"", "x".repeat(100));
+    for (line, key, word) in [
+        ("name = \"\"", "cluster.name", "the name is empty"),
+        ("name = \"My farm\"", "cluster.name", "the character 'M'"),
+        (
+            long_name.as_str(),
+            "cluster.name",
+            "the name has 41 characters",
+        ),
+        ("run_dir = \"run\"", "cluster.run_dir", "start it with /"),
+        (
+            long_dir.as_str(),
+            "cluster.run_dir",
+            "the path has 101 bytes",
+        ),
+    ] {
+        let text = with_machine(&format!("[cluster]\n{line}\n"));
+        refused(&text, ProblemKind::OutOfRange, 4, key, &[word]);
+    }
+    let text = with_machine("[memory]\ndir = \"shm\"\n");
+    refused(
+        &text,
+        ProblemKind::OutOfRange,
+        4,
+        "memory.dir",
+        &["not an absolute path"],
+    );
+}

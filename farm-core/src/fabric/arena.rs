@@ -1,0 +1,146 @@
+//! The endpoint's registered memory, cut into slots: the targets of reads and the sources of writes
+//! that are not inline.
+//!
+//! A [`Slot`] is not `Copy`: posting moves it to the fabric, the completion moves it back, and only
+//! its holder can look inside. That is the whole discipline that a NIC's memory registration needs.
+
+use crate::mem::WORD_BYTES;
+
+/// How many slots of each size an endpoint's arena has.
+#[derive(Clone, Debug)]
+pub struct ArenaConfig {
+    /// `(bytes, count)`, ascending sizes, each a multiple of 64.
+    pub classes: Vec<(usize, usize)>,
+}
+
+impl ArenaConfig {
+    /// Slots for `reads` small reads in flight, and a few of every larger size up to `largest`.
+    pub fn for_reads(reads: usize, largest: usize) -> Self {
+        let mut classes = vec![(512, reads), (1024, reads.min(256)), (4096, reads.min(128))];
+        let mut bytes = 16384;
+        while bytes < largest.max(16384) {
+            classes.push((bytes, 8));
+            bytes *= 4;
+        }
+        classes.push((bytes.max(largest).next_multiple_of(64), 4));
+        Self { classes }
+    }
+}
+
+/// A piece of the arena, owned by whoever holds this.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Slot {
+    word: u32,
+    words: u32,
+    class: u8,
+}
+
+impl Slot {
+    /// Bytes of the slot.
+    pub fn bytes(&self) -> usize {
+        self.words as usize * WORD_BYTES
+    }
+}
+
+struct Class {
+    bytes: usize,
+    free: Vec<u32>,
+}
+
+/// Slots of one endpoint. Taking and giving back allocate nothing.
+pub struct Arena {
+    words: Box<[u64]>,
+    classes: Vec<Class>,
+    taken: usize,
+}
+
+impl Arena {
+    /// Makes the arena.
+    ///
+    /// # Panics
+    /// If the classes are not ascending multiples of 64 bytes, or there are more than 255.
+    pub fn new(config: &ArenaConfig) -> Self {
+        assert!(config.classes.len() < 256, "{} arena classes", config.classes.len());
+        let mut next = 0usize;
+        let mut last = 0;
+        let mut classes = Vec::with_capacity(config.classes.len());
+        for &(bytes, count) in &config.classes {
+            assert!(bytes > last && bytes % 64 == 0, "arena class of {bytes} bytes after {last}");
+            last = bytes;
+            let words = bytes / WORD_BYTES;
+            let mut free: Vec<u32> = (0..count).map(|i| (next + i * words) as u32).collect();
+            free.reverse();
+            next += count * words;
+            classes.push(Class { bytes, free });
+        }
+        Self { words: vec![0; next].into_boxed_slice(), classes, taken: 0 }
+    }
+
+    /// A slot of at least `bytes`; `None` when all that fit are taken.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) -> Option<Slot> {
+        for (index, class) in self.classes.iter_mut().enumerate() {
+            if class.bytes >= bytes
+                && let Some(word) = class.free.pop()
+            {
+                self.taken += 1;
+                return Some(Slot { word, words: (class.bytes / WORD_BYTES) as u32, class: index as u8 });
+            }
+        }
+        None
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub fn give(&mut self, slot: Slot) {
+        self.taken -= 1;
+        self.classes[slot.class as usize].free.push(slot.word);
+    }
+
+    /// The contents of a slot.
+    #[inline]
+    pub fn words(&self, slot: &Slot) -> &[u64] {
+        &self.words[slot.word as usize..][..slot.words as usize]
+    }
+
+    /// The contents of a slot, to be changed.
+    #[inline]
+    pub fn words_mut(&mut self, slot: &mut Slot) -> &mut [u64] {
+        &mut self.words[slot.word as usize..][..slot.words as usize]
+    }
+
+    /// Slots that are out: zero at rest, or something leaks.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Bytes of the largest slot there is.
+    pub fn largest(&self) -> usize {
+        self.classes.last().map_or(0, |class| class.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_do_not_overlap_and_come_back() {
+        let mut arena = Arena::new(&ArenaConfig { classes: vec![(64, 2), (128, 1)] });
+        let mut a = arena.take(10).unwrap();
+        let mut b = arena.take(64).unwrap();
+        let mut c = arena.take(64).expect("a larger slot serves when the small ones are out");
+        assert_eq!((a.bytes(), c.bytes()), (64, 128));
+        assert!(arena.take(1).is_none());
+        arena.words_mut(&mut a).fill(1);
+        arena.words_mut(&mut b).fill(2);
+        arena.words_mut(&mut c).fill(3);
+        assert!(arena.words(&a).iter().all(|w| *w == 1));
+        assert!(arena.words(&b).iter().all(|w| *w == 2));
+        for slot in [a, b, c] {
+            arena.give(slot);
+        }
+        assert_eq!(arena.taken(), 0);
+        assert!(arena.take(128).is_some() && arena.take(129).is_none());
+    }
+}

@@ -1,0 +1,370 @@
+//! A worker's posts and polls.
+//!
+//! Writes and atomics take place when they are posted, so they pass reads that are outstanding, as
+//! the fabric may. Reads take place when they are polled: the post only asks the processor for the
+//! lines, so that the misses of many reads overlap instead of adding up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::machine::Shared;
+use crate::fabric::{
+    Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion, Counters,
+    Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source, Status,
+    Token, Wake, Write,
+};
+use crate::ids::{MachineId, WorkerId};
+use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
+
+/// Reads whose lines are on their way at one time. More than the processor has line-fill buffers
+/// for gains nothing, and lines that arrive too early are evicted before they are copied.
+const PREFETCH_AHEAD: usize = 32;
+/// Longest write that is copied at the post.
+const MAX_INLINE_BYTES: usize = 256;
+
+struct Import {
+    memory: Memory,
+    peer: usize,
+}
+
+struct PendingRead {
+    read: Read,
+    slot: Slot,
+}
+
+/// The shared-memory endpoint of one worker.
+pub struct ShmEndpoint {
+    shared: Arc<Shared>,
+    worker: WorkerId,
+    capabilities: Capabilities,
+    arena: Arena,
+    imports: Vec<Import>,
+    /// Reads not yet copied, oldest first; the first `PREFETCH_AHEAD` are prefetched.
+    reads: VecDeque<PendingRead>,
+    /// Completions of what took place at once.
+    done: VecDeque<Completion>,
+    /// Workers to be notified at the next flush.
+    notify: SmallVec<[(usize, WorkerId); 16]>,
+    /// Departures already told, and the shared count when last looked at.
+    departures_seen: u32,
+    told: Vec<bool>,
+    departed: VecDeque<(MachineId, Departure)>,
+    counters: Counters,
+}
+
+impl ShmEndpoint {
+    pub(super) fn new(shared: Arc<Shared>, worker: WorkerId, arena: &ArenaConfig, most: usize) -> Self {
+        let peers = shared.peers().len();
+        Self {
+            shared,
+            worker,
+            capabilities: Capabilities {
+                whole_lines: true,
+                ordered_placement: true,
+                reads_begin_at_poll: true,
+                atomics: AtomicScope::Global,
+                max_inline_bytes: MAX_INLINE_BYTES,
+                max_outstanding_reads: most,
+            },
+            arena: Arena::new(arena),
+            imports: Vec::with_capacity(64),
+            reads: VecDeque::with_capacity(most),
+            done: VecDeque::with_capacity(most),
+            notify: SmallVec::new(),
+            departures_seen: 0,
+            told: vec![false; peers],
+            departed: VecDeque::with_capacity(peers),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The import of a valid, allowed access; the error tells what is wrong with it.
+    #[inline]
+    fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
+        let import = self.imports.get(at.memory.index() as usize).ok_or(Fault::BadAccess)?;
+        if self.told[import.peer] {
+            return Err(Fault::Closed);
+        }
+        let fits = at.offset % WORD_BYTES as u64 == 0
+            && bytes % WORD_BYTES == 0
+            && (bytes as u64) <= import.memory.len() as u64
+            && at.offset <= (import.memory.len() - bytes) as u64;
+        let allowed = !write || import.memory.access() == Access::ReadWrite;
+        if fits && allowed { Ok(import) } else { Err(Fault::BadAccess) }
+    }
+
+    #[inline]
+    fn prefetch(imports: &[Import], read: &Read) {
+        let import = &imports[read.from.memory.index() as usize];
+        import.memory.prefetch(read.from.offset as usize, read.bytes as usize);
+    }
+
+    /// Copies the oldest read.
+    #[inline]
+    fn take_read(&mut self) -> Option<Completion> {
+        let PendingRead { read, mut slot } = self.reads.pop_front()?;
+        if let Some(ahead) = self.reads.get(PREFETCH_AHEAD - 1) {
+            Self::prefetch(&self.imports, &ahead.read);
+        }
+        let status = self.copy(&read, &mut slot);
+        Some(Completion { token: read.token, status, slot: Some(slot), value: 0 })
+    }
+
+    #[inline]
+    fn copy(&mut self, read: &Read, slot: &mut Slot) -> Status {
+        let memory = &self.imports[read.from.memory.index() as usize].memory;
+        let out = &mut self.arena.words_mut(slot)[..read.bytes as usize / WORD_BYTES];
+        let offset = read.from.offset as usize;
+        match read.kind {
+            ReadKind::Raw => {
+                memory.read_words(offset, out);
+                // What is read next, here or elsewhere, is not older than this.
+                fence(Ordering::Acquire);
+                Status::Ok
+            }
+            ReadKind::Objects { stride } => match memory.copy_objects(offset, stride as usize, out) {
+                Ok(retries) => {
+                    self.counters.read_retries += u64::from(retries);
+                    Status::Ok
+                }
+                Err(_) => {
+                    self.counters.reads_torn += 1;
+                    Status::Torn
+                }
+            },
+        }
+    }
+
+    /// Copies every outstanding read of one connection, for a fence.
+    fn settle(&mut self, peer: usize) {
+        for _ in 0..self.reads.len() {
+            let Some(next) = self.reads.pop_front() else { return };
+            if self.imports[next.read.from.memory.index() as usize].peer == peer {
+                let PendingRead { read, mut slot } = next;
+                let status = self.copy(&read, &mut slot);
+                self.done.push_back(Completion { token: read.token, status, slot: Some(slot), value: 0 });
+            } else {
+                self.reads.push_back(next);
+            }
+        }
+    }
+
+    #[cold]
+    fn notice_departures(&mut self, count: u32) {
+        self.departures_seen = count;
+        self.told.resize(self.shared.peers().len(), false);
+        for (index, peer) in self.shared.peers().iter().enumerate() {
+            let Some(how) = peer.departure() else { continue };
+            if std::mem::replace(&mut self.told[index], true) {
+                continue;
+            }
+            self.departed.push_back((peer.machine, how));
+            for _ in 0..self.reads.len() {
+                let Some(next) = self.reads.pop_front() else { break };
+                if self.imports[next.read.from.memory.index() as usize].peer == index {
+                    self.done.push_back(Completion {
+                        token: next.read.token,
+                        status: Status::Broken,
+                        slot: Some(next.slot),
+                        value: 0,
+                    });
+                } else {
+                    self.reads.push_back(next);
+                }
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.reads.len() + self.done.len() >= self.capabilities.max_outstanding_reads
+    }
+}
+
+enum Fault {
+    Closed,
+    BadAccess,
+}
+
+impl Fault {
+    fn reject(self, slot: Option<Slot>) -> Rejected {
+        match self {
+            Fault::Closed => Rejected::Closed(slot),
+            Fault::BadAccess => Rejected::BadAccess(slot),
+        }
+    }
+}
+
+impl Backend for ShmEndpoint {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    #[inline]
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError> {
+        let (memory, peer) = self.shared.import(capability)?;
+        self.told.resize(self.shared.peers().len(), false);
+        self.imports.push(Import { memory, peer });
+        Ok(RemoteMemory::from_index(self.imports.len() as u32 - 1))
+    }
+
+    #[inline]
+    fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
+        let bytes = read.bytes as usize;
+        let whole = match read.kind {
+            ReadKind::Raw => true,
+            ReadKind::Objects { stride } => {
+                stride > 0 && (u64::from(stride) | read.from.offset | bytes as u64) % LINE_BYTES as u64 == 0
+            }
+        };
+        let import = match self.checked(read.from, bytes, false) {
+            Ok(import) if whole && bytes <= slot.bytes() => import,
+            Ok(_) => return Err(Rejected::BadAccess(Some(slot))),
+            Err(fault) => return Err(fault.reject(Some(slot))),
+        };
+        if self.is_full() {
+            return Err(Rejected::Full(Some(slot)));
+        }
+        let peer = import.peer;
+        if self.reads.len() < PREFETCH_AHEAD {
+            import.memory.prefetch(read.from.offset as usize, bytes);
+        }
+        if read.fence {
+            self.settle(peer);
+        }
+        self.counters.reads += 1;
+        self.counters.read_bytes += bytes as u64;
+        self.reads.push_back(PendingRead { read, slot });
+        Ok(())
+    }
+
+    #[inline]
+    fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
+        let (bytes, slot) = match source {
+            Source::Inline(words) => (words.len() * WORD_BYTES, Err(words)),
+            Source::Slot { slot, bytes } => (bytes as usize, Ok(slot)),
+        };
+        let too_long = match &slot {
+            Err(_) => bytes > MAX_INLINE_BYTES,
+            Ok(slot) => bytes > slot.bytes(),
+        };
+        let peer = match self.checked(write.to, bytes, true) {
+            Ok(import) if !too_long => import.peer,
+            Ok(_) => return Err(Rejected::BadAccess(slot.ok())),
+            Err(fault) => return Err(fault.reject(slot.ok())),
+        };
+        if write.signal.is_some() && self.is_full() {
+            return Err(Rejected::Full(slot.ok()));
+        }
+        if write.fence {
+            self.settle(peer);
+        }
+        let memory = &self.imports[write.to.memory.index() as usize].memory;
+        let words = match &slot {
+            Err(words) => words,
+            Ok(slot) => &self.arena.words(slot)[..bytes / WORD_BYTES],
+        };
+        memory.write_words(write.to.offset as usize, words);
+        self.counters.writes += 1;
+        self.counters.write_bytes += bytes as u64;
+        if let Some(worker) = write.notify
+            && !self.notify.contains(&(peer, worker))
+        {
+            self.notify.push((peer, worker));
+        }
+        match (write.signal, slot) {
+            (Some(token), slot) => {
+                self.done.push_back(Completion { token, status: Status::Ok, slot: slot.ok(), value: 0 });
+            }
+            (None, Ok(slot)) => self.arena.give(slot),
+            (None, Err(_)) => {}
+        }
+        Ok(())
+    }
+
+    fn post_atomic(&mut self, at: Remote, op: Atomic, fence: bool, token: Token) -> Result<(), Rejected> {
+        let peer = self.checked(at, WORD_BYTES, true).map_err(|fault| fault.reject(None))?.peer;
+        if self.is_full() {
+            return Err(Rejected::Full(None));
+        }
+        if fence {
+            self.settle(peer);
+        }
+        let memory = &self.imports[at.memory.index() as usize].memory;
+        let offset = at.offset as usize;
+        let value = match op {
+            Atomic::CompareSwap { expected, new } => match memory.compare_exchange(offset, expected, new) {
+                Ok(old) | Err(old) => old,
+            },
+            Atomic::FetchAdd { delta } => memory.fetch_add(offset, delta),
+        };
+        self.counters.atomics += 1;
+        self.done.push_back(Completion { token, status: Status::Ok, slot: None, value });
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
+        let departures = self.shared.departures.load(Ordering::Acquire);
+        if departures != self.departures_seen {
+            self.notice_departures(departures);
+        }
+        let before = out.len();
+        let early = most.min(self.done.len());
+        out.extend(self.done.drain(..early));
+        for _ in early..most {
+            let Some(completion) = self.take_read() else { break };
+            out.push(completion);
+        }
+        out.len() - before
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if self.notify.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        for (peer, worker) in self.notify.drain(..) {
+            if self.shared.peers()[peer].ring(worker) {
+                self.counters.wakes += 1;
+            }
+        }
+    }
+
+    #[inline]
+    fn outstanding(&self) -> usize {
+        self.reads.len() + self.done.len()
+    }
+
+    fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
+        self.departed.pop_front()
+    }
+
+    fn close(&mut self, machine: MachineId) {
+        self.shared.depart(machine, Departure::Lost);
+    }
+
+    fn arm(&mut self) {
+        self.shared.doorbells.arm(self.worker);
+    }
+
+    fn disarm(&mut self) {
+        self.shared.doorbells.disarm(self.worker);
+    }
+
+    fn wait(&mut self, most: Duration) -> Wake {
+        self.shared.doorbells.wait(self.worker, most)
+    }
+}

@@ -1,0 +1,28 @@
+//! The shared-memory fabric: machines are processes of one host, or several in one process, through
+//! the same code.
+//!
+//! Every machine exports its memory as files (mode 0600, unguessable names) in a directory that the
+//! configuration names; peers map regions read-only and rings writable. A read is a prefetch when
+//! it is posted and a checked copy when it is polled, so that many of them overlap in the memory
+//! system as they would in a NIC. Every pair of machines holds a Unix socket whose end of file is
+//! the broken connection: a killed peer is seen at once.
+//!
+//! | file | what |
+//! |---|---|
+//! | `files` | names, the lock that says "this machine runs", leavings of a crash |
+//! | `machine` | what the workers of one machine share: exports, peers, doorbells |
+//! | `connect` | the handshake, and the thread that watches the sockets |
+//! | `endpoint` | a worker's posts and polls |
+//! | `park` | sleeping and waking through a shared futex |
+#![allow(unsafe_code)]
+
+mod connect;
+mod endpoint;
+mod files;
+mod machine;
+mod park;
+
+pub use connect::ConnectError;
+pub use endpoint::ShmEndpoint;
+pub use files::StartError;
+pub use machine::{Exporter, PeerOffer, ShmConfig, ShmMachine};

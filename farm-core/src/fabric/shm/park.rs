@@ -1,0 +1,141 @@
+//! Sleeping and waking: one parked flag per worker in a page that peers map, and a shared futex.
+//!
+//! The sleeper stores the flag, fences, looks once more for work, and waits. The waker has stored
+//! its data, fences, and loads the flag. With both fences sequentially consistent at least one of
+//! the two sees the other (Dekker), so no wake-up is lost.
+
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use crate::fabric::Wake;
+use crate::ids::WorkerId;
+use crate::mem::{LINE_BYTES, Memory};
+
+const AWAKE: u64 = 0;
+const PARKED: u64 = 1;
+
+/// The flags of one machine's workers: a line each.
+#[derive(Clone, Debug)]
+pub(super) struct Doorbells(Memory);
+
+impl Doorbells {
+    pub(super) const fn bytes(workers: usize) -> usize {
+        workers * LINE_BYTES
+    }
+
+    pub(super) fn new(memory: Memory) -> Self {
+        Self(memory)
+    }
+
+    fn at(worker: WorkerId) -> usize {
+        worker.index() * LINE_BYTES
+    }
+
+    pub(super) fn arm(&self, worker: WorkerId) {
+        self.0.store(Self::at(worker), PARKED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&self, worker: WorkerId) {
+        self.0.store(Self::at(worker), AWAKE, Ordering::SeqCst);
+    }
+
+    pub(super) fn wait(&self, worker: WorkerId, most: Duration) -> Wake {
+        let timeout = libc::timespec {
+            tv_sec: most.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(most.subsec_nanos()),
+        };
+        // SAFETY: the word stays mapped for the call, the timeout outlives it. Any outcome
+        // (changed already, interrupted, woken) is a reason to go and look, so none is an error.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.0.futex_word(Self::at(worker)),
+                libc::FUTEX_WAIT,
+                PARKED as u32,
+                &timeout,
+                std::ptr::null::<u32>(),
+                0,
+            );
+        }
+        let woken = self.0.load(Self::at(worker), Ordering::SeqCst) == AWAKE;
+        self.disarm(worker);
+        if woken { Wake::Notified } else { Wake::TimedOut }
+    }
+
+    /// Wakes the worker if it sleeps or is about to. The caller has fenced after its data.
+    pub(super) fn ring(&self, worker: WorkerId) -> bool {
+        let at = Self::at(worker);
+        if self.0.load(at, Ordering::SeqCst) != PARKED
+            || self.0.compare_exchange(at, PARKED, AWAKE).is_err()
+        {
+            return false;
+        }
+        // SAFETY: the word stays mapped for the call; waking nobody is harmless.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.futex_word(at), libc::FUTEX_WAKE, 1) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(number: u16) -> WorkerId {
+        WorkerId::new(number).unwrap()
+    }
+
+    /// A wake-up between the last look and the wait is not lost: the futex sees the flag changed.
+    #[test]
+    fn a_ring_before_the_wait_ends_it_at_once() {
+        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(2)));
+        let worker = worker(1);
+        bells.arm(worker);
+        assert!(bells.ring(worker));
+        assert_eq!(bells.wait(worker, Duration::from_secs(60)), Wake::Notified);
+        assert!(!bells.ring(worker), "an awake worker is not rung");
+    }
+
+    #[test]
+    fn a_quiet_wait_times_out() {
+        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
+        bells.arm(worker(0));
+        assert_eq!(bells.wait(worker(0), Duration::from_millis(1)), Wake::TimedOut);
+    }
+
+    /// Two threads hand a counter back and forth, each sleeping until rung: no hand-over is lost.
+    #[test]
+    fn no_wake_up_is_lost_in_a_long_exchange() {
+        const ROUNDS: u64 = 20_000;
+        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(2)));
+        let ball = Memory::anonymous(64);
+        std::thread::scope(|scope| {
+            for player in 0..2u64 {
+                let (bells, ball) = (&bells, &ball);
+                scope.spawn(move || {
+                    let (me, other) = (worker(player as u16), worker(1 - player as u16));
+                    loop {
+                        let mut turn = ball.load(0, Ordering::Acquire);
+                        while turn % 2 != player && turn < ROUNDS {
+                            bells.arm(me);
+                            turn = ball.load(0, Ordering::Acquire);
+                            if turn % 2 != player && turn < ROUNDS {
+                                let wake = bells.wait(me, Duration::from_secs(30));
+                                assert_eq!(wake, Wake::Notified, "a wake-up was lost at {turn}");
+                            } else {
+                                bells.disarm(me);
+                            }
+                            turn = ball.load(0, Ordering::Acquire);
+                        }
+                        if turn >= ROUNDS {
+                            return;
+                        }
+                        ball.store(0, turn + 1, Ordering::Release);
+                        fence(Ordering::SeqCst);
+                        bells.ring(other);
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,385 @@
+//! A machine of a cluster: its share of the memory, and a thread for each worker around
+//! [`Worker::turn`]. A process is one machine; a process may also run several, for tests, examples
+//! and embedding, through the same code.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::alloc::BlockConfig;
+use crate::config::{Config, HugePages};
+use crate::control::Control;
+use crate::fabric::shm::{ConnectError, Exporter, PeerOffer, ShmConfig, ShmMachine, StartError};
+use crate::fabric::{ArenaConfig, Endpoint};
+use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::mem::{Mapping, MappingError};
+use crate::membership::Membership;
+use crate::messaging::{LinkError, LinkPeer, Links, SegmentLayout};
+use crate::region::placement::Placement;
+use crate::region::store::Store;
+use crate::time::{Clock, Nanos};
+use crate::worker::{Idle, IdlePolicy, Inbox, Worker, WorkerLimits, WorkerParts};
+
+/// Longest sleep of a worker that nobody notifies: how late it sees that it is to stop.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// A worker that shares its core gives it up this often though it has work, so that the others'
+/// messages do not wait for the scheduler's whole slice.
+const LONGEST_HOLD: Duration = Duration::from_micros(200);
+/// Work items from threads outside that may wait for a worker.
+const INBOX_ITEMS: usize = 1024;
+
+/// Why a machine could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The configuration has no such machine.
+    #[error("the configuration has no machine {0}")]
+    NoSuchMachine(MachineId),
+    /// It could not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The machines did not meet.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Its memory could not be made.
+    #[error(transparent)]
+    Memory(#[from] MappingError),
+    /// A peer's memory could not be reached.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The operating system refused a thread.
+    #[error("cannot start the thread of a worker: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The machine stopped because of a failure.
+    #[error("{0}")]
+    Failed(String),
+    /// A worker panicked.
+    #[error("worker {0} panicked; its message is above")]
+    Panicked(WorkerRef),
+}
+
+/// What a machine does with each of its workers before the first turn: attach layers, register
+/// handlers.
+pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
+
+/// A running machine. Dropping it stops it.
+pub struct Machine {
+    id: MachineId,
+    fabric: ShmMachine,
+    exporter: Exporter,
+    control: Arc<Control>,
+    store: Arc<Store>,
+    inboxes: Vec<Arc<Inbox>>,
+    threads: Vec<(WorkerRef, JoinHandle<()>)>,
+}
+
+impl Machine {
+    /// Starts machine `id` of the configuration, waits at most `patience` for the others, and runs.
+    ///
+    /// # Errors
+    /// [`MachineError`]: the name is taken, memory is short, a machine is missing or does not fit.
+    pub fn start(config: &Config, id: MachineId, attach: Attach, patience: Duration) -> Result<Self, MachineError> {
+        let own = config.machines.iter().find(|machine| machine.id == id);
+        let own = own.ok_or(MachineError::NoSuchMachine(id))?;
+        let workers = usize::from(own.workers);
+        require_huge_pages(config)?;
+        let mut fabric = ShmMachine::start(ShmConfig {
+            cluster: config.cluster.name.clone(),
+            run_dir: crate::config::host::run_dir(config),
+            memory_dir: config.memory.dir.clone(),
+            huge_pages: config.memory.huge_pages != HugePages::Off,
+            machine: id,
+            workers,
+            digest: config.digest(),
+        })?;
+        let peers = Self::meet(config, id, workers, &mut fabric, patience)?;
+        let exporter = fabric.exporter();
+        let store = Arc::new(make_store(config, id, &exporter));
+        let control = Arc::new(Control::default());
+        let mut machine =
+            Self { id, fabric, exporter, control, store, inboxes: Vec::new(), threads: Vec::new() };
+        for index in 0..workers {
+            machine.start_worker(config, own.cores.get(index % own.cores.len().max(1)), index, &peers, &attach)?;
+        }
+        Ok(machine)
+    }
+
+    fn meet(
+        config: &Config,
+        id: MachineId,
+        workers: usize,
+        fabric: &mut ShmMachine,
+        patience: Duration,
+    ) -> Result<Vec<LinkPeer>, MachineError> {
+        let ring_bytes = config.rings.ring_bytes as usize;
+        let mut segments = Vec::with_capacity(config.machines.len());
+        for machine in &config.machines {
+            let layout = if machine.id == id {
+                SegmentLayout::within(ring_bytes, workers)
+            } else {
+                SegmentLayout::between(ring_bytes, workers, usize::from(machine.workers))
+            };
+            let (memory, capability) = fabric.export(layout.bytes(), true)?;
+            segments.push((machine.id, usize::from(machine.workers), memory, capability));
+        }
+        let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
+        let mut offer = |peer: MachineId| {
+            segments.iter().filter(|segment| segment.0 == peer).map(|segment| segment.3).collect()
+        };
+        let met = fabric.connect(&machines, &mut offer, patience)?;
+        let segment_of = |machine: MachineId, met: &[PeerOffer]| {
+            let peer = met.iter().find(|peer| peer.machine == machine);
+            peer.and_then(|peer| peer.offer.first().copied()).ok_or_else(|| {
+                let why = "it offered no segment for rings".into();
+                ConnectError::Refused { machine, why }
+            })
+        };
+        let mut peers = Vec::with_capacity(segments.len());
+        for (machine, workers, ours, _) in &segments {
+            let theirs = segment_of(*machine, &met)?;
+            if theirs.bytes != ours.len() as u64 && *machine == id {
+                return Err(MachineError::NoSuchMachine(id));
+            }
+            peers.push(LinkPeer { machine: *machine, workers: *workers, ours: ours.clone(), theirs });
+        }
+        Ok(peers)
+    }
+
+    fn start_worker(
+        &mut self,
+        config: &Config,
+        core: Option<&u32>,
+        index: usize,
+        peers: &[LinkPeer],
+        attach: &Attach,
+    ) -> Result<(), MachineError> {
+        let worker = WorkerId::new(index as u16).expect("the configuration bounds the number of workers");
+        let me = WorkerRef::new(self.id, worker);
+        let operations = config.worker.operations_in_flight as usize;
+        let arena = ArenaConfig::for_reads(operations + 64, 1 << 20);
+        let mut endpoint = Endpoint::Shm(Box::new(self.fabric.endpoint(worker, &arena, operations + 64)));
+        let ring_bytes = config.rings.ring_bytes as usize;
+        let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_bytes)?;
+        let exporter = self.exporter.clone();
+        let inbox = Arc::new(Inbox::new(INBOX_ITEMS, Box::new(move || exporter.wake(worker))));
+        self.inboxes.push(Arc::clone(&inbox));
+        let machines: Vec<MachineId> = peers.iter().map(|peer| peer.machine).collect();
+        let parts = WorkerParts {
+            me,
+            endpoint,
+            links,
+            store: Arc::clone(&self.store),
+            membership: Membership::fixed(&machines),
+            control: Arc::clone(&self.control),
+            inbox,
+            clock: Clock::Host,
+            seed: u64::from(me.to_bits()),
+            limits: WorkerLimits {
+                max_message_bytes: config.rings.max_message_bytes as usize,
+                operations,
+            },
+        };
+        let policy = idle_policy(config);
+        let core = core.copied().filter(|_| config.worker.pin);
+        let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
+        let thread = std::thread::Builder::new()
+            .name(me.to_string())
+            .spawn(move || {
+                if let Some(core) = core {
+                    pin(core);
+                }
+                let _stop_all = StopOnPanic(Arc::clone(&control));
+                let mut worker = Worker::new(parts);
+                attach(&mut worker);
+                run(&mut worker, policy, &control);
+            })
+            .map_err(MachineError::Thread)?;
+        self.threads.push((me, thread));
+        Ok(())
+    }
+
+    /// Its id.
+    pub fn id(&self) -> MachineId {
+        self.id
+    }
+
+    /// Its workers.
+    pub fn workers(&self) -> usize {
+        self.inboxes.len()
+    }
+
+    /// How it is told to stop.
+    pub fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Its memory.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Brings work to a worker; false if it has too much waiting.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn submit(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) -> bool {
+        self.inboxes[worker].submit(item)
+    }
+
+    /// Runs `start` on a worker and waits for what it sends: `start` begins operations whose
+    /// continuations send the answer when they are done.
+    ///
+    /// # Errors
+    /// [`MachineError::Failed`] when the machine stopped before the answer came.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        worker: usize,
+        start: impl FnOnce(&mut Worker, mpsc::Sender<T>) + Send + 'static,
+    ) -> Result<T, MachineError> {
+        let (answer, answered) = mpsc::channel();
+        self.submit(worker, move |worker| start(worker, answer));
+        loop {
+            match answered.recv_timeout(LONGEST_SLEEP) {
+                Ok(answer) => return Ok(answer),
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.control.is_stopping() => {}
+                Err(_) => {
+                    let why = self.control.failure();
+                    return Err(MachineError::Failed(why.unwrap_or_else(|| "the machine has stopped".into())));
+                }
+            }
+        }
+    }
+
+    /// Waits until the machine stops: because it was asked to, or because of a failure.
+    ///
+    /// # Errors
+    /// [`MachineError::Failed`] with the reason, [`MachineError::Panicked`].
+    pub fn join(mut self) -> Result<(), MachineError> {
+        self.join_threads()
+    }
+
+    /// Asks the machine to stop and waits for it.
+    ///
+    /// # Errors
+    /// As [`Machine::join`].
+    pub fn stop(mut self) -> Result<(), MachineError> {
+        self.control.stop();
+        self.wake();
+        self.join_threads()
+    }
+
+    fn wake(&self) {
+        for index in 0..self.inboxes.len() {
+            self.exporter.wake(WorkerId::new(index as u16).expect("a worker that runs"));
+        }
+    }
+
+    fn join_threads(&mut self) -> Result<(), MachineError> {
+        let mut panicked = None;
+        for (me, thread) in self.threads.drain(..) {
+            if thread.join().is_err() {
+                panicked = Some(me);
+            }
+        }
+        match (panicked, self.control.failure()) {
+            (Some(me), _) => Err(MachineError::Panicked(me)),
+            (None, Some(why)) => Err(MachineError::Failed(why)),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.control.stop();
+        self.wake();
+        // Failures were told when they happened; whoever wants the outcome calls stop or join.
+        let _ = self.join_threads();
+    }
+}
+
+/// A worker that panics takes its machine down with it.
+struct StopOnPanic(Arc<Control>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("a worker panicked".into());
+        }
+    }
+}
+
+/// The loop of a worker's thread.
+fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
+    let clock = worker.clock().clone();
+    let shares_core = matches!(policy, IdlePolicy::Park { .. });
+    let mut idle_since: Option<Nanos> = None;
+    let mut held_since = clock.now();
+    while !control.is_stopping() {
+        let now = clock.now();
+        if worker.turn(now) {
+            idle_since = None;
+            if shares_core && now.since(held_since) > LONGEST_HOLD {
+                std::thread::yield_now();
+                held_since = clock.now();
+            }
+            continue;
+        }
+        let idle_since = *idle_since.get_or_insert(now);
+        match policy.after(idle_since, now) {
+            Idle::Spin => std::hint::spin_loop(),
+            Idle::Yield => std::thread::yield_now(),
+            Idle::Park if worker.must_poll() => std::thread::yield_now(),
+            Idle::Park => worker.sleep(LONGEST_SLEEP),
+        }
+        held_since = now;
+    }
+}
+
+fn idle_policy(config: &Config) -> IdlePolicy {
+    let workers: usize = config.machines.iter().map(|machine| usize::from(machine.workers)).sum();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match config.worker.idle.resolve(workers, cores) {
+        crate::config::Idle::Spin => IdlePolicy::Spin,
+        crate::config::Idle::Park => IdlePolicy::Park {
+            spin: Duration::from_micros(config.worker.spin_us.into()),
+            yielding: Duration::from_micros(config.worker.yield_us.into()),
+        },
+    }
+}
+
+fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
+    let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
+    let blocks = BlockConfig {
+        block_bytes: config.memory.block_bytes as usize,
+        region_bytes: config.memory.region_bytes as usize,
+        per_machine_bytes: config.memory.per_machine_bytes,
+    };
+    let exporter = exporter.clone();
+    let export = Box::new(move |bytes| exporter.export(bytes, false).map_err(Into::into));
+    Store::new(blocks, id, Placement::new(&machines), u64::from(id.get()), export)
+}
+
+fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
+    let dir = &config.memory.dir;
+    if config.memory.huge_pages != HugePages::Require {
+        return Ok(());
+    }
+    let page_bytes = Mapping::page_bytes_of(dir)
+        .map_err(|source| MappingError::Os { what: "inspect", path: dir.clone(), source })?;
+    if page_bytes < 2 << 20 {
+        return Err(MappingError::NoHugePages { dir: dir.clone(), page_bytes }.into());
+    }
+    Ok(())
+}
+
+fn pin(core: u32) {
+    let mut cores = rustix::thread::CpuSet::new();
+    cores.set(core as usize);
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &cores) {
+        tracing::warn!(core, %error, "cannot pin a worker; it runs on any core");
+    }
+}

@@ -1,0 +1,306 @@
+//! Memory mappings, private or shared through a file, with their space reserved when they are made.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store panics before it could fault.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// Why a mapping could not be made; the file in question is named.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// The file system has no room for the mapping: nothing was left behind.
+    #[error(
+        "no space for {bytes} bytes of shared memory in {dir}: {available} bytes are free; \
+         lower memory.per_machine_bytes, free space there, or point memory.dir elsewhere"
+    )]
+    NoSpace {
+        /// Directory that holds the shared memory.
+        dir: PathBuf,
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes that were free when it failed.
+        available: u64,
+    },
+    /// The file is shorter than the length its owner announced.
+    #[error("shared memory {path} has {found} bytes where {expected} were announced")]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Bytes announced.
+        expected: u64,
+        /// Bytes there.
+        found: u64,
+    },
+    /// Huge pages were required and the directory does not give them.
+    #[error(
+        "memory.huge_pages is \"require\" but {dir} gives pages of {page_bytes} bytes; mount one \
+         with `mount -t tmpfs -o huge=always,mode=1777 farm-huge DIR` and set memory.dir to it"
+    )]
+    NoHugePages {
+        /// Directory that holds the shared memory.
+        dir: PathBuf,
+        /// Page size found there.
+        page_bytes: u64,
+    },
+    /// The operating system refused.
+    #[error("cannot {what} {path}: {source}")]
+    Os {
+        /// The operation.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// An owned mapping. The bytes are reached through [`super::Memory`] only.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+}
+
+// SAFETY: a Mapping is an address range that stays mapped until drop; all access goes through
+// atomic operations of `Memory`, which are sound from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out an address, a length and the access, nothing else.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory of this process alone, `len` bytes rounded up to whole pages.
+    ///
+    /// # Errors
+    /// The system's error if the memory is not to be had.
+    pub fn anonymous(len: usize) -> Result<Self, MappingError> {
+        let len = round_up(len.max(1), page_bytes());
+        // SAFETY: a fresh anonymous mapping touches no existing memory.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        Self::from_mmap(base, len, Access::ReadWrite, Path::new("anonymous memory"))
+    }
+
+    /// Makes the file `path` (mode 0600, must not exist) of at least `len` zeroed bytes, reserves
+    /// the space, and maps it for reading and writing. On failure nothing is left behind.
+    ///
+    /// # Errors
+    /// [`MappingError::NoSpace`] when the file system is full: reserving now is what keeps a full
+    /// `/dev/shm` from being a SIGBUS later.
+    pub fn create(path: &Path, len: usize, huge: bool) -> Result<Self, MappingError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(os("create", path))?;
+        let made = Self::reserve_and_map(&file, path, len, huge);
+        if made.is_err() {
+            // The error that matters is the first one; a leaving is cleaned at the next start.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    fn reserve_and_map(file: &File, path: &Path, len: usize, huge: bool) -> Result<Self, MappingError> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let (block, available) = space(dir).map_err(os("inspect", dir))?;
+        let len = round_up(len.max(1), (block as usize).max(page_bytes()));
+        let no_space = || MappingError::NoSpace { dir: dir.into(), bytes: len as u64, available };
+        if available < len as u64 {
+            return Err(no_space());
+        }
+        file.set_len(len as u64).map_err(os("size", path))?;
+        // SAFETY: a plain system call on a descriptor we own.
+        let refused = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as libc::off_t) };
+        match refused {
+            0 => {}
+            libc::ENOSPC | libc::ENOMEM => return Err(no_space()),
+            code => return Err(os("reserve", path)(std::io::Error::from_raw_os_error(code))),
+        }
+        let mapping = Self::map(file, path, len, Access::ReadWrite)?;
+        if huge {
+            // SAFETY: the range is our own fresh mapping; the advice changes no contents.
+            unsafe { libc::madvise(mapping.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        }
+        Ok(mapping)
+    }
+
+    /// Maps `len` bytes of an existing file that another process made.
+    ///
+    /// # Errors
+    /// [`MappingError::Short`] when the file is smaller than announced (an access past its end
+    /// would be a SIGBUS).
+    pub fn open(path: &Path, len: usize, access: Access) -> Result<Self, MappingError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(access == Access::ReadWrite)
+            .open(path)
+            .map_err(os("open", path))?;
+        let found = file.metadata().map_err(os("inspect", path))?.len();
+        if found < len as u64 || len == 0 {
+            return Err(MappingError::Short { path: path.into(), expected: len as u64, found });
+        }
+        Self::map(&file, path, found as usize, access)
+    }
+
+    fn map(file: &File, path: &Path, len: usize, access: Access) -> Result<Self, MappingError> {
+        let protection = match access {
+            Access::ReadOnly => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: a fresh shared mapping of a file we hold open; it touches no existing memory.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        Self::from_mmap(base, len, access, path)
+    }
+
+    fn from_mmap(
+        base: *mut libc::c_void,
+        len: usize,
+        access: Access,
+        path: &Path,
+    ) -> Result<Self, MappingError> {
+        if base == libc::MAP_FAILED {
+            return Err(os("map", path)(std::io::Error::last_os_error()));
+        }
+        let base = NonNull::new(base.cast()).expect("mmap never answers null without MAP_FIXED");
+        Ok(Self { base, len, access })
+    }
+
+    /// Bytes mapped (at least what was asked for).
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true: empty mappings are not made.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What this mapping allows.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The page size that files of `dir` are backed with: 2 MiB for hugetlbfs and for a tmpfs that
+    /// is mounted with `huge=always`, else the system's.
+    pub fn page_bytes_of(dir: &Path) -> std::io::Result<u64> {
+        let (block, _) = space(dir)?;
+        Ok(block.max(page_bytes() as u64))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by us with this length and every `Memory` over it is gone.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn os<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> MappingError + 'a {
+    move |source| MappingError::Os { what, path: path.into(), source }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+fn round_up(len: usize, grain: usize) -> usize {
+    len.div_ceil(grain) * grain
+}
+
+/// Block size of the file system at `dir` and the bytes free there for us.
+fn space(dir: &Path) -> std::io::Result<(u64, u64)> {
+    let name = CString::new(dir.as_os_str().as_bytes())?;
+    // SAFETY: statvfs is plain data for which all zeroes is a valid value.
+    let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the name is a valid C string and `stats` outlives the call.
+    if unsafe { libc::statvfs(name.as_ptr(), &mut stats) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok((stats.f_bsize, stats.f_bavail * stats.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Memory;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_file_made_by_one_side_is_read_by_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let ours = Memory::of(Mapping::create(&path, 4096, false).unwrap());
+        let theirs = Memory::of(Mapping::open(&path, 4096, Access::ReadOnly).unwrap());
+        ours.store(64, 7, Ordering::Release);
+        assert_eq!(theirs.load(64, Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn no_space_is_an_error_that_names_the_directory_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let refused = Mapping::create(&path, 1 << 52, false).unwrap_err();
+        assert!(matches!(refused, MappingError::NoSpace { .. }), "{refused}");
+        assert!(refused.to_string().contains(dir.path().to_str().unwrap()));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_short_file_is_refused_rather_than_faulting_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        std::fs::write(&path, [0u8; 64]).unwrap();
+        let refused = Mapping::open(&path, 4096, Access::ReadOnly).unwrap_err();
+        assert!(matches!(refused, MappingError::Short { found: 64, .. }));
+    }
+
+    #[test]
+    fn others_may_not_read_a_segment() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let _mapping = Mapping::create(&path, 1, false).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    #[should_panic(expected = "read-only")]
+    fn a_store_to_a_read_only_mapping_panics_instead_of_faulting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let _ours = Mapping::create(&path, 4096, false).unwrap();
+        let theirs = Memory::of(Mapping::open(&path, 4096, Access::ReadOnly).unwrap());
+        theirs.store(0, 1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,30 @@
+//! Memory that other threads, other processes or a NIC read and write at the same time.
+//!
+//! [`Memory`] is the only way in: a bounds-checked window over a [`Mapping`], accessed by aligned
+//! 64-bit words, whole lines and the checked copy that makes a one-sided read of an object
+//! consistent ([`Memory::copy_objects`]). Nobody forms a reference to the bytes themselves, so no
+//! Rust aliasing rule is broken by a writer elsewhere.
+//!
+//! Invariants kept here and relied on everywhere else:
+//! - a `Memory` never outlives its mapping (it holds a reference count);
+//! - every access is inside the window and aligned, or panics (a programmer's error: offsets that
+//!   come from another machine are validated before they reach this module);
+//! - a read-only mapping is never stored to.
+//!
+//! Guarded by the tests beside the code and by the fabric conformance suite.
+#![allow(unsafe_code)]
+
+mod copy;
+mod mapping;
+mod words;
+
+pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_raw};
+pub use mapping::{Access, Mapping, MappingError};
+pub use words::Memory;
+
+/// Bytes in a cache line: the unit that a one-sided read sees whole (`FaRM'14 §3.5`).
+pub const LINE_BYTES: usize = 64;
+/// Bytes in a word: the unit that is always whole.
+pub const WORD_BYTES: usize = 8;
+/// Words in a cache line.
+pub const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;

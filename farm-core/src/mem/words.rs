@@ -1,0 +1,231 @@
+//! [`Memory`]: a window of words.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Access, LINE_BYTES, Mapping, WORD_BYTES};
+
+/// A window over mapped memory that others may write at any time: aligned 64-bit words, each whole.
+///
+/// Offsets are in bytes from the start of the window. Every method panics on an offset outside the
+/// window or not aligned to a word: whoever takes an offset from another machine validates it
+/// before it gets here. Cloning is cheap and keeps the mapping alive.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: `base` points into the mapping that `mapping` keeps alive, and every access is atomic.
+unsafe impl Send for Memory {}
+// SAFETY: as above; there is no interior state but the mapped words.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// The whole of a mapping.
+    pub fn of(mapping: Mapping) -> Self {
+        let mapping = Arc::new(mapping);
+        Self { base: mapping.base(), len: mapping.len(), mapping }
+    }
+
+    /// Zeroed memory of this process alone.
+    ///
+    /// # Panics
+    /// If the system has no memory left.
+    pub fn anonymous(len: usize) -> Self {
+        Self::of(Mapping::anonymous(len).expect("anonymous memory"))
+    }
+
+    /// The part `offset .. offset + len` of this window.
+    pub fn window(&self, offset: usize, len: usize) -> Self {
+        self.check(offset, len);
+        // SAFETY: inside this window by the check, so inside the mapping.
+        let base = unsafe { self.base.add(offset) };
+        Self { base, len, mapping: Arc::clone(&self.mapping) }
+    }
+
+    /// Bytes in the window.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a window of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What the mapping allows.
+    pub fn access(&self) -> Access {
+        self.mapping.access()
+    }
+
+    #[inline]
+    pub(super) fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset % WORD_BYTES == 0 && len <= self.len && offset <= self.len - len,
+            "access of {len} bytes at {offset} in a window of {}",
+            self.len
+        );
+    }
+
+    #[inline]
+    fn check_writable(&self) {
+        assert!(self.mapping.access() == Access::ReadWrite, "store to a read-only mapping");
+    }
+
+    /// The address of `offset`; the caller has checked the range.
+    #[inline]
+    pub(super) fn at(&self, offset: usize) -> *const u8 {
+        // SAFETY: callers pass offsets they have checked against the window.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, WORD_BYTES);
+        // SAFETY: checked to be inside the window and aligned; the mapping outlives `self`; atomics
+        // may be shared with any number of writers.
+        unsafe { &*self.at(offset).cast::<AtomicU64>() }
+    }
+
+    /// Loads the word at `offset`.
+    #[inline]
+    pub fn load(&self, offset: usize, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+
+    /// Stores the word at `offset`.
+    #[inline]
+    pub fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.check_writable();
+        self.word(offset).store(value, order);
+    }
+
+    /// Compares and swaps the word at `offset` (sequentially consistent); the old value either way.
+    #[inline]
+    pub fn compare_exchange(&self, offset: usize, expected: u64, new: u64) -> Result<u64, u64> {
+        self.check_writable();
+        self.word(offset).compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
+    }
+
+    /// Adds to the word at `offset` (wrapping, sequentially consistent) and gives the old value.
+    #[inline]
+    pub fn fetch_add(&self, offset: usize, delta: u64) -> u64 {
+        self.check_writable();
+        self.word(offset).fetch_add(delta, Ordering::SeqCst)
+    }
+
+    /// Copies words out, each whole, in no promised order.
+    #[inline]
+    pub fn read_words(&self, offset: usize, out: &mut [u64]) {
+        self.check(offset, out.len() * WORD_BYTES);
+        for (i, word) in out.iter_mut().enumerate() {
+            *word = self.word_unchecked(offset + i * WORD_BYTES).load(Ordering::Relaxed);
+        }
+    }
+
+    /// Stores words in increasing address order, the last with release: what a one-sided write does
+    /// (an RC queue pair places data in increasing order, `FaRM'14 §2`).
+    #[inline]
+    pub fn write_words(&self, offset: usize, words: &[u64]) {
+        self.check(offset, words.len() * WORD_BYTES);
+        self.check_writable();
+        let Some((last, head)) = words.split_last() else { return };
+        for (i, word) in head.iter().enumerate() {
+            self.word_unchecked(offset + i * WORD_BYTES).store(*word, Ordering::Relaxed);
+        }
+        self.word_unchecked(offset + head.len() * WORD_BYTES).store(*last, Ordering::Release);
+    }
+
+    /// Zeroes `len` bytes (a multiple of a word).
+    #[inline]
+    pub fn zero(&self, offset: usize, len: usize) {
+        assert!(len % WORD_BYTES == 0, "zeroing {len} bytes, which is not whole words");
+        self.check(offset, len);
+        self.check_writable();
+        for at in (offset..offset + len).step_by(WORD_BYTES) {
+            self.word_unchecked(at).store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn word_unchecked(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: callers have checked the whole range this word is in.
+        unsafe { &*self.at(offset).cast::<AtomicU64>() }
+    }
+
+    /// The address of the low half of a word, for the system's futex calls (little-endian hosts).
+    ///
+    /// # Panics
+    /// On an offset outside the window.
+    pub(crate) fn futex_word(&self, offset: usize) -> *const u32 {
+        self.check(offset, WORD_BYTES);
+        self.at(offset).cast()
+    }
+
+    /// Asks the processor to bring the lines of a range close. Never faults, changes nothing.
+    #[inline]
+    pub fn prefetch(&self, offset: usize, len: usize) {
+        self.check(offset, len);
+        for at in (offset..offset + len).step_by(LINE_BYTES) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch of an address inside the mapping; it has no effect on contents.
+            unsafe {
+                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                    self.at(at).cast(),
+                );
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = at;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back_as_written() {
+        let memory = Memory::anonymous(4096);
+        memory.write_words(128, &[1, 2, 3]);
+        let mut out = [0; 4];
+        memory.read_words(120, &mut out);
+        assert_eq!(out, [0, 1, 2, 3]);
+        memory.zero(128, 16);
+        assert_eq!(memory.load(136, Ordering::Relaxed), 0);
+        assert_eq!(memory.load(144, Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn compare_exchange_tells_the_old_value() {
+        let memory = Memory::anonymous(64);
+        assert_eq!(memory.compare_exchange(0, 0, 5), Ok(0));
+        assert_eq!(memory.compare_exchange(0, 0, 6), Err(5));
+        assert_eq!(memory.fetch_add(0, 2), 5);
+        assert_eq!(memory.load(0, Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "access of 8 bytes")]
+    fn an_access_past_the_window_panics() {
+        let memory = Memory::anonymous(4096).window(64, 64);
+        memory.load(64, Ordering::Relaxed);
+    }
+
+    #[test]
+    #[should_panic(expected = "access of")]
+    fn an_offset_that_would_wrap_panics() {
+        let memory = Memory::anonymous(4096);
+        memory.read_words(usize::MAX - 7, &mut [0; 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "access of")]
+    fn an_unaligned_access_panics() {
+        Memory::anonymous(4096).load(4, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,334 @@
+//! The messages of one worker: sending, matching replies to calls, and taking records off the rings.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+
+use super::{CallError, Links, MessageId, ReplyCont, Request};
+use crate::fabric::Endpoint;
+use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::ring::{Header, Kind, RingError, SendError};
+
+/// Records taken from one ring before the next ring has its turn.
+const BURST: usize = 64;
+
+/// Bits of a token: who calls, and which of its calls it is.
+const CALL_BITS: u32 = 32;
+
+struct PendingCall {
+    to: WorkerRef,
+    reserved: usize,
+    generation: u16,
+    cont: ReplyCont,
+}
+
+struct DeferredReply {
+    to: WorkerRef,
+    header: Header,
+    body: Vec<u8>,
+}
+
+/// What [`Messaging::take`] found at the head of a ring.
+pub(crate) enum Taken {
+    /// Nothing, or a record that cannot be handed over yet.
+    Nothing,
+    /// A record for another worker of this machine was handed over.
+    HandedOver,
+    /// A request or one-way message; its body is in the buffer.
+    Message(MessageId, Request),
+    /// The end of a call; its body is in the buffer.
+    Reply(ReplyCont),
+    /// A reply to a call that has ended already: its machine was lost.
+    Stale,
+}
+
+/// A ring that holds what no correct sender writes.
+#[derive(Debug)]
+pub(crate) struct Garbage {
+    pub(crate) machine: MachineId,
+    pub(crate) why: String,
+}
+
+/// The messages of one worker.
+pub(crate) struct Messaging {
+    me: WorkerRef,
+    links: Links,
+    calls: Slab<PendingCall>,
+    generation: u16,
+    deferred: VecDeque<DeferredReply>,
+    max_body: usize,
+    pub(crate) counters: MessageCounters,
+}
+
+/// Ring messages counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageCounters {
+    /// Calls sent.
+    pub calls: u64,
+    /// One-way messages sent.
+    pub one_way: u64,
+    /// Replies sent.
+    pub replies: u64,
+    /// Records received for this worker.
+    pub received: u64,
+    /// Records handed over to another worker of the machine.
+    pub handed_over: u64,
+    /// Replies that had to wait for the report of a ring's head.
+    pub deferred: u64,
+    /// Calls not sent because rings or reservations were full.
+    pub busy: u64,
+}
+
+impl Messaging {
+    pub(crate) fn new(me: WorkerRef, links: Links, max_message: usize, calls: usize) -> Self {
+        Self {
+            me,
+            links,
+            calls: Slab::with_capacity(calls),
+            generation: 0,
+            deferred: VecDeque::with_capacity(64),
+            max_body: max_message,
+            counters: MessageCounters::default(),
+        }
+    }
+
+    fn machine_index(&self, to: WorkerRef) -> Result<usize, CallError> {
+        let index = self.links.machines.binary_search_by_key(&to.machine, |entry| entry.0);
+        match index {
+            Ok(index) if to.worker.index() < self.links.machines[index].1 => Ok(index),
+            _ => Err(CallError::NoWorker(to)),
+        }
+    }
+
+    fn send(
+        &mut self,
+        endpoint: &mut Endpoint,
+        index: usize,
+        to: WorkerRef,
+        header: Header,
+        body: &[&[u8]],
+    ) -> Result<(), CallError> {
+        let ring = match &mut self.links.out[index] {
+            Some(ring) => ring,
+            None => &mut self.links.within[to.worker.index()],
+        };
+        match ring.try_send(endpoint, header, body) {
+            Ok(()) => Ok(()),
+            Err(SendError::Full) => Err(CallError::Busy),
+            Err(SendError::TooLarge { body_bytes, max_body_bytes }) => {
+                Err(CallError::TooLarge { bytes: body_bytes, most: max_body_bytes as usize })
+            }
+            Err(SendError::Closed) => Err(CallError::PeerLost(to.machine)),
+            Err(error @ (SendError::Refused { .. } | SendError::BadHead(_))) => {
+                tracing::error!(%to, %error, "the ring of a machine is of no use");
+                endpoint.close(to.machine);
+                Err(CallError::PeerLost(to.machine))
+            }
+        }
+    }
+
+    /// Sends a one-way message.
+    pub(crate) fn send_one_way(
+        &mut self,
+        endpoint: &mut Endpoint,
+        to: WorkerRef,
+        id: MessageId,
+        body: &[&[u8]],
+    ) -> Result<(), CallError> {
+        let index = self.machine_index(to)?;
+        let header = self.header(Kind::OneWay, to.worker, id, self.token(0, 0));
+        self.send(endpoint, index, to, header, body)?;
+        self.counters.one_way += 1;
+        Ok(())
+    }
+
+    /// Sends a request, with room for a reply of `most_reply` bytes reserved.
+    pub(crate) fn call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        to: WorkerRef,
+        id: MessageId,
+        body: &[&[u8]],
+        most_reply: usize,
+        cont: ReplyCont,
+    ) -> Result<(), CallError> {
+        let index = self.machine_index(to)?;
+        let most = self.max_body.min(self.links.credits[index][to.worker.index()].max_body_bytes() as usize);
+        if most_reply > most {
+            return Err(CallError::TooLarge { bytes: most_reply, most });
+        }
+        if !self.links.credits[index][to.worker.index()].try_take(most_reply) {
+            self.counters.busy += 1;
+            return Err(CallError::Busy);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let call = self.calls.insert(PendingCall { to, reserved: most_reply, generation, cont });
+        let header = self.header(Kind::Request, to.worker, id, self.token(call, generation));
+        let sent = self.send(endpoint, index, to, header, body);
+        match sent {
+            Ok(()) => self.counters.calls += 1,
+            Err(_) => {
+                self.calls.remove(call);
+                self.links.credits[index][to.worker.index()].give(most_reply);
+                self.counters.busy += u64::from(sent == Err(CallError::Busy));
+            }
+        }
+        sent
+    }
+
+    /// Answers a request. The room was reserved; where the report that freed it has not come yet,
+    /// the reply waits for it.
+    pub(crate) fn reply(&mut self, endpoint: &mut Endpoint, request: Request, body: &[&[u8]]) {
+        let Some(token) = request.token else { return };
+        let to = request.from;
+        let header = self.header(Kind::Reply, to.worker, MessageId(0), token);
+        let Ok(index) = self.machine_index(to) else { return };
+        match self.send(endpoint, index, to, header, body) {
+            Ok(()) => self.counters.replies += 1,
+            Err(CallError::Busy) => {
+                self.counters.deferred += 1;
+                self.deferred.push_back(DeferredReply { to, header, body: body.concat() });
+            }
+            // Nobody is left to hear it.
+            Err(CallError::PeerLost(_)) => {}
+            Err(error) => panic!("a reply that no ring carries: {error}"),
+        }
+    }
+
+    /// Sends replies that waited.
+    pub(crate) fn send_deferred(&mut self, endpoint: &mut Endpoint) -> bool {
+        let mut sent = false;
+        for _ in 0..self.deferred.len() {
+            let Some(reply) = self.deferred.pop_front() else { break };
+            let Ok(index) = self.machine_index(reply.to) else { continue };
+            match self.send(endpoint, index, reply.to, reply.header, &[&reply.body]) {
+                Err(CallError::Busy) => self.deferred.push_back(reply),
+                _ => {
+                    self.counters.replies += 1;
+                    sent = true;
+                }
+            }
+        }
+        sent
+    }
+
+    /// Rings that this worker polls.
+    pub(crate) fn rings(&self) -> usize {
+        self.links.incoming.len()
+    }
+
+    /// Records that one ring may give before the next has its turn.
+    pub(crate) fn burst(&self) -> usize {
+        BURST
+    }
+
+    /// Takes the next record of a ring, its body into `body`.
+    pub(crate) fn take(
+        &mut self,
+        ring: usize,
+        endpoint: &mut Endpoint,
+        body: &mut Vec<u8>,
+    ) -> Result<Taken, Garbage> {
+        let incoming = &mut self.links.incoming[ring];
+        let (machine, sender) = (incoming.machine, incoming.sender);
+        let garbage = |why: String| Garbage { machine, why };
+        let record = match incoming.ring.peek(endpoint) {
+            Ok(None) => return Ok(Taken::Nothing),
+            Ok(Some(record)) => record,
+            Err(error) => return Err(garbage(ring_error(machine, sender, &error))),
+        };
+        let header = Header {
+            kind: record.kind,
+            to_worker: record.to_worker,
+            message_id: record.message_id,
+            token: record.token,
+        };
+        if header.to_worker != self.me.worker {
+            let Some(next) = self.links.within.get_mut(header.to_worker.index()) else {
+                return Err(garbage(format!("it sent a message to {}, which does not exist", header.to_worker)));
+            };
+            return match next.try_send(endpoint, header, &[record.body]) {
+                Ok(()) => {
+                    incoming.ring.consume(endpoint);
+                    self.counters.handed_over += 1;
+                    Ok(Taken::HandedOver)
+                }
+                // It stays in its ring until the other worker has made room.
+                Err(_) => Ok(Taken::Nothing),
+            };
+        }
+        body.clear();
+        body.extend_from_slice(record.body);
+        incoming.ring.consume(endpoint);
+        self.counters.received += 1;
+        self.accept(machine, header)
+    }
+
+    fn accept(&mut self, machine: MachineId, header: Header) -> Result<Taken, Garbage> {
+        let garbage = |why: &str| Garbage { machine, why: why.into() };
+        match header.kind {
+            Kind::OneWay | Kind::Request => {
+                let from = WorkerRef::from_bits(origin(header.token)).ok_or_else(|| garbage("a message names no sender"))?;
+                if machine != self.me.machine && from.machine != machine {
+                    return Err(garbage("a message names another machine as its sender"));
+                }
+                let token = (header.kind == Kind::Request).then_some(header.token);
+                Ok(Taken::Message(MessageId(header.message_id), Request { from, token }))
+            }
+            Kind::Reply => {
+                let call = (header.token & u64::from(u32::MAX >> 8)) as usize;
+                let generation = (header.token >> 24) as u8;
+                match self.calls.get(call) {
+                    Some(pending) if pending.generation as u8 == generation => {
+                        let PendingCall { to, reserved, cont, .. } = self.calls.remove(call);
+                        let index = self.machine_index(to).expect("a call went to a worker that exists");
+                        self.links.credits[index][to.worker.index()].give(reserved);
+                        Ok(Taken::Reply(cont))
+                    }
+                    _ => Ok(Taken::Stale),
+                }
+            }
+        }
+    }
+
+    /// Calls that will have no reply, because their machine is lost.
+    pub(crate) fn calls_to(&mut self, machine: MachineId, lost: &mut Vec<ReplyCont>) {
+        self.calls.retain(|_, call| {
+            let keep = call.to.machine != machine;
+            if !keep {
+                lost.push(call.cont);
+            }
+            keep
+        });
+        self.deferred.retain(|reply| reply.to.machine != machine);
+        self.links.incoming.retain(|incoming| incoming.machine != machine);
+    }
+
+    /// Whether something waits for a peer's report.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Calls without a reply so far.
+    pub(crate) fn calls_in_flight(&self) -> usize {
+        self.calls.len()
+    }
+
+    fn header(&self, kind: Kind, to_worker: WorkerId, id: MessageId, token: u64) -> Header {
+        Header { kind, to_worker, message_id: id.0, token }
+    }
+
+    fn token(&self, call: usize, generation: u16) -> u64 {
+        debug_assert!(call < 1 << 24, "{call} calls");
+        u64::from(self.me.to_bits()) << CALL_BITS | u64::from(generation as u8) << 24 | call as u64
+    }
+}
+
+fn origin(token: u64) -> u32 {
+    (token >> CALL_BITS) as u32
+}
+
+fn ring_error(machine: MachineId, sender: WorkerId, error: &RingError) -> String {
+    format!("the ring of {machine}.{sender} holds garbage: {error}")
+}

@@ -1,0 +1,204 @@
+//! Locking and writing objects in this machine's own memory.
+//!
+//! A writer takes the header exclusively, fences, marks every further line as being written, fences,
+//! writes the data, fences, writes the line versions, and last the header. A reader that sees a new
+//! byte in a line therefore sees the mark or the new version in that line's first word, or the lock
+//! in the header (`FaRM'14 §3.5`).
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::header::{BEING_WRITTEN, Incarnation, LockMode, Version, VersionWord};
+use super::{FIRST_LINE_PAYLOAD, HEADER_BYTES, LINE_PAYLOAD};
+use crate::mem::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
+
+const WRITING: u64 = BEING_WRITTEN as u64;
+const VERSION_BITS: u64 = 0xFFFF;
+
+/// The version word as it is now.
+#[inline]
+pub fn load_version(memory: &Memory, at: usize) -> VersionWord {
+    VersionWord(memory.load(at, Ordering::Acquire))
+}
+
+/// The incarnation word as it is now.
+#[inline]
+pub fn load_incarnation(memory: &Memory, at: usize) -> Incarnation {
+    Incarnation(memory.load(at + WORD_BYTES, Ordering::Acquire))
+}
+
+/// Locks an unlocked object that still has `version`. False if it is locked or has moved on.
+#[inline]
+pub fn try_lock(memory: &Memory, at: usize, version: Version, mode: LockMode) -> bool {
+    let free = VersionWord::of(version, LockMode::Unlocked).0;
+    memory.compare_exchange(at, free, VersionWord::of(version, mode).0).is_ok()
+}
+
+/// Turns the readable lock, which the caller holds, into the exclusive one.
+#[inline]
+pub fn make_exclusive(memory: &Memory, at: usize, version: Version) {
+    memory.store(at, VersionWord::of(version, LockMode::Exclusive).0, Ordering::Relaxed);
+}
+
+/// Gives a lock back without having written.
+#[inline]
+pub fn unlock(memory: &Memory, at: usize, version: Version) {
+    memory.store(at, VersionWord::of(version, LockMode::Unlocked).0, Ordering::Release);
+}
+
+/// Installs a new version of an object that the caller holds exclusively, and unlocks it. Payload
+/// shorter than the object's capacity leaves the rest as it was.
+///
+/// # Panics
+/// If the object is not locked exclusively, or the payload does not fit.
+pub fn install(memory: &Memory, at: usize, bytes: usize, version: Version, incarnation: Incarnation, payload: &[u8]) {
+    let held = load_version(memory, at).mode();
+    assert_eq!(held, LockMode::Exclusive, "installing into an object at {at} that is not held exclusively");
+    write_locked(memory, at, bytes, version, incarnation, payload);
+}
+
+/// Writes the first version of an object that no reader can know of yet.
+pub fn install_new(memory: &Memory, at: usize, bytes: usize, version: Version, incarnation: Incarnation, payload: &[u8]) {
+    memory.store(at, VersionWord::of(version, LockMode::Exclusive).0, Ordering::Relaxed);
+    write_locked(memory, at, bytes, version, incarnation, payload);
+}
+
+fn write_locked(memory: &Memory, at: usize, bytes: usize, version: Version, incarnation: Incarnation, payload: &[u8]) {
+    assert!(payload.len() <= super::payload_capacity(bytes), "{} bytes into an object of {bytes}", payload.len());
+    let lines = bytes / LINE_BYTES;
+    fence(Ordering::Release);
+    for line in 1..lines {
+        let first = at + line * LINE_BYTES;
+        memory.store(first, memory.load(first, Ordering::Relaxed) | WRITING, Ordering::Relaxed);
+    }
+    fence(Ordering::Release);
+    memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
+    let (first, further) = payload.split_at(payload.len().min(FIRST_LINE_PAYLOAD));
+    write_first_line(memory, at + HEADER_BYTES, first);
+    for (line, part) in further.chunks(LINE_PAYLOAD).enumerate() {
+        write_further_line(memory, at + (line + 1) * LINE_BYTES, part);
+    }
+    fence(Ordering::Release);
+    for line in 1..lines {
+        let first = at + line * LINE_BYTES;
+        let word = memory.load(first, Ordering::Relaxed) & !VERSION_BITS | u64::from(version.line());
+        memory.store(first, word, Ordering::Relaxed);
+    }
+    memory.store(at, VersionWord::of(version, LockMode::Unlocked).0, Ordering::Release);
+}
+
+fn write_first_line(memory: &Memory, at: usize, part: &[u8]) {
+    let mut chunks = part.chunks_exact(WORD_BYTES);
+    let mut to = at;
+    for chunk in &mut chunks {
+        memory.store(to, word(chunk), Ordering::Relaxed);
+        to += WORD_BYTES;
+    }
+    write_rest(memory, to, chunks.remainder());
+}
+
+/// A line that begins with a version: its first word carries six bytes of payload.
+fn write_further_line(memory: &Memory, at: usize, part: &[u8]) {
+    let (head, rest) = part.split_at(part.len().min(WORD_BYTES - 2));
+    let old = memory.load(at, Ordering::Relaxed);
+    let keep = if head.len() == WORD_BYTES - 2 { 0 } else { u64::MAX << (16 + 8 * head.len()) };
+    let mut bytes = [0; WORD_BYTES];
+    bytes[2..2 + head.len()].copy_from_slice(head);
+    memory.store(at, old & keep | u64::from_le_bytes(bytes) | WRITING, Ordering::Relaxed);
+    if rest.len() == LINE_PAYLOAD - 6 {
+        for i in 1..LINE_WORDS {
+            memory.store(at + i * WORD_BYTES, word(&rest[(i - 1) * WORD_BYTES..][..WORD_BYTES]), Ordering::Relaxed);
+        }
+    } else {
+        write_first_line(memory, at + WORD_BYTES, rest);
+    }
+}
+
+/// Fewer bytes than a word, the rest of the word kept.
+fn write_rest(memory: &Memory, at: usize, rest: &[u8]) {
+    if rest.is_empty() {
+        return;
+    }
+    let mut bytes = memory.load(at, Ordering::Relaxed).to_le_bytes();
+    bytes[..rest.len()].copy_from_slice(rest);
+    memory.store(at, u64::from_le_bytes(bytes), Ordering::Relaxed);
+}
+
+#[inline]
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("whole words"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Image;
+    use proptest::prelude::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn only_one_lock_at_the_version_read() {
+        let memory = Memory::anonymous(4096);
+        assert!(!try_lock(&memory, 0, Version::new(1), LockMode::Readable), "another version");
+        assert!(try_lock(&memory, 0, Version::ZERO, LockMode::Readable));
+        assert!(!try_lock(&memory, 0, Version::ZERO, LockMode::Exclusive), "locked already");
+        make_exclusive(&memory, 0, Version::ZERO);
+        install(&memory, 0, 64, Version::ZERO.next(), Incarnation(1), b"hello");
+        assert_eq!(load_version(&memory, 0), VersionWord::of(Version::new(1), LockMode::Unlocked));
+    }
+
+    proptest! {
+        #[test]
+        fn any_payload_of_any_length_reads_back(
+            lines in 1usize..6,
+            first in proptest::collection::vec(any::<u8>(), 0..400),
+            second in proptest::collection::vec(any::<u8>(), 0..400),
+        ) {
+            let memory = Memory::anonymous(4096);
+            let bytes = lines * LINE_BYTES;
+            let capacity = crate::object::payload_capacity(bytes);
+            let mut expected = vec![0; capacity];
+            for (number, payload) in [first, second].iter().enumerate() {
+                let payload = &payload[..payload.len().min(capacity)];
+                install_new(&memory, 64, bytes, Version::new(number as u64 + 1), Incarnation(1), payload);
+                expected[..payload.len()].copy_from_slice(payload);
+                let mut words = vec![0; bytes / 8];
+                memory.copy_objects(64, bytes, &mut words).unwrap();
+                let image = Image::check(&words).unwrap();
+                let mut out = vec![0; capacity];
+                image.copy_payload(0, &mut out);
+                prop_assert_eq!(&out, &expected);
+            }
+        }
+    }
+
+    /// Every image that passes the checks is of one version, under a writer that never rests.
+    #[test]
+    fn accepted_images_are_of_one_write() {
+        let memory = Memory::anonymous(4096);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut version = Version::ZERO;
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(try_lock(&memory, 0, version, LockMode::Exclusive));
+                    version = version.next();
+                    install(&memory, 0, 256, version, Incarnation(1), &[version.get() as u8; 234]);
+                }
+            });
+            let (mut accepted, mut refused) = (0, 0);
+            while accepted < 20_000 || refused == 0 {
+                let mut words = [0; 32];
+                match memory.copy_objects(0, 256, &mut words).ok().and_then(|_| Image::check(&words).ok()) {
+                    None => refused += 1,
+                    Some(image) => {
+                        let mut payload = [0; 234];
+                        image.copy_payload(0, &mut payload);
+                        assert!(payload.iter().all(|b| *b == image.version().get() as u8), "{words:x?}");
+                        accepted += 1;
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

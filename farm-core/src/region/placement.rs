@@ -1,0 +1,308 @@
+//! Which machines a region belongs on: consistent hashing over k = 100 virtual rings
+//! (`FaRM'14 §3.3`, figure 7).
+//!
+//! Each machine has one point on each ring. A region id names a ring and a position; its replicas,
+//! the primary first, are the machines at the position or following it. Every machine computes the
+//! same from the set of machines alone. This *chooses*: where a region is at present, the
+//! configuration records.
+//!
+//! Many rings make the regions of a lost machine go to many others, and its share of positions
+//! close to an equal one. Guarded by golden values below: a change of the hash would strand every
+//! region there is.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::ids::{MachineId, RegionId};
+use crate::limits::{POSITION_BITS, VIRTUAL_RINGS};
+
+const POSITIONS: u32 = 1 << POSITION_BITS;
+
+/// The machines of a configuration, on their rings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Ring after ring, each in the order of positions, then machines.
+    points: Vec<(u32, MachineId)>,
+    /// Machines, and so points on each ring.
+    machines: usize,
+}
+
+/// The positions of one ring that make one machine the primary: a stretch that may pass the ring's
+/// end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    first: u32,
+    len: u32,
+}
+
+impl Segment {
+    /// Positions in it, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "no segment is empty")]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
+    /// The position at `index`, in the ring's direction.
+    ///
+    /// # Panics
+    /// If it has no such index.
+    pub fn position(self, index: u32) -> u32 {
+        assert!(index < self.len, "position {index} of {}", self.len);
+        (self.first + index) % POSITIONS
+    }
+
+    /// The index that is closest to a position of the ring: its own if it is inside.
+    pub fn closest_index(self, position: u32) -> u32 {
+        let index = position.wrapping_sub(self.first) % POSITIONS;
+        if index < self.len {
+            return index;
+        }
+        let (beyond_last, before_first) = (index - (self.len - 1), POSITIONS - index);
+        if beyond_last <= before_first {
+            self.len - 1
+        } else {
+            0
+        }
+    }
+}
+
+impl Placement {
+    /// The placement of regions on these machines; order and repetitions do not matter.
+    ///
+    /// # Panics
+    /// If there is no machine.
+    pub fn new(machines: &[MachineId]) -> Placement {
+        assert!(!machines.is_empty(), "a placement on no machines");
+        let mut machines = machines.to_vec();
+        machines.sort_unstable();
+        machines.dedup();
+        let mut points = Vec::with_capacity(machines.len() * VIRTUAL_RINGS as usize);
+        for ring in 0..VIRTUAL_RINGS {
+            let start = points.len();
+            points.extend(
+                machines
+                    .iter()
+                    .map(|machine| (point(ring, *machine), *machine)),
+            );
+            points[start..].sort_unstable();
+        }
+        Placement {
+            points,
+            machines: machines.len(),
+        }
+    }
+
+    /// Number of machines.
+    pub fn machines(&self) -> usize {
+        self.machines
+    }
+
+    /// The machine that the region's primary copy belongs on.
+    pub fn primary(&self, region: RegionId) -> MachineId {
+        self.ring(region.ring())[self.following(region)].1
+    }
+
+    /// The `count` machines that the region's replicas belong on, the primary first; fewer when
+    /// there are fewer machines.
+    pub fn replicas(
+        &self,
+        region: RegionId,
+        count: usize,
+    ) -> impl ExactSizeIterator<Item = MachineId> + '_ {
+        let (ring, first) = (self.ring(region.ring()), self.following(region));
+        (0..count.min(self.machines)).map(move |step| ring[(first + step) % ring.len()].1)
+    }
+
+    /// The positions of a ring that make `machine` the primary; `None` when there are none: it is
+    /// not one of the machines, or one with a smaller id has its point.
+    pub fn segment(&self, ring: u32, machine: MachineId) -> Option<Segment> {
+        let points = self.ring(ring);
+        let at = points.iter().position(|(_, owner)| *owner == machine)?;
+        let (position, _) = points[at];
+        if at > 0 && points[at - 1].0 == position {
+            return None;
+        }
+        // With one point on the ring this is the point itself: the whole ring is its segment.
+        let (before, _) = points[(at + points.len() - 1) % points.len()];
+        let len = match position.wrapping_sub(before) % POSITIONS {
+            0 => POSITIONS,
+            len => len,
+        };
+        Some(Segment {
+            first: (before + 1) % POSITIONS,
+            len,
+        })
+    }
+
+    /// Index on its ring of the first point at the region's position or after it.
+    fn following(&self, region: RegionId) -> usize {
+        let ring = self.ring(region.ring());
+        ring.partition_point(|(position, _)| *position < region.position()) % ring.len()
+    }
+
+    fn ring(&self, ring: u32) -> &[(u32, MachineId)] {
+        &self.points[ring as usize * self.machines..][..self.machines]
+    }
+}
+
+/// A machine's point on a ring.
+fn point(ring: u32, machine: MachineId) -> u32 {
+    let key = u64::from(ring) << 32 | u64::from(machine.get());
+    (xxh3_64(&key.to_le_bytes()) >> (64 - POSITION_BITS)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn machine(id: u16) -> MachineId {
+        MachineId::new(id).unwrap()
+    }
+
+    fn machines(count: u16) -> Vec<MachineId> {
+        (1..=count).map(machine).collect()
+    }
+
+    fn region(ring: u32, position: u32) -> RegionId {
+        RegionId::new(ring, position).unwrap()
+    }
+
+    /// Share of all positions that make each machine the primary.
+    fn shares(placement: &Placement, machines: &[MachineId]) -> Vec<f64> {
+        let positions = f64::from(VIRTUAL_RINGS) * f64::from(POSITIONS);
+        let len = |ring, machine| {
+            placement
+                .segment(ring, machine)
+                .map_or(0.0, |s| f64::from(s.len()))
+        };
+        machines
+            .iter()
+            .map(|machine| (0..VIRTUAL_RINGS).map(|r| len(r, *machine)).sum::<f64>() / positions)
+            .collect()
+    }
+
+    /// Values that must never change: regions are where these say.
+    #[test]
+    fn golden_points_and_replicas() {
+        let points: Vec<u32> = [(0, 1), (0, 2), (1, 1), (99, 1023)]
+            .map(|(ring, id)| point(ring, machine(id)))
+            .into();
+        assert_eq!(points, [6256818, 4263308, 11450128, 15181482]);
+        let placement = Placement::new(&machines(5));
+        let replicas = |ring, position| -> Vec<u16> {
+            placement
+                .replicas(region(ring, position), 5)
+                .map(MachineId::get)
+                .collect()
+        };
+        assert_eq!(replicas(0, 1), [2, 1, 3, 5, 4]);
+        assert_eq!(replicas(42, 12_345_678), [4, 3, 1, 5, 2]);
+        assert_eq!(replicas(99, RegionId::MAX_POSITION), [1, 5, 4, 2, 3]);
+    }
+
+    #[test]
+    fn shares_are_about_equal_and_sum_to_all() {
+        for count in [1, 2, 3, 5, 9, 20] {
+            let machines = machines(count);
+            let shares = shares(&Placement::new(&machines), &machines);
+            assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+            for share in &shares {
+                let relative = share * f64::from(count);
+                assert!((0.65..1.35).contains(&relative), "of {count}: {shares:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_regions_of_a_lost_machine_go_to_many() {
+        let all = machines(9);
+        let (before, after) = (Placement::new(&all), Placement::new(&all[1..]));
+        let mut heirs: BTreeMap<MachineId, u32> = BTreeMap::new();
+        for ring in 0..VIRTUAL_RINGS {
+            let lost = before.segment(ring, all[0]).unwrap();
+            *heirs
+                .entry(after.primary(region(ring, lost.position(0))))
+                .or_default() += 1;
+        }
+        assert_eq!(heirs.len(), 8, "{heirs:?}");
+        assert!(heirs.values().all(|rings| *rings <= 25), "{heirs:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "a placement on no machines")]
+    fn no_machines_is_a_programmer_error() {
+        let _ = Placement::new(&[]);
+    }
+
+    proptest! {
+        #[test]
+        fn replicas_are_the_machines_that_follow(
+            ids in prop::collection::btree_set(1u16..1024, 1..20),
+            ring in 0..VIRTUAL_RINGS,
+            position in 1..POSITIONS,
+            count in 0usize..6,
+        ) {
+            let machines: Vec<_> = ids.iter().copied().map(machine).collect();
+            let placement = Placement::new(&machines);
+            let region = region(ring, position);
+            // By definition: all machines, in the order in which they are met from the position on.
+            let mut met: Vec<_> = machines.iter().map(|m| {
+                ((point(ring, *m).wrapping_sub(position)) % POSITIONS, *m)
+            }).collect();
+            met.sort_unstable();
+            let expected: Vec<_> = met.iter().map(|(_, m)| *m).take(count).collect();
+            prop_assert_eq!(placement.replicas(region, count).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(placement.primary(region), met[0].1);
+
+            let mut shuffled = machines.clone();
+            shuffled.reverse();
+            shuffled.extend(&machines);
+            prop_assert_eq!(Placement::new(&shuffled), placement);
+        }
+
+        #[test]
+        fn only_regions_of_the_lost_machine_move(
+            ids in prop::collection::btree_set(1u16..1024, 2..20),
+            lost in any::<prop::sample::Index>(),
+            ring in 0..VIRTUAL_RINGS,
+            position in 1..POSITIONS,
+        ) {
+            let machines: Vec<_> = ids.iter().copied().map(machine).collect();
+            let lost = *lost.get(&machines);
+            let left: Vec<_> = machines.iter().copied().filter(|m| *m != lost).collect();
+            let (before, after) = (Placement::new(&machines), Placement::new(&left));
+            let region = region(ring, position);
+            let expected: Vec<_> =
+                before.replicas(region, machines.len()).filter(|m| *m != lost).collect();
+            prop_assert_eq!(after.replicas(region, left.len()).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn segments_are_the_positions_of_their_primary(
+            ids in prop::collection::btree_set(1u16..1024, 1..20),
+            ring in 1..VIRTUAL_RINGS,
+            position in 0..POSITIONS,
+        ) {
+            let machines: Vec<_> = ids.iter().copied().map(machine).collect();
+            let placement = Placement::new(&machines);
+            let mut holders = BTreeSet::new();
+            for machine in machines {
+                let Some(segment) = placement.segment(ring, machine) else { continue };
+                for index in [0, segment.len() / 2, segment.len() - 1] {
+                    let inside = segment.position(index);
+                    prop_assert_eq!(placement.primary(region(ring, inside)), machine);
+                    prop_assert_eq!(segment.closest_index(inside), index);
+                }
+                let closest = segment.position(segment.closest_index(position));
+                if closest == position {
+                    holders.insert(machine);
+                }
+            }
+            prop_assert_eq!(
+                holders.into_iter().collect::<Vec<_>>(),
+                vec![placement.primary(region(ring, position))]
+            );
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The memory that one machine contributes: its regions, and the block allocator over them, shared
+//! by its workers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::placement::Placement;
+use crate::alloc::{
+    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes, Place, Slab,
+    SizeClass, TableError, choose_region_id,
+};
+use crate::fabric::Capability;
+use crate::ids::{MachineId, RegionId, WorkerId};
+use crate::mem::Memory;
+
+/// Makes exported memory of so many bytes, which peers may read.
+pub type Export = Box<dyn FnMut(usize) -> Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
+type Regions = Arc<Mutex<BTreeMap<RegionId, (Memory, Capability)>>>;
+
+/// The regions of one machine.
+pub struct Store {
+    placement: Placement,
+    changes: Changes,
+    blocks: Mutex<BlockAllocator>,
+    regions: Regions,
+}
+
+impl Store {
+    /// An empty store of `local`; regions are made by `export` as they are needed.
+    pub fn new(config: BlockConfig, local: MachineId, placement: Placement, seed: u64, mut export: Export) -> Self {
+        let regions = Regions::default();
+        let known = Arc::clone(&regions);
+        let place = placement.clone();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let blocks = BlockAllocator::new(config, move |near: Option<RegionId>| {
+            let mut known = lock(&known);
+            let id = choose_region_id(&place, local, near, |id| known.contains_key(&id), &mut rng)
+                .ok_or_else(|| AllocError::NoRegion("no ring has a position for this machine".into()))?;
+            let (memory, capability) = export(config.region_bytes).map_err(AllocError::NoRegion)?;
+            known.insert(id, (memory.clone(), capability));
+            Ok((id, memory))
+        });
+        Self { placement, changes: blocks.changes(), blocks: Mutex::new(blocks), regions }
+    }
+
+    /// Where regions belong.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// A slab allocator for a worker.
+    pub fn slab(&self, worker: WorkerId) -> Slab {
+        Slab::new(worker, self.changes.clone())
+    }
+
+    /// A region of this machine.
+    pub fn region(&self, id: RegionId) -> Option<(Memory, Capability)> {
+        lock(&self.regions).get(&id).cloned()
+    }
+
+    /// Allocates adjacent objects; see [`BlockAllocator::allocate_array`].
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing was taken then.
+    pub fn allocate_array(
+        &self,
+        class: SizeClass,
+        count: u32,
+        owner: WorkerId,
+        near: Option<RegionId>,
+    ) -> Result<ArrayRun, AllocError> {
+        lock(&self.blocks).allocate_array(class, count, owner, near)
+    }
+
+    /// What the machine's blocks are used for.
+    ///
+    /// # Errors
+    /// [`TableError`] when a region's table is damaged.
+    pub fn usage(&self) -> Result<BlockUsage, TableError> {
+        lock(&self.blocks).usage()
+    }
+}
+
+/// The blocks of a shared store; a lock is held only while a block changes hands.
+impl BlockSource for &Store {
+    fn has_region(&self, region: RegionId) -> bool {
+        lock(&self.regions).contains_key(&region)
+    }
+
+    fn acquire(&mut self, class: SizeClass, owner: WorkerId, place: Place) -> Result<Option<Block>, AllocError> {
+        lock(&self.blocks).acquire(class, owner, place)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no allocation panics while it holds the lock")
+}

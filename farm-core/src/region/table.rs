@@ -1,0 +1,131 @@
+//! What one worker knows of regions: where each is, and how to reach it. Code above asks
+//! [`RegionTable::lookup`] and nothing else.
+//!
+//! A region that the worker has not met is found by hashing its id ([`super::placement`]), and its
+//! capability is fetched once from the machine that hashing names.
+
+use crate::fabric::RemoteMemory;
+use crate::ids::{MachineId, RegionId};
+use crate::mem::Memory;
+
+/// How to reach a region.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// This machine is its primary.
+    Local(Memory),
+    /// Its primary is another machine.
+    Remote {
+        /// The primary.
+        machine: MachineId,
+        /// Its memory, imported.
+        memory: RemoteMemory,
+        /// Its length in bytes.
+        bytes: u64,
+    },
+}
+
+/// Index of a known region; stays valid for as long as the table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionIndex(u32);
+
+/// Regions this worker has met, found by id through a small open-addressed index.
+#[derive(Debug)]
+pub struct RegionTable {
+    regions: Vec<(RegionId, Access)>,
+    /// Region index + 1, 0 for empty; a power of two, at most half full.
+    buckets: Vec<u32>,
+}
+
+impl Default for RegionTable {
+    fn default() -> Self {
+        Self { regions: Vec::new(), buckets: vec![0; 64] }
+    }
+}
+
+impl RegionTable {
+    #[inline]
+    fn start(&self, id: RegionId) -> usize {
+        let hash = u64::from(id.to_bits()).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// The region, if it has been met.
+    #[inline]
+    pub fn lookup(&self, id: RegionId) -> Option<&Access> {
+        self.find(id).map(|index| self.at(index))
+    }
+
+    /// Its index, if it has been met.
+    #[inline]
+    pub fn find(&self, id: RegionId) -> Option<RegionIndex> {
+        let mut at = self.start(id);
+        loop {
+            let index = self.buckets[at].checked_sub(1)?;
+            if self.regions[index as usize].0 == id {
+                return Some(RegionIndex(index));
+            }
+            at = (at + 1) & (self.buckets.len() - 1);
+        }
+    }
+
+    /// The region at an index.
+    #[inline]
+    pub fn at(&self, index: RegionIndex) -> &Access {
+        &self.regions[index.0 as usize].1
+    }
+
+    /// Records a region, in place of what was known of it.
+    pub fn record(&mut self, id: RegionId, access: Access) -> RegionIndex {
+        if let Some(index) = self.find(id) {
+            self.regions[index.0 as usize].1 = access;
+            return index;
+        }
+        self.regions.push((id, access));
+        if self.regions.len() * 2 > self.buckets.len() {
+            self.buckets = vec![0; self.buckets.len() * 2];
+            for index in 0..self.regions.len() {
+                self.insert(index);
+            }
+        } else {
+            self.insert(self.regions.len() - 1);
+        }
+        RegionIndex(self.regions.len() as u32 - 1)
+    }
+
+    fn insert(&mut self, index: usize) {
+        let mut at = self.start(self.regions[index].0);
+        while self.buckets[at] != 0 {
+            at = (at + 1) & (self.buckets.len() - 1);
+        }
+        self.buckets[at] = index as u32 + 1;
+    }
+
+    /// The regions, in the order in which they were met.
+    pub fn iter(&self) -> impl Iterator<Item = &(RegionId, Access)> {
+        self.regions.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recorded_region_is_found_and_no_other() {
+        let mut table = RegionTable::default();
+        let id = |n: u32| RegionId::new(n % 100, n * 7919).unwrap();
+        for n in 1..500 {
+            assert!(table.lookup(id(n)).is_none());
+            let machine = MachineId::new(n as u16).unwrap();
+            let memory = RemoteMemory::from_index(n);
+            table.record(id(n), Access::Remote { machine, memory, bytes: 64 });
+        }
+        for n in 1..500 {
+            let Some(Access::Remote { memory, .. }) = table.lookup(id(n)) else { panic!("{n} is lost") };
+            assert_eq!(memory.index(), n);
+        }
+        let before = table.find(id(3));
+        assert_eq!(Some(table.record(id(3), Access::Local(Memory::anonymous(64)))), before);
+        assert!(matches!(table.lookup(id(3)), Some(Access::Local(_))));
+    }
+}

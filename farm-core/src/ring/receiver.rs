@@ -1,0 +1,271 @@
+//! The receiving end of a ring: polls the word at the head, hands out records, gives space back.
+
+use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
+use super::{SetupError, Words};
+use crate::fabric::{Endpoint, Rejected, Remote, Source, Write};
+use crate::ids::WorkerId;
+use crate::mem::{Memory, WORD_BYTES};
+
+/// What the two sides agreed on when they connected, as the receiver sees it.
+#[derive(Clone, Debug)]
+pub struct ReceiverConfig<W = Memory> {
+    /// The ring's buffer: a zeroed window of exactly the ring's capacity, which the sender writes.
+    pub buffer: W,
+    /// The sender's copy of the head, in its memory.
+    pub head_copy: Remote,
+    /// The worker of the sending machine to be woken when space comes back: the ring's sender.
+    pub notify: Option<WorkerId>,
+}
+
+/// A record, as copied out of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Kind of the record.
+    pub kind: Kind,
+    /// The worker that it is for, not necessarily the one that polls.
+    pub to_worker: WorkerId,
+    /// The handler that it is for.
+    pub message_id: u16,
+    /// Matches replies with requests; its meaning belongs to the messaging layer.
+    pub token: u64,
+    /// The message.
+    pub body: &'a [u8],
+}
+
+/// A ring holds what no correct sender writes. The receiver gives no more records; close the
+/// connection and report this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ring offset {offset:#x}, record {sequence}: found {found:#018x}, expected {expected}")]
+pub struct RingError {
+    /// Offset in the buffer of the word in question.
+    pub offset: u32,
+    /// Number of the record that was expected, from 1.
+    pub sequence: u64,
+    /// What the word should have been.
+    pub expected: Expected,
+    /// The word.
+    pub found: u64,
+}
+
+/// The receiving end of a ring (FaRM'14 §3.1). Belongs to the worker that polls it.
+///
+/// Keeps: everything from the head up to what the sender has written is unread, everything else in
+/// the buffer is zero; a record is handed out only when it is whole; it stays in the ring until it
+/// is [consumed](RingReceiver::consume).
+#[derive(Debug)]
+pub struct RingReceiver<W = Memory> {
+    buffer: W,
+    capacity: Capacity,
+    /// Bytes consumed since the ring was made, fillers included.
+    head: u64,
+    /// The head as last reported to the sender.
+    reported: u64,
+    /// Number of the record at the head, from 1.
+    sequence: u64,
+    /// The record at the head, if it has been copied out and not been consumed.
+    staged: Option<RecordHead>,
+    /// Its token, then its body. As long as the greatest record; untouched pages cost nothing.
+    copy: Box<[u64]>,
+    head_copy: Remote,
+    notify: Option<WorkerId>,
+    /// The connection is closed: what is in the ring can be read, but nobody waits for space.
+    closed: bool,
+    failed: Option<RingError>,
+}
+
+impl<W: Words> RingReceiver<W> {
+    /// The receiving end of a new ring, whose buffer is zero.
+    ///
+    /// # Errors
+    /// [`SetupError`] when the fabric or the buffer's size would break the ring's promises.
+    pub fn new(config: ReceiverConfig<W>, endpoint: &Endpoint) -> Result<Self, SetupError> {
+        Self::resume(config, endpoint, 0, 1)
+    }
+
+    /// The receiving end of a ring that has carried records before: its head is at `position` and
+    /// the next record has number `sequence`. Its buffer may hold records from there on.
+    ///
+    /// # Errors
+    /// As [`RingReceiver::new`].
+    pub fn resume(
+        config: ReceiverConfig<W>,
+        endpoint: &Endpoint,
+        position: u64,
+        sequence: u64,
+    ) -> Result<Self, SetupError> {
+        super::check_position(position)?;
+        super::check_fabric(endpoint.capabilities())?;
+        let capacity = Capacity::new(config.buffer.len_bytes() as u64)?;
+        let copy = vec![0; capacity.max_record_bytes() as usize / WORD_BYTES].into_boxed_slice();
+        Ok(Self {
+            buffer: config.buffer,
+            capacity,
+            head: position,
+            reported: position,
+            sequence,
+            staged: None,
+            copy,
+            head_copy: config.head_copy,
+            notify: config.notify,
+            closed: false,
+            failed: None,
+        })
+    }
+
+    /// Bytes consumed since the ring was made, fillers included.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The record at the head of the ring, if a whole one is there. It stays until
+    /// [`RingReceiver::consume`]: until then the same one is given again, without a second copy.
+    ///
+    /// # Errors
+    /// [`RingError`] when the ring holds garbage, at this and at every later call.
+    #[inline]
+    pub fn peek(&mut self, endpoint: &mut Endpoint) -> Result<Option<Record<'_>>, RingError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        if self.staged.is_none() {
+            self.staged = self.stage()?;
+        }
+        if self.report_is_due() {
+            self.report(endpoint);
+        }
+        Ok(self.staged.map(|head| self.record(head)))
+    }
+
+    /// Gives the space of the peeked record back: zeroes it and moves the head on. To be called
+    /// when the record has been handled or handed over, and without waiting for anything.
+    ///
+    /// # Panics
+    /// When [`RingReceiver::peek`] has not given a record since the last call.
+    #[inline]
+    pub fn consume(&mut self, endpoint: &mut Endpoint) {
+        let head = self.staged.take().expect("consume without a record from peek");
+        let bytes = head.record_bytes;
+        self.buffer.clear(self.offset() as usize, bytes as usize);
+        self.head += u64::from(bytes);
+        self.sequence += 1;
+        if self.report_is_due() {
+            self.report(endpoint);
+        }
+    }
+
+    #[inline]
+    fn offset(&self) -> u32 {
+        self.capacity.offset(self.head)
+    }
+
+    fn record(&self, head: RecordHead) -> Record<'_> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.copy[1..]);
+        Record {
+            kind: head.kind,
+            to_worker: head.to_worker,
+            message_id: head.message_id,
+            token: self.copy[0],
+            body: &bytes[..head.body_bytes() as usize],
+        }
+    }
+
+    /// Copies the record at the head out if it is whole. Steps over one filler; a second one in
+    /// succession is not valid, so this is bounded.
+    #[inline]
+    fn stage(&mut self) -> Result<Option<RecordHead>, RingError> {
+        let mut word = self.head_word();
+        if word == 0 {
+            return Ok(None);
+        }
+        let mut head = self.decode(word)?;
+        if let Head::Filler { bytes } = head {
+            self.step_over(bytes);
+            word = self.head_word();
+            if word == 0 {
+                return Ok(None);
+            }
+            head = self.decode(word)?;
+        }
+        match head {
+            Head::Record(head) => self.copy_out(head),
+            // Not at offset 0: decoding a filler there fails, as it would be the whole buffer.
+            Head::Filler { .. } => unreachable!("a filler at offset 0 was accepted"),
+        }
+    }
+
+    #[inline]
+    fn head_word(&self) -> u64 {
+        self.buffer.load_acquire(self.offset() as usize)
+    }
+
+    #[inline]
+    fn decode(&mut self, word: u64) -> Result<Head, RingError> {
+        let offset = self.offset();
+        layout::decode_head(word, offset, self.capacity)
+            .map_err(|expected| self.fail(offset, expected, word))
+    }
+
+    /// The trailer of a record whose head has been validated, then its contents. The acquire of the
+    /// trailer pairs with the release by which a write stores its last word.
+    #[inline]
+    fn copy_out(&mut self, head: RecordHead) -> Result<Option<RecordHead>, RingError> {
+        let offset = self.offset();
+        let trailer_offset = offset + head.record_bytes - WORD_BYTES as u32;
+        let trailer = self.buffer.load_acquire(trailer_offset as usize);
+        if trailer == 0 {
+            return Ok(None);
+        }
+        let word = layout::trailer_word(self.sequence);
+        if trailer != word {
+            return Err(self.fail(trailer_offset, Expected::Trailer { word }, trailer));
+        }
+        let words = head.record_bytes as usize / WORD_BYTES - 2;
+        self.buffer.copy_out(offset as usize + WORD_BYTES, &mut self.copy[..words]);
+        if head.pad_bytes > 0 {
+            let last = self.copy[words - 1];
+            if last >> (64 - 8 * head.pad_bytes) != 0 {
+                let last_offset = trailer_offset - WORD_BYTES as u32;
+                return Err(self.fail(last_offset, Expected::Padding, last));
+            }
+        }
+        Ok(Some(head))
+    }
+
+    #[cold]
+    fn step_over(&mut self, filler_bytes: u32) {
+        self.buffer.clear(self.offset() as usize, WORD_BYTES);
+        self.head += u64::from(filler_bytes);
+    }
+
+    #[cold]
+    fn fail(&mut self, offset: u32, expected: Expected, found: u64) -> RingError {
+        let error = RingError { offset, sequence: self.sequence, expected, found };
+        self.failed = Some(error);
+        error
+    }
+
+    /// Whether half of the ring has been consumed since the last report (FaRM'14 §3.1).
+    #[inline]
+    fn report_is_due(&self) -> bool {
+        self.head - self.reported >= u64::from(self.capacity.report_bytes())
+    }
+
+    /// Writes the head to the sender's copy. If the endpoint has no room the report stays due, and
+    /// every later call tries again.
+    #[cold]
+    fn report(&mut self, endpoint: &mut Endpoint) {
+        if self.closed {
+            return;
+        }
+        let write = Write { to: self.head_copy, fence: false, notify: self.notify, signal: None };
+        match endpoint.post_write(write, Source::Inline(&[self.head])) {
+            Ok(()) => self.reported = self.head,
+            Err(Rejected::Full(_)) => {}
+            Err(Rejected::Closed(_)) => self.closed = true,
+            Err(Rejected::BadAccess(_)) => {
+                let place = self.head_copy.offset;
+                self.fail(self.offset(), Expected::HeadCopy, place);
+            }
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The sending end of a ring: knows the tail, keeps a copy of the head, writes records one-sidedly.
+
+use super::layout::{self, Capacity, Kind, RecordHead};
+use super::{SetupError, Words};
+use crate::fabric::{Endpoint, Rejected, Remote, Slot, Source, Write};
+use crate::ids::WorkerId;
+use crate::mem::{Memory, WORD_BYTES};
+
+/// What the two sides agreed on when they connected, as the sender sees it.
+#[derive(Clone, Debug)]
+pub struct SenderConfig<W = Memory> {
+    /// Start of the ring's buffer in the receiver's memory.
+    pub buffer: Remote,
+    /// Size of the buffer.
+    pub capacity: Capacity,
+    /// Own memory that the receiver writes its head to: a word that holds the position at which the
+    /// ring starts, 0 for a new one.
+    pub head_copy: W,
+    /// Where in it, in bytes.
+    pub head_copy_offset: usize,
+    /// Bytes that requests and one-way messages leave free for replies:
+    /// [`Capacity::reply_reserve_bytes`], or 0 in a ring that never carries a reply.
+    pub reply_reserve_bytes: u32,
+    /// The worker of the receiving machine that polls the ring, to be woken if it sleeps.
+    pub notify: Option<WorkerId>,
+}
+
+/// What a message says besides its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Kind of the record.
+    pub kind: Kind,
+    /// The worker of the receiving machine that it is for.
+    pub to_worker: WorkerId,
+    /// The handler that it is for.
+    pub message_id: u16,
+    /// Matches replies with requests; its meaning belongs to the messaging layer.
+    pub token: u64,
+}
+
+/// Why a record was not sent. Nothing of it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The ring, the endpoint's queue or its arena has no room now: poll, then try again.
+    #[error("no room in the ring or the endpoint now")]
+    Full,
+    /// No ring of this size ever has room for it.
+    #[error("a body of {body_bytes} bytes is larger than the {max_body_bytes} that the ring takes")]
+    TooLarge {
+        /// Bytes of the body.
+        body_bytes: usize,
+        /// Bytes of the greatest body.
+        max_body_bytes: u32,
+    },
+    /// The connection is broken.
+    #[error("the connection is closed")]
+    Closed,
+    /// The receiver's buffer is not where its machine said: close the connection.
+    #[error("the fabric refused a write of {bytes} bytes at offset {offset:#x} of the peer's memory")]
+    Refused {
+        /// Offset in the peer's memory.
+        offset: u64,
+        /// Bytes of the write.
+        bytes: u32,
+    },
+    /// The receiver wrote a head that cannot be: close the connection.
+    #[error(transparent)]
+    BadHead(#[from] BadHead),
+}
+
+/// A head copy that no correct receiver writes: heads only grow, by whole words, up to the tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("head copy {found:#x} is not a multiple of 8 between the last head {last:#x} and tail {tail:#x}")]
+pub struct BadHead {
+    /// The head seen before.
+    pub last: u64,
+    /// The tail.
+    pub tail: u64,
+    /// What the word is now.
+    pub found: u64,
+}
+
+/// The sending end of a ring (FaRM'14 §3.1). Belongs to one worker.
+///
+/// Keeps: `head ≤ tail ≤ head + capacity`; nothing is written beyond `head + capacity`; after an
+/// error that asks to close the connection every call answers that error.
+#[derive(Debug)]
+pub struct RingSender<W = Memory> {
+    buffer: Remote,
+    capacity: Capacity,
+    /// Bytes written since the ring was made, fillers included.
+    tail: u64,
+    /// Bytes that the receiver has reported as consumed.
+    head: u64,
+    /// Number of the next record, from 1.
+    sequence: u64,
+    head_copy: W,
+    head_copy_offset: usize,
+    reply_reserve_bytes: u32,
+    max_record_bytes: u32,
+    notify: Option<WorkerId>,
+    /// Records that are posted inline are assembled here.
+    inline: Box<[u64]>,
+    failed: Option<SendError>,
+}
+
+impl<W: Words> RingSender<W> {
+    /// The sending end of a new ring, whose buffer and head copy are zero.
+    ///
+    /// Records are at most an eighth of the ring; less if the arena of `endpoint` has no slot for
+    /// that: see [`RingSender::max_body_bytes`].
+    ///
+    /// # Errors
+    /// [`SetupError`] when the fabric or the reserve would break the ring's promises.
+    pub fn new(config: SenderConfig<W>, endpoint: &mut Endpoint) -> Result<Self, SetupError> {
+        Self::resume(config, endpoint, 0, 1)
+    }
+
+    /// The sending end of an empty ring that has carried records before: head and tail are at
+    /// `position` and the next record has number `sequence`, as with the receiver.
+    ///
+    /// # Errors
+    /// As [`RingSender::new`].
+    pub fn resume(
+        config: SenderConfig<W>,
+        endpoint: &mut Endpoint,
+        position: u64,
+        sequence: u64,
+    ) -> Result<Self, SetupError> {
+        let capacity = config.capacity;
+        super::check_position(position)?;
+        super::check_fabric(endpoint.capabilities())?;
+        if config.reply_reserve_bytes > capacity.reply_reserve_bytes() {
+            return Err(SetupError::Reserve {
+                asked_bytes: config.reply_reserve_bytes,
+                most_bytes: capacity.reply_reserve_bytes(),
+            });
+        }
+        let most = capacity.max_record_bytes() as usize;
+        let inline_bytes = endpoint.capabilities().max_inline_bytes.min(most);
+        let inline = vec![0; inline_bytes / WORD_BYTES].into_boxed_slice();
+        let max_record_bytes = endpoint.arena().largest().max(inline_bytes).min(most);
+        Ok(Self {
+            buffer: config.buffer,
+            capacity,
+            tail: position,
+            head: position,
+            sequence,
+            head_copy: config.head_copy,
+            head_copy_offset: config.head_copy_offset,
+            reply_reserve_bytes: config.reply_reserve_bytes,
+            max_record_bytes: max_record_bytes as u32,
+            notify: config.notify,
+            inline,
+            failed: None,
+        })
+    }
+
+    /// Bytes of the greatest body that can be sent.
+    pub fn max_body_bytes(&self) -> u32 {
+        self.max_record_bytes.saturating_sub(layout::OVERHEAD_BYTES)
+    }
+
+    /// Bytes written since the ring was made, fillers included.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes of the ring that are known to be free, after a look at the head copy.
+    ///
+    /// # Errors
+    /// [`SendError::BadHead`].
+    pub fn free_bytes(&mut self) -> Result<u32, SendError> {
+        self.refresh_head()?;
+        Ok(self.capacity.bytes() - self.used_bytes())
+    }
+
+    /// Whether a record of this kind and size would find room in the ring. The endpoint's queue may
+    /// refuse it all the same.
+    ///
+    /// # Errors
+    /// As [`RingSender::try_send`], except [`SendError::Full`].
+    #[inline]
+    pub fn has_room(&mut self, kind: Kind, body_bytes: usize) -> Result<bool, SendError> {
+        let record_bytes = self.checked_record_bytes(body_bytes)?;
+        Ok(self.find_room(kind, record_bytes)?.is_some())
+    }
+
+    /// Sends a record whose body is `body`, one part after the other: all of it or nothing.
+    ///
+    /// The write is unsignalled; it leaves with the next [`Endpoint::flush`] at the latest.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] is to be tried again; all others but `TooLarge` are for good.
+    #[inline]
+    pub fn try_send(
+        &mut self,
+        endpoint: &mut Endpoint,
+        header: Header,
+        body: &[&[u8]],
+    ) -> Result<(), SendError> {
+        let body_bytes = body.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        let record_bytes = self.checked_record_bytes(body_bytes)?;
+        let place = self.find_room(header.kind, record_bytes)?.ok_or(SendError::Full)?;
+        let Header { kind, to_worker, message_id, token } = header;
+        let head = RecordHead::of(kind, to_worker, message_id, body_bytes as u32);
+
+        let words = record_bytes as usize / WORD_BYTES;
+        let slot = if words <= self.inline.len() {
+            assemble(&mut self.inline[..words], head, token, body, self.sequence);
+            None
+        } else {
+            let arena = endpoint.arena();
+            let mut slot = arena.take(record_bytes as usize).ok_or(SendError::Full)?;
+            let target = &mut arena.words_mut(&mut slot)[..words];
+            assemble(target, head, token, body, self.sequence);
+            Some(slot)
+        };
+        // From here on the slot is the fabric's, or goes back to the arena.
+        if place.filler_bytes > 0
+            && let Err(error) = self.post_filler(endpoint, place.filler_bytes)
+        {
+            give_back(endpoint, slot);
+            return Err(error);
+        }
+        self.post_record(endpoint, place.offset, record_bytes, slot)
+    }
+
+    #[inline]
+    fn checked_record_bytes(&self, body_bytes: usize) -> Result<u32, SendError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        match layout::record_bytes(body_bytes) {
+            Some(bytes) if bytes <= self.max_record_bytes => Ok(bytes),
+            _ => Err(SendError::TooLarge { body_bytes, max_body_bytes: self.max_body_bytes() }),
+        }
+    }
+
+    /// Finds room by the head that is known, and if that does not do, by a new look at the copy.
+    #[inline]
+    fn find_room(
+        &mut self,
+        kind: Kind,
+        record_bytes: u32,
+    ) -> Result<Option<layout::Placement>, SendError> {
+        let place = layout::place(self.tail, record_bytes, self.capacity);
+        let kept = if kind == Kind::Reply { 0 } else { self.reply_reserve_bytes };
+        // At most an eighth, an eighth and a quarter of 2^30: no overflow.
+        let needed = place.filler_bytes + record_bytes + kept;
+        if needed <= self.capacity.bytes() - self.used_bytes() {
+            return Ok(Some(place));
+        }
+        self.refresh_head()?;
+        Ok((needed <= self.capacity.bytes() - self.used_bytes()).then_some(place))
+    }
+
+    #[inline]
+    fn used_bytes(&self) -> u32 {
+        (self.tail - self.head) as u32
+    }
+
+    /// Takes over the head that the receiver reported. The acquire pairs with the release of its
+    /// write: the space was zeroed before, and what we write there comes after.
+    #[cold]
+    fn refresh_head(&mut self) -> Result<(), SendError> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        let found = self.head_copy.load_acquire(self.head_copy_offset);
+        if found < self.head || found > self.tail || !found.is_multiple_of(WORD_BYTES as u64) {
+            let bad = BadHead { last: self.head, tail: self.tail, found };
+            return Err(self.fail(SendError::BadHead(bad)));
+        }
+        self.head = found;
+        Ok(())
+    }
+
+    /// Once posted, a filler counts as sent even if its record is refused: the next one starts at
+    /// offset 0. The space rules counted it with its record.
+    #[cold]
+    fn post_filler(&mut self, endpoint: &mut Endpoint, bytes: u32) -> Result<(), SendError> {
+        let to = self.at(self.capacity.offset(self.tail));
+        let write = Write { to, fence: false, notify: None, signal: None };
+        let word = layout::filler_word(bytes);
+        match endpoint.post_write(write, Source::Inline(&[word])) {
+            Ok(()) => {
+                self.tail += u64::from(bytes);
+                Ok(())
+            }
+            Err(rejected) => Err(self.rejected(endpoint, rejected, to, WORD_BYTES as u32)),
+        }
+    }
+
+    #[inline]
+    fn post_record(
+        &mut self,
+        endpoint: &mut Endpoint,
+        offset: u32,
+        bytes: u32,
+        slot: Option<Slot>,
+    ) -> Result<(), SendError> {
+        let to = self.at(offset);
+        let write = Write { to, fence: false, notify: self.notify, signal: None };
+        let source = match slot {
+            Some(slot) => Source::Slot { slot, bytes },
+            None => Source::Inline(&self.inline[..bytes as usize / WORD_BYTES]),
+        };
+        match endpoint.post_write(write, source) {
+            Ok(()) => {
+                self.tail += u64::from(bytes);
+                self.sequence += 1;
+                Ok(())
+            }
+            Err(rejected) => Err(self.rejected(endpoint, rejected, to, bytes)),
+        }
+    }
+
+    #[inline]
+    fn at(&self, offset: u32) -> Remote {
+        Remote { memory: self.buffer.memory, offset: self.buffer.offset + u64::from(offset) }
+    }
+
+    #[cold]
+    fn rejected(
+        &mut self,
+        endpoint: &mut Endpoint,
+        rejected: Rejected,
+        to: Remote,
+        bytes: u32,
+    ) -> SendError {
+        match rejected {
+            Rejected::Full(slot) => {
+                give_back(endpoint, slot);
+                SendError::Full
+            }
+            Rejected::Closed(slot) => {
+                give_back(endpoint, slot);
+                self.fail(SendError::Closed)
+            }
+            Rejected::BadAccess(slot) => {
+                give_back(endpoint, slot);
+                self.fail(SendError::Refused { offset: to.offset, bytes })
+            }
+        }
+    }
+
+    fn fail(&mut self, error: SendError) -> SendError {
+        self.failed = Some(error);
+        error
+    }
+}
+
+#[cold]
+fn give_back(endpoint: &mut Endpoint, slot: Option<Slot>) {
+    if let Some(slot) = slot {
+        endpoint.arena().give(slot);
+    }
+}
+
+/// Writes the whole record into `words`, whose length is the record's.
+#[inline]
+fn assemble(words: &mut [u64], head: RecordHead, token: u64, body: &[&[u8]], sequence: u64) {
+    let last = words.len() - 1;
+    words[0] = head.encode();
+    words[1] = token;
+    // What the body leaves of its last word is zero.
+    if head.pad_bytes > 0 {
+        words[last - 1] = 0;
+    }
+    words[last] = layout::trailer_word(sequence);
+    let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words[2..last]);
+    for part in body {
+        let (here, after) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = after;
+    }
+}

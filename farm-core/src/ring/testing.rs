@@ -1,0 +1,339 @@
+//! A fabric for tests of rings: writes land at once, or word by word when the test says so.
+//!
+//! Also included by tests outside of the crate and by the fuzz target; whoever includes it has the
+//! crate under the name `api`.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::api::fabric::{
+    Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
+    Counters, Departure, Endpoint, ImportError, Read, Rejected, Remote, RemoteMemory, Slot, Source,
+    Token, Wake, Write,
+};
+use super::api::ids::{MachineId, WorkerId};
+use super::api::mem::{Memory, WORD_BYTES};
+use super::api::ring::{Capacity, ReceiverConfig, RingReceiver, RingSender, SenderConfig};
+
+/// What writes land in.
+pub trait Target: Send + 'static {
+    /// Bytes there are.
+    fn target_bytes(&self) -> usize;
+    /// Lands words in increasing address order, the last with release.
+    fn land(&self, offset: usize, words: &[u64]);
+}
+
+impl Target for Memory {
+    fn target_bytes(&self) -> usize {
+        self.len()
+    }
+    fn land(&self, offset: usize, words: &[u64]) {
+        self.write_words(offset, words);
+    }
+}
+
+struct State<M> {
+    memories: Vec<M>,
+    /// Words on their way: memory, offset, word.
+    flying: VecDeque<(usize, usize, u64)>,
+    held: bool,
+    /// Posts that are taken before the queue is full.
+    admitted: usize,
+    closed: bool,
+    posts: usize,
+}
+
+/// One connection, as the test sees it.
+pub struct Wire<M = Memory>(Arc<Mutex<State<M>>>);
+
+impl<M: Target> Wire<M> {
+    /// A connection to a machine that has these memories, in the order of their index.
+    pub fn new(memories: Vec<M>) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            memories,
+            flying: VecDeque::new(),
+            held: false,
+            admitted: usize::MAX,
+            closed: false,
+            posts: 0,
+        })))
+    }
+
+    /// The endpoint of the connection. Writes of at most `max_inline_bytes` are inline, others take
+    /// one of four slots per size.
+    pub fn endpoint(&self, max_inline_bytes: usize) -> Endpoint {
+        let classes = vec![(512, 4), (4096, 4), (65536, 4), (1 << 20, 1)];
+        Endpoint::Other(Box::new(Fake {
+            wire: Self(Arc::clone(&self.0)),
+            arena: Arena::new(&ArenaConfig { classes }),
+            capabilities: Capabilities {
+                whole_lines: true,
+                ordered_placement: true,
+                atomics: AtomicScope::Device,
+                max_inline_bytes,
+                max_outstanding_reads: 0,
+            },
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<M>> {
+        self.0.lock().expect("the test has failed elsewhere")
+    }
+
+    /// From now on words wait until they are told to land.
+    pub fn hold(&self) {
+        self.state().held = true;
+    }
+
+    /// From now on words land at once, after those that wait.
+    pub fn release(&self) {
+        self.land(usize::MAX);
+        self.state().held = false;
+    }
+
+    /// Lands the next `most` words that wait, and tells how many did.
+    pub fn land(&self, most: usize) -> usize {
+        let mut state = self.state();
+        let count = most.min(state.flying.len());
+        for _ in 0..count {
+            let (memory, offset, word) = state.flying.pop_front().expect("counted");
+            state.memories[memory].land(offset, &[word]);
+        }
+        count
+    }
+
+    /// Words that wait.
+    pub fn flying(&self) -> usize {
+        self.state().flying.len()
+    }
+
+    /// Takes only this many further posts before it answers that it is full.
+    pub fn admit(&self, posts: usize) {
+        self.state().admitted = posts;
+    }
+
+    /// Breaks the connection.
+    pub fn close(&self) {
+        self.state().closed = true;
+    }
+
+    /// Posts taken so far.
+    pub fn posts(&self) -> usize {
+        self.state().posts
+    }
+}
+
+struct Fake<M> {
+    wire: Wire<M>,
+    arena: Arena,
+    capabilities: Capabilities,
+}
+
+impl<M: Target> Fake<M> {
+    fn write(&mut self, to: Remote, words: &[u64], slot: Option<Slot>) -> Result<(), Rejected> {
+        let mut state = self.wire.state();
+        if state.closed {
+            return Err(Rejected::Closed(slot));
+        }
+        if state.admitted == 0 {
+            return Err(Rejected::Full(slot));
+        }
+        let memory = to.memory.index() as usize;
+        let (offset, bytes) = (to.offset as usize, words.len() * WORD_BYTES);
+        let room = state.memories.get(memory).map_or(0, Target::target_bytes);
+        if !offset.is_multiple_of(WORD_BYTES) || offset + bytes > room {
+            return Err(Rejected::BadAccess(slot));
+        }
+        state.admitted -= usize::from(state.admitted != usize::MAX);
+        state.posts += 1;
+        if state.held {
+            for (i, word) in words.iter().enumerate() {
+                state.flying.push_back((memory, offset + i * WORD_BYTES, *word));
+            }
+        } else {
+            state.memories[memory].land(offset, words);
+        }
+        drop(state);
+        if let Some(slot) = slot {
+            self.arena.give(slot);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Target> Backend for Fake<M> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+    fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
+        match source {
+            Source::Inline(words) => {
+                assert!(words.len() * WORD_BYTES <= self.capabilities.max_inline_bytes);
+                self.write(write.to, words, None)
+            }
+            Source::Slot { slot, bytes } => {
+                let words = self.arena.words(&slot)[..bytes as usize / WORD_BYTES].to_vec();
+                self.write(write.to, &words, Some(slot))
+            }
+        }
+    }
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+    fn import(&mut self, _: &Capability) -> Result<RemoteMemory, ImportError> {
+        unreachable!("rings do not import")
+    }
+    fn post_read(&mut self, _: Read, _: Slot) -> Result<(), Rejected> {
+        unreachable!("rings do not read")
+    }
+    fn post_atomic(&mut self, _: Remote, _: Atomic, _: bool, _: Token) -> Result<(), Rejected> {
+        unreachable!("rings use no remote atomics")
+    }
+    fn poll(&mut self, _: usize, _: &mut Vec<Completion>) -> usize {
+        0
+    }
+    fn flush(&mut self) {}
+    fn outstanding(&self) -> usize {
+        0
+    }
+    fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
+        None
+    }
+    fn close(&mut self, _: MachineId) {}
+    fn arm(&mut self) {}
+    fn disarm(&mut self) {}
+    fn wait(&mut self, _: Duration) -> Wake {
+        Wake::TimedOut
+    }
+}
+
+/// A ring with both ends and their connections in one place.
+pub struct Pair {
+    pub sender: RingSender,
+    pub receiver: RingReceiver,
+    /// From the sender to the receiver's memory.
+    pub forth: Wire,
+    pub sender_endpoint: Endpoint,
+    /// From the receiver to the sender's memory.
+    pub back: Wire,
+    pub receiver_endpoint: Endpoint,
+    pub buffer: Memory,
+    pub head_copy: Memory,
+}
+
+/// Most inline bytes of a pair's endpoints: small, so that arena slots are used too.
+pub const PAIR_INLINE_BYTES: usize = 64;
+
+impl Pair {
+    /// A ring of `bytes` that starts at `position`.
+    pub fn at(bytes: u64, position: u64) -> Self {
+        let capacity = Capacity::new(bytes).expect("a ring's size");
+        let buffer = Memory::anonymous(bytes as usize).window(0, bytes as usize);
+        let head_copy = Memory::anonymous(WORD_BYTES);
+        head_copy.write_words(0, &[position]);
+        let (forth, back) = (Wire::new(vec![buffer.clone()]), Wire::new(vec![head_copy.clone()]));
+        let mut sender_endpoint = forth.endpoint(PAIR_INLINE_BYTES);
+        let receiver_endpoint = back.endpoint(PAIR_INLINE_BYTES);
+        let config = sender_config(capacity, head_copy.clone());
+        let sender = RingSender::resume(config, &mut sender_endpoint, position, 1);
+        let config = receiver_config(buffer.clone());
+        let receiver = RingReceiver::resume(config, &receiver_endpoint, position, 1);
+        Self {
+            sender: sender.expect("a sender"),
+            receiver: receiver.expect("a receiver"),
+            forth,
+            sender_endpoint,
+            back,
+            receiver_endpoint,
+            buffer,
+            head_copy,
+        }
+    }
+
+    /// The words of the buffer.
+    pub fn words(&self) -> Vec<u64> {
+        let mut words = vec![0; self.buffer.len() / WORD_BYTES];
+        self.buffer.read_words(0, &mut words);
+        words
+    }
+}
+
+/// A sender to memory 0 of its connection that keeps the usual reserve.
+pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
+    SenderConfig {
+        buffer: Remote { memory: RemoteMemory::from_index(0), offset: 0 },
+        capacity,
+        head_copy,
+        head_copy_offset: 0,
+        reply_reserve_bytes: capacity.reply_reserve_bytes(),
+        notify: None,
+    }
+}
+
+/// A receiver whose sender has its head copy at the start of memory 0 of the connection.
+pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
+    let head_copy = Remote { memory: RemoteMemory::from_index(0), offset: 0 };
+    ReceiverConfig { buffer, head_copy, notify: Some(WorkerId::FIRST) }
+}
+
+/// A receiver over a ring whose content is `bytes`, for the fuzz target and its corpus.
+///
+/// The first byte gives the size (1 KiB, or 4 KiB), the second where the receiver starts, in words
+/// from the last eighth of the buffer on (so that it soon wraps); what is over lies in the buffer
+/// from there on, in the order in which the receiver reads it.
+pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)> {
+    let (&[size, start], content) = bytes.split_first_chunk::<2>()?;
+    let ring_bytes = if size & 1 == 0 { 1024 } else { 4096 };
+    let ring_words = ring_bytes / WORD_BYTES;
+    let first = (ring_words - ring_words / 8 + usize::from(start)) % ring_words;
+    let buffer = Memory::anonymous(ring_bytes).window(0, ring_bytes);
+    for (i, chunk) in content.chunks(WORD_BYTES).take(ring_words).enumerate() {
+        let mut word = [0; WORD_BYTES];
+        word[..chunk.len()].copy_from_slice(chunk);
+        let offset = (first + i) % ring_words * WORD_BYTES;
+        buffer.write_words(offset, &[u64::from_le_bytes(word)]);
+    }
+    let back = Wire::new(vec![Memory::anonymous(WORD_BYTES)]);
+    let endpoint = back.endpoint(PAIR_INLINE_BYTES);
+    let position = (first * WORD_BYTES) as u64;
+    let config = receiver_config(buffer.clone());
+    let receiver = RingReceiver::resume(config, &endpoint, position, 1).expect("a receiver");
+    Some((receiver, endpoint, buffer))
+}
+
+/// Reads everything there is and checks what must hold whatever the ring's content. Tells how many
+/// records came.
+pub fn drain_untrusted(bytes: &[u8]) -> usize {
+    let Some((mut receiver, mut endpoint, buffer)) = ring_from_bytes(bytes) else { return 0 };
+    let most = buffer.len() / (3 * WORD_BYTES);
+    let start = receiver.head();
+    let mut records = 0;
+    loop {
+        match receiver.peek(&mut endpoint) {
+            Ok(Some(record)) => assert!(record.body.len() <= buffer.len() / 8 - 3 * WORD_BYTES),
+            Ok(None) => break,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                assert_eq!(receiver.peek(&mut endpoint), Err(error), "the error did not stick");
+                break;
+            }
+        }
+        receiver.consume(&mut endpoint);
+        records += 1;
+        assert!(records <= most, "more records than the buffer has room for");
+    }
+    assert!(receiver.head() - start <= buffer.len() as u64);
+    for position in (start..receiver.head()).step_by(WORD_BYTES) {
+        // A filler's gap is free space, which nobody reads or zeroes; all that was a record is zero.
+        let offset = position as usize % buffer.len();
+        let gap = offset >= buffer.len() - buffer.len() / 8;
+        let mut word = [0];
+        buffer.read_words(offset, &mut word);
+        assert!(gap || word == [0], "consumed space at {offset:#x} holds {word:x?}");
+    }
+    records
+}

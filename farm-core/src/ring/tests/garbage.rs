@@ -1,0 +1,172 @@
+//! The other side writes what it likes: an error that sticks, never a panic, never space that the
+//! sound part of the ring did not have.
+
+use super::super::layout::{Expected, trailer_word};
+use super::*;
+use crate::ring::{BadHead, RingError};
+
+/// Three records around a wrap, 64, 24 and 48 bytes, with a gap of 16 before the last.
+fn sample() -> Pair {
+    let mut pair = Pair::at(1024, 1024 - 64 - 24 - 16);
+    send(&mut pair, Kind::Request, 1, &body(1, 37)).unwrap();
+    send(&mut pair, Kind::OneWay, 2, b"").unwrap();
+    send(&mut pair, Kind::Reply, 3, &body(3, 24)).unwrap();
+    pair
+}
+
+/// Polls until nothing comes. The records, and the error if there was one.
+fn drain(pair: &mut Pair) -> (Vec<(Header, Vec<u8>)>, Option<RingError>) {
+    let mut records = Vec::new();
+    loop {
+        match pair.receiver.peek(&mut pair.receiver_endpoint) {
+            Ok(None) => return (records, None),
+            Ok(Some(r)) => {
+                let header = Header {
+                    kind: r.kind,
+                    to_worker: r.to_worker,
+                    message_id: r.message_id,
+                    token: r.token,
+                };
+                records.push((header, r.body.to_vec()));
+            }
+            Err(error) => {
+                let again = pair.receiver.peek(&mut pair.receiver_endpoint);
+                assert_eq!(again.unwrap_err(), error, "the error does not stick");
+                return (records, Some(error));
+            }
+        }
+        pair.receiver.consume(&mut pair.receiver_endpoint);
+    }
+}
+
+/// One flipped bit anywhere. Structure is never misread: what comes out are the records that were
+/// sent, of their lengths, and if one is missing, the ring is either in error or waits for a
+/// trailer. Only the contents of the record that was hit (kind, worker, id, token, body) may differ.
+#[test]
+fn any_flipped_bit_is_an_error_or_stays_within_its_record() {
+    let (sound, none) = drain(&mut sample());
+    assert_eq!((sound.len(), none), (3, None));
+    let (mut errors, mut waits, mut contents) = (0, 0, 0);
+    for offset in (0..1024).step_by(8) {
+        for bit in 0..64 {
+            let mut pair = sample();
+            let word = pair.words()[offset / 8];
+            pair.buffer.write_words(offset, &[word ^ 1 << bit]);
+            let (records, error) = drain(&mut pair);
+            let place = format!("word {offset:#x} bit {bit}: {error:?}");
+            let differing = records.iter().zip(&sound).filter(|(ours, sent)| ours != sent).count();
+            assert!(differing <= 1, "{place}");
+            errors += usize::from(error.is_some());
+            waits += usize::from(error.is_none() && records.len() < 3);
+            contents += usize::from(records.len() == 3 && differing == 1);
+            if let Some(error) = error {
+                assert_eq!(error.sequence, records.len() as u64 + 1, "{place}");
+                assert!(error.to_string().contains("expected"), "{error}");
+            } else if records.len() == 3 {
+                for (ours, sent) in records.iter().zip(&sound) {
+                    // A flip in the padding count changes a body's length within its last word.
+                    assert!(ours.1.len().abs_diff(sent.1.len()) < 8, "{place}");
+                }
+            }
+        }
+    }
+    assert!(errors > 300 && waits > 10 && contents > 300, "{errors} {waits} {contents}");
+}
+
+fn error_of(offset: usize, word: u64) -> RingError {
+    let mut pair = Pair::at(1024, 0);
+    send(&mut pair, Kind::Request, 1, &body(1, 13)).unwrap();
+    pair.buffer.write_words(offset, &[word]);
+    drain(&mut pair).1.unwrap_or_else(|| panic!("{word:#x} at {offset} was accepted"))
+}
+
+#[test]
+fn errors_tell_place_and_expectation() {
+    let head = 40 | 0x62 << 32 | 5 << 40 | 0xbeef << 48;
+    let error = error_of(0, 0xff);
+    assert_eq!((error.offset, error.sequence), (0, 1));
+    assert_eq!((error.expected, error.found), (Expected::Kind, 0xff));
+    for length in [0, 8, 16, 23, 39, 41, 136, 0xffff_fff8] {
+        let found = head & !0xffff_ffff | length;
+        assert_eq!(error_of(0, found).expected, Expected::Length { most: 128 }, "{length}");
+    }
+    assert_eq!(error_of(0, 24 | 0x22 << 32).expected, Expected::Padding);
+    assert_eq!(error_of(0, head | 0xff << 40).expected, Expected::Worker);
+    assert_eq!(error_of(0, 1024 | 4 << 32).expected, Expected::Filler { bytes: 1024 });
+    let error = error_of(24, u64::MAX);
+    assert_eq!((error.offset, error.expected), (24, Expected::Padding));
+    let error = error_of(32, trailer_word(2));
+    assert_eq!((error.offset, error.expected), (32, Expected::Trailer { word: trailer_word(1) }));
+    assert_eq!(
+        error.to_string(),
+        "ring offset 0x20, record 1: found 0x8000000000000002, expected trailer 0x8000000000000001"
+    );
+}
+
+/// A record that would run past the end of the buffer, and fillers that do not end there.
+#[test]
+fn lengths_at_the_end_are_held_to_the_end() {
+    for (word, expected) in [
+        (72 | 1 << 32, Expected::Length { most: 64 }),
+        (56 | 4 << 32, Expected::Filler { bytes: 64 }),
+        (72 | 4 << 32, Expected::Filler { bytes: 64 }),
+        (64 | 4 << 32 | 1 << 48, Expected::Filler { bytes: 64 }),
+    ] {
+        let mut pair = Pair::at(1024, 1024 - 64);
+        pair.buffer.write_words(1024 - 64, &[word]);
+        assert_eq!(drain(&mut pair).1.map(|error| error.expected), Some(expected), "{word:#x}");
+    }
+    // A gap of a whole record needs no filler, so there is none.
+    let mut pair = Pair::at(1024, 1024 - 128);
+    pair.buffer.write_words(1024 - 128, &[128 | 4 << 32]);
+    assert!(drain(&mut pair).1.is_some());
+}
+
+/// A trailer from the lap before, or a record sent twice, has the wrong number.
+#[test]
+fn a_record_out_of_sequence_is_an_error() {
+    let mut pair = Pair::at(1024, 0);
+    send(&mut pair, Kind::OneWay, 1, b"one").unwrap();
+    let copy = pair.words();
+    assert!(receive(&mut pair).is_some());
+    pair.buffer.write_words(32, &copy[..4]);
+    let error = drain(&mut pair).1.expect("an error");
+    assert_eq!((error.sequence, error.found), (2, trailer_word(1)));
+}
+
+#[test]
+fn head_copies_are_validated_and_errors_stick() {
+    for found in [8, 256, 248 + 512, u64::MAX, 512 - 64, 513, 520] {
+        let mut pair = Pair::at(512, 512);
+        pair.sender.try_send(&mut pair.sender_endpoint, header(Kind::Reply, 0), &[]).unwrap();
+        pair.head_copy.write_words(0, &[found]);
+        if found == 520 {
+            assert_eq!(pair.sender.free_bytes(), Ok(512 - 16), "a head that can be");
+            pair.head_copy.write_words(0, &[512]);
+        }
+        let error = pair.sender.free_bytes().unwrap_err();
+        let SendError::BadHead(BadHead { tail: 536, .. }) = error else { panic!("{error}") };
+        pair.head_copy.write_words(0, &[536]);
+        assert_eq!(send(&mut pair, Kind::Reply, 1, b""), Err(error));
+        assert_eq!(pair.sender.has_room(Kind::Reply, 0), Err(error));
+    }
+}
+
+/// The peer named memory that is not there: both ends say so and stop.
+#[test]
+fn memory_that_is_not_there_is_an_error() {
+    let mut pair = Pair::at(1024, 0);
+    // The other way round: the sender's head copy is one word and no ring.
+    pair.sender_endpoint = pair.back.endpoint(64);
+    let error = send(&mut pair, Kind::OneWay, 1, b"lost").unwrap_err();
+    assert_eq!(error, SendError::Refused { offset: 0, bytes: 32 });
+    assert_eq!(send(&mut pair, Kind::OneWay, 1, b"lost"), Err(error));
+
+    let mut pair = Pair::at(1024, 0);
+    pair.receiver_endpoint = crate::ring::testing::Wire::<crate::mem::Memory>::new(vec![]).endpoint(8);
+    for token in 0..8 {
+        send(&mut pair, Kind::OneWay, token, &[1; 40]).unwrap();
+    }
+    let (records, error) = drain(&mut pair);
+    assert_eq!((records.len(), error.map(|e| e.expected)), (8, Some(Expected::HeadCopy)));
+}

@@ -1,0 +1,31 @@
+//! Work that threads outside bring to a worker.
+
+use crossbeam_queue::ArrayQueue;
+
+use super::Worker;
+
+type Item = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// The queue through which threads outside reach a worker: bounded, without locks.
+pub struct Inbox {
+    items: ArrayQueue<Item>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Inbox {
+    /// A queue of at most `items`; `wake` wakes the worker.
+    pub fn new(items: usize, wake: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { items: ArrayQueue::new(items), wake }
+    }
+
+    /// Brings a work item; the worker runs it in one of its next turns. False if the queue is full.
+    pub fn submit(&self, item: impl FnOnce(&mut Worker) + Send + 'static) -> bool {
+        let taken = self.items.push(Box::new(item)).is_ok();
+        (self.wake)();
+        taken
+    }
+
+    pub(crate) fn take(&self) -> Option<Item> {
+        self.items.pop()
+    }
+}

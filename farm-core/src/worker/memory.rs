@@ -1,0 +1,225 @@
+//! A worker's view of the shared address space: its machine's memory, other machines' regions, and
+//! the allocation of objects on this machine.
+
+use super::reads::{ReadError, ReadRequest, ReadResult};
+use super::{Cont, Worker};
+use crate::alloc::{AllocError, ArrayRun, ReleaseError, Reserved, SizeClass};
+use crate::fabric::{Capability, Slot};
+use crate::ids::{Address, MachineId, RegionId, WorkerRef, WorkerId};
+use crate::mem::Memory;
+use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::region::table::{Access, RegionIndex};
+
+/// Asks a machine for the capability of one of its regions.
+const REGION_CAPABILITY: MessageId = MessageId(MessageId::CORE);
+const CAPABILITY_BYTES: usize = 25;
+
+/// Why an address is of no use on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Another machine is its primary.
+    #[error("{address} lies on machine {machine}, not here")]
+    Elsewhere {
+        /// The address.
+        address: Address,
+        /// Its primary.
+        machine: MachineId,
+    },
+    /// There is no such region, or the offset is beyond it.
+    #[error("there is no object at {0}")]
+    Nowhere(Address),
+}
+
+/// Reads that wait for the capability of a region.
+#[derive(Default)]
+pub(super) struct RegionWaits {
+    waiting: Vec<Waiting>,
+}
+
+struct Waiting {
+    region: RegionId,
+    request: ReadRequest,
+    cont: Cont<ReadResult>,
+    slot: Slot,
+}
+
+impl Worker {
+    pub(super) fn register_core_handlers(&mut self) {
+        self.register(REGION_CAPABILITY, Self::answer_capability);
+    }
+
+    /// The machine that holds an address.
+    pub fn machine_of(&self, region: RegionId) -> MachineId {
+        match self.regions.lookup(region) {
+            Some(Access::Local(_)) => self.me.machine,
+            Some(Access::Remote { machine, .. }) => *machine,
+            None => self.store.placement().primary(region),
+        }
+    }
+
+    /// The memory of an address of this machine, and the offset in it.
+    ///
+    /// # Errors
+    /// [`AddressError`] when the address is another machine's, or nobody's.
+    #[inline]
+    pub fn local_memory(&mut self, address: Address) -> Result<(&Memory, usize), AddressError> {
+        let region = address.region();
+        let index = match self.regions.find(region) {
+            Some(index) => index,
+            None => self.adopt_local(region).ok_or(AddressError::Nowhere(address))?,
+        };
+        match self.regions.at(index) {
+            Access::Local(memory) if (address.offset() as usize) < memory.len() => {
+                Ok((memory, address.offset() as usize))
+            }
+            Access::Local(_) => Err(AddressError::Nowhere(address)),
+            Access::Remote { machine, .. } => Err(AddressError::Elsewhere { address, machine: *machine }),
+        }
+    }
+
+    /// A region that another worker of this machine may have made.
+    #[cold]
+    fn adopt_local(&mut self, region: RegionId) -> Option<RegionIndex> {
+        let (memory, _) = self.store.region(region)?;
+        Some(self.regions.record(region, Access::Local(memory)))
+    }
+
+    /// Reserves room for an object of this machine, near `hint` if it can be.
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing was taken then.
+    pub fn reserve_object(&mut self, class: SizeClass, hint: Option<Address>) -> Result<Reserved, AllocError> {
+        let mut store = &*self.store;
+        self.slab.reserve(class, hint, &mut store)
+    }
+
+    /// Gives room back that this worker reserved.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] when the address is no reserved slot of this worker.
+    pub fn release_object(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
+        self.slab.release(address)
+    }
+
+    /// Allocates an array of adjacent objects on this machine, for good.
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing was taken then.
+    pub fn allocate_array(&mut self, class: SizeClass, count: u32) -> Result<ArrayRun, AllocError> {
+        self.store.allocate_array(class, count, self.me.worker, None)
+    }
+
+    /// The store of this machine.
+    pub fn store(&self) -> &crate::region::store::Store {
+        &self.store
+    }
+
+    #[cold]
+    pub(super) fn find_region_then_read(&mut self, request: ReadRequest, cont: Cont<ReadResult>, slot: Slot) {
+        let region = request.address.region();
+        if let Some(index) = self.adopt_local(region) {
+            return self.start_read(request, index, cont, slot);
+        }
+        let first = !self.region_waits.waiting.iter().any(|waiting| waiting.region == region);
+        self.region_waits.waiting.push(Waiting { region, request, cont, slot });
+        if first {
+            self.ask_for_region(u64::from(region.to_bits()), ());
+        }
+    }
+
+    fn ask_for_region(&mut self, region: u64, (): ()) {
+        let id = RegionId::from_bits(region as u32).expect("the context is a region id");
+        let machine = self.store.placement().primary(id);
+        if machine == self.me.machine {
+            return self.end_region_wait(id, ReadError::NoRegion);
+        }
+        let to = WorkerRef { machine, worker: WorkerId::FIRST };
+        let cont = ReplyCont::new(Self::capability_came, region);
+        let body = id.to_bits().to_le_bytes();
+        match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {
+            Ok(()) => {}
+            Err(CallError::PeerLost(_)) => self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
+            // Full rings are transient: ask again when some replies have come.
+            Err(_) => self.timers.set(self.now + 1000, Cont::new(Self::ask_for_region, region)),
+        }
+    }
+
+    fn capability_came(&mut self, region: u64, reply: Result<&[u8], CallError>) {
+        let id = RegionId::from_bits(region as u32).expect("the context is a region id");
+        let machine = self.store.placement().primary(id);
+        let capability = match reply {
+            Ok(body) => decode_capability(machine, body),
+            Err(_) => return self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
+        };
+        let Some(capability) = capability else {
+            return self.end_region_wait(id, ReadError::NoRegion);
+        };
+        let memory = match self.endpoint.import(&capability) {
+            Ok(memory) => memory,
+            Err(error) => {
+                tracing::error!(%error, region = %id, "cannot import a region");
+                return self.end_region_wait(id, ReadError::NoRegion);
+            }
+        };
+        let access = Access::Remote { machine, memory, bytes: capability.bytes };
+        let index = self.regions.record(id, access);
+        for waiting in self.take_waiting(id) {
+            self.start_read(waiting.request, index, waiting.cont, waiting.slot);
+        }
+    }
+
+    fn end_region_wait(&mut self, id: RegionId, error: impl Fn(Address) -> ReadError) {
+        for waiting in self.take_waiting(id) {
+            let error = error(waiting.request.address);
+            self.end_read_soon(waiting.cont, waiting.slot, Err(error));
+        }
+    }
+
+    fn take_waiting(&mut self, id: RegionId) -> Vec<Waiting> {
+        let all = std::mem::take(&mut self.region_waits.waiting);
+        let (taken, left) = all.into_iter().partition(|waiting| waiting.region == id);
+        self.region_waits.waiting = left;
+        taken
+    }
+
+    fn answer_capability(&mut self, request: Request, body: &[u8]) {
+        let found = <[u8; 4]>::try_from(body)
+            .ok()
+            .and_then(|bytes| RegionId::from_bits(u32::from_le_bytes(bytes)))
+            .and_then(|id| self.store.region(id));
+        match found {
+            Some((_, capability)) => self.reply(request, &[&encode_capability(&capability)]),
+            None => self.reply(request, &[]),
+        }
+    }
+}
+
+fn encode_capability(capability: &Capability) -> [u8; CAPABILITY_BYTES] {
+    let mut bytes = [0; CAPABILITY_BYTES];
+    bytes[..8].copy_from_slice(&capability.boot.to_le_bytes());
+    bytes[8..16].copy_from_slice(&capability.key.to_le_bytes());
+    bytes[16..24].copy_from_slice(&capability.bytes.to_le_bytes());
+    bytes[24] = u8::from(capability.writable);
+    bytes
+}
+
+fn decode_capability(machine: MachineId, bytes: &[u8]) -> Option<Capability> {
+    let bytes: &[u8; CAPABILITY_BYTES] = bytes.try_into().ok()?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    Some(Capability { machine, boot: word(0), key: word(8), bytes: word(16), writable: bytes[24] == 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_goes_through_a_message_and_short_ones_are_refused() {
+        let machine = MachineId::new(3).unwrap();
+        let capability = Capability { machine, boot: 1 << 63, key: 9, bytes: 1 << 28, writable: false };
+        let bytes = encode_capability(&capability);
+        assert_eq!(decode_capability(machine, &bytes), Some(capability));
+        assert_eq!(decode_capability(machine, &bytes[1..]), None);
+        assert_eq!(decode_capability(machine, &[]), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! A worker: one pinned thread, one event loop, everything it owns in one struct (`FaRM'14 §3.1`).
+//!
+//! [`Worker::turn`] is the whole loop body. A thread is a loop around it ([`crate::machine`]); the
+//! simulator calls it for every worker of a cluster in one thread. All that runs on a worker runs
+//! inside a turn: message handlers, continuations, work brought by threads outside.
+
+mod continuation;
+mod idle;
+mod inbox;
+mod layers;
+mod memory;
+mod reads;
+mod timers;
+mod turn;
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+pub use continuation::Cont;
+pub use idle::{Idle, IdlePolicy};
+pub use inbox::Inbox;
+pub use memory::AddressError;
+pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
+
+use crate::control::Control;
+use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status};
+use crate::ids::{MachineId, WorkerRef};
+use crate::membership::Membership;
+use crate::messaging::{CallError, Handler, Links, MessageCounters, MessageId, Messaging, ReplyCont, Request};
+use crate::region::store::Store;
+use crate::region::table::RegionTable;
+use crate::time::{Clock, Nanos};
+use layers::Layers;
+use reads::Reads;
+use timers::Timers;
+
+/// What a worker is made of; whoever builds the machine (or the simulator) provides it.
+pub struct WorkerParts {
+    /// Its name.
+    pub me: WorkerRef,
+    /// Its handle on the fabric.
+    pub endpoint: Endpoint,
+    /// Its rings.
+    pub links: Links,
+    /// The memory of its machine.
+    pub store: Arc<Store>,
+    /// Who is in the cluster.
+    pub membership: Membership,
+    /// How the machine is told to stop, and why it did.
+    pub control: Arc<Control>,
+    /// Work from threads outside.
+    pub inbox: Arc<Inbox>,
+    /// Its time.
+    pub clock: Clock,
+    /// Seed of its random choices.
+    pub seed: u64,
+    /// Limits.
+    pub limits: WorkerLimits,
+}
+
+/// Sizes of a worker's tables.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerLimits {
+    /// Longest message body.
+    pub max_message_bytes: usize,
+    /// Operations that it keeps in flight.
+    pub operations: usize,
+}
+
+/// A worker. See the [module](self).
+pub struct Worker {
+    me: WorkerRef,
+    now: Nanos,
+    clock: Clock,
+    rng: Xoshiro256PlusPlus,
+    endpoint: Endpoint,
+    messaging: Messaging,
+    handlers: Vec<Option<Handler>>,
+    timers: Timers,
+    reads: Reads,
+    regions: RegionTable,
+    region_waits: memory::RegionWaits,
+    store: Arc<Store>,
+    slab: crate::alloc::Slab,
+    membership: Membership,
+    control: Arc<Control>,
+    inbox: Arc<Inbox>,
+    layers: Layers,
+    /// Results that were known when their operation began; delivered from the loop.
+    ready: VecDeque<(Cont<ReadResult>, ReadResult)>,
+    /// Buffers that keep their capacity from turn to turn.
+    completions: Vec<Completion>,
+    local_done: Vec<(u32, Slot, Status)>,
+    message_body: Vec<u8>,
+}
+
+impl Worker {
+    /// Puts a worker together.
+    pub fn new(parts: WorkerParts) -> Self {
+        let WorkerLimits { max_message_bytes, operations } = parts.limits;
+        let mut worker = Self {
+            me: parts.me,
+            now: parts.clock.now(),
+            clock: parts.clock,
+            rng: Xoshiro256PlusPlus::seed_from_u64(parts.seed),
+            endpoint: parts.endpoint,
+            messaging: Messaging::new(parts.me, parts.links, max_message_bytes, operations),
+            handlers: vec![None; MessageId::LIMIT as usize],
+            timers: Timers::with_capacity(operations),
+            reads: Reads::with_capacity(operations),
+            regions: RegionTable::default(),
+            region_waits: memory::RegionWaits::default(),
+            slab: parts.store.slab(parts.me.worker),
+            store: parts.store,
+            membership: parts.membership,
+            control: parts.control,
+            inbox: parts.inbox,
+            layers: Layers::default(),
+            ready: VecDeque::with_capacity(operations),
+            completions: Vec::with_capacity(operations),
+            local_done: Vec::with_capacity(operations),
+            message_body: Vec::with_capacity(max_message_bytes),
+        };
+        worker.register_core_handlers();
+        worker
+    }
+
+    /// Its name.
+    pub fn me(&self) -> WorkerRef {
+        self.me
+    }
+
+    /// The moment at which the current turn began.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Its clock, for measuring within a turn.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Its random numbers.
+    pub fn rng(&mut self) -> &mut Xoshiro256PlusPlus {
+        &mut self.rng
+    }
+
+    /// The registered memory; slots that reads brought are looked at and given back here.
+    #[inline]
+    pub fn arena(&mut self) -> &mut Arena {
+        self.endpoint.arena()
+    }
+
+    /// One-sided operations so far.
+    pub fn fabric_counters(&self) -> Counters {
+        self.endpoint.counters()
+    }
+
+    /// Ring messages so far.
+    pub fn message_counters(&self) -> MessageCounters {
+        self.messaging.counters
+    }
+
+    /// Lock-free reads so far.
+    pub fn read_counters(&self) -> ReadCounters {
+        self.reads.counters
+    }
+
+    /// Who is in the cluster.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Stops the machine, with a reason if it is a failure.
+    pub fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Calls that wait for a reply.
+    pub fn calls_in_flight(&self) -> usize {
+        self.messaging.calls_in_flight()
+    }
+
+    /// Handles messages of this id from now on (`msgRegisterHandler`).
+    ///
+    /// # Panics
+    /// If the id has a handler, or is not below [`MessageId::LIMIT`].
+    pub fn register(&mut self, id: MessageId, handler: Handler) {
+        let entry = &mut self.handlers[id.0 as usize];
+        assert!(entry.is_none(), "message {id:?} has a handler");
+        *entry = Some(handler);
+    }
+
+    /// Sends a message that has no reply (`msgSend`).
+    ///
+    /// # Errors
+    /// [`CallError::Busy`] when the ring is full: nothing was sent.
+    pub fn send(&mut self, to: WorkerRef, id: MessageId, body: &[&[u8]]) -> Result<(), CallError> {
+        self.messaging.send_one_way(&mut self.endpoint, to, id, body)
+    }
+
+    /// Sends a request; the continuation gets the reply, of at most `most_reply` bytes, or the
+    /// reason why there is none. The body is the parts one after the other.
+    ///
+    /// # Errors
+    /// [`CallError::Busy`] when rings or reservations are full: nothing was sent, and the
+    /// continuation will not be called.
+    pub fn call(
+        &mut self,
+        to: WorkerRef,
+        id: MessageId,
+        body: &[&[u8]],
+        most_reply: usize,
+        cont: ReplyCont,
+    ) -> Result<(), CallError> {
+        self.messaging.call(&mut self.endpoint, to, id, body, most_reply, cont)
+    }
+
+    /// Answers a request. Of a one-way message, nothing.
+    ///
+    /// # Panics
+    /// If the body is longer than any ring carries.
+    pub fn reply(&mut self, request: Request, body: &[&[u8]]) {
+        self.messaging.reply(&mut self.endpoint, request, body);
+    }
+
+    /// Calls the continuation from the event loop, not before `after` has passed.
+    pub fn set_timer(&mut self, after: Duration, cont: Cont<()>) {
+        self.timers.set(self.now.after(after), cont);
+    }
+
+    /// Keeps a layer's state with the worker, one value of each type.
+    pub fn put_layer<T: Any + Send>(&mut self, state: Box<T>) {
+        self.layers.put(state);
+    }
+
+    /// Takes a layer's state out; [`Worker::put_layer`] it back before the turn ends.
+    ///
+    /// # Panics
+    /// If the layer is not attached to this worker, or its state is out.
+    #[inline]
+    pub fn take_layer<T: Any + Send>(&mut self) -> Box<T> {
+        match self.layers.take() {
+            Some(state) => state,
+            None => panic!("{} is not attached to worker {}, or is in use", std::any::type_name::<T>(), self.me),
+        }
+    }
+
+    /// A layer's state, where nothing else of the worker is needed meanwhile.
+    pub fn layer<T: Any + Send>(&mut self) -> Option<&mut T> {
+        self.layers.get()
+    }
+
+    /// Sleeps until it is notified, its next timer is due, or `most` has passed; unless a last look
+    /// finds something to do.
+    pub fn sleep(&mut self, most: Duration) {
+        self.endpoint.arm();
+        if self.turn(self.clock.now()) {
+            return self.endpoint.disarm();
+        }
+        let due = self.timers.next().map_or(most, |due| due.since(self.clock.now()));
+        self.endpoint.wait(due.min(most));
+    }
+
+    /// Stops the cluster because of what a machine did.
+    fn cut_off(&mut self, machine: MachineId, why: String) {
+        tracing::error!(%machine, why, "cutting a machine off");
+        self.endpoint.close(machine);
+        self.control.fail(crate::membership::Stop::Misbehaved { machine, why }.to_string());
+    }
+}

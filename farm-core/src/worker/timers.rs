@@ -1,0 +1,83 @@
+//! Timers of one worker: a heap of moments, each with a continuation.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::Cont;
+use crate::time::Nanos;
+
+/// Timers, ended by time only: whoever no longer cares ignores the call.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<Entry>>,
+    sequence: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    due: Nanos,
+    /// Timers of one moment run in the order in which they were set.
+    sequence: u64,
+    cont: Cont<()>,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.sequence).cmp(&(other.due, other.sequence))
+    }
+}
+
+impl Timers {
+    pub(crate) fn with_capacity(timers: usize) -> Self {
+        Self { heap: BinaryHeap::with_capacity(timers), sequence: 0 }
+    }
+
+    pub(crate) fn set(&mut self, due: Nanos, cont: Cont<()>) {
+        self.sequence += 1;
+        self.heap.push(Reverse(Entry { due, sequence: self.sequence, cont }));
+    }
+
+    /// The next timer that is due.
+    pub(crate) fn take_due(&mut self, now: Nanos) -> Option<Cont<()>> {
+        if self.heap.peek()?.0.due > now {
+            return None;
+        }
+        self.heap.pop().map(|Reverse(entry)| entry.cont)
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        self.heap.peek().map(|Reverse(entry)| entry.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_come_in_order_of_time_then_of_setting() {
+        let mut timers = Timers::default();
+        for (due, context) in [(30, 1), (10, 2), (10, 3), (20, 4)] {
+            timers.set(Nanos(due), Cont::new(|_, _, ()| {}, context));
+        }
+        assert_eq!(timers.next(), Some(Nanos(10)));
+        let mut order = Vec::new();
+        while let Some(cont) = timers.take_due(Nanos(25)) {
+            order.push(format!("{cont:?}"));
+        }
+        assert_eq!(order, ["Cont(0x2)", "Cont(0x3)", "Cont(0x4)"]);
+        assert!(timers.take_due(Nanos(29)).is_none() && timers.take_due(Nanos(30)).is_some());
+    }
+}

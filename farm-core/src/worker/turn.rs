@@ -1,0 +1,114 @@
+//! The event loop, as one function.
+
+use super::Worker;
+use crate::messaging::{CallError, MessageId, Request};
+use crate::messaging::{Garbage, Taken};
+use crate::time::Nanos;
+
+/// Completions taken in one turn: enough to overlap their misses, few enough that messages wait for
+/// microseconds.
+const MOST_COMPLETIONS: usize = 32;
+/// Work items from outside taken in one turn.
+const MOST_ITEMS: usize = 16;
+
+impl Worker {
+    /// One turn of the event loop, at the moment `now`. True if it did anything: then the next turn
+    /// should follow at once.
+    ///
+    /// The order is the way of a request: timers, work from outside, rings, completions, and last
+    /// the doorbells for everything that was posted on the way.
+    pub fn turn(&mut self, now: Nanos) -> bool {
+        self.now = now;
+        let mut busy = self.run_timers();
+        busy |= self.run_items();
+        busy |= self.messaging.is_waiting() && self.messaging.send_deferred(&mut self.endpoint);
+        busy |= self.poll_rings();
+        busy |= self.poll_fabric(MOST_COMPLETIONS) > 0;
+        busy |= self.poll_local_reads(MOST_COMPLETIONS) > 0;
+        busy |= self.run_ready();
+        self.endpoint.flush();
+        self.notice_departures();
+        busy
+    }
+
+    /// When the next timer is due, if the worker has nothing else to wait for.
+    pub fn next_timer(&self) -> Option<Nanos> {
+        self.timers.next()
+    }
+
+    /// True if operations are in flight whose completion the next turns will find by polling.
+    pub fn must_poll(&self) -> bool {
+        self.endpoint.outstanding() > 0 || !self.reads.is_idle() || self.messaging.is_waiting()
+    }
+
+    fn run_timers(&mut self) -> bool {
+        let mut ran = false;
+        // A timer set by one that runs now is due later: the moment does not move within a turn.
+        while let Some(cont) = self.timers.take_due(self.now) {
+            cont.resume(self, ());
+            ran = true;
+        }
+        ran
+    }
+
+    fn run_items(&mut self) -> bool {
+        for taken in 0..MOST_ITEMS {
+            let Some(item) = self.inbox.take() else { return taken > 0 };
+            item(self);
+        }
+        true
+    }
+
+    fn run_ready(&mut self) -> bool {
+        let count = self.ready.len();
+        for _ in 0..count {
+            let Some((cont, result)) = self.ready.pop_front() else { break };
+            cont.resume(self, result);
+        }
+        count > 0
+    }
+
+    fn poll_rings(&mut self) -> bool {
+        let mut busy = false;
+        let mut body = std::mem::take(&mut self.message_body);
+        for ring in 0..self.messaging.rings() {
+            for _ in 0..self.messaging.burst() {
+                match self.messaging.take(ring, &mut self.endpoint, &mut body) {
+                    Ok(Taken::Nothing) => break,
+                    Ok(Taken::HandedOver | Taken::Stale) => {}
+                    Ok(Taken::Message(id, request)) => self.handle(id, request, &body),
+                    Ok(Taken::Reply(cont)) => cont.resume(self, Ok(&body)),
+                    Err(Garbage { machine, why }) => {
+                        self.cut_off(machine, why);
+                        break;
+                    }
+                }
+                busy = true;
+            }
+        }
+        self.message_body = body;
+        busy
+    }
+
+    fn handle(&mut self, id: MessageId, request: Request, body: &[u8]) {
+        match self.handlers.get(id.0 as usize).copied().flatten() {
+            Some(handler) => handler(self, request, body),
+            None => self.cut_off(request.from.machine, format!("it sent a message of unknown kind {}", id.0)),
+        }
+    }
+
+    fn notice_departures(&mut self) {
+        while let Some((machine, how)) = self.endpoint.take_broken() {
+            let stop = self.membership.departed(machine, how);
+            match how {
+                crate::fabric::Departure::Left => self.control.stop(),
+                crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
+            }
+            let mut lost = Vec::new();
+            self.messaging.calls_to(machine, &mut lost);
+            for cont in lost {
+                cont.resume(self, Err(CallError::PeerLost(machine)));
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Machines in one process, through the same shared memory, sockets and rings as processes.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use farm_core::alloc::class_for_payload;
+use farm_core::config::Config;
+use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::machine::{Attach, Machine};
+use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::object::{Image, Incarnation, Version, write};
+use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+
+const ECHO: MessageId = MessageId(MessageId::APPLICATION);
+
+fn cluster(name: &str, machines: u16, workers: u16, attach: Attach) -> Vec<Machine> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(machines, workers);
+    config.cluster.name = name.into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    let starts: Vec<_> = config
+        .machines
+        .iter()
+        .map(|machine| {
+            let (config, id, attach) = (config.clone(), machine.id, Arc::clone(&attach));
+            std::thread::spawn(move || Machine::start(&config, id, attach, Duration::from_secs(20)))
+        })
+        .collect();
+    starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect()
+}
+
+fn stop(machines: Vec<Machine>) {
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+}
+
+fn echo(worker: &mut Worker, request: Request, body: &[u8]) {
+    let me = worker.me().to_bits().to_le_bytes();
+    worker.reply(request, &[&me, body]);
+}
+
+fn with_echo() -> Attach {
+    Arc::new(|worker: &mut Worker| worker.register(ECHO, echo))
+}
+
+struct Answer(mpsc::Sender<Vec<u8>>);
+
+fn answered(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
+    let answer = worker.take_layer::<Answer>();
+    answer.0.send(reply.unwrap().to_vec()).unwrap();
+}
+
+/// Every worker calls every worker of every machine, its own machine's and itself included.
+#[test]
+fn every_worker_reaches_every_worker() {
+    let machines = cluster("reach", 3, 3, with_echo());
+    let everyone: Vec<WorkerRef> = machines
+        .iter()
+        .flat_map(|m| (0..3).map(|w| WorkerRef::new(m.id(), WorkerId::new(w).unwrap())))
+        .collect();
+    for (index, machine) in machines.iter().enumerate() {
+        for worker in 0..3 {
+            for to in everyone.clone() {
+                let body = format!("from {index}.{worker} to {to}");
+                let sent = body.clone();
+                let answer = machine
+                    .ask(worker, move |worker, answer| {
+                        worker.put_layer(Box::new(Answer(answer)));
+                        let cont = ReplyCont::new(answered, 0);
+                        worker.call(to, ECHO, &[sent.as_bytes()], 100, cont).unwrap();
+                    })
+                    .unwrap();
+                assert_eq!(WorkerRef::from_bits(u32::from_le_bytes(answer[..4].try_into().unwrap())), Some(to));
+                assert_eq!(&answer[4..], body.as_bytes());
+            }
+        }
+    }
+    stop(machines);
+}
+
+struct ReadAnswer(mpsc::Sender<(u64, Vec<u8>)>);
+
+fn read_done(worker: &mut Worker, _: u64, result: ReadResult) {
+    let slot = result.unwrap();
+    let mut payload = vec![0; 100];
+    let image = Image::check(&worker.arena().words(&slot)[..16]).unwrap();
+    image.copy_payload(0, &mut payload);
+    let version = image.version().get();
+    worker.arena().give(slot);
+    worker.take_layer::<ReadAnswer>().0.send((version, payload)).unwrap();
+}
+
+/// An object made on one machine is read by all, with one one-sided read once its region is known.
+#[test]
+fn an_object_is_read_from_every_machine_by_one_read() {
+    let machines = cluster("read", 3, 1, Arc::new(|_: &mut Worker| {}));
+    let address = machines[1]
+        .ask(0, |worker, answer| {
+            let class = class_for_payload(100).unwrap();
+            let reserved = worker.reserve_object(class, None).unwrap();
+            let (memory, at) = worker.local_memory(reserved.address).unwrap();
+            let born = Incarnation::default().allocated();
+            write::install_new(memory, at, class.object_bytes(), Version::new(7), born, &[42; 100]);
+            answer.send(reserved.address).unwrap();
+        })
+        .unwrap();
+    for (index, machine) in machines.iter().enumerate() {
+        for round in 0..3 {
+            let (before, after) = (reads(machine), read(machine, address));
+            assert_eq!(after, (7, vec![42; 100]));
+            let posted = reads(machine) - before;
+            assert_eq!(posted, u64::from(index != 1), "round {round} of machine {index}");
+        }
+    }
+    stop(machines);
+}
+
+fn reads(machine: &Machine) -> u64 {
+    machine.ask(0, |worker, answer| answer.send(worker.fabric_counters().reads).unwrap()).unwrap()
+}
+
+fn read(machine: &Machine, address: farm_core::ids::Address) -> (u64, Vec<u8>) {
+    machine
+        .ask(0, move |worker, answer| {
+            worker.put_layer(Box::new(ReadAnswer(answer)));
+            let request = ReadRequest { address, stride: 128, bytes: 128 };
+            worker.read_lock_free(request, Cont::new(read_done, 0)).unwrap();
+        })
+        .unwrap()
+}
+
+/// A machine that leaves stops the others without a failure.
+#[test]
+fn when_a_machine_leaves_the_others_stop() {
+    let mut machines = cluster("leave", 3, 1, Arc::new(|_: &mut Worker| {}));
+    machines.remove(1).stop().unwrap();
+    for machine in machines {
+        machine.join().unwrap();
+    }
+}
+
+/// Thousands of calls at a time, in both directions, through small rings: none is lost.
+#[test]
+fn a_flood_of_calls_between_all_workers_comes_back_whole() {
+    const CALLS: u64 = 5000;
+    struct Flood {
+        left: u64,
+        back: u64,
+        to: Vec<WorkerRef>,
+        done: mpsc::Sender<u64>,
+    }
+    fn pump(worker: &mut Worker, _: u64, (): ()) {
+        let mut flood = worker.take_layer::<Flood>();
+        while flood.left > 0 {
+            let to = flood.to[flood.left as usize % flood.to.len()];
+            let body = [flood.left as u8; 100];
+            let length = flood.left as usize % 100;
+            match worker.call(to, ECHO, &[&body[..length]], 104, ReplyCont::new(back, flood.left)) {
+                Ok(()) => flood.left -= 1,
+                Err(CallError::Busy) => {
+                    worker.set_timer(Duration::from_micros(10), Cont::new(pump, 0));
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        worker.put_layer(flood);
+    }
+    fn back(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
+        let reply = reply.unwrap();
+        assert_eq!(reply.len(), 4 + number as usize % 100);
+        assert!(reply[4..].iter().all(|byte| *byte == number as u8));
+        let flood = worker.layer::<Flood>().unwrap();
+        flood.back += 1;
+        if flood.back == CALLS {
+            flood.done.send(flood.back).unwrap();
+        }
+    }
+    let machines = cluster("flood", 2, 2, with_echo());
+    let to: Vec<WorkerRef> = machines
+        .iter()
+        .flat_map(|m| (0..2).map(|w| WorkerRef::new(m.id(), WorkerId::new(w).unwrap())))
+        .collect();
+    let (done, all_done) = mpsc::channel();
+    for machine in &machines {
+        for worker in 0..2 {
+            let flood = Flood { left: CALLS, back: 0, to: to.clone(), done: done.clone() };
+            assert!(machine.submit(worker, move |worker| {
+                worker.put_layer(Box::new(flood));
+                pump(worker, 0, ());
+            }));
+        }
+    }
+    for _ in 0..4 {
+        assert_eq!(all_done.recv_timeout(Duration::from_secs(60)), Ok(CALLS));
+    }
+    stop(machines);
+}
+
+#[test]
+fn a_machine_that_does_not_come_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(2, 1);
+    config.cluster.name = "alone".into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    let id = MachineId::new(1).unwrap();
+    let attach: Attach = Arc::new(|_: &mut Worker| {});
+    let refused = Machine::start(&config, id, attach, Duration::from_millis(50)).err().unwrap();
+    assert!(refused.to_string().contains("m2"), "{refused}");
+}

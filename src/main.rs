@@ -1,0 +1,2 @@
+//! The farm command line.
+fn main() {}
