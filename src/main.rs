@@ -1,2 +1,115 @@
-//! The farm command line.
-fn main() {}
+//! The `farm` command line: reads its arguments, sets up logging, and calls one subcommand.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod doctor;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+use farm_core::config::ConfigError;
+use farm_core::config::host::HostError;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use cli::{Cli, Command};
+
+/// Exit status where the command line or the configuration is wrong, as clap has it.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command));
+    match result {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("farm: error: {}", with_causes(&error));
+            exit_code_of(&error)
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Demo(_) => not_built("demo"),
+        Command::Ycsb(_) => not_built("ycsb"),
+        Command::Node(_) => not_built("node"),
+        Command::Bench(_) => not_built("bench"),
+    }
+}
+
+/// The answer to a subcommand that this build has no code for.
+fn not_built(name: &str) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("`farm {name}` is not part of this build yet")
+}
+
+/// Logs go to standard error, so that standard output is for results alone.
+fn log_to_stderr(filter: Option<&str>) -> anyhow::Result<()> {
+    let filter = match filter {
+        Some(filter) => EnvFilter::try_new(filter)
+            .map_err(|error| anyhow::anyhow!("--log {filter:?}: {error}; try --log debug"))?,
+        None => EnvFilter::builder()
+            .with_default_directive(LevelFilter::WARN.into())
+            .from_env()
+            .map_err(|error| anyhow::anyhow!("RUST_LOG: {error}; try RUST_LOG=debug"))?,
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .init();
+    Ok(())
+}
+
+/// The error and what caused it, without causes that it has told already.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text.push_str("\n  caused by: ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+fn exit_code_of(error: &anyhow::Error) -> ExitCode {
+    let usage = error
+        .chain()
+        .any(|cause| cause.is::<ConfigError>() || cause.is::<HostError>());
+    if usage {
+        ExitCode::from(EXIT_USAGE)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Whether somebody who was to read the output has gone, as `head` does.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = io::Error::other("no such device");
+        let error = anyhow::Error::from(error).context("cannot map region r5.12");
+        let error = Err::<(), _>(error)
+            .context("machine m3: cannot map region r5.12")
+            .unwrap_err();
+        assert_eq!(
+            with_causes(&error),
+            "machine m3: cannot map region r5.12\n  caused by: no such device"
+        );
+    }
+}

@@ -159,7 +159,7 @@ fn a_flood_of_calls_between_all_workers_comes_back_whole() {
             match worker.call(to, ECHO, &[&body[..length]], 104, ReplyCont::new(back, flood.left)) {
                 Ok(()) => flood.left -= 1,
                 Err(CallError::Busy) => {
-                    worker.set_timer(Duration::from_micros(10), Cont::new(pump, 0));
+                    worker.when_room(Cont::new(pump, 0));
                     break;
                 }
                 Err(error) => panic!("{error}"),

@@ -1,1 +1,62 @@
-//! Under construction.
+//! Transactions over objects of the shared address space (`FaRM'14 §3.2, §3.4`).
+//!
+//! A transaction runs on one worker, its coordinator. It reads objects, buffers what it writes,
+//! allocates and frees, and then commits all of it or nothing. Committed transactions are strictly
+//! serializable; reads within one that has not committed may be mutually inconsistent, which commit
+//! finds out.
+//!
+//! Two ways in, over the same context:
+//! - [`Tx`] is the context itself: calls that answer at once, for code that runs where its objects
+//!   are (message handlers of shipped operations);
+//! - the functions of [`api`] take a handle and a continuation, as `FaRM'14` figure 6 has them. They
+//!   are what applications use, and what stays the same when objects are on other machines.
+//!
+//! What works so far: transactions whose objects lie on the machine that runs them. An object of
+//! another machine is the typed error [`TxError::Address`]; ship the operation to it
+//! ([`farm_core::worker::Worker::call`]).
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use farm_core::config::Config;
+//! use farm_core::machine::Machine;
+//! use farm_core::worker::{Cont, Worker};
+//! use farm_txn::{ObjectId, TxError, TxHandle, api};
+//!
+//! // Begin, allocate, write, commit: each step is a continuation of the one before.
+//! fn allocated(w: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+//!     let tx = TxHandle::from_context(tx);
+//!     api::payload_mut(w, tx, object.unwrap()).unwrap()[..5].copy_from_slice(b"hello");
+//!     api::commit(w, tx, Cont::new(committed, 0));
+//! }
+//! fn committed(w: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+//!     outcome.unwrap();
+//!     w.take_layer::<std::sync::mpsc::Sender<()>>().send(()).unwrap();
+//! }
+//!
+//! let mut config = Config::tiny_for(1, 1);
+//! config.cluster.name = "doc-txn".into();
+//! let machine = Machine::start(
+//!     &config,
+//!     config.machines[0].id,
+//!     Arc::new(farm_txn::attach),
+//!     Duration::from_secs(5),
+//! )?;
+//! machine.ask(0, |w, done| {
+//!     w.put_layer(Box::new(done));
+//!     let tx = api::begin(w);
+//!     api::alloc(w, tx, 5, None, Cont::new(allocated, tx.to_context()));
+//! })?;
+//! machine.stop()?;
+//! # Ok::<_, farm_core::machine::MachineError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod api;
+mod commit;
+mod layer;
+mod tx;
+
+pub use api::TxHandle;
+pub use layer::{attach, give, take};
+pub use tx::{Abort, ObjectId, Tx, TxError, TxLimits};

@@ -15,8 +15,8 @@ use crate::mem::Memory;
 use super::fit::{Demand, Fit, RegionBlocks};
 use super::region::ring_distance;
 use super::{
-    AllocError, Block, BlockHead, BlockKind, BlockTable, Geometry, LocateError, SizeClass,
-    TableError,
+    AllocError, Block, BlockHead, BlockKind, BlockTable, BlockUsage, Geometry, LocateError,
+    SizeClass, TableError,
 };
 
 /// Sizes that the block allocator works with.
@@ -94,25 +94,6 @@ impl Changes {
     fn add(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
-}
-
-/// What the blocks of a machine are used for. Bytes, unless said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct BlockUsage {
-    /// Number of regions.
-    pub regions: usize,
-    /// All of their memory.
-    pub region_bytes: u64,
-    /// Block tables.
-    pub table_bytes: u64,
-    /// Free blocks.
-    pub free_bytes: u64,
-    /// Blocks of slab allocators.
-    pub slab_bytes: u64,
-    /// Blocks of arrays.
-    pub array_bytes: u64,
-    /// Blocks without objects that serve their class only.
-    pub vacant_bytes: u64,
 }
 
 /// Adjacent objects of one class, in a block of their own (`FaRM'14 §3.2`, arrays of objects).

@@ -51,6 +51,7 @@
 mod bitmap;
 mod block;
 mod class;
+mod error;
 mod fit;
 mod fragmentation;
 mod geometry;
@@ -61,55 +62,16 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod usage;
 
-pub use block::{
-    ArrayRun, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes, Place, RegionSource,
-};
+pub use block::{ArrayRun, BlockAllocator, BlockConfig, BlockSource, Changes, Place, RegionSource};
 pub use class::{CLASSES, FINE_LINES, SizeClass, TooLarge, class_for_payload};
+pub use error::{AllocError, LocateError, ReleaseError, TableError};
 pub use fragmentation::{ClassFragmentation, Fragmentation, fragmentation};
 pub use geometry::Geometry;
 pub use rebuild::Mismatch;
 pub use region::choose_region_id;
-pub use slab::{ClassUsage, ReleaseError, Reserved, Slab};
+pub use slab::{Reserved, Slab};
 pub use state::{BlockHead, BlockKind, BlockState};
-pub use table::{Block, BlockTable, LocateError, TableError};
-
-use crate::ids::RegionId;
-
-/// Why memory was not to be had. Nothing was taken.
-#[derive(Debug, thiserror::Error)]
-pub enum AllocError {
-    /// No object is so large.
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-    /// Not even an empty region has room.
-    #[error("{asked} bytes of adjacent objects do not fit a region of {region_bytes} bytes")]
-    LargerThanRegion {
-        /// Bytes asked for.
-        asked: u64,
-        /// Bytes in a region.
-        region_bytes: u64,
-    },
-    /// All regions are full and the machine may have no more.
-    #[error(
-        "out of memory: {asked} bytes asked for, {in_use} of {limit} bytes are in regions \
-         (memory.per_machine_bytes)"
-    )]
-    OutOfMemory {
-        /// Bytes asked for.
-        asked: u64,
-        /// Bytes of the regions there are.
-        in_use: u64,
-        /// Most bytes of regions.
-        limit: u64,
-    },
-    /// A new region was needed and could not be made.
-    #[error("cannot make a region: {0}")]
-    NoRegion(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The region is there already.
-    #[error("region {0} is there already")]
-    RegionExists(RegionId),
-    /// A block table is damaged.
-    #[error(transparent)]
-    Table(#[from] TableError),
-}
+pub use table::{Block, BlockTable};
+pub use usage::{BlockUsage, ClassUsage};

@@ -117,6 +117,27 @@ mod tests {
     }
 
     #[test]
+    fn near_the_end_of_our_positions_the_search_goes_back() {
+        let (placement, local) = (Placement::new(&machines(3)), machines(3)[0]);
+        let segment = placement.segment(8, local).unwrap();
+        let region = |index| RegionId::new(8, segment.position(index)).unwrap();
+        let (last, mut rng) = (segment.len() - 1, Xoshiro256PlusPlus::seed_from_u64(1));
+        let mut near =
+            |hint, taken| choose_region_id(&placement, local, Some(hint), taken, &mut rng);
+        let one: fn(RegionId) -> bool = |_| false;
+        assert_eq!(near(region(last), one), Some(region(last)));
+        // A region that a machine since lost had placed: the closest of our positions.
+        assert_eq!(near(region(last).successor(), one), Some(region(last)));
+        let mut made = vec![region(last)];
+        for back in 1..5 {
+            let taken = |id: RegionId| made.contains(&id);
+            let id = choose_region_id(&placement, local, Some(made[0]), taken, &mut rng);
+            assert_eq!(id, Some(region(last - back)));
+            made.extend(id);
+        }
+    }
+
+    #[test]
     fn random_regions_spread_over_the_rings() {
         let placement = Placement::new(&machines(3));
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);

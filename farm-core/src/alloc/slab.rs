@@ -17,7 +17,9 @@ use crate::mem::Memory;
 
 use super::bitmap::FreeSlots;
 use super::region::ring_distance;
-use super::{AllocError, Block, BlockSource, CLASSES, Changes, Place, SizeClass};
+use super::{
+    AllocError, Block, BlockSource, CLASSES, Changes, ClassUsage, Place, ReleaseError, SizeClass,
+};
 
 const NONE: u32 = u32::MAX;
 
@@ -30,66 +32,6 @@ pub struct Reserved {
     /// Its size.
     pub class: SizeClass,
     region: u32,
-}
-
-/// A slot that cannot be released; nothing was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ReleaseError {
-    /// It is in no block of this slab allocator.
-    #[error("{0} is in no block of this worker")]
-    NotOurs(Address),
-    /// No object starts there.
-    #[error("{address} is not the start of an object of {object_bytes} bytes")]
-    NoObject {
-        /// The address.
-        address: Address,
-        /// Size of the block's objects.
-        object_bytes: usize,
-    },
-    /// It is free.
-    #[error("{0} is free already")]
-    Free(Address),
-}
-
-/// What a slab allocator has of one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct ClassUsage {
-    /// Blocks.
-    pub blocks: u64,
-    /// Bytes of regions that they take.
-    pub reserved_bytes: u64,
-    /// Slots in them.
-    pub slots: u64,
-    /// Slots that are reserved.
-    pub live: u64,
-}
-
-impl ClassUsage {
-    /// Slots that are free: what fragmentation outside of objects consists of.
-    pub fn free_slots(&self) -> u64 {
-        self.slots - self.live
-    }
-
-    /// Share of the live objects' data bytes that holds nothing, when they hold `payload_bytes`
-    /// together. The allocator does not know how much of an object is used; its user does.
-    pub fn internal_fragmentation(&self, class: SizeClass, payload_bytes: u64) -> f64 {
-        let capacity = self.live * class.payload_capacity() as u64;
-        if capacity == 0 {
-            0.0
-        } else {
-            1.0 - payload_bytes as f64 / capacity as f64
-        }
-    }
-
-    /// Share of the reserved bytes that is in no live object.
-    pub fn external_fragmentation(&self, class: SizeClass) -> f64 {
-        let live = self.live * class.object_bytes() as u64;
-        if self.reserved_bytes == 0 {
-            0.0
-        } else {
-            1.0 - live as f64 / self.reserved_bytes as f64
-        }
-    }
 }
 
 /// A region that the slab allocator has blocks in, or was once asked to allocate near to.
@@ -382,10 +324,9 @@ impl Slab {
     ) -> Result<Reserved, AllocError> {
         if let Some(near) = hint.map(Address::region)
             && (self.region_index(near).is_some() || source.has_region(near))
+            && let Some(reserved) = self.reserve_near(class, near, source)?
         {
-            if let Some(reserved) = self.reserve_near(class, near, source)? {
-                return Ok(reserved);
-            }
+            return Ok(reserved);
         }
         if let Some(reserved) = self.take_anywhere(class) {
             return Ok(reserved);

@@ -29,106 +29,12 @@ use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
 use crate::object::Incarnation;
 
 use super::geometry::Geometry;
-use super::{BlockHead, BlockKind, BlockState};
+use super::{BlockHead, BlockKind, BlockState, LocateError, TableError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk1");
 const HEADER_WORDS: usize = 4;
 /// The second word of an object's header.
 const INCARNATION_OFFSET: usize = WORD_BYTES;
-
-/// A block table that cannot have been written by an allocator.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
-    /// The header does not start like one.
-    #[error("region {region} has no block table: it starts with {found:#018x}")]
-    NoTable {
-        /// The region.
-        region: RegionId,
-        /// Its first word.
-        found: u64,
-    },
-    /// The header's checksum does not match.
-    #[error("the header of the block table of region {region} is damaged")]
-    BadHeader {
-        /// The region.
-        region: RegionId,
-    },
-    /// It is another region's.
-    #[error("the block table of region {region} says it belongs to region {found:#x}")]
-    OtherRegion {
-        /// The region it was found in.
-        region: RegionId,
-        /// Bits of the region it names.
-        found: u32,
-    },
-    /// Blocks and memory do not go together.
-    #[error("region {region}: {blocks} blocks of {block_bytes} bytes do not fit {bytes} bytes")]
-    BadGeometry {
-        /// The region.
-        region: RegionId,
-        /// Blocks announced.
-        blocks: u64,
-        /// Bytes in each.
-        block_bytes: u64,
-        /// Bytes of memory.
-        bytes: u64,
-    },
-    /// A state that means nothing, or not there.
-    #[error("region {region}: block {block} has the impossible state {bits:#018x}")]
-    BadState {
-        /// The region.
-        region: RegionId,
-        /// The block.
-        block: u32,
-        /// Its state.
-        bits: u64,
-    },
-    /// A run that leaves the region, is too short for an object, or is not followed by its blocks.
-    #[error("region {region}: the run of {run} blocks of class {class} at block {block} is broken")]
-    BadRun {
-        /// The region.
-        region: RegionId,
-        /// The head.
-        block: u32,
-        /// Blocks it claims.
-        run: u32,
-        /// The class it claims.
-        class: u8,
-    },
-    /// A further block of a run that has no head.
-    #[error("region {region}: block {block} leads back to no run")]
-    Orphan {
-        /// The region.
-        region: RegionId,
-        /// The block.
-        block: u32,
-    },
-}
-
-/// Why an address is no object.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LocateError {
-    /// The region is not of this machine's.
-    #[error("{0} is in a region that is not stored here")]
-    NotLocal(Address),
-    /// Its block is in no use, or not in the region at all.
-    #[error("{0} is in no block")]
-    NoBlock(Address),
-    /// Its block has no object that starts there.
-    #[error("{address} is not the start of an object of {object_bytes} bytes")]
-    NoObject {
-        /// The address.
-        address: Address,
-        /// Size of the block's objects.
-        object_bytes: usize,
-    },
-    /// An array was meant and the block holds none, or the address is not the array's first object.
-    #[error("{0} is not the first object of an array")]
-    NoArray(Address),
-    /// The table is damaged.
-    #[error(transparent)]
-    Table(#[from] TableError),
-}
 
 /// A block in use: a run of the region's blocks with objects of one class.
 #[derive(Clone, Debug)]

@@ -27,6 +27,7 @@
 
 mod check;
 mod error;
+mod flags;
 pub mod host;
 mod keys;
 mod read;
@@ -372,7 +373,7 @@ impl Config {
     ///
     /// As [`Config::set`].
     pub fn set_by(&mut self, flag: &str, key: &str, value: &str) -> Result<(), ConfigError> {
-        read::set(self, flag, key, value)
+        flags::set(self, flag, key, value)
     }
 
     /// Makes it `machines` machines: the last ones go, or more are added with the ids that follow

@@ -400,7 +400,8 @@ fn unknown_key(place: &Place, section: &str, name: &str) -> Problem {
     }
 }
 
-fn refusal<T>(key: &Key<T>, place: Place, misfit: Misfit, limits: &Limits) -> Problem {
+/// The problem of a key that was given what it does not take.
+pub(super) fn refusal<T>(key: &Key<T>, place: Place, misfit: Misfit, limits: &Limits) -> Problem {
     Problem {
         kind: misfit.kind,
         place,
@@ -410,90 +411,5 @@ fn refusal<T>(key: &Key<T>, place: Place, misfit: Misfit, limits: &Limits) -> Pr
         advice: misfit
             .advice
             .unwrap_or_else(|| format!("change {}", key.name())),
-    }
-}
-
-/// Sets the key `path` by what a flag says.
-pub(super) fn set(
-    config: &mut Config,
-    flag: &str,
-    path: &str,
-    text: &str,
-) -> Result<(), ConfigError> {
-    let place = Place::Flag(flag.to_owned());
-    let value = Value::from_flag(text);
-    let refuse = |problem: Problem| {
-        Err(ConfigError::Invalid {
-            name: flag.to_owned(),
-            problems: vec![problem],
-        })
-    };
-    if let Some(key) = KEYS.iter().find(|key| key.path == path) {
-        return match (key.set)(config, &value) {
-            Ok(()) => {
-                config.origins.insert(path.to_owned(), place);
-                Ok(())
-            }
-            Err(misfit) => refuse(refusal(key, place, misfit, &Limits::PRODUCTION)),
-        };
-    }
-    let Some((which, key)) = machine_key(path) else {
-        return refuse(unknown_path(place, path));
-    };
-    let ids: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
-    let chosen = |id: &MachineId| which == "*" || which == id.get().to_string();
-    if !ids.iter().any(chosen) {
-        let ids: Vec<String> = ids.iter().map(|id| id.get().to_string()).collect();
-        return refuse(Problem {
-            kind: ProblemKind::UnknownKey,
-            place,
-            key: path.to_owned(),
-            found: format!("there is no machine {which}"),
-            expected: format!("the id of a machine ({}), or * for all", one_of(&ids)),
-            advice: "check the [[machine]] sections".to_owned(),
-        });
-    }
-    for machine in config
-        .machines
-        .iter_mut()
-        .filter(|machine| chosen(&machine.id))
-    {
-        if let Err(misfit) = (key.set)(machine, &value) {
-            return refuse(refusal(key, place, misfit, &Limits::PRODUCTION));
-        }
-        config
-            .origins
-            .insert(origin_of(machine.id, key.name()), place.clone());
-    }
-    Ok(())
-}
-
-/// `machine.<which>.<name>`, taken apart; ids are not among the names, for they cannot change.
-fn machine_key(path: &str) -> Option<(&str, &'static Key<MachineConfig>)> {
-    let (which, name) = path.strip_prefix("machine.")?.split_once('.')?;
-    let key = MACHINE_KEYS
-        .iter()
-        .find(|key| key.name() == name && name != "id")?;
-    Some((which, key))
-}
-
-fn unknown_path(place: Place, path: &str) -> Problem {
-    let machine = ["machine.*.workers", "machine.*.cores"];
-    let paths = || KEYS.iter().map(|key| key.path).chain(machine);
-    let near = nearest(path, paths()).or_else(|| {
-        KEYS.iter()
-            .find(|key| key.name() == path)
-            .map(|key| key.path)
-    });
-    Problem {
-        kind: ProblemKind::UnknownKey,
-        place,
-        key: path.to_owned(),
-        found: "there is no such key".to_owned(),
-        expected: format!("one of {}", one_of(&paths().collect::<Vec<_>>())),
-        advice: near.map_or_else(
-            || "write section and key with a dot between".to_owned(),
-            |near| format!("did you mean \"{near}\"?"),
-        ),
     }
 }

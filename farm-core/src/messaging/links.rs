@@ -95,7 +95,6 @@ pub(crate) struct Incoming {
 
 /// All rings of one worker.
 pub struct Links {
-    pub(crate) own: MachineId,
     /// Machines in ascending order with their numbers of workers.
     pub(crate) machines: Vec<(MachineId, usize)>,
     /// To other machines, in the order of `machines`; none for the own.
@@ -135,7 +134,6 @@ impl Links {
         let ring = Capacity::new(ring_bytes as u64)?;
         let mut wiring = Wiring { endpoint, worker, workers: me.workers, ring };
         let mut links = Links {
-            own,
             machines: peers.iter().map(|peer| (peer.machine, peer.workers)).collect(),
             out: Vec::new(),
             within: Vec::new(),

@@ -92,6 +92,10 @@ impl Messaging {
         }
     }
 
+    pub(crate) fn machines(&self) -> &[(MachineId, usize)] {
+        &self.links.machines
+    }
+
     fn machine_index(&self, to: WorkerRef) -> Result<usize, CallError> {
         let index = self.links.machines.binary_search_by_key(&to.machine, |entry| entry.0);
         match index {

@@ -230,6 +230,54 @@ mod tests {
     }
 
     #[test]
+    fn of_two_machines_at_one_point_the_first_has_the_positions() {
+        let (a, b, c) = (machine(1), machine(2), machine(3));
+        let placement = Placement {
+            points: vec![(50, a), (50, b), (90, c)],
+            machines: 3,
+        };
+        assert_eq!(placement.segment(0, b), None);
+        assert_eq!(
+            placement.segment(0, c),
+            Some(Segment { first: 51, len: 40 })
+        );
+        assert_eq!(
+            placement.segment(0, a),
+            Some(Segment {
+                first: 91,
+                len: POSITIONS - 40
+            })
+        );
+        assert!(placement.replicas(region(0, 50), 2).eq([a, b]));
+        assert!(placement.replicas(region(0, 51), 2).eq([c, a]));
+        assert!(placement.replicas(region(0, 91), 3).eq([a, b, c]));
+    }
+
+    #[test]
+    fn outside_a_segment_its_closer_end_is_closest() {
+        let segment = Segment {
+            first: 100,
+            len: 10,
+        };
+        for (position, index) in [(99, 0), (0, 0), (104, 4), (109, 9), (110, 9), (120, 9)] {
+            assert_eq!(segment.closest_index(position), index, "{position}");
+        }
+        let round_the_end = Segment {
+            first: POSITIONS - 2,
+            len: 4,
+        };
+        for (position, index) in [
+            (POSITIONS - 3, 0),
+            (POSITIONS - 1, 1),
+            (0, 2),
+            (2, 3),
+            (9, 3),
+        ] {
+            assert_eq!(round_the_end.closest_index(position), index, "{position}");
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "a placement on no machines")]
     fn no_machines_is_a_programmer_error() {
         let _ = Placement::new(&[]);

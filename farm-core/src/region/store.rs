@@ -13,7 +13,7 @@ use crate::alloc::{
     SizeClass, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
-use crate::ids::{MachineId, RegionId, WorkerId};
+use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
 
 /// Makes exported memory of so many bytes, which peers may read.
@@ -74,6 +74,11 @@ impl Store {
         near: Option<RegionId>,
     ) -> Result<ArrayRun, AllocError> {
         lock(&self.blocks).allocate_array(class, count, owner, near)
+    }
+
+    /// The worker in whose block an address of this machine lies.
+    pub fn owner_of(&self, address: Address) -> Option<WorkerId> {
+        lock(&self.blocks).owner_of(address).ok()
     }
 
     /// What the machine's blocks are used for.

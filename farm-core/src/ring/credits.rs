@@ -66,7 +66,10 @@ impl ReplyCredits {
         }
         // Shares and the filler's part, which is one share, fit the reserve.
         assert!(u64::from(share_bytes) * shares <= u64::from(capacity.reply_reserve_bytes()));
-        Ok(Self { share_bytes, taken_bytes: 0 })
+        Ok(Self {
+            share_bytes,
+            taken_bytes: 0,
+        })
     }
 
     /// Bytes of the greatest reply body that can be asked for.
@@ -97,7 +100,10 @@ impl ReplyCredits {
     #[inline]
     pub fn give(&mut self, max_body_bytes: usize) {
         let bytes = self.cost(max_body_bytes);
-        assert!(bytes <= self.taken_bytes, "{bytes} bytes of credit given back, none taken");
+        assert!(
+            bytes <= self.taken_bytes,
+            "{bytes} bytes of credit given back, none taken"
+        );
         self.taken_bytes -= bytes;
     }
 

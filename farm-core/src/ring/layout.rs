@@ -59,9 +59,8 @@ const _: () = assert!(
 );
 // A reply can always be sent when only replies are left in the ring: unreported space and everything
 // that credits allow (at most the reserve) fit. The other case is argued at the module.
-const _: () = assert!(
-    TINY_RING_BYTES / REPORT_SHARE + TINY_RING_BYTES / RESERVE_SHARE <= TINY_RING_BYTES
-);
+const _: () =
+    assert!(TINY_RING_BYTES / REPORT_SHARE + TINY_RING_BYTES / RESERVE_SHARE <= TINY_RING_BYTES);
 
 /// The size of a ring's buffer in bytes: a power of two between [`TINY_RING_BYTES`] and
 /// [`MAX_RING_BYTES`].
@@ -257,7 +256,13 @@ pub fn decode_head(word: u64, offset: u32, capacity: Capacity) -> Result<Head, E
     }
     let to_worker = WorkerId::new((word >> 40) as u16 & 0xff).ok_or(Expected::Worker)?;
     let message_id = (word >> 48) as u16;
-    Ok(Head::Record(RecordHead { record_bytes: bytes, pad_bytes, kind, to_worker, message_id }))
+    Ok(Head::Record(RecordHead {
+        record_bytes: bytes,
+        pad_bytes,
+        kind,
+        to_worker,
+        message_id,
+    }))
 }
 
 /// Where the next record of a ring goes.
@@ -276,9 +281,15 @@ pub const fn place(tail: u64, record_bytes: u32, capacity: Capacity) -> Placemen
     let offset = capacity.offset(tail);
     let gap = capacity.bytes() - offset;
     if record_bytes <= gap {
-        Placement { filler_bytes: 0, offset }
+        Placement {
+            filler_bytes: 0,
+            offset,
+        }
     } else {
-        Placement { filler_bytes: gap, offset: 0 }
+        Placement {
+            filler_bytes: gap,
+            offset: 0,
+        }
     }
 }
 
@@ -315,7 +326,10 @@ impl fmt::Display for Expected {
         match self {
             Self::Kind => f.write_str("a one-way message, request, reply or filler"),
             Self::Length { most } => {
-                write!(f, "a record of {OVERHEAD_BYTES} to {most} bytes, a multiple of {WORD}")
+                write!(
+                    f,
+                    "a record of {OVERHEAD_BYTES} to {most} bytes, a multiple of {WORD}"
+                )
             }
             Self::Filler { bytes } => write!(f, "a filler of the last {bytes} bytes"),
             Self::Padding => f.write_str("padding with zeroes, within the body"),

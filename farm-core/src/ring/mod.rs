@@ -76,7 +76,9 @@ pub mod layout;
 mod receiver;
 mod sender;
 
+// Public to the tests outside that include it by its path.
 #[cfg(test)]
+#[allow(unreachable_pub)]
 mod testing;
 #[cfg(test)]
 mod tests;

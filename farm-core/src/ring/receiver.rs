@@ -143,7 +143,10 @@ impl<W: Words> RingReceiver<W> {
     /// When [`RingReceiver::peek`] has not given a record since the last call.
     #[inline]
     pub fn consume(&mut self, endpoint: &mut Endpoint) {
-        let head = self.staged.take().expect("consume without a record from peek");
+        let head = self
+            .staged
+            .take()
+            .expect("consume without a record from peek");
         let bytes = head.record_bytes;
         self.buffer.clear(self.offset() as usize, bytes as usize);
         self.head += u64::from(bytes);
@@ -220,7 +223,8 @@ impl<W: Words> RingReceiver<W> {
             return Err(self.fail(trailer_offset, Expected::Trailer { word }, trailer));
         }
         let words = head.record_bytes as usize / WORD_BYTES - 2;
-        self.buffer.copy_out(offset as usize + WORD_BYTES, &mut self.copy[..words]);
+        self.buffer
+            .copy_out(offset as usize + WORD_BYTES, &mut self.copy[..words]);
         if head.pad_bytes > 0 {
             let last = self.copy[words - 1];
             if last >> (64 - 8 * head.pad_bytes) != 0 {
@@ -239,7 +243,12 @@ impl<W: Words> RingReceiver<W> {
 
     #[cold]
     fn fail(&mut self, offset: u32, expected: Expected, found: u64) -> RingError {
-        let error = RingError { offset, sequence: self.sequence, expected, found };
+        let error = RingError {
+            offset,
+            sequence: self.sequence,
+            expected,
+            found,
+        };
         self.failed = Some(error);
         error
     }
@@ -257,7 +266,12 @@ impl<W: Words> RingReceiver<W> {
         if self.closed {
             return;
         }
-        let write = Write { to: self.head_copy, fence: false, notify: self.notify, signal: None };
+        let write = Write {
+            to: self.head_copy,
+            fence: false,
+            notify: self.notify,
+            signal: None,
+        };
         match endpoint.post_write(write, Source::Inline(&[self.head])) {
             Ok(()) => self.reported = self.head,
             Err(Rejected::Full(_)) => {}

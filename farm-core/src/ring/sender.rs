@@ -56,7 +56,9 @@ pub enum SendError {
     #[error("the connection is closed")]
     Closed,
     /// The receiver's buffer is not where its machine said: close the connection.
-    #[error("the fabric refused a write of {bytes} bytes at offset {offset:#x} of the peer's memory")]
+    #[error(
+        "the fabric refused a write of {bytes} bytes at offset {offset:#x} of the peer's memory"
+    )]
     Refused {
         /// Offset in the peer's memory.
         offset: u64,
@@ -70,7 +72,9 @@ pub enum SendError {
 
 /// A head copy that no correct receiver writes: heads only grow, by whole words, up to the tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("head copy {found:#x} is not a multiple of 8 between the last head {last:#x} and tail {tail:#x}")]
+#[error(
+    "head copy {found:#x} is not a multiple of 8 between the last head {last:#x} and tail {tail:#x}"
+)]
 pub struct BadHead {
     /// The head seen before.
     pub last: u64,
@@ -199,10 +203,19 @@ impl<W: Words> RingSender<W> {
         header: Header,
         body: &[&[u8]],
     ) -> Result<(), SendError> {
-        let body_bytes = body.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        let body_bytes = body
+            .iter()
+            .fold(0usize, |sum, part| sum.saturating_add(part.len()));
         let record_bytes = self.checked_record_bytes(body_bytes)?;
-        let place = self.find_room(header.kind, record_bytes)?.ok_or(SendError::Full)?;
-        let Header { kind, to_worker, message_id, token } = header;
+        let place = self
+            .find_room(header.kind, record_bytes)?
+            .ok_or(SendError::Full)?;
+        let Header {
+            kind,
+            to_worker,
+            message_id,
+            token,
+        } = header;
         let head = RecordHead::of(kind, to_worker, message_id, body_bytes as u32);
 
         let words = record_bytes as usize / WORD_BYTES;
@@ -233,7 +246,10 @@ impl<W: Words> RingSender<W> {
         }
         match layout::record_bytes(body_bytes) {
             Some(bytes) if bytes <= self.max_record_bytes => Ok(bytes),
-            _ => Err(SendError::TooLarge { body_bytes, max_body_bytes: self.max_body_bytes() }),
+            _ => Err(SendError::TooLarge {
+                body_bytes,
+                max_body_bytes: self.max_body_bytes(),
+            }),
         }
     }
 
@@ -245,7 +261,11 @@ impl<W: Words> RingSender<W> {
         record_bytes: u32,
     ) -> Result<Option<layout::Placement>, SendError> {
         let place = layout::place(self.tail, record_bytes, self.capacity);
-        let kept = if kind == Kind::Reply { 0 } else { self.reply_reserve_bytes };
+        let kept = if kind == Kind::Reply {
+            0
+        } else {
+            self.reply_reserve_bytes
+        };
         // At most an eighth, an eighth and a quarter of 2^30: no overflow.
         let needed = place.filler_bytes + record_bytes + kept;
         if needed <= self.capacity.bytes() - self.used_bytes() {
@@ -269,7 +289,11 @@ impl<W: Words> RingSender<W> {
         }
         let found = self.head_copy.load_acquire(self.head_copy_offset);
         if found < self.head || found > self.tail || !found.is_multiple_of(WORD_BYTES as u64) {
-            let bad = BadHead { last: self.head, tail: self.tail, found };
+            let bad = BadHead {
+                last: self.head,
+                tail: self.tail,
+                found,
+            };
             return Err(self.fail(SendError::BadHead(bad)));
         }
         self.head = found;
@@ -281,7 +305,12 @@ impl<W: Words> RingSender<W> {
     #[cold]
     fn post_filler(&mut self, endpoint: &mut Endpoint, bytes: u32) -> Result<(), SendError> {
         let to = self.at(self.capacity.offset(self.tail));
-        let write = Write { to, fence: false, notify: None, signal: None };
+        let write = Write {
+            to,
+            fence: false,
+            notify: None,
+            signal: None,
+        };
         let word = layout::filler_word(bytes);
         match endpoint.post_write(write, Source::Inline(&[word])) {
             Ok(()) => {
@@ -301,7 +330,12 @@ impl<W: Words> RingSender<W> {
         slot: Option<Slot>,
     ) -> Result<(), SendError> {
         let to = self.at(offset);
-        let write = Write { to, fence: false, notify: self.notify, signal: None };
+        let write = Write {
+            to,
+            fence: false,
+            notify: self.notify,
+            signal: None,
+        };
         let source = match slot {
             Some(slot) => Source::Slot { slot, bytes },
             None => Source::Inline(&self.inline[..bytes as usize / WORD_BYTES]),
@@ -318,7 +352,10 @@ impl<W: Words> RingSender<W> {
 
     #[inline]
     fn at(&self, offset: u32) -> Remote {
-        Remote { memory: self.buffer.memory, offset: self.buffer.offset + u64::from(offset) }
+        Remote {
+            memory: self.buffer.memory,
+            offset: self.buffer.offset + u64::from(offset),
+        }
     }
 
     #[cold]
@@ -340,7 +377,10 @@ impl<W: Words> RingSender<W> {
             }
             Rejected::BadAccess(slot) => {
                 give_back(endpoint, slot);
-                self.fail(SendError::Refused { offset: to.offset, bytes })
+                self.fail(SendError::Refused {
+                    offset: to.offset,
+                    bytes,
+                })
             }
         }
     }

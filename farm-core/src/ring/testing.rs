@@ -73,6 +73,7 @@ impl<M: Target> Wire<M> {
                 atomics: AtomicScope::Device,
                 max_inline_bytes,
                 max_outstanding_reads: 0,
+                reads_begin_at_poll: true,
             },
         }))
     }
@@ -149,7 +150,9 @@ impl<M: Target> Fake<M> {
         state.posts += 1;
         if state.held {
             for (i, word) in words.iter().enumerate() {
-                state.flying.push_back((memory, offset + i * WORD_BYTES, *word));
+                state
+                    .flying
+                    .push_back((memory, offset + i * WORD_BYTES, *word));
             }
         } else {
             state.memories[memory].land(offset, words);
@@ -229,16 +232,29 @@ pub struct Pair {
 pub const PAIR_INLINE_BYTES: usize = 64;
 
 impl Pair {
-    /// A ring of `bytes` that starts at `position`.
+    /// A ring of `bytes` that starts at `position` and keeps the usual reserve.
     pub fn at(bytes: u64, position: u64) -> Self {
         let capacity = Capacity::new(bytes).expect("a ring's size");
+        Self::with_reserve(capacity, position, capacity.reply_reserve_bytes())
+    }
+
+    /// A ring that starts at `position` and keeps so many bytes for replies.
+    pub fn with_reserve(capacity: Capacity, position: u64, reply_reserve_bytes: u32) -> Self {
+        let bytes = capacity.bytes();
         let buffer = Memory::anonymous(bytes as usize).window(0, bytes as usize);
-        let head_copy = Memory::anonymous(WORD_BYTES);
+        let head_copy = Memory::anonymous(WORD_BYTES).window(0, WORD_BYTES);
         head_copy.write_words(0, &[position]);
-        let (forth, back) = (Wire::new(vec![buffer.clone()]), Wire::new(vec![head_copy.clone()]));
+        let (forth, back) = (
+            Wire::new(vec![buffer.clone()]),
+            Wire::new(vec![head_copy.clone()]),
+        );
         let mut sender_endpoint = forth.endpoint(PAIR_INLINE_BYTES);
         let receiver_endpoint = back.endpoint(PAIR_INLINE_BYTES);
-        let config = sender_config(capacity, head_copy.clone());
+        let usual = sender_config(capacity, head_copy.clone());
+        let config = SenderConfig {
+            reply_reserve_bytes,
+            ..usual
+        };
         let sender = RingSender::resume(config, &mut sender_endpoint, position, 1);
         let config = receiver_config(buffer.clone());
         let receiver = RingReceiver::resume(config, &receiver_endpoint, position, 1);
@@ -265,7 +281,10 @@ impl Pair {
 /// A sender to memory 0 of its connection that keeps the usual reserve.
 pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
     SenderConfig {
-        buffer: Remote { memory: RemoteMemory::from_index(0), offset: 0 },
+        buffer: Remote {
+            memory: RemoteMemory::from_index(0),
+            offset: 0,
+        },
         capacity,
         head_copy,
         head_copy_offset: 0,
@@ -276,8 +295,15 @@ pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
 
 /// A receiver whose sender has its head copy at the start of memory 0 of the connection.
 pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
-    let head_copy = Remote { memory: RemoteMemory::from_index(0), offset: 0 };
-    ReceiverConfig { buffer, head_copy, notify: Some(WorkerId::FIRST) }
+    let head_copy = Remote {
+        memory: RemoteMemory::from_index(0),
+        offset: 0,
+    };
+    ReceiverConfig {
+        buffer,
+        head_copy,
+        notify: Some(WorkerId::FIRST),
+    }
 }
 
 /// A receiver over a ring whose content is `bytes`, for the fuzz target and its corpus.
@@ -308,7 +334,9 @@ pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)>
 /// Reads everything there is and checks what must hold whatever the ring's content. Tells how many
 /// records came.
 pub fn drain_untrusted(bytes: &[u8]) -> usize {
-    let Some((mut receiver, mut endpoint, buffer)) = ring_from_bytes(bytes) else { return 0 };
+    let Some((mut receiver, mut endpoint, buffer)) = ring_from_bytes(bytes) else {
+        return 0;
+    };
     let most = buffer.len() / (3 * WORD_BYTES);
     let start = receiver.head();
     let mut records = 0;
@@ -318,7 +346,11 @@ pub fn drain_untrusted(bytes: &[u8]) -> usize {
             Ok(None) => break,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                assert_eq!(receiver.peek(&mut endpoint), Err(error), "the error did not stick");
+                assert_eq!(
+                    receiver.peek(&mut endpoint),
+                    Err(error),
+                    "the error did not stick"
+                );
                 break;
             }
         }
@@ -333,7 +365,10 @@ pub fn drain_untrusted(bytes: &[u8]) -> usize {
         let gap = offset >= buffer.len() - buffer.len() / 8;
         let mut word = [0];
         buffer.read_words(offset, &mut word);
-        assert!(gap || word == [0], "consumed space at {offset:#x} holds {word:x?}");
+        assert!(
+            gap || word == [0],
+            "consumed space at {offset:#x} holds {word:x?}"
+        );
     }
     records
 }

@@ -101,6 +101,11 @@ impl Worker {
         self.slab.release(address)
     }
 
+    /// The worker of this machine in whose block an address lies.
+    pub fn slab_owner(&self, address: Address) -> Option<WorkerId> {
+        self.store.owner_of(address)
+    }
+
     /// Allocates an array of adjacent objects on this machine, for good.
     ///
     /// # Errors
@@ -139,8 +144,7 @@ impl Worker {
         match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::PeerLost(_)) => self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
-            // Full rings are transient: ask again when some replies have come.
-            Err(_) => self.timers.set(self.now + 1000, Cont::new(Self::ask_for_region, region)),
+            Err(_) => self.when_room(Cont::new(Self::ask_for_region, region)),
         }
     }
 

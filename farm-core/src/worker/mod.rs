@@ -91,6 +91,10 @@ pub struct Worker {
     control: Arc<Control>,
     inbox: Arc<Inbox>,
     layers: Layers,
+    /// Whoever waits for room in rings or reply reservations, and when they look again at the latest.
+    room_waiters: VecDeque<Cont<()>>,
+    room_retry: Nanos,
+    deferred: VecDeque<Cont<()>>,
     /// Results that were known when their operation began; delivered from the loop.
     ready: VecDeque<(Cont<ReadResult>, ReadResult)>,
     /// Buffers that keep their capacity from turn to turn.
@@ -121,6 +125,9 @@ impl Worker {
             control: parts.control,
             inbox: parts.inbox,
             layers: Layers::default(),
+            room_waiters: VecDeque::with_capacity(operations),
+            room_retry: Nanos::default(),
+            deferred: VecDeque::with_capacity(operations),
             ready: VecDeque::with_capacity(operations),
             completions: Vec::with_capacity(operations),
             local_done: Vec::with_capacity(operations),
@@ -182,6 +189,11 @@ impl Worker {
         &self.control
     }
 
+    /// The machines of the cluster, ascending, each with its number of workers.
+    pub fn machines(&self) -> &[(MachineId, usize)] {
+        self.messaging.machines()
+    }
+
     /// Calls that wait for a reply.
     pub fn calls_in_flight(&self) -> usize {
         self.messaging.calls_in_flight()
@@ -230,6 +242,17 @@ impl Worker {
         self.messaging.reply(&mut self.endpoint, request, body);
     }
 
+    /// Calls the continuation from the event loop, in this turn or the next.
+    pub fn defer(&mut self, cont: Cont<()>) {
+        self.deferred.push_back(cont);
+    }
+
+    /// Calls the continuation when there may be room for messages again, after a send or a call that
+    /// answered [`CallError::Busy`].
+    pub fn when_room(&mut self, cont: Cont<()>) {
+        self.room_waiters.push_back(cont);
+    }
+
     /// Calls the continuation from the event loop, not before `after` has passed.
     pub fn set_timer(&mut self, after: Duration, cont: Cont<()>) {
         self.timers.set(self.now.after(after), cont);
@@ -266,6 +289,16 @@ impl Worker {
         }
         let due = self.timers.next().map_or(most, |due| due.since(self.clock.now()));
         self.endpoint.wait(due.min(most));
+    }
+
+    /// A layer's state together with the arena that its reads came to.
+    ///
+    /// # Panics
+    /// If the layer is not attached to this worker, or its state is out.
+    #[inline]
+    pub fn layer_and_arena<T: Any + Send>(&mut self) -> (&mut T, &mut Arena) {
+        let layer = self.layers.get().expect("the layer is attached and not in use");
+        (layer, self.endpoint.arena())
     }
 
     /// Stops the cluster because of what a machine did.

@@ -8,6 +8,8 @@ use crate::time::Nanos;
 /// Completions taken in one turn: enough to overlap their misses, few enough that messages wait for
 /// microseconds.
 const MOST_COMPLETIONS: usize = 32;
+/// How often those who wait for room look without having heard of any.
+const ROOM_RETRY_NANOS: u64 = 20_000;
 /// Work items from outside taken in one turn.
 const MOST_ITEMS: usize = 16;
 
@@ -22,7 +24,9 @@ impl Worker {
         let mut busy = self.run_timers();
         busy |= self.run_items();
         busy |= self.messaging.is_waiting() && self.messaging.send_deferred(&mut self.endpoint);
-        busy |= self.poll_rings();
+        let rings = self.poll_rings();
+        busy |= rings;
+        self.retry_for_room(rings);
         busy |= self.poll_fabric(MOST_COMPLETIONS) > 0;
         busy |= self.poll_local_reads(MOST_COMPLETIONS) > 0;
         busy |= self.run_ready();
@@ -38,7 +42,10 @@ impl Worker {
 
     /// True if operations are in flight whose completion the next turns will find by polling.
     pub fn must_poll(&self) -> bool {
-        self.endpoint.outstanding() > 0 || !self.reads.is_idle() || self.messaging.is_waiting()
+        self.endpoint.outstanding() > 0
+            || !self.reads.is_idle()
+            || self.messaging.is_waiting()
+            || !self.room_waiters.is_empty()
     }
 
     fn run_timers(&mut self) -> bool {
@@ -59,13 +66,29 @@ impl Worker {
         true
     }
 
+    /// Room comes with replies; or silently, by a report of a ring's head, hence the retry.
+    fn retry_for_room(&mut self, rings_moved: bool) {
+        if self.room_waiters.is_empty() || !rings_moved && self.now < self.room_retry {
+            return;
+        }
+        self.room_retry = self.now + ROOM_RETRY_NANOS;
+        for _ in 0..self.room_waiters.len() {
+            let Some(cont) = self.room_waiters.pop_front() else { break };
+            cont.resume(self, ());
+        }
+    }
+
     fn run_ready(&mut self) -> bool {
-        let count = self.ready.len();
-        for _ in 0..count {
+        let (reads, others) = (self.ready.len(), self.deferred.len());
+        for _ in 0..reads {
             let Some((cont, result)) = self.ready.pop_front() else { break };
             cont.resume(self, result);
         }
-        count > 0
+        for _ in 0..others {
+            let Some(cont) = self.deferred.pop_front() else { break };
+            cont.resume(self, ());
+        }
+        reads + others > 0
     }
 
     fn poll_rings(&mut self) -> bool {

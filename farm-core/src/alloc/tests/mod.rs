@@ -1,6 +1,7 @@
 //! Models: the allocator against sets of live intervals, and damaged tables.
 
 mod blocks;
+mod slab_model;
 mod slabs;
 mod table;
 
@@ -13,8 +14,11 @@ use crate::mem::Memory;
 use crate::region::placement::Placement;
 
 /// Blocks shrunk to a page, regions to 16 of them.
-const TINY: BlockConfig =
-    BlockConfig { block_bytes: 4096, region_bytes: 16 * 4096, per_machine_bytes: 4 * 16 * 4096 };
+const TINY: BlockConfig = BlockConfig {
+    block_bytes: 4096,
+    region_bytes: 16 * 4096,
+    per_machine_bytes: 4 * 16 * 4096,
+};
 
 /// A block allocator for machine 1 of 3, whose regions are placed as in production.
 fn tiny_machine(config: BlockConfig, seed: u64) -> BlockAllocator {

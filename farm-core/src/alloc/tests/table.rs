@@ -141,81 +141,58 @@ fn what_is_wrong_with_a_header_is_said() {
 fn broken_runs_are_found() {
     let region = region();
     let rest = |back| BlockState::Rest { back }.to_bits();
-    let head = BlockHead {
-        kind: BlockKind::Slab,
-        class: SizeClass::new(80),
-        owner: WorkerId::FIRST,
-        run: 1,
+    let class = 80;
+    let head = |run| {
+        let (kind, owner) = (BlockKind::Slab, WorkerId::FIRST);
+        BlockState::Head(BlockHead {
+            kind,
+            class: SizeClass::new(class),
+            owner,
+            run,
+        })
+        .to_bits()
     };
-    let too_short = TableError::BadRun {
+    let bad_run = |block, run, class| TableError::BadRun {
         region,
-        block: 8,
-        run: 1,
-        class: 80,
+        block,
+        run,
+        class,
     };
-    let too_long = TableError::BadRun {
+    let bad_state = |block, bits| TableError::BadState {
         region,
-        block: 8,
-        run: 9,
-        class: 80,
+        block,
+        bits,
     };
     for (block, bits, error) in [
         (5, rest(3), TableError::Orphan { region, block: 5 }),
         (1, rest(1), TableError::Orphan { region, block: 1 }),
-        (
-            3,
-            0,
-            TableError::BadRun {
-                region,
-                block: 2,
-                run: 3,
-                class: 30,
-            },
-        ),
-        (
-            3,
-            rest(2),
-            TableError::BadRun {
-                region,
-                block: 2,
-                run: 3,
-                class: 30,
-            },
-        ),
-        (
-            9,
-            3,
-            TableError::BadState {
-                region,
-                block: 9,
-                bits: 3,
-            },
-        ),
-        (
-            9,
-            4,
-            TableError::BadState {
-                region,
-                block: 9,
-                bits: 4,
-            },
-        ),
-        (8, BlockState::Head(head).to_bits(), too_short),
-        (
-            8,
-            BlockState::Head(BlockHead { run: 9, ..head }).to_bits(),
-            too_long,
-        ),
+        (3, 0, bad_run(2, 3, 30)),
+        (3, rest(2), bad_run(2, 3, 30)),
+        (9, 3, bad_state(9, 3)),
+        (9, 4, bad_state(9, 4)),
+        (8, head(1), bad_run(8, 1, class)),
+        (8, head(9), bad_run(8, 9, class)),
     ] {
         let table = sample();
         table
             .memory()
             .store(state_offset(block), bits, Ordering::Release);
-        assert_eq!(
-            BlockTable::open(table.memory().clone(), region).unwrap_err(),
-            error
-        );
+        let found = BlockTable::open(table.memory().clone(), region).unwrap_err();
+        assert_eq!(found, error);
     }
+}
+
+/// Blocks beyond the end of a run, which lead back to it, are not in it.
+#[test]
+fn a_run_that_shrank_does_not_cover_what_it_did() {
+    let table = sample();
+    let (_, head) = table.block_at(3 * 4096).unwrap();
+    table.rewrite_head(2, BlockHead { run: 1, ..head });
+    let orphan = TableError::Orphan {
+        region: region(),
+        block: 3,
+    };
+    assert_eq!(table.block_at(3 * 4096), Err(orphan.into()));
 }
 
 /// A machine was killed while it wrote or freed a run: what is left of it is freed again.

@@ -11,18 +11,32 @@ use super::{Header, Kind, SendError};
 use crate::ids::WorkerId;
 
 fn header(kind: Kind, token: u64) -> Header {
-    Header { kind, to_worker: WorkerId::new(5).unwrap(), message_id: 0xbeef, token }
+    Header {
+        kind,
+        to_worker: WorkerId::new(5).unwrap(),
+        message_id: 0xbeef,
+        token,
+    }
 }
 
 fn send(pair: &mut Pair, kind: Kind, token: u64, body: &[u8]) -> Result<(), SendError> {
-    pair.sender.try_send(&mut pair.sender_endpoint, header(kind, token), &[body])
+    pair.sender
+        .try_send(&mut pair.sender_endpoint, header(kind, token), &[body])
 }
 
 /// The record at the head, without consuming it.
 fn peek(pair: &mut Pair) -> Option<(Header, Vec<u8>)> {
-    let record = pair.receiver.peek(&mut pair.receiver_endpoint).expect("a sound ring")?;
+    let record = pair
+        .receiver
+        .peek(&mut pair.receiver_endpoint)
+        .expect("a sound ring")?;
     let (to_worker, message_id) = (record.to_worker, record.message_id);
-    let header = Header { kind: record.kind, to_worker, message_id, token: record.token };
+    let header = Header {
+        kind: record.kind,
+        to_worker,
+        message_id,
+        token: record.token,
+    };
     Some((header, record.body.to_vec()))
 }
 
@@ -34,5 +48,7 @@ fn receive(pair: &mut Pair) -> Option<(Header, Vec<u8>)> {
 
 /// Bytes that tell records and places within them apart.
 fn body(token: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|i| ((token.wrapping_mul(31) + i).wrapping_mul(0x9e37_79b9) >> 16) as u8).collect()
+    (0..bytes as u64)
+        .map(|i| ((token.wrapping_mul(31) + i).wrapping_mul(0x9e37_79b9) >> 16) as u8)
+        .collect()
 }

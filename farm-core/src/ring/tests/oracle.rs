@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::super::layout::{OVERHEAD_BYTES, record_bytes};
 use super::*;
 use crate::fabric::Endpoint;
-use crate::ring::{RingReceiver, RingSender, SetupError, testing};
+use crate::ring::{Capacity, RingReceiver, RingSender, SetupError, testing};
 
 #[test]
 fn a_record_arrives_as_it_was_sent() {
@@ -16,7 +16,10 @@ fn a_record_arrives_as_it_was_sent() {
     for bytes in 0..=pair.sender.max_body_bytes() as usize {
         let sent = body(bytes as u64, bytes);
         send(&mut pair, Kind::Request, bytes as u64, &sent).unwrap();
-        assert_eq!(receive(&mut pair), Some((header(Kind::Request, bytes as u64), sent)));
+        assert_eq!(
+            receive(&mut pair),
+            Some((header(Kind::Request, bytes as u64), sent))
+        );
         assert_eq!(receive(&mut pair), None);
     }
     assert!(pair.words().iter().all(|word| *word == 0));
@@ -26,8 +29,12 @@ fn a_record_arrives_as_it_was_sent() {
 fn parts_become_one_body() {
     let mut pair = Pair::at(1024, 0);
     let parts: [&[u8]; 5] = [b"one", b"", b"two and three", b"4", b"five"];
-    pair.sender.try_send(&mut pair.sender_endpoint, header(Kind::OneWay, 1), &parts).unwrap();
-    pair.sender.try_send(&mut pair.sender_endpoint, header(Kind::OneWay, 2), &[]).unwrap();
+    pair.sender
+        .try_send(&mut pair.sender_endpoint, header(Kind::OneWay, 1), &parts)
+        .unwrap();
+    pair.sender
+        .try_send(&mut pair.sender_endpoint, header(Kind::OneWay, 2), &[])
+        .unwrap();
     assert_eq!(receive(&mut pair).unwrap().1, b"onetwo and three4five");
     assert_eq!(receive(&mut pair).unwrap().1, b"");
 }
@@ -61,7 +68,11 @@ fn records_wrap_at_every_offset() {
                 gaps.insert(written - u64::from(record_bytes(bytes).unwrap()));
             }
             for token in [1, 2] {
-                assert_eq!(receive(&mut pair).unwrap().1, body(token, bytes), "at {start}");
+                assert_eq!(
+                    receive(&mut pair).unwrap().1,
+                    body(token, bytes),
+                    "at {start}"
+                );
             }
             assert_eq!(receive(&mut pair), None);
             assert_eq!(pair.receiver.head(), pair.sender.tail());
@@ -69,7 +80,10 @@ fn records_wrap_at_every_offset() {
         }
     }
     // No filler, and fillers of every length from one word to the greatest record less one.
-    assert_eq!(gaps.into_iter().collect::<Vec<_>>(), (0..128).step_by(8).collect::<Vec<_>>());
+    assert_eq!(
+        gaps.into_iter().collect::<Vec<_>>(),
+        (0..128).step_by(8).collect::<Vec<_>>()
+    );
 }
 
 /// Every word lands by itself with a poll in between: the record is seen with its last word.
@@ -139,7 +153,11 @@ fn space_is_reserved_for_replies_and_comes_back_by_halves() {
         receive(&mut pair).unwrap();
     }
     assert_eq!(pair.back.posts(), 0);
-    assert_eq!(record(&mut pair, Kind::Reply), Err(SendError::Full), "the head is reported lazily");
+    assert_eq!(
+        record(&mut pair, Kind::Reply),
+        Err(SendError::Full),
+        "the head is reported lazily"
+    );
     receive(&mut pair).unwrap();
     assert_eq!(pair.back.posts(), 1);
     assert_eq!(pair.sender.free_bytes(), Ok(512));
@@ -169,7 +187,10 @@ fn a_report_that_was_refused_is_made_later() {
 fn a_filler_without_its_record_is_no_harm() {
     let mut pair = Pair::at(1024, 1024 - 8);
     pair.forth.admit(1);
-    assert_eq!(send(&mut pair, Kind::OneWay, 1, b"refused"), Err(SendError::Full));
+    assert_eq!(
+        send(&mut pair, Kind::OneWay, 1, b"refused"),
+        Err(SendError::Full)
+    );
     assert_eq!(receive(&mut pair), None);
     assert_eq!(pair.receiver.head(), 1024, "stepped over the filler");
     pair.forth.admit(usize::MAX);
@@ -184,17 +205,26 @@ fn no_slot_leaks() {
     let long = [7; 600];
     send(&mut pair, Kind::OneWay, 1, &long).unwrap();
     pair.forth.admit(0);
-    assert_eq!(send(&mut pair, Kind::OneWay, 2, &long), Err(SendError::Full));
+    assert_eq!(
+        send(&mut pair, Kind::OneWay, 2, &long),
+        Err(SendError::Full)
+    );
     pair.forth.admit(usize::MAX);
     while send(&mut pair, Kind::OneWay, 2, &long).is_ok() {}
     pair.forth.close();
-    assert_eq!(send(&mut pair, Kind::Reply, 2, &long), Err(SendError::Closed));
+    assert_eq!(
+        send(&mut pair, Kind::Reply, 2, &long),
+        Err(SendError::Closed)
+    );
     assert_eq!(send(&mut pair, Kind::Reply, 2, b""), Err(SendError::Closed));
     assert_eq!(pair.sender_endpoint.arena().taken(), 0);
     // While all slots are out, what needs one waits, and what goes inline does not.
     let mut pair = Pair::at(8192, 0);
     let slots: Vec<_> = std::iter::from_fn(|| pair.sender_endpoint.arena().take(1)).collect();
-    assert_eq!(send(&mut pair, Kind::OneWay, 1, &long), Err(SendError::Full));
+    assert_eq!(
+        send(&mut pair, Kind::OneWay, 1, &long),
+        Err(SendError::Full)
+    );
     send(&mut pair, Kind::OneWay, 1, b"short").unwrap();
     for slot in slots {
         pair.sender_endpoint.arena().give(slot);
@@ -220,7 +250,13 @@ fn a_closed_connection_is_drained() {
 fn a_body_that_never_fits_is_told_apart() {
     let mut pair = Pair::at(1024, 0);
     let refused = send(&mut pair, Kind::OneWay, 1, &[0; 105]).unwrap_err();
-    assert_eq!(refused, SendError::TooLarge { body_bytes: 105, max_body_bytes: 104 });
+    assert_eq!(
+        refused,
+        SendError::TooLarge {
+            body_bytes: 105,
+            max_body_bytes: 104
+        }
+    );
     send(&mut pair, Kind::OneWay, 1, &[0; 104]).unwrap();
     assert!(pair.sender.has_room(Kind::OneWay, usize::MAX).is_err());
     // The arena's largest slot limits records, too.
@@ -235,16 +271,33 @@ fn setups_that_break_the_promises_are_refused() {
     let capacity = Capacity::new(1024).unwrap();
     let config = testing::sender_config(capacity, pair.head_copy.clone());
     let refused = RingSender::new(config.clone(), endpoint).unwrap_err();
-    assert_eq!(refused, SetupError::NoInlineWord { max_inline_bytes: 4 });
+    assert_eq!(
+        refused,
+        SetupError::NoInlineWord {
+            max_inline_bytes: 4
+        }
+    );
     let endpoint = &mut pair.forth.endpoint(8);
-    let greedy = crate::ring::SenderConfig { reply_reserve_bytes: 264, ..config.clone() };
+    let greedy = crate::ring::SenderConfig {
+        reply_reserve_bytes: 264,
+        ..config.clone()
+    };
     let refused = RingSender::new(greedy, endpoint).unwrap_err();
-    assert_eq!(refused, SetupError::Reserve { asked_bytes: 264, most_bytes: 256 });
+    assert_eq!(
+        refused,
+        SetupError::Reserve {
+            asked_bytes: 264,
+            most_bytes: 256
+        }
+    );
     let refused = RingSender::resume(config, endpoint, 12, 1).unwrap_err();
     assert_eq!(refused, SetupError::Position { position: 12 });
     let config = testing::receiver_config(pair.buffer.window(0, 1000));
     let refused = RingReceiver::new(config, endpoint).unwrap_err();
-    assert!(refused.to_string().contains("a ring of 1000 bytes"), "{refused}");
+    assert!(
+        refused.to_string().contains("a ring of 1000 bytes"),
+        "{refused}"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -330,7 +383,10 @@ fn run(bytes: u64, start: u64, steps: &[Step]) -> Result<(), TestCaseError> {
     prop_assert!(pair.words().iter().all(|word| *word == 0));
     prop_assert_eq!(pair.sender_endpoint.arena().taken(), 0);
     let used = u64::from(pair.sender.free_bytes().unwrap());
-    prop_assert!(used > bytes / 2, "half of the ring is known to be free at the end");
+    prop_assert!(
+        used > bytes / 2,
+        "half of the ring is known to be free at the end"
+    );
     Ok(())
 }
 

@@ -1,0 +1,203 @@
+//! Slab allocators of two workers against a set of live objects.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::blocks::fits;
+use super::slabs::{set_allocated, worker};
+use super::{TINY, tiny_machine};
+use crate::alloc::{AllocError, BlockAllocator, BlockTable, Reserved, SizeClass, Slab};
+use crate::ids::{Address, WorkerId};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve {
+        worker: usize,
+        class: u8,
+        hint: Option<prop::sample::Index>,
+    },
+    Free(prop::sample::Index),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let hint = prop::option::of(any::<prop::sample::Index>());
+    let class = prop_oneof![4 => Just(20u8), 2 => 0u8..30, 1 => 30u8..150];
+    let reserve = (0usize..2, class, hint).prop_map(|(worker, class, hint)| Step::Reserve {
+        worker,
+        class,
+        hint,
+    });
+    let step = prop_oneof![3 => reserve, 2 => any::<prop::sample::Index>().prop_map(Step::Free)];
+    prop::collection::vec(step, 1..400)
+}
+
+/// Two workers and the objects they should have, by address.
+struct Model {
+    blocks: BlockAllocator,
+    slabs: [Slab; 2],
+    live: BTreeMap<Address, (usize, Reserved)>,
+}
+
+impl Model {
+    /// Objects of the block that starts at this object's block which could still be reserved.
+    fn free_in_block(&self, at: Address, worker: usize, class: SizeClass) -> Option<(u32, u32)> {
+        let table = self
+            .blocks
+            .tables()
+            .find(|table| table.region() == at.region())?;
+        let (index, head) = table.block_at(at.offset()).ok()?;
+        if head.owner.index() != worker || head.class != class {
+            return None;
+        }
+        let geometry = table.geometry();
+        let (start, end) = (geometry.start(index) as u32, (index + head.run) * 4096);
+        let range = Address::new(at.region(), start)..Address::new(at.region(), end);
+        let live = self.live.range(range).count() as u32;
+        (live < geometry.slots(index, head.run, class)).then_some((start, end))
+    }
+
+    /// Whether `worker` can have an object of `class` in the region.
+    fn free_in_region(&self, at: Address, worker: usize, class: SizeClass) -> bool {
+        let tables = self
+            .blocks
+            .tables()
+            .filter(|table| table.region() == at.region());
+        tables.into_iter().any(|table| {
+            let in_blocks = (0..table.geometry().blocks()).any(|block| {
+                let at = Address::new(at.region(), table.geometry().start(block) as u32);
+                self.free_in_block(at, worker, class).is_some()
+            });
+            in_blocks || fits(table, class, 1)
+        })
+    }
+
+    fn anything_free(&self, worker: usize, class: SizeClass) -> bool {
+        self.blocks
+            .tables()
+            .any(|table| self.free_in_region(Address::new(table.region(), 0), worker, class))
+    }
+
+    fn reserve(
+        &mut self,
+        worker: usize,
+        class: SizeClass,
+        hint: Option<Address>,
+    ) -> Result<(), TestCaseError> {
+        let block = hint.and_then(|hint| self.free_in_block(hint, worker, class));
+        let in_region = hint.is_some_and(|hint| self.free_in_region(hint, worker, class));
+        let usage = self.slabs[worker].usage(class);
+        let reserved = match self.slabs[worker].reserve(class, hint, &mut self.blocks) {
+            Ok(reserved) => reserved,
+            Err(AllocError::OutOfMemory { .. }) => {
+                prop_assert!(!self.anything_free(worker, class));
+                prop_assert_eq!(self.slabs[worker].usage(class), usage);
+                return Ok(());
+            }
+            Err(AllocError::LargerThanRegion { .. }) => {
+                prop_assert!(class.object_bytes() + 192 > TINY.region_bytes);
+                return Ok(());
+            }
+            Err(other) => return Err(TestCaseError::fail(other.to_string())),
+        };
+        let address = reserved.address;
+        if let Some((start, end)) = block {
+            let same = address.region() == hint.unwrap().region();
+            prop_assert!(
+                same && (start..end).contains(&address.offset()),
+                "not in the block"
+            );
+        } else if in_region {
+            prop_assert_eq!(address.region(), hint.unwrap().region());
+        }
+        self.took(worker, class, reserved)
+    }
+
+    /// A new object overlaps no live one, is whole within its region, and its worker's.
+    fn took(
+        &mut self,
+        worker: usize,
+        class: SizeClass,
+        reserved: Reserved,
+    ) -> Result<(), TestCaseError> {
+        let (address, bytes) = (reserved.address, class.object_bytes() as u32);
+        prop_assert!(reserved.class == class && address.is_line_aligned());
+        prop_assert!((address.offset() + bytes) as usize <= TINY.region_bytes);
+        let end = address.checked_add(bytes).unwrap();
+        if let Some((before, (_, other))) = self.live.range(..end).next_back() {
+            let other_end = before
+                .checked_add(other.class.object_bytes() as u32)
+                .unwrap();
+            prop_assert!(other_end <= address, "{} overlaps {}", address, before);
+        }
+        prop_assert_eq!(
+            self.blocks.owner_of(address).map(WorkerId::index),
+            Ok(worker)
+        );
+        prop_assert!(self.slabs[worker].is_reserved(address));
+        set_allocated(&self.slabs[worker], &reserved, true);
+        self.live.insert(address, (worker, reserved));
+        Ok(())
+    }
+
+    fn free(&mut self, address: Address) {
+        let (worker, reserved) = self.live.remove(&address).unwrap();
+        set_allocated(&self.slabs[worker], &reserved, false);
+        assert_eq!(self.slabs[worker].release(address), Ok(reserved.class));
+    }
+
+    /// What memory alone says is what the live slab allocators have.
+    fn check_against_memory(&self) -> Result<(), TestCaseError> {
+        for (worker, slab) in self.slabs.iter().enumerate() {
+            prop_assert_eq!(slab.check(self.blocks.tables()), Ok(()));
+            let tables: Vec<_> = self
+                .blocks
+                .tables()
+                .map(|table| BlockTable::open(table.memory().clone(), table.region()).unwrap())
+                .collect();
+            let rebuilt = Slab::rebuild(slab.owner(), self.blocks.changes(), &tables).unwrap();
+            prop_assert_eq!(rebuilt.check(&tables), Ok(()));
+            for class in SizeClass::all() {
+                prop_assert_eq!(rebuilt.usage(class), slab.usage(class));
+            }
+            for (address, (owner, _)) in &self.live {
+                prop_assert_eq!(rebuilt.is_reserved(*address), *owner == worker);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn objects_never_overlap_hints_are_kept_and_memory_tells_the_same(steps in steps(), seed: u64) {
+        let blocks = tiny_machine(TINY, seed);
+        let slabs = [0, 1].map(|id| Slab::new(worker(id), blocks.changes()));
+        let mut model = Model { blocks, slabs, live: BTreeMap::new() };
+        for step in steps {
+            match step {
+                Step::Reserve { worker, class, hint } => {
+                    let addresses: Vec<_> = model.live.keys().copied().collect();
+                    let hint = hint.filter(|_| !addresses.is_empty()).map(|at| *at.get(&addresses));
+                    model.reserve(worker, SizeClass::new(class), hint)?;
+                }
+                Step::Free(at) if !model.live.is_empty() => {
+                    let addresses: Vec<_> = model.live.keys().copied().collect();
+                    model.free(*at.get(&addresses));
+                }
+                Step::Free(_) => {}
+            }
+        }
+        model.check_against_memory()?;
+        while let Some(address) = model.live.keys().next().copied() {
+            model.free(address);
+        }
+        model.check_against_memory()?;
+        for slab in &model.slabs {
+            for class in SizeClass::all() {
+                prop_assert_eq!(slab.usage(class).free_slots(), slab.usage(class).slots);
+            }
+        }
+    }
+}

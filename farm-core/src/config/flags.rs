@@ -1,0 +1,100 @@
+//! Overriding keys one by one, as flags of the command line do.
+
+use super::error::{ConfigError, Place, Problem, ProblemKind, nearest, one_of};
+use super::keys::{KEYS, Key, MACHINE_KEYS};
+use super::read::{origin_of, refusal};
+use super::value::Value;
+use super::{Config, MachineConfig};
+use crate::ids::MachineId;
+use crate::limits::Limits;
+
+/// Sets the key `path` by what a flag says.
+pub(super) fn set(
+    config: &mut Config,
+    flag: &str,
+    path: &str,
+    text: &str,
+) -> Result<(), ConfigError> {
+    let place = Place::Flag(flag.to_owned());
+    let value = Value::from_flag(text);
+    let refuse = |problem: Problem| {
+        Err(ConfigError::Invalid {
+            name: flag.to_owned(),
+            problems: vec![problem],
+        })
+    };
+    if let Some(key) = KEYS.iter().find(|key| key.path == path) {
+        return match (key.set)(config, &value) {
+            Ok(()) => {
+                config.origins.insert(path.to_owned(), place);
+                Ok(())
+            }
+            Err(misfit) => refuse(refusal(key, place, misfit, &Limits::PRODUCTION)),
+        };
+    }
+    let Some((which, key)) = machine_key(path) else {
+        return refuse(unknown_path(place, path));
+    };
+    let ids: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
+    let chosen = |id: &MachineId| which == "*" || which == id.get().to_string();
+    if !ids.iter().any(chosen) {
+        let ids: Vec<String> = ids.iter().map(|id| id.get().to_string()).collect();
+        return refuse(Problem {
+            kind: ProblemKind::UnknownKey,
+            place,
+            key: path.to_owned(),
+            found: format!("there is no machine {which}"),
+            expected: format!("the id of a machine ({}), or * for all", one_of(&ids)),
+            advice: "check the [[machine]] sections".to_owned(),
+        });
+    }
+    for machine in config
+        .machines
+        .iter_mut()
+        .filter(|machine| chosen(&machine.id))
+    {
+        if let Err(misfit) = (key.set)(machine, &value) {
+            return refuse(refusal(key, place, misfit, &Limits::PRODUCTION));
+        }
+        config
+            .origins
+            .insert(origin_of(machine.id, key.name()), place.clone());
+    }
+    Ok(())
+}
+
+/// `machine.<which>.<name>`, taken apart; ids are not among the names, for they cannot change.
+fn machine_key(path: &str) -> Option<(&str, &'static Key<MachineConfig>)> {
+    let (which, name) = path.strip_prefix("machine.")?.split_once('.')?;
+    let key = MACHINE_KEYS
+        .iter()
+        .find(|key| key.name() == name && name != "id")?;
+    Some((which, key))
+}
+
+fn unknown_path(place: Place, path: &str) -> Problem {
+    let paths = || {
+        let of_machines = ["machine.*.workers", "machine.*.cores"];
+        KEYS.iter().map(|key| key.path).chain(of_machines)
+    };
+    let same_name = || KEYS.iter().find(|key| key.name() == path);
+    let near = nearest(path, paths()).or_else(|| same_name().map(|key| key.path));
+    let (expected, advice) = match near {
+        Some(near) => (
+            "a key of the configuration".to_owned(),
+            format!("did you mean \"{near}\"?"),
+        ),
+        None => (
+            format!("one of {}", one_of(&paths().collect::<Vec<_>>())),
+            "write section and key with a dot between".to_owned(),
+        ),
+    };
+    Problem {
+        kind: ProblemKind::UnknownKey,
+        place,
+        key: path.to_owned(),
+        found: "there is no such key".to_owned(),
+        expected,
+        advice,
+    }
+}

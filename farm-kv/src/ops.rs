@@ -1,0 +1,337 @@
+//! Changes to a table: shipped to the owner of the key's shard, and run there as a single-machine
+//! transaction.
+
+use farm_core::alloc::AllocError;
+use farm_core::ids::MachineId;
+use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::worker::{Cont, Worker};
+use farm_txn::TxError;
+use smallvec::SmallVec;
+
+use crate::shard::{Changed, Delta, Editor, ShardFacts};
+use crate::state::kv;
+use crate::table::TableId;
+use crate::{KEY_BYTES, Key, KvError};
+
+/// Ships a change to a shard's owner.
+pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
+/// Tries against transactions of other workers before a change is given up.
+const MAX_TRIES: u32 = 1000;
+/// Operation, table, shard, bucket.
+const HEADER_BYTES: usize = 12;
+
+/// A change of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A new pair; nothing if the key is there.
+    Insert(&'a [u8]),
+    /// A new value; nothing if the key is not there.
+    Update(&'a [u8]),
+    /// A new pair or a new value.
+    Upsert(&'a [u8]),
+    /// The pair goes.
+    Remove,
+}
+
+impl Change<'_> {
+    fn code(&self) -> u8 {
+        match self {
+            Change::Insert(_) => 1,
+            Change::Update(_) => 2,
+            Change::Upsert(_) => 3,
+            Change::Remove => 4,
+        }
+    }
+
+    fn value(&self) -> &[u8] {
+        match self {
+            Change::Insert(value) | Change::Update(value) | Change::Upsert(value) => value,
+            Change::Remove => &[],
+        }
+    }
+}
+
+/// Hears what a change did.
+pub type ChangeCont = Cont<Result<Changed, KvError>>;
+
+/// A change in flight.
+pub(crate) struct Pending {
+    table: u16,
+    shard: u32,
+    /// The message, until it is sent.
+    body: Vec<u8>,
+    /// The outcome of a change that this worker made itself.
+    outcome: Option<Result<Changed, KvError>>,
+    cont: ChangeCont,
+}
+
+/// Changes a table. The continuation is called from the event loop, never before this returns.
+///
+/// # Errors
+/// [`KvError::ValueLength`]: nothing was started.
+///
+/// # Panics
+/// If the table is not open on this worker.
+pub fn change(worker: &mut Worker, table: TableId, key: &Key, change: Change<'_>, cont: ChangeCont) -> Result<(), KvError> {
+    let me = worker.me();
+    let state = kv(worker);
+    let open = state.tables.get(&table.0).expect("the table is open on this worker");
+    let (expected, found) = (open.spec.value_bytes, change.value().len());
+    if change != Change::Remove && found != expected {
+        return Err(KvError::ValueLength { expected, found });
+    }
+    let (shard, bucket) = open.locate(key);
+    let owner = open.shards[shard as usize].owner;
+    let mut body = state.bodies.pop().unwrap_or_default();
+    body.clear();
+    body.extend_from_slice(&[change.code(), 0]);
+    body.extend_from_slice(&table.0.to_le_bytes());
+    body.extend_from_slice(&shard.to_le_bytes());
+    body.extend_from_slice(&bucket.to_le_bytes());
+    body.extend_from_slice(key);
+    body.extend_from_slice(change.value());
+    let pending = state.changes.insert(Pending { table: table.0, shard, body, outcome: None, cont });
+    if owner == me {
+        worker.defer(Cont::new(run_own, pending as u64));
+    } else {
+        send(worker, pending);
+    }
+    Ok(())
+}
+
+/// Sends a change, or lets it wait for room. Those that wait keep their order.
+fn send(worker: &mut Worker, pending: usize) {
+    if try_send(worker, pending) {
+        return;
+    }
+    let state = kv(worker);
+    state.waiting.push_back(pending);
+    if state.waiting.len() == 1 {
+        worker.when_room(Cont::new(send_waiting, 0));
+    }
+}
+
+fn send_waiting(worker: &mut Worker, _: u64, (): ()) {
+    while let Some(&pending) = kv(worker).waiting.front() {
+        if !try_send(worker, pending) {
+            return worker.when_room(Cont::new(send_waiting, 0));
+        }
+        kv(worker).waiting.pop_front();
+    }
+}
+
+/// False if there is no room now.
+fn try_send(worker: &mut Worker, pending: usize) -> bool {
+    let state = kv(worker);
+    let entry = &mut state.changes[pending];
+    let owner = state.tables[&entry.table].shards[entry.shard as usize].owner;
+    let body = std::mem::take(&mut entry.body);
+    let sent = worker.call(owner, CHANGE, &[&body], 1, ReplyCont::new(answered, pending as u64));
+    let state = kv(worker);
+    match sent {
+        Ok(()) => state.bodies.push(body),
+        Err(CallError::Busy) => {
+            state.changes[pending].body = body;
+            return false;
+        }
+        Err(error) => {
+            let outcome = match error {
+                CallError::PeerLost(machine) => KvError::PeerLost(machine),
+                other => KvError::Spec(other.to_string()),
+            };
+            state.changes[pending].outcome = Some(Err(outcome));
+            worker.defer(Cont::new(tell, pending as u64));
+        }
+    }
+    true
+}
+
+fn run_own(worker: &mut Worker, pending: u64, (): ()) {
+    let body = std::mem::take(&mut kv(worker).changes[pending as usize].body);
+    let outcome = apply(worker, &body);
+    let state = kv(worker);
+    state.bodies.push(body);
+    let entry = state.changes.remove(pending as usize);
+    entry.cont.resume(worker, outcome);
+}
+
+fn tell(worker: &mut Worker, pending: u64, (): ()) {
+    let entry = kv(worker).changes.remove(pending as usize);
+    let outcome = entry.outcome.expect("it failed before it was sent");
+    entry.cont.resume(worker, outcome);
+}
+
+fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) {
+    let state = kv(worker);
+    let entry = state.changes.remove(pending as usize);
+    let machine = state.tables[&entry.table].shards[entry.shard as usize].owner.machine;
+    let outcome = match reply {
+        Ok([code]) => decode(*code, machine),
+        Ok(_) => Err(KvError::Damaged(format!("machine {machine} gave no outcome"))),
+        Err(_) => Err(KvError::PeerLost(machine)),
+    };
+    entry.cont.resume(worker, outcome);
+}
+
+/// A change came from another worker.
+pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    let outcome = apply(worker, body);
+    if let Err(error @ (KvError::Damaged(_) | KvError::Full(_))) = &outcome {
+        tracing::warn!(from = %request.from, %error, "refusing a change");
+    }
+    worker.reply(request, &[&[encode(&outcome)]]);
+}
+
+fn encode(outcome: &Result<Changed, KvError>) -> u8 {
+    match outcome {
+        Ok(Changed::Inserted) => 0,
+        Ok(Changed::Updated) => 1,
+        Ok(Changed::Removed) => 2,
+        Ok(Changed::Exists) => 3,
+        Ok(Changed::Absent) => 4,
+        Err(KvError::Full(_)) => 5,
+        Err(KvError::Conflict) => 6,
+        Err(KvError::Crowded(_)) => 7,
+        Err(_) => 8,
+    }
+}
+
+fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
+    match code {
+        0 => Ok(Changed::Inserted),
+        1 => Ok(Changed::Updated),
+        2 => Ok(Changed::Removed),
+        3 => Ok(Changed::Exists),
+        4 => Ok(Changed::Absent),
+        5 => Err(KvError::Full(machine)),
+        6 => Err(KvError::Conflict),
+        7 => Err(KvError::Crowded(machine)),
+        _ => Err(KvError::Damaged(format!("machine {machine} refused the change; its log says why"))),
+    }
+}
+
+/// A change as its message has it, validated.
+struct Order<'a> {
+    code: u8,
+    table: u16,
+    shard: u32,
+    bucket: u32,
+    pair: &'a [u8],
+}
+
+fn parse(body: &[u8]) -> Option<Order<'_>> {
+    if body.len() < HEADER_BYTES + KEY_BYTES {
+        return None;
+    }
+    let (header, pair) = body.split_at(HEADER_BYTES);
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+    let table = u16::from_le_bytes([header[2], header[3]]);
+    Some(Order { code: header[0], table, shard: word(4), bucket: word(8), pair })
+}
+
+/// Makes a change to a shard that this worker owns.
+fn apply(worker: &mut Worker, body: &[u8]) -> Result<Changed, KvError> {
+    let me = worker.me();
+    let damaged = |why: &str| KvError::Damaged(format!("a change that came to {me} {why}"));
+    let order = parse(body).ok_or_else(|| damaged("is too short"))?;
+    let table = kv(worker).tables.get(&order.table).ok_or_else(|| damaged("names no open table"))?;
+    let shard = table.shards.get(order.shard as usize).filter(|shard| shard.owner == me && !shard.first.is_null());
+    let first = shard.ok_or_else(|| damaged("is of a shard that is not its own"))?.first;
+    let (layout, buckets) = (table.layout, table.spec.buckets);
+    let whole = order.code == 4 || order.pair.len() == layout.pair_bytes();
+    if !whole || order.bucket >= buckets || !(1..=4).contains(&order.code) {
+        return Err(damaged("does not fit the table"));
+    }
+    let mut tx = farm_txn::take(worker);
+    let mut outcome = Err(KvError::Conflict);
+    for _ in 0..MAX_TRIES {
+        let written = SmallVec::new();
+        let delta = Delta::default();
+        let mut editor = Editor { worker, tx: &mut tx, layout, first, buckets, written, delta };
+        let changed = edit(&mut editor, &order);
+        let delta = editor.delta;
+        match changed.and_then(|changed| tx.commit(worker).map(|()| changed)) {
+            Ok(changed) => {
+                let shard = &mut kv(worker).tables.get_mut(&order.table).expect("it was open above").shards[order.shard as usize];
+                shard.pairs = shard.pairs.wrapping_add_signed(delta.pairs);
+                shard.blocks = shard.blocks.wrapping_add_signed(delta.blocks);
+                outcome = Ok(changed);
+                break;
+            }
+            Err(TxError::Abort(_)) => tx.abort(worker),
+            Err(error) => {
+                outcome = Err(refusal(error, me.machine));
+                break;
+            }
+        }
+    }
+    farm_txn::give(worker, tx);
+    outcome
+}
+
+fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> {
+    let changed = match order.code {
+        4 => editor.remove(order.bucket, order.pair[..KEY_BYTES].try_into().expect("a key"))?,
+        code => editor.put(order.bucket, order.pair, code != 2, code != 1)?,
+    };
+    editor.finish()?;
+    Ok(changed)
+}
+
+fn refusal(error: TxError, machine: MachineId) -> KvError {
+    match error {
+        TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => KvError::Full(machine),
+        TxError::Abort(_) => KvError::Conflict,
+        TxError::Limit { .. } => KvError::Crowded(machine),
+        other => KvError::Damaged(other.to_string()),
+    }
+}
+
+/// Pairs and overflow blocks in the shards that this worker owns.
+///
+/// # Panics
+/// If the table is not open on this worker.
+pub fn own_shards(worker: &mut Worker, table: TableId) -> ShardFacts {
+    let me = worker.me();
+    let open = kv(worker).tables.get(&table.0).expect("the table is open on this worker");
+    let mut facts = ShardFacts::default();
+    for shard in open.shards.iter().filter(|shard| shard.owner == me) {
+        facts.pairs += shard.pairs;
+        facts.blocks += shard.blocks;
+    }
+    facts
+}
+
+/// Walks the shards that this worker owns and holds them against their invariants; slow.
+///
+/// # Errors
+/// What is wrong with the first shard that is not as it should be.
+///
+/// # Panics
+/// If the table is not open on this worker.
+pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, String> {
+    let me = worker.me();
+    let open = kv(worker).tables.get(&table.0).expect("the table is open on this worker");
+    let (spec, layout) = (open.spec, open.layout);
+    let own: Vec<_> = open.shards.iter().enumerate().filter(|(_, shard)| shard.owner == me).collect();
+    let own: Vec<_> = own.into_iter().map(|(index, shard)| (index as u32, *shard)).collect();
+    let mut all = Vec::with_capacity(own.len());
+    for (index, shard) in own {
+        let mut tx = farm_txn::take(worker);
+        let (written, delta) = (SmallVec::new(), Delta::default());
+        let (first, buckets) = (shard.first, spec.buckets);
+        let mut editor = Editor { worker, tx: &mut tx, layout, first, buckets, written, delta };
+        let home_of = |key: &Key| match crate::table::locate(key, &spec) {
+            (shard, bucket) if shard == index => bucket,
+            _ => u32::MAX - 1,
+        };
+        let found = editor.check(&home_of).map_err(|error| error.to_string());
+        farm_txn::give(worker, tx);
+        let facts = found??;
+        if (facts.pairs, facts.blocks) != (shard.pairs, shard.blocks) {
+            return Err(format!("shard {index} counts {shard:?} and holds {facts:?}"));
+        }
+        all.push(facts);
+    }
+    Ok(all)
+}

@@ -1,0 +1,73 @@
+//! What the hashtable keeps with each worker.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use farm_core::worker::{Cont, Worker};
+use slab::Slab;
+
+use crate::KvError;
+use crate::lookup::Lookup;
+use crate::ops::Pending;
+use crate::table::{Initialising, Table, TableId};
+
+/// Lookups counted, by how they ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookupCounters {
+    /// Lookups that found their key.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Reads of objects by hits, local ones included; restarts by the table are, tries of one read
+    /// are not.
+    pub reads_of_hits: u64,
+    /// Reads by misses.
+    pub reads_of_misses: u64,
+    /// Lookups begun again: joint versions differed, or a block was not the one that was meant.
+    pub restarts: u64,
+    /// Lookups whose shard is on this machine.
+    pub local: u64,
+    /// Lookups whose shard is on another one.
+    pub remote: u64,
+}
+
+/// State of the layer on one worker.
+pub(crate) struct Kv {
+    pub(crate) tables: BTreeMap<u16, Table>,
+    pub(crate) lookups: Slab<Lookup>,
+    pub(crate) changes: Slab<Pending>,
+    /// Changes that wait for room in the rings.
+    pub(crate) waiting: VecDeque<usize>,
+    pub(crate) initialising: Vec<Initialising>,
+    pub(crate) failed_opens: Vec<(Cont<Result<TableId, KvError>>, KvError)>,
+    /// Message bodies that keep their capacity.
+    pub(crate) bodies: Vec<Vec<u8>>,
+    /// A value longer than fits the stack, on its way to a continuation.
+    pub(crate) value: Vec<u8>,
+    pub(crate) counters: LookupCounters,
+}
+
+/// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
+pub fn attach(worker: &mut Worker) {
+    worker.put_layer(Box::new(Kv {
+        tables: BTreeMap::new(),
+        lookups: Slab::with_capacity(1024),
+        changes: Slab::with_capacity(1024),
+        waiting: VecDeque::with_capacity(1024),
+        initialising: Vec::new(),
+        failed_opens: Vec::new(),
+        bodies: Vec::with_capacity(1024),
+        value: Vec::new(),
+        counters: LookupCounters::default(),
+    }));
+    worker.register(crate::table::SHARD, crate::table::answer);
+    worker.register(crate::ops::CHANGE, crate::ops::handle);
+}
+
+pub(crate) fn kv(worker: &mut Worker) -> &mut Kv {
+    worker.layer().expect("farm_kv::attach was called for this worker")
+}
+
+/// Lookups of this worker so far.
+pub fn counters(worker: &mut Worker) -> LookupCounters {
+    kv(worker).counters
+}

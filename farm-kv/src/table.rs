@@ -1,0 +1,315 @@
+//! Tables: how keys map to shards and buckets, where the shards are, and opening a table on a worker.
+
+use std::time::Duration;
+
+use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
+use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::object::write;
+use farm_core::region::placement::Placement;
+use farm_core::worker::{Cont, Worker};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::layout::Layout;
+use crate::state::{Kv, kv};
+use crate::{Key, KvError};
+
+/// Asks the owner of a shard where it is.
+pub(crate) const SHARD: MessageId = MessageId(MessageId::KV);
+/// A worker asks again this often while an owner is still making its shards.
+const ASK_AGAIN: Duration = Duration::from_micros(200);
+/// Buckets initialised in one turn.
+const INIT_STEP: u32 = 4096;
+
+/// What a table is. Every worker of the cluster opens it with the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TableSpec {
+    /// Its number in the cluster.
+    pub id: u16,
+    /// H, one of [`crate::layout::NEIGHBOURHOODS`].
+    pub neighbourhood: u32,
+    /// Bytes of every value.
+    pub value_bytes: usize,
+    /// Shards in all.
+    pub shards: u32,
+    /// Buckets of a shard, the spare one not counted.
+    pub buckets: u32,
+}
+
+impl TableSpec {
+    /// A table in which `pairs` pairs fill `occupancy` of the slots, in `shards` shards.
+    ///
+    /// # Errors
+    /// [`KvError::Spec`] when no such table is possible.
+    pub fn sized(id: u16, neighbourhood: u32, value_bytes: usize, shards: u32, pairs: u64, occupancy: f64) -> Result<Self, KvError> {
+        Layout::new(neighbourhood, value_bytes)?;
+        if shards == 0 || pairs == 0 || !(occupancy > 0.0 && occupancy <= 1.0) {
+            let why = format!("{shards} shards for {pairs} pairs at occupancy {occupancy}: want at least one of each and an occupancy in (0, 1]");
+            return Err(KvError::Spec(why));
+        }
+        let slots = pairs as f64 / occupancy / f64::from(shards);
+        let buckets = (slots / f64::from(neighbourhood / 2)).round().max(1.0);
+        if buckets >= f64::from(u32::MAX - 1) {
+            return Err(KvError::Spec(format!("{pairs} pairs in {shards} shards: a shard is too large")));
+        }
+        Ok(Self { id, neighbourhood, value_bytes, shards, buckets: buckets as u32 })
+    }
+
+    /// Slots in the buckets of all shards.
+    pub fn slots(&self) -> u64 {
+        u64::from(self.shards) * u64::from(self.buckets) * u64::from(self.neighbourhood / 2)
+    }
+}
+
+/// An open table, as the workers that opened it name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableId(pub(crate) u16);
+
+/// A shard, as a worker knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shard {
+    pub(crate) owner: WorkerRef,
+    /// Its first bucket; null until the owner has made it.
+    pub(crate) first: Address,
+    /// Pairs and overflow blocks; known to the owner alone.
+    pub(crate) pairs: u64,
+    pub(crate) blocks: u64,
+}
+
+/// A table on one worker.
+pub(crate) struct Table {
+    pub(crate) spec: TableSpec,
+    pub(crate) layout: Layout,
+    pub(crate) shards: Vec<Shard>,
+    missing: u32,
+    failed: Option<KvError>,
+    opened: Option<Cont<Result<TableId, KvError>>>,
+}
+
+impl Table {
+    /// The shard and the bucket of a key: equal slices of the hash space, and of each shard's.
+    #[inline]
+    pub(crate) fn locate(&self, key: &Key) -> (u32, u32) {
+        locate(key, &self.spec)
+    }
+
+    /// The address of a bucket.
+    #[inline]
+    pub(crate) fn bucket(&self, shard: u32, bucket: u32) -> Address {
+        let first = self.shards[shard as usize].first;
+        Address::new(first.region(), first.offset() + bucket * self.layout.bucket_bytes() as u32)
+    }
+}
+
+/// The shard and the bucket of a key in a table.
+#[inline]
+pub(crate) fn locate(key: &Key, spec: &TableSpec) -> (u32, u32) {
+    let wide = u128::from(xxh3_64(key)) * u128::from(spec.shards);
+    let bucket = u128::from(wide as u64) * u128::from(spec.buckets);
+    ((wide >> 64) as u32, (bucket >> 64) as u32)
+}
+
+/// Who owns each shard: consistent hashing chooses the machine, no machine getting more than its
+/// part by more than one, and the workers of a machine take turns.
+pub(crate) fn owners(placement: &Placement, machines: &[(MachineId, usize)], shards: u32) -> Vec<WorkerRef> {
+    let workers: usize = machines.iter().map(|machine| machine.1).sum();
+    let mut taken: Vec<usize> = vec![0; machines.len()];
+    let part = |index: usize| (shards as usize * machines[index].1).div_ceil(workers);
+    (0..shards)
+        .map(|shard| {
+            let hash = xxh3_64(&shard.to_le_bytes());
+            let position = (hash >> 32) as u32 & RegionId::MAX_POSITION;
+            let point = RegionId::new((hash % 100) as u32, position.max(1)).expect("a ring and a position");
+            let index = placement
+                .replicas(point, machines.len())
+                .filter_map(|machine| machines.iter().position(|entry| entry.0 == machine))
+                .find(|index| taken[*index] < part(*index))
+                .expect("the parts add up to all shards");
+            let worker = taken[index] % machines[index].1;
+            taken[index] += 1;
+            let worker = WorkerId::new(worker as u16).expect("the configuration bounds the workers");
+            WorkerRef::new(machines[index].0, worker)
+        })
+        .collect()
+}
+
+/// Opens a table on a worker: makes the shards that the worker owns, and learns where the others
+/// are. Every worker of the cluster has to open it; the continuation is called when this one can
+/// reach all shards.
+pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvError>>) {
+    let layout = match Layout::new(spec.neighbourhood, spec.value_bytes) {
+        Ok(layout) => layout,
+        Err(error) => return open_failed(worker, spec, cont, error),
+    };
+    let machines = worker.machines().to_vec();
+    let owners = owners(worker.store().placement(), &machines, spec.shards);
+    let shards = owners.into_iter().map(|owner| Shard { owner, first: Address::NULL, pairs: 0, blocks: 0 });
+    let shards: Vec<Shard> = shards.collect();
+    let table = Table { spec, layout, missing: shards.len() as u32, shards, failed: None, opened: Some(cont) };
+    let me = worker.me();
+    let own: Vec<u32> = (0..spec.shards).filter(|s| table.shards[*s as usize].owner == me).collect();
+    kv(worker).tables.insert(spec.id, table);
+    for shard in 0..spec.shards {
+        if !own.contains(&shard) {
+            ask(worker, context(spec.id, shard), ());
+        }
+    }
+    for shard in own {
+        if let Err(error) = make(worker, spec, layout, shard) {
+            fail(worker, spec.id, error);
+        }
+    }
+}
+
+fn open_failed(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvError>>, error: KvError) {
+    let state = kv(worker);
+    state.failed_opens.push((cont, error));
+    let _ = spec;
+    worker.defer(Cont::new(tell_failed, 0));
+}
+
+fn tell_failed(worker: &mut Worker, _: u64, (): ()) {
+    if let Some((cont, error)) = kv(worker).failed_opens.pop() {
+        cont.resume(worker, Err(error));
+    }
+}
+
+fn context(table: u16, shard: u32) -> u64 {
+    u64::from(table) << 32 | u64::from(shard)
+}
+
+fn make(worker: &mut Worker, spec: TableSpec, layout: Layout, shard: u32) -> Result<(), KvError> {
+    let machine = worker.me().machine;
+    let run = worker
+        .allocate_array(layout.bucket_class, spec.buckets + 1)
+        .map_err(|error| KvError::Memory { machine, why: error.to_string() })?;
+    let state = kv(worker);
+    state.initialising.push(Initialising { table: spec.id, shard, first: run.first(), next: 0 });
+    worker.defer(Cont::new(initialise, 0));
+    Ok(())
+}
+
+/// A shard whose buckets are being marked as allocated.
+pub(crate) struct Initialising {
+    table: u16,
+    shard: u32,
+    first: Address,
+    next: u32,
+}
+
+/// Some buckets of the shard that is being made; the event loop goes on in between.
+fn initialise(worker: &mut Worker, _: u64, (): ()) {
+    let Some(mut work) = kv(worker).initialising.pop() else { return };
+    let Some(table) = kv(worker).tables.get(&work.table) else { return };
+    let (bytes, buckets) = (table.layout.bucket_bytes(), table.spec.buckets + 1);
+    let until = buckets.min(work.next + INIT_STEP);
+    let (memory, at) = worker.local_memory(work.first).expect("the shard was allocated here");
+    for bucket in work.next..until {
+        let at = at + bucket as usize * bytes;
+        let version = write::load_version(memory, at).version();
+        let incarnation = write::load_incarnation(memory, at);
+        write::install_new(memory, at, bytes, version.next(), incarnation.allocated(), &[]);
+    }
+    work.next = until;
+    if until < buckets {
+        kv(worker).initialising.push(work);
+        return worker.defer(Cont::new(initialise, 0));
+    }
+    found(worker, work.table, work.shard, work.first);
+}
+
+fn ask(worker: &mut Worker, context: u64, (): ()) {
+    let (id, shard) = ((context >> 32) as u16, context as u32);
+    let Some(table) = kv(worker).tables.get(&id) else { return };
+    let owner = table.shards[shard as usize].owner;
+    let mut body = [0; 6];
+    body[..2].copy_from_slice(&id.to_le_bytes());
+    body[2..].copy_from_slice(&shard.to_le_bytes());
+    match worker.call(owner, SHARD, &[&body], 8, ReplyCont::new(told, context)) {
+        Ok(()) => {}
+        Err(CallError::Busy) => worker.when_room(Cont::new(ask, context)),
+        Err(_) => fail(worker, id, KvError::PeerLost(owner.machine)),
+    }
+}
+
+fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
+    let (id, shard) = ((context >> 32) as u16, context as u32);
+    let owner = match kv(worker).tables.get(&id) {
+        Some(table) => table.shards[shard as usize].owner,
+        None => return,
+    };
+    match reply.map(|bytes| bytes.try_into().map(u64::from_le_bytes)) {
+        Ok(Ok(bits)) => match Address::from_bits(bits) {
+            Some(first) if !first.is_null() => found(worker, id, shard, first),
+            _ => worker.set_timer(ASK_AGAIN, Cont::new(ask, context)),
+        },
+        Ok(Err(_)) => fail(worker, id, KvError::Memory { machine: owner.machine, why: "it could not make a shard".into() }),
+        Err(_) => fail(worker, id, KvError::PeerLost(owner.machine)),
+    }
+}
+
+/// Answers where a shard is: its address, null while it is not there yet, nothing if it will not be.
+pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
+    let asked = <[u8; 6]>::try_from(body).ok().map(|bytes| {
+        let id = u16::from_le_bytes([bytes[0], bytes[1]]);
+        (id, u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]))
+    });
+    let state: &mut Kv = kv(worker);
+    let table = asked.and_then(|(id, _)| state.tables.get(&id));
+    let shard = table.and_then(|table| table.shards.get(asked?.1 as usize));
+    let failed = table.is_some_and(|table| table.failed.is_some());
+    let first = shard.map_or(Address::NULL, |shard| shard.first);
+    if failed {
+        worker.reply(request, &[]);
+    } else {
+        worker.reply(request, &[&first.to_bits().to_le_bytes()]);
+    }
+}
+
+fn found(worker: &mut Worker, id: u16, shard: u32, first: Address) {
+    let Some(table) = kv(worker).tables.get_mut(&id) else { return };
+    table.shards[shard as usize].first = first;
+    table.missing -= 1;
+    if table.missing == 0
+        && let Some(cont) = table.opened.take()
+    {
+        cont.resume(worker, Ok(TableId(id)));
+    }
+}
+
+fn fail(worker: &mut Worker, id: u16, error: KvError) {
+    let Some(table) = kv(worker).tables.get_mut(&id) else { return };
+    table.failed.get_or_insert(error.clone());
+    if let Some(cont) = table.opened.take() {
+        kv(worker).failed_opens.push((cont, error));
+        worker.defer(Cont::new(tell_failed, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_spread_evenly_over_machines_and_workers() {
+        let machine = |n| MachineId::new(n).unwrap();
+        let machines = [(machine(1), 2), (machine(2), 2), (machine(3), 2)];
+        let placement = Placement::new(&[machine(1), machine(2), machine(3)]);
+        let owners = owners(&placement, &machines, 12);
+        for (id, workers) in machines {
+            for worker in 0..workers {
+                let me = WorkerRef::new(id, WorkerId::new(worker as u16).unwrap());
+                assert_eq!(owners.iter().filter(|owner| **owner == me).count(), 2, "{me}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_is_sized_by_its_occupancy() {
+        let spec = TableSpec::sized(1, 6, 32, 3, 1_000_000, 0.9).unwrap();
+        let occupancy = 1_000_000.0 / spec.slots() as f64;
+        assert!((occupancy - 0.9).abs() < 1e-5, "{occupancy}");
+        for (shards, pairs, occupancy) in [(0, 1, 0.9), (1, 0, 0.9), (1, 1, 0.0), (1, 1, 1.1), (1, 1, f64::NAN)] {
+            assert!(TableSpec::sized(1, 6, 32, shards, pairs, occupancy).is_err());
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A table on machines of one process, against a map.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use farm_core::config::Config;
+use farm_core::machine::{Attach, Machine};
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::{Changed, ShardFacts};
+use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+struct Cluster {
+    machines: Vec<Machine>,
+    table: TableId,
+    workers: usize,
+    _dir: tempfile::TempDir,
+}
+
+fn cluster(name: &str, machines: u16, workers: u16, spec: TableSpec, tune: impl Fn(&mut Config)) -> Cluster {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::default_for(machines, workers);
+    config.cluster.name = name.into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.memory.region_bytes = 64 << 20;
+    config.memory.per_machine_bytes = 256 << 20;
+    tune(&mut config);
+    let attach: Attach = Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        farm_kv::attach(worker);
+    });
+    let starts: Vec<_> = config
+        .machines
+        .iter()
+        .map(|machine| {
+            let (config, id, attach) = (config.clone(), machine.id, Arc::clone(&attach));
+            std::thread::spawn(move || Machine::start(&config, id, attach, Duration::from_secs(20)))
+        })
+        .collect();
+    let machines: Vec<Machine> = starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect();
+    let (answer, answers) = mpsc::channel::<Result<TableId, KvError>>();
+    for machine in &machines {
+        for worker in 0..usize::from(workers) {
+            let answer = answer.clone();
+            machine.submit(worker, move |worker| {
+                worker.put_layer(Box::new(answer));
+                farm_kv::open(worker, spec, Cont::new(opened, 0));
+            });
+        }
+    }
+    let mut table = None;
+    for _ in 0..machines.len() * usize::from(workers) {
+        table = Some(answers.recv_timeout(Duration::from_secs(20)).unwrap().unwrap());
+    }
+    Cluster { machines, table: table.unwrap(), workers: workers.into(), _dir: dir }
+}
+
+fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+    worker.take_layer::<mpsc::Sender<Result<TableId, KvError>>>().send(table).unwrap();
+}
+
+type Got = Result<Option<Vec<u8>>, KvError>;
+
+impl Cluster {
+    fn get(&self, machine: usize, worker: usize, key: Key) -> Got {
+        fn got(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, KvError>) {
+            let value = value.map(|value| value.map(<[u8]>::to_vec));
+            worker.take_layer::<mpsc::Sender<Got>>().send(value).unwrap();
+        }
+        let table = self.table;
+        self.machines[machine]
+            .ask(worker, move |worker, answer| {
+                worker.put_layer(Box::new(answer));
+                farm_kv::get(worker, table, &key, GetCont::new(got, 0)).unwrap();
+            })
+            .unwrap()
+    }
+
+    fn change(&self, machine: usize, worker: usize, kind: u8, key: Key, value: Vec<u8>) -> Result<Changed, KvError> {
+        fn done(worker: &mut Worker, _: u64, outcome: Result<Changed, KvError>) {
+            worker.take_layer::<mpsc::Sender<Result<Changed, KvError>>>().send(outcome).unwrap();
+        }
+        let table = self.table;
+        self.machines[machine]
+            .ask(worker, move |worker, answer| {
+                worker.put_layer(Box::new(answer));
+                let change = match kind {
+                    0 => Change::Insert(&value),
+                    1 => Change::Update(&value),
+                    2 => Change::Upsert(&value),
+                    _ => Change::Remove,
+                };
+                farm_kv::change(worker, table, &key, change, Cont::new(done, 0)).unwrap();
+            })
+            .unwrap()
+    }
+
+    fn check(&self) -> ShardFacts {
+        let mut sum = ShardFacts::default();
+        for machine in &self.machines {
+            for worker in 0..self.workers {
+                let table = self.table;
+                let facts = machine
+                    .ask(worker, move |worker, answer| answer.send(farm_kv::ops::check(worker, table)).unwrap())
+                    .unwrap()
+                    .unwrap();
+                for shard in facts {
+                    sum.pairs += shard.pairs;
+                    sum.chained += shard.chained;
+                    sum.blocks += shard.blocks;
+                }
+            }
+        }
+        sum
+    }
+
+    fn stop(self) {
+        for machine in self.machines {
+            machine.stop().unwrap();
+        }
+    }
+}
+
+fn key(number: u64) -> Key {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Random operations from random workers, on so few buckets that chains, displacements and collapses
+/// happen all the time: the table agrees with a map after every one.
+fn agrees_with_a_map(h: u32, value_bytes: usize) {
+    let spec = TableSpec { id: 3, neighbourhood: h, value_bytes, shards: 5, buckets: 6 };
+    let cluster = cluster(&format!("map-{h}-{value_bytes}"), 3, 2, spec, |_| {});
+    let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(h));
+    let slots = spec.slots();
+    for step in 0..3000u64 {
+        // The number of keys breathes, so that the table fills and empties.
+        let keys = if step / 500 % 2 == 0 { slots * 2 } else { slots / 2 };
+        let (machine, worker) = (rng.random_range(0..3), rng.random_range(0..2));
+        let key = key(rng.random_range(0..keys.max(1)));
+        let value: Vec<u8> = (0..value_bytes).map(|i| (step as usize + i) as u8).collect();
+        let present = model.contains_key(&key);
+        let kind = rng.random_range(0..6u8);
+        let expected = match (kind, present) {
+            (0 | 2, false) => Changed::Inserted,
+            (0, true) => Changed::Exists,
+            (1 | 2, true) => Changed::Updated,
+            (3, true) => Changed::Removed,
+            (1 | 3, false) => Changed::Absent,
+            _ => {
+                assert_eq!(cluster.get(machine, worker, key), Ok(model.get(&key).cloned()), "step {step}");
+                continue;
+            }
+        };
+        assert_eq!(cluster.change(machine, worker, kind, key, value.clone()), Ok(expected), "step {step}");
+        match expected {
+            Changed::Inserted | Changed::Updated => drop(model.insert(key, value)),
+            Changed::Removed => drop(model.remove(&key)),
+            Changed::Exists | Changed::Absent => {}
+        }
+        if step % 100 == 0 {
+            assert_eq!(cluster.check().pairs, model.len() as u64, "step {step}");
+        }
+    }
+    for (key, value) in &model {
+        assert_eq!(cluster.get(0, 0, *key), Ok(Some(value.clone())));
+    }
+    let keys: Vec<Key> = model.keys().copied().collect();
+    for key in keys {
+        assert_eq!(cluster.change(1, 1, 3, key, vec![]), Ok(Changed::Removed));
+    }
+    assert_eq!(cluster.check(), ShardFacts::default(), "an empty table has no block");
+    cluster.stop();
+}
+
+#[test]
+fn a_table_of_h_2_agrees_with_a_map() {
+    agrees_with_a_map(2, 32);
+}
+
+#[test]
+fn a_table_of_h_4_agrees_with_a_map() {
+    agrees_with_a_map(4, 32);
+}
+
+#[test]
+fn a_table_of_h_6_agrees_with_a_map() {
+    agrees_with_a_map(6, 32);
+}
+
+#[test]
+fn a_table_of_h_8_agrees_with_a_map() {
+    agrees_with_a_map(8, 32);
+}
+
+#[test]
+fn a_table_of_h_12_and_long_values_agrees_with_a_map() {
+    agrees_with_a_map(12, 1000);
+}
+
+#[test]
+fn values_of_odd_lengths_agree_with_a_map() {
+    agrees_with_a_map(6, 45);
+}
+
+#[test]
+fn a_full_machine_is_a_typed_error_and_loses_nothing() {
+    let spec = TableSpec { id: 1, neighbourhood: 6, value_bytes: 32, shards: 1, buckets: 2000 };
+    let cluster = cluster("full", 1, 1, spec, |config| {
+        config.memory.region_bytes = 4 << 20;
+        config.memory.per_machine_bytes = 4 << 20;
+    });
+    let mut stored = 0;
+    let refused = loop {
+        match cluster.change(0, 0, 0, key(stored), vec![stored as u8; 32]) {
+            Ok(Changed::Inserted) => stored += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(refused, Err(KvError::Full(_))), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains("per_machine_bytes"));
+    assert_eq!(cluster.check().pairs, stored);
+    for number in [0, stored / 2, stored - 1] {
+        assert_eq!(cluster.get(0, 0, key(number)), Ok(Some(vec![number as u8; 32])));
+    }
+    assert_eq!(cluster.change(0, 0, 3, key(0), vec![]), Ok(Changed::Removed));
+    assert_eq!(cluster.change(0, 0, 0, key(stored), vec![1; 32]), Ok(Changed::Inserted), "room came back");
+    cluster.stop();
+}
+
+/// Thousands of pairs on a handful of buckets: what one transaction can read is the bound.
+#[test]
+fn a_crowded_bucket_is_a_typed_error_and_loses_nothing() {
+    let spec = TableSpec { id: 1, neighbourhood: 2, value_bytes: 32, shards: 1, buckets: 1 };
+    let cluster = cluster("crowded", 1, 1, spec, |_| {});
+    let mut stored = 0;
+    let refused = loop {
+        match cluster.change(0, 0, 0, key(stored), vec![stored as u8; 32]) {
+            Ok(Changed::Inserted) => stored += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(refused, Err(KvError::Crowded(_))), "{refused:?}");
+    assert_eq!(cluster.check().pairs, stored);
+    cluster.stop();
+}
+
+#[test]
+fn a_value_of_another_length_is_refused() {
+    let spec = TableSpec { id: 1, neighbourhood: 6, value_bytes: 32, shards: 1, buckets: 4 };
+    let cluster = cluster("length", 1, 1, spec, |_| {});
+    let table = cluster.table;
+    let refused = cluster.machines[0]
+        .ask(0, move |worker, answer| {
+            let change = Change::Upsert(&[0; 33]);
+            answer.send(farm_kv::change(worker, table, &key(1), change, Cont::new(|_, _, _| {}, 0))).unwrap();
+        })
+        .unwrap();
+    assert_eq!(refused, Err(KvError::ValueLength { expected: 32, found: 33 }));
+    cluster.stop();
+}

@@ -1,0 +1,149 @@
+//! One connection of one endpoint, as an RC queue pair has it: the outstanding operations in the
+//! order they were posted, and which of them may go on.
+//!
+//! | later operation | waits for an earlier |
+//! |---|---|
+//! | write, notification, read, atomic | write |
+//! | atomic | atomic |
+//! | any, with a fence | read, atomic |
+//!
+//! Whatever else is in flight may pass: reads pass reads, and writes, reads and atomics pass
+//! earlier reads. Guarded by the conformance suite and by `tests/sim_fabric.rs`, which demands that
+//! every pass the table allows is seen.
+
+use std::collections::VecDeque;
+
+use farm_core::fabric::{Atomic, Completion, Slot, Token};
+use farm_core::ids::{MachineId, WorkerId};
+use farm_core::mem::Memory;
+use farm_core::time::Nanos;
+
+use super::config::Defect;
+
+/// An operation on its way.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) number: u64,
+    pub(super) fence: bool,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Write(Writing),
+    Read(Reading),
+    Atomic { memory: Memory, offset: usize, op: Atomic, token: Token, seen: Option<u64> },
+    Notify(WorkerId),
+}
+
+#[derive(Debug)]
+pub(super) struct Writing {
+    pub(super) memory: Memory,
+    pub(super) offset: usize,
+    pub(super) words: Vec<u64>,
+    /// Words that have landed.
+    pub(super) landed: usize,
+    pub(super) signal: Option<Token>,
+    pub(super) slot: Option<Slot>,
+}
+
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) memory: Memory,
+    pub(super) offset: usize,
+    /// Stride of a read of objects.
+    pub(super) stride: Option<usize>,
+    pub(super) out: Vec<u64>,
+    /// Pieces (words, or lines of objects) that have not been collected.
+    pub(super) left: Vec<u32>,
+    /// Words of a piece.
+    pub(super) piece: usize,
+    /// Times it may still start again.
+    pub(super) retries_left: u32,
+    pub(super) token: Token,
+    pub(super) slot: Slot,
+}
+
+impl Reading {
+    /// Starts from nothing collected.
+    pub(super) fn restart(&mut self) {
+        self.left.clear();
+        self.left.extend(0..(self.out.len() / self.piece) as u32);
+    }
+
+    /// Whether every header still is what was collected.
+    pub(super) fn headers_unchanged(&self) -> bool {
+        let Some(stride) = self.stride else { return true };
+        let starts = (0..self.out.len() * 8).step_by(stride);
+        let mut now = [0];
+        starts.into_iter().all(|at| {
+            self.memory.read_words(self.offset + at, &mut now);
+            now[0] == self.out[at / 8]
+        })
+    }
+}
+
+/// A completion that its poster cannot see yet.
+#[derive(Debug)]
+pub(super) struct Ack {
+    pub(super) number: u64,
+    pub(super) completion: Completion,
+    /// What a read brought.
+    pub(super) data: Vec<u64>,
+}
+
+/// One endpoint's connection to one machine.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) port: usize,
+    pub(super) to: MachineId,
+    pub(super) operations: VecDeque<Operation>,
+    pub(super) acks: Vec<Ack>,
+    pub(super) stalled_until: Nanos,
+    pub(super) broken: bool,
+}
+
+impl Connection {
+    pub(super) fn new(port: usize, to: MachineId, broken: bool) -> Self {
+        Self {
+            port,
+            to,
+            operations: VecDeque::new(),
+            acks: Vec::new(),
+            stalled_until: Nanos(0),
+            broken,
+        }
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        !(self.operations.is_empty() && self.acks.is_empty())
+    }
+
+    /// Appends the places of the operations that may go on now.
+    pub(super) fn ready(&self, defect: Option<Defect>, out: &mut Vec<usize>) {
+        let (mut writes, mut reads, mut atomics) = (0, 0, 0);
+        let has = |which: Defect| defect == Some(which);
+        for (place, operation) in self.operations.iter().enumerate() {
+            let after_writes = match operation.kind {
+                Kind::Write(_) => !has(Defect::WritesUnordered),
+                Kind::Read(_) => !has(Defect::ReadsPassWrites),
+                Kind::Atomic { .. } => true,
+                Kind::Notify(_) => !has(Defect::WakeEarly),
+            };
+            let atomic = matches!(operation.kind, Kind::Atomic { .. });
+            let fenced = operation.fence && !has(Defect::FencesIgnored);
+            let waits = after_writes && writes > 0
+                || atomic && atomics > 0
+                || fenced && reads + atomics > 0;
+            if !waits {
+                out.push(place);
+            }
+            match operation.kind {
+                Kind::Write(_) => writes += 1,
+                Kind::Read(_) => reads += 1,
+                Kind::Atomic { .. } => atomics += 1,
+                Kind::Notify(_) => {}
+            }
+        }
+    }
+}

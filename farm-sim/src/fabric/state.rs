@@ -1,0 +1,335 @@
+//! The state of a simulated fabric: machines, what they export, who sleeps, and the connections.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farm_core::fabric::{
+    Capability, Completion, Counters, Departure, ImportError, Slot, Status, Token,
+};
+use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::mem::{MappingError, Memory};
+use farm_core::time::Nanos;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::config::{Defect, Odds, SimConfig};
+use super::connection::{Ack, Connection, Kind, Operation};
+use super::trace::{Event, Trace};
+
+/// Where a worker stands between `arm` and the end of `wait`.
+#[derive(Debug, Default)]
+pub(super) struct Sleeper {
+    pub(super) armed: bool,
+    pub(super) notified: bool,
+    /// Set while a scheduler should not step the worker: until this moment, or until notified.
+    pub(super) parked: Option<Nanos>,
+}
+
+#[derive(Debug)]
+struct Export {
+    memory: Memory,
+    writable: bool,
+}
+
+#[derive(Debug)]
+struct Machine {
+    boot: u64,
+    gone: bool,
+    exports: Vec<Export>,
+    workers: Vec<Sleeper>,
+}
+
+/// Memory that an endpoint has imported.
+#[derive(Clone, Debug)]
+pub(super) struct Import {
+    pub(super) memory: Memory,
+    pub(super) writable: bool,
+    pub(super) connection: usize,
+}
+
+/// The fabric's side of an endpoint.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) worker: WorkerRef,
+    pub(super) most_outstanding: usize,
+    pub(super) imports: Vec<Import>,
+    connections: BTreeMap<MachineId, usize>,
+    /// Completions to be polled, with what reads brought.
+    pub(super) arrived: VecDeque<(Completion, Vec<u64>)>,
+    /// Slots of unsignalled writes that the fabric has read.
+    pub(super) returned: Vec<Slot>,
+    pub(super) departed: VecDeque<(MachineId, Departure)>,
+    pub(super) outstanding: usize,
+    pub(super) unsignalled: usize,
+    pub(super) counters: Counters,
+}
+
+pub(super) struct State {
+    pub(super) rng: Xoshiro256PlusPlus,
+    pub(super) now: Nanos,
+    pub(super) clock: Arc<AtomicU64>,
+    pub(super) trace: Trace,
+    pub(super) odds: Odds,
+    pub(super) defect: Option<Defect>,
+    machines: BTreeMap<MachineId, Machine>,
+    parted: BTreeMap<(MachineId, MachineId), Departure>,
+    pub(super) ports: Vec<Port>,
+    pub(super) connections: Vec<Connection>,
+    pub(super) next_operation: u64,
+    /// Scratch of `step`.
+    pub(super) choices: Vec<usize>,
+}
+
+impl State {
+    pub(super) fn new(config: &SimConfig, machines: &[MachineId]) -> Self {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(config.seed);
+        let drawn = Odds::drawn(&mut rng);
+        let machine = |rng: &mut Xoshiro256PlusPlus| Machine {
+            boot: rng.random(),
+            gone: false,
+            exports: Vec::new(),
+            workers: (0..config.workers).map(|_| Sleeper::default()).collect(),
+        };
+        Self {
+            machines: machines.iter().map(|id| (*id, machine(&mut rng))).collect(),
+            rng,
+            now: Nanos(0),
+            clock: Arc::new(AtomicU64::new(0)),
+            trace: Trace::new(config.keep_events),
+            odds: config.odds.clone().unwrap_or(drawn),
+            defect: config.defect,
+            parted: BTreeMap::new(),
+            ports: Vec::new(),
+            connections: Vec::new(),
+            next_operation: 0,
+            choices: Vec::new(),
+        }
+    }
+
+    pub(super) fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    /// True with a probability of `share` in [`Odds::WHOLE`].
+    pub(super) fn chance(&mut self, share: u32) -> bool {
+        self.rng.random_range(0..Odds::WHOLE) < share
+    }
+
+    pub(super) fn note(&mut self, event: Event) {
+        self.trace.add(self.now, event);
+    }
+
+    pub(super) fn set_now(&mut self, now: Nanos) {
+        self.now = now;
+        self.clock.store(now.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_port(&mut self, worker: WorkerRef, most_outstanding: usize) -> usize {
+        assert!(
+            self.machine(worker.machine).workers.len() > worker.worker.index(),
+            "{worker} is no worker of this fabric"
+        );
+        self.ports.push(Port {
+            worker,
+            most_outstanding,
+            imports: Vec::new(),
+            connections: BTreeMap::new(),
+            arrived: VecDeque::new(),
+            returned: Vec::new(),
+            departed: VecDeque::new(),
+            outstanding: 0,
+            unsignalled: 0,
+            counters: Counters::default(),
+        });
+        self.ports.len() - 1
+    }
+
+    fn machine(&self, id: MachineId) -> &Machine {
+        self.machines.get(&id).unwrap_or_else(|| panic!("{id} is no machine of this fabric"))
+    }
+
+    pub(super) fn export(&mut self, id: MachineId, bytes: usize, writable: bool) -> (Memory, Capability) {
+        let memory = Memory::anonymous(bytes).window(0, bytes);
+        let machine = self
+            .machines
+            .get_mut(&id)
+            .unwrap_or_else(|| panic!("{id} is no machine of this fabric"));
+        machine.exports.push(Export { memory: memory.clone(), writable });
+        let key = machine.exports.len() as u64;
+        let capability =
+            Capability { machine: id, boot: machine.boot, key, bytes: bytes as u64, writable };
+        (memory, capability)
+    }
+
+    pub(super) fn import(&mut self, port: usize, capability: &Capability) -> Result<u32, ImportError> {
+        let (own, to) = (self.ports[port].worker.machine, capability.machine);
+        let Some(machine) = self.machines.get(&to) else {
+            return Err(ImportError::NotConnected(to));
+        };
+        if machine.gone || self.machine(own).gone || self.parted.contains_key(&(own, to)) {
+            return Err(ImportError::NotConnected(to));
+        }
+        if capability.boot != machine.boot && !self.has(Defect::StaleAccepted) {
+            return Err(ImportError::Restarted {
+                machine: to,
+                stale: capability.boot,
+                current: machine.boot,
+            });
+        }
+        let export = (capability.key as usize).checked_sub(1).and_then(|at| machine.exports.get(at));
+        let Some(export) = export.filter(|e| e.memory.len() as u64 >= capability.bytes) else {
+            return Err(ImportError::Mapping(MappingError::Os {
+                what: "import",
+                path: format!("export {} of {to}", capability.key).into(),
+                source: std::io::ErrorKind::NotFound.into(),
+            }));
+        };
+        let memory = export.memory.window(0, capability.bytes as usize);
+        let writable = export.writable && capability.writable;
+        let connection = self.connection(port, to);
+        let imports = &mut self.ports[port].imports;
+        imports.push(Import { memory, writable, connection });
+        Ok(imports.len() as u32 - 1)
+    }
+
+    fn connection(&mut self, port: usize, to: MachineId) -> usize {
+        let next = self.connections.len();
+        let index = *self.ports[port].connections.entry(to).or_insert(next);
+        if index == next {
+            self.connections.push(Connection::new(port, to, false));
+        }
+        index
+    }
+
+    pub(super) fn sleeper(&mut self, worker: WorkerRef) -> &mut Sleeper {
+        let machine = self.machines.get_mut(&worker.machine);
+        &mut machine.expect("ports are of machines that exist").workers[worker.worker.index()]
+    }
+
+    pub(super) fn has_worker(&self, worker: WorkerRef) -> bool {
+        self.machines
+            .get(&worker.machine)
+            .is_some_and(|machine| worker.worker.index() < machine.workers.len())
+    }
+
+    /// Wakes a worker that sleeps or is about to.
+    pub(super) fn notify(&mut self, worker: WorkerRef) -> bool {
+        let sleeper = self.sleeper(worker);
+        let woken = sleeper.armed;
+        if woken {
+            *sleeper = Sleeper { armed: false, notified: true, parked: None };
+        }
+        self.note(Event::Notified { worker, woken });
+        woken
+    }
+
+    /// Earliest end of a sleep.
+    pub(super) fn next_wake(&self) -> Option<Nanos> {
+        let sleepers = self.machines.values().flat_map(|machine| &machine.workers);
+        sleepers.filter_map(|sleeper| sleeper.parked).min()
+    }
+
+    /// A machine ends all its connections, and takes no part any more.
+    pub(super) fn depart(&mut self, id: MachineId, how: Departure) {
+        let others: Vec<MachineId> = self.machines.keys().copied().filter(|m| *m != id).collect();
+        for other in others {
+            self.part(id, other, how);
+        }
+        let own = |c: &Connection, ports: &[Port]| c.to == id && ports[c.port].worker.machine == id;
+        for index in 0..self.connections.len() {
+            if own(&self.connections[index], &self.ports) {
+                self.break_connection(index);
+            }
+        }
+        self.machines.get_mut(&id).expect("the machine exists").gone = true;
+    }
+
+    /// The connection between two machines breaks, in both directions.
+    pub(super) fn part(&mut self, one: MachineId, other: MachineId, how: Departure) {
+        if self.parted.contains_key(&(one, other)) {
+            return;
+        }
+        self.parted.insert((one, other), how);
+        self.parted.insert((other, one), how);
+        self.note(Event::Broke { one, other, how });
+        let pair = |from: MachineId, to: MachineId| {
+            from == one && to == other || from == other && to == one
+        };
+        for index in 0..self.connections.len() {
+            let Connection { port, to, .. } = self.connections[index];
+            if pair(self.ports[port].worker.machine, to) {
+                self.break_connection(index);
+            }
+        }
+        for port in &mut self.ports {
+            match port.worker.machine {
+                machine if machine == one => port.departed.push_back((other, how)),
+                machine if machine == other => port.departed.push_back((one, how)),
+                _ => {}
+            }
+        }
+        for machine in [one, other] {
+            for worker in 0..self.machine(machine).workers.len() {
+                let worker = WorkerId::new(worker as u16).expect("workers are within the limit");
+                self.notify(WorkerRef::new(machine, worker));
+            }
+        }
+    }
+
+    /// Everything outstanding ends broken; what had taken place already may still complete well.
+    fn break_connection(&mut self, index: usize) {
+        if self.has(Defect::BreakForgets) {
+            self.connections[index].operations.clear();
+        }
+        let operations = std::mem::take(&mut self.connections[index].operations);
+        for place in 0..self.connections[index].acks.len() {
+            if self.chance(Odds::WHOLE / 2) {
+                let completion = &mut self.connections[index].acks[place].completion;
+                *completion = Completion { status: Status::Broken, value: 0, slot: completion.slot.take(), ..*completion };
+            }
+        }
+        let forgiven = self.has(Defect::BreakForgiven);
+        let connection = &mut self.connections[index];
+        connection.broken = !forgiven;
+        connection.stalled_until = self.now;
+        for Operation { number, kind, .. } in operations {
+            match kind {
+                Kind::Write(w) => self.acknowledge(index, number, w.signal, Status::Broken, w.slot, 0, Vec::new()),
+                Kind::Read(r) => self.acknowledge(index, number, Some(r.token), Status::Broken, Some(r.slot), 0, r.out),
+                Kind::Atomic { token, .. } => self.acknowledge(index, number, Some(token), Status::Broken, None, 0, Vec::new()),
+                Kind::Notify(_) => {}
+            }
+        }
+    }
+
+    /// The end of an operation is on its way to its poster; a slot without a token goes back.
+    #[allow(clippy::too_many_arguments)] // The parts of a completion.
+    pub(super) fn acknowledge(
+        &mut self,
+        connection: usize,
+        number: u64,
+        token: Option<Token>,
+        status: Status,
+        mut slot: Option<Slot>,
+        value: u64,
+        data: Vec<u64>,
+    ) {
+        let unsignalled = token.is_none();
+        let port = &mut self.ports[self.connections[connection].port];
+        if unsignalled {
+            port.unsignalled -= 1;
+            port.returned.extend(slot.take());
+        }
+        let token = match token {
+            None if self.defect == Some(Defect::UnsignalledCompletes) => Token(u64::MAX),
+            None => return,
+            Some(token) => token,
+        };
+        if self.defect == Some(Defect::SlotKept) && data.is_empty() {
+            slot = None;
+        }
+        let completion = Completion { token, status, slot, value };
+        self.connections[connection].acks.push(Ack { number, completion, data });
+    }
+}

@@ -1,0 +1,205 @@
+//! One step of the fabric: a few words land, a few lines are collected, an atomic takes place, a
+//! notification or a completion arrives, or a connection stalls.
+
+use std::sync::atomic::Ordering;
+
+use farm_core::fabric::{Atomic, Status};
+use farm_core::ids::WorkerRef;
+use farm_core::mem::Memory;
+use farm_core::time::Nanos;
+use rand::Rng;
+
+use super::config::{Defect, Odds};
+use super::connection::{Kind, Operation, Reading, Writing};
+use super::state::State;
+use super::trace::Event;
+
+/// Nanoseconds that one step takes at most.
+const STEP_NANOS: u64 = 100;
+/// Nanoseconds of the shortest stall; every doubling is half as likely.
+const STALL_NANOS: u64 = 1_000;
+const STALL_DOUBLINGS: u32 = 12;
+/// A long operation is done in at most about this many steps.
+const LONGEST_OPERATION_STEPS: usize = 32;
+
+impl State {
+    /// Takes one step. False if nothing is in flight.
+    pub(super) fn step(&mut self) -> bool {
+        let Some(connection) = self.choose_connection() else { return false };
+        let passed = self.rng.random_range(1..=STEP_NANOS);
+        self.set_now(self.now + passed);
+        if self.chance(self.odds.stall) {
+            self.stall(connection);
+            return true;
+        }
+        let mut ready = std::mem::take(&mut self.choices);
+        ready.clear();
+        self.connections[connection].ready(self.defect, &mut ready);
+        let acks = self.connections[connection].acks.len();
+        if acks > 0 && (ready.is_empty() || !self.chance(self.odds.late_completion)) {
+            self.deliver(connection);
+        } else {
+            let place = ready[self.rng.random_range(0..ready.len())];
+            self.advance(connection, place);
+        }
+        self.choices = ready;
+        true
+    }
+
+    /// One of the connections that have something in flight. When all of them stall, time passes.
+    fn choose_connection(&mut self) -> Option<usize> {
+        let mut choices = std::mem::take(&mut self.choices);
+        choices.clear();
+        let mut first_to_move = None;
+        for (index, connection) in self.connections.iter().enumerate() {
+            if !connection.is_active() {
+                continue;
+            }
+            if connection.stalled_until <= self.now {
+                choices.push(index);
+            } else if first_to_move.is_none_or(|(at, _)| connection.stalled_until < at) {
+                first_to_move = Some((connection.stalled_until, index));
+            }
+        }
+        let chosen = if choices.is_empty() {
+            first_to_move.map(|(at, index)| {
+                self.set_now(at);
+                index
+            })
+        } else {
+            Some(choices[self.rng.random_range(0..choices.len())])
+        };
+        self.choices = choices;
+        chosen
+    }
+
+    fn stall(&mut self, index: usize) {
+        let doublings = self.rng.random::<u64>().trailing_ones().min(STALL_DOUBLINGS);
+        let until = Nanos(self.now.0 + self.rng.random_range(1..=STALL_NANOS << doublings));
+        let connection = &mut self.connections[index];
+        connection.stalled_until = until;
+        let (port, to) = (connection.port, connection.to);
+        self.note(Event::Stalled { by: self.ports[port].worker, to, until });
+    }
+
+    /// A completion reaches its poster.
+    fn deliver(&mut self, index: usize) {
+        let pick = self.rng.random_range(0..self.connections[index].acks.len());
+        let port = self.connections[index].port;
+        let ack = self.connections[index].acks.swap_remove(pick);
+        self.note(Event::Completed { operation: ack.number, status: ack.completion.status });
+        if self.has(Defect::CompletionLost) && self.chance(Odds::WHOLE / 16) {
+            return;
+        }
+        let mut again = None;
+        if self.has(Defect::CompletedTwice) && self.chance(Odds::WHOLE / 16) {
+            again = Some(farm_core::fabric::Completion { slot: None, ..ack.completion });
+        }
+        let arrived = &mut self.ports[port].arrived;
+        arrived.push_back((ack.completion, ack.data));
+        arrived.extend(again.map(|completion| (completion, Vec::new())));
+    }
+
+    /// One operation goes on by one step, and is acknowledged when that was its last.
+    fn advance(&mut self, index: usize, place: usize) {
+        let operation = self.connections[index].operations.remove(place);
+        let Operation { number, fence, kind } = operation.expect("ready operations are outstanding");
+        let unfinished = match kind {
+            Kind::Write(write) => self.land(index, number, write).map(Kind::Write),
+            Kind::Read(read) => self.collect(index, number, read).map(Kind::Read),
+            Kind::Atomic { .. } => self.swap(index, number, kind),
+            Kind::Notify(worker) => {
+                let connection = &self.connections[index];
+                let (port, worker) = (connection.port, WorkerRef::new(connection.to, worker));
+                let lost = self.has(Defect::WakeLost) && self.chance(Odds::WHOLE / 16);
+                if !lost && self.notify(worker) {
+                    self.ports[port].counters.wakes += 1;
+                }
+                None
+            }
+        };
+        if let Some(kind) = unfinished {
+            let operations = &mut self.connections[index].operations;
+            operations.insert(place, Operation { number, fence, kind });
+        }
+    }
+
+    /// How much of `len` goes in one step.
+    fn portion(&mut self, len: usize) -> usize {
+        let most = (self.odds.words_per_step as usize).max(len / LONGEST_OPERATION_STEPS);
+        self.rng.random_range(1..=most)
+    }
+
+    fn land(&mut self, index: usize, number: u64, mut write: Writing) -> Option<Writing> {
+        let total = write.words.len();
+        let words = self.portion(total).min(total - write.landed);
+        for place in write.landed..write.landed + words {
+            let place = if self.has(Defect::PlacedBackwards) { total - 1 - place } else { place };
+            write.memory.store(write.offset + place * 8, write.words[place], Ordering::Release);
+        }
+        write.landed += words;
+        let left = total - write.landed;
+        self.note(Event::Landed { operation: number, words: words as u64, left: left as u64 });
+        if left > 0 {
+            return Some(write);
+        }
+        self.acknowledge(index, number, write.signal, Status::Ok, write.slot, 0, Vec::new());
+        None
+    }
+
+    fn collect(&mut self, index: usize, number: u64, mut read: Reading) -> Option<Reading> {
+        let pieces = self.portion(read.out.len() / read.piece).min(read.left.len());
+        let mut digest = 0u64;
+        for _ in 0..pieces {
+            let pick = self.rng.random_range(0..read.left.len());
+            let first = read.left.swap_remove(pick) as usize * read.piece;
+            let out = &mut read.out[first..first + read.piece];
+            read.memory.read_words(read.offset + first * 8, out);
+            digest = out.iter().fold(digest, |digest, word| digest.rotate_left(7) ^ word);
+        }
+        self.note(Event::Collected { operation: number, pieces: pieces as u64, digest });
+        if !read.left.is_empty() {
+            return Some(read);
+        }
+        let mut status = Status::Ok;
+        if !self.has(Defect::HeadersUnchecked) && !read.headers_unchanged() {
+            let counters = &mut self.ports[self.connections[index].port].counters;
+            if read.retries_left > 0 {
+                counters.read_retries += 1;
+                read.retries_left -= 1;
+                read.restart();
+                self.note(Event::Retried { operation: number });
+                return Some(read);
+            }
+            counters.reads_torn += 1;
+            status = Status::Torn;
+        }
+        self.acknowledge(index, number, Some(read.token), status, Some(read.slot), 0, read.out);
+        None
+    }
+
+    fn swap(&mut self, index: usize, number: u64, kind: Kind) -> Option<Kind> {
+        let Kind::Atomic { memory, offset, op, token, seen } = kind else { return Some(kind) };
+        let old = seen.unwrap_or_else(|| memory.load(offset, Ordering::Relaxed));
+        if self.has(Defect::AtomicsTorn) && seen.is_none() {
+            return Some(Kind::Atomic { memory, offset, op, token, seen: Some(old) });
+        }
+        store_result(&memory, offset, op, old);
+        self.note(Event::Swapped { operation: number, old });
+        self.acknowledge(index, number, Some(token), Status::Ok, None, old, Vec::new());
+        None
+    }
+}
+
+/// The whole fabric is stepped under one lock, so a load and a store are one atomic of the device.
+fn store_result(memory: &Memory, offset: usize, op: Atomic, old: u64) {
+    match op {
+        Atomic::CompareSwap { expected, new } if old == expected => {
+            memory.store(offset, new, Ordering::Release);
+        }
+        Atomic::CompareSwap { .. } => {}
+        Atomic::FetchAdd { delta } => {
+            memory.store(offset, old.wrapping_add(delta), Ordering::Release);
+        }
+    }
+}

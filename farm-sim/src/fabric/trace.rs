@@ -1,0 +1,125 @@
+//! What happened, folded into one hash: the same seed gives the same trace, to the last event.
+
+use std::fmt;
+
+use farm_core::fabric::{Departure, Status};
+use farm_core::ids::{MachineId, WorkerRef};
+use farm_core::time::Nanos;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// One thing that happened on the simulated fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names of the fields say all there is to say.
+pub enum Event {
+    /// A worker posted an operation.
+    Posted { by: WorkerRef, to: MachineId, operation: u64, what: Operation, bytes: u64, fence: bool },
+    /// A post was answered with `Full` although there was room.
+    Refused { by: WorkerRef },
+    /// Part of a write became visible.
+    Landed { operation: u64, words: u64, left: u64 },
+    /// Part of a read was collected; the digest is of what was seen.
+    Collected { operation: u64, pieces: u64, digest: u64 },
+    /// A read of objects saw a header change and starts again.
+    Retried { operation: u64 },
+    /// An atomic took place.
+    Swapped { operation: u64, old: u64 },
+    /// A notification arrived; whether it woke anybody.
+    Notified { worker: WorkerRef, woken: bool },
+    /// A completion became visible to its poster.
+    Completed { operation: u64, status: Status },
+    /// A connection stands still until a moment.
+    Stalled { by: WorkerRef, to: MachineId, until: Nanos },
+    /// A connection between two machines ended.
+    Broke { one: MachineId, other: MachineId, how: Departure },
+    /// A worker went to sleep.
+    Slept { worker: WorkerRef, until: Nanos },
+}
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Operation {
+    Read,
+    Write,
+    Atomic,
+    Notify,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Event::Posted { by, to, operation, what, bytes, fence } => {
+                let fence = if fence { ", fenced" } else { "" };
+                write!(f, "{by} posts #{operation} to {to}: {what:?} of {bytes} bytes{fence}")
+            }
+            Event::Refused { by } => write!(f, "{by} is told that its queue is full"),
+            Event::Landed { operation, words, left } => {
+                write!(f, "#{operation} lands {words} words, {left} to go")
+            }
+            Event::Collected { operation, pieces, .. } => write!(f, "#{operation} collects {pieces} pieces"),
+            Event::Retried { operation } => write!(f, "#{operation} saw a header change, again"),
+            Event::Swapped { operation, old } => write!(f, "#{operation} takes place on {old:#x}"),
+            Event::Notified { worker, woken: true } => write!(f, "{worker} is woken"),
+            Event::Notified { worker, woken: false } => write!(f, "{worker} is notified while awake"),
+            Event::Completed { operation, status } => write!(f, "#{operation} completes {status:?}"),
+            Event::Stalled { by, to, until } => write!(f, "{by} to {to} stalls until {}", until.0),
+            Event::Broke { one, other, how } => write!(f, "{one} and {other} part: {how:?}"),
+            Event::Slept { worker, until } => write!(f, "{worker} sleeps until {}", until.0),
+        }
+    }
+}
+
+/// The run so far: its hash always, its events when asked for.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    hash: u64,
+    events: Option<Vec<(Nanos, Event)>>,
+}
+
+impl Trace {
+    pub(super) fn new(keep_events: bool) -> Self {
+        Self { hash: 0, events: keep_events.then(Vec::new) }
+    }
+
+    pub(super) fn add(&mut self, now: Nanos, event: Event) {
+        let mut bytes = [0; 6 * size_of::<u64>()];
+        let words = [now.0].into_iter().chain(words_of(event));
+        for (place, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        self.hash = xxh3_64_with_seed(&bytes, self.hash);
+        if let Some(events) = &mut self.events {
+            events.push((now, event));
+        }
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(super) fn events(&self) -> &[(Nanos, Event)] {
+        self.events.as_deref().unwrap_or_default()
+    }
+}
+
+/// An event as words, the first of which tells the kinds apart.
+fn words_of(event: Event) -> [u64; 5] {
+    let worker = |w: WorkerRef| u64::from(w.to_bits());
+    let machine = |m: MachineId| u64::from(m.get());
+    match event {
+        Event::Posted { by, to, operation, what, bytes, fence } => {
+            let kind = what as u64 * 2 + u64::from(fence);
+            [1 | kind << 8, worker(by), machine(to), operation, bytes]
+        }
+        Event::Refused { by } => [2, worker(by), 0, 0, 0],
+        Event::Landed { operation, words, left } => [3, operation, words, left, 0],
+        Event::Collected { operation, pieces, digest } => [4, operation, pieces, digest, 0],
+        Event::Retried { operation } => [5, operation, 0, 0, 0],
+        Event::Swapped { operation, old } => [6, operation, old, 0, 0],
+        Event::Notified { worker: w, woken } => [7, worker(w), u64::from(woken), 0, 0],
+        Event::Completed { operation, status } => [8, operation, status as u64, 0, 0],
+        Event::Stalled { by, to, until } => [9, worker(by), machine(to), until.0, 0],
+        Event::Broke { one, other, how } => [10, machine(one), machine(other), how as u64, 0],
+        Event::Slept { worker: w, until } => [11, worker(w), until.0, 0, 0],
+    }
+}

@@ -1,0 +1,114 @@
+//! Commit of a transaction whose objects all lie on this machine (`FaRM'14 §3.4`): no message, no
+//! log record yet.
+//!
+//! 1. Lock every written object at the version that was read, in the mode that lets lock-free reads
+//!    pass. Any failure gives all locks back and aborts.
+//! 2. Validate the objects that were only read: unchanged and not locked in either mode (else write
+//!    skew). A sequentially consistent fence stands between 1 and 2, so that of two transactions
+//!    that each write what the other reads at least one sees the other's lock.
+//! 3. Take *all* locks exclusively before installing *any* object, so that no lock-free read sees a
+//!    new object and then an old one.
+//! 4. Install and unlock. Only then does anybody hear of the commit.
+
+use std::sync::atomic::{Ordering, fence};
+
+use farm_core::ids::Address;
+use farm_core::messaging::Request;
+use farm_core::object::{LockMode, Version, VersionWord, write};
+use farm_core::worker::Worker;
+
+use crate::tx::{Abort, Intent, Tx, TxError};
+
+impl Tx {
+    /// Commits, and leaves the context empty either way.
+    ///
+    /// # Errors
+    /// [`Abort`]: nothing took effect, and what was allocated has been given back.
+    pub fn commit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        if let Err(abort) = self.lock_and_validate(worker) {
+            self.abort(worker);
+            return Err(abort.into());
+        }
+        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
+            let (memory, at) = local(worker, entry.address);
+            write::make_exclusive(memory, at, entry.version);
+        }
+        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
+            let (memory, at) = local(worker, entry.address);
+            let bytes = entry.class.object_bytes();
+            let payload = if entry.intent == Intent::Free { &[] } else { self.payload_of(entry) };
+            write::install(memory, at, bytes, entry.version.next(), entry.installed_incarnation(), payload);
+        }
+        for entry in self.entries.iter().filter(|entry| entry.intent == Intent::Free) {
+            release(worker, entry.address);
+        }
+        self.clear();
+        Ok(())
+    }
+
+    fn lock_and_validate(&self, worker: &mut Worker) -> Result<(), Abort> {
+        let mut locked = 0;
+        let mut outcome = Ok(());
+        for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.is_written()) {
+            let (memory, at) = local(worker, entry.address);
+            if !write::try_lock(memory, at, entry.version, LockMode::Readable) {
+                outcome = Err(conflict(write::load_version(memory, at), entry.version, entry.address));
+                break;
+            }
+            locked = index + 1;
+        }
+        // Nothing written is nothing locked: a transaction that only read validates alone.
+        fence(Ordering::SeqCst);
+        if outcome.is_ok() && self.entries.len() > 1 {
+            outcome = self.validate(worker);
+        }
+        if outcome.is_err() {
+            for entry in self.entries[..locked].iter().filter(|entry| entry.is_written()) {
+                let (memory, at) = local(worker, entry.address);
+                write::unlock(memory, at, entry.version);
+            }
+        }
+        outcome
+    }
+
+    fn validate(&self, worker: &mut Worker) -> Result<(), Abort> {
+        for entry in self.entries.iter().filter(|entry| !entry.is_written()) {
+            let (memory, at) = local(worker, entry.address);
+            let now = write::load_version(memory, at);
+            if now != VersionWord::of(entry.version, LockMode::Unlocked) {
+                return Err(conflict(now, entry.version, entry.address));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {
+    if now.version() == read { Abort::Locked(address) } else { Abort::Changed(address) }
+}
+
+fn local(worker: &mut Worker, address: Address) -> (&farm_core::mem::Memory, usize) {
+    worker.local_memory(address).expect("every object of the transaction is of this machine")
+}
+
+/// Gives the slot of a freed object back to the worker whose block it is in.
+fn release(worker: &mut Worker, address: Address) {
+    if worker.release_object(address).is_ok() {
+        return;
+    }
+    match worker.slab_owner(address) {
+        Some(owner) => crate::layer::send_release(worker, owner, address),
+        None => tracing_lost(address),
+    }
+}
+
+fn tracing_lost(address: Address) {
+    debug_assert!(false, "the freed object at {address} is in no block");
+}
+
+/// Another worker freed an object in a block of this one.
+pub(crate) fn released(worker: &mut Worker, _: Request, body: &[u8]) {
+    let address = body.try_into().ok().and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
+    let released = address.is_some_and(|address| worker.release_object(address).is_ok());
+    debug_assert!(released, "a worker gave back {address:?}, which this one has not reserved");
+}

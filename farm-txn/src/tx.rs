@@ -1,0 +1,315 @@
+//! The transaction context: what was read, at which version, and what is to be written.
+
+use farm_core::alloc::{AllocError, SizeClass, TooLarge, class_for_payload};
+use farm_core::ids::Address;
+use farm_core::mem::Memory;
+use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
+use farm_core::worker::{AddressError, Worker};
+
+/// Tries of a local read before the object counts as locked: a writer of this machine is done in
+/// less, unless its thread lost its core.
+const READ_TRIES: u32 = 1000;
+
+/// Why a transaction did not go on, or did not commit. Nothing of it took effect.
+#[derive(Debug, thiserror::Error)]
+pub enum TxError {
+    /// A conflict with another transaction: try again.
+    #[error(transparent)]
+    Abort(#[from] Abort),
+    /// Memory for a new object was not to be had.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// An address is of no use on this machine.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The object was freed, or was never there.
+    #[error("there is no object at {0}: it was freed, or never allocated")]
+    NotAllocated(Address),
+    /// A payload that no object holds.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The transaction has grown beyond its limits.
+    #[error("the transaction has {objects} objects and {bytes} bytes, beyond the most of {limits:?}")]
+    Limit {
+        /// Its objects.
+        objects: usize,
+        /// Bytes of their payloads.
+        bytes: usize,
+        /// The most.
+        limits: TxLimits,
+    },
+    /// The handle is of a transaction that has ended.
+    #[error("the transaction has ended")]
+    Ended,
+}
+
+/// A conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Abort {
+    /// Another transaction holds an object.
+    #[error("the object at {0} is locked by another transaction")]
+    Locked(Address),
+    /// An object changed after this transaction read it.
+    #[error("the object at {0} was changed by another transaction")]
+    Changed(Address),
+}
+
+/// Most that one transaction may hold: what its records in a log will be bounded by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxLimits {
+    /// Objects.
+    pub objects: usize,
+    /// Bytes of payload.
+    pub bytes: usize,
+}
+
+impl Default for TxLimits {
+    fn default() -> Self {
+        Self { objects: 1024, bytes: 4 << 20 }
+    }
+}
+
+/// An object of a transaction: valid until the transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectId(pub(crate) u32);
+
+/// What a transaction does with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    Read,
+    Write,
+    Allocate,
+    Free,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) address: Address,
+    pub(crate) class: SizeClass,
+    /// As they were read.
+    pub(crate) version: Version,
+    pub(crate) incarnation: Incarnation,
+    /// The incarnation goes up with the write.
+    pub(crate) bump: bool,
+    pub(crate) intent: Intent,
+    /// The payload, in the context's bytes.
+    at: u32,
+    len: u32,
+}
+
+/// A transaction context. Made once and used again: a warm one allocates nothing.
+#[derive(Debug, Default)]
+pub struct Tx {
+    pub(crate) entries: Vec<Entry>,
+    bytes: Vec<u8>,
+    words: Vec<u64>,
+    limits: TxLimits,
+}
+
+impl Tx {
+    /// An empty context.
+    pub fn new() -> Self {
+        Self { entries: Vec::with_capacity(32), bytes: Vec::with_capacity(8192), ..Self::default() }
+    }
+
+    /// Objects in the read and write sets.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing was read or allocated.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Reads an object of this machine that holds payloads of `payload_bytes`, or gives the one that
+    /// this transaction has: its own writes are seen.
+    ///
+    /// # Errors
+    /// [`Abort::Locked`] when another transaction stays in the way; [`TxError::NotAllocated`].
+    pub fn read(&mut self, worker: &mut Worker, address: Address, payload_bytes: usize) -> Result<ObjectId, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        self.read_class(worker, address, class)
+    }
+
+    /// As [`Tx::read`], of an object of a known size class.
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    #[inline]
+    pub fn read_class(&mut self, worker: &mut Worker, address: Address, class: SizeClass) -> Result<ObjectId, TxError> {
+        if let Some(known) = self.find(address) {
+            return match self.entries[known.0 as usize].intent {
+                Intent::Free => Err(TxError::NotAllocated(address)),
+                _ => Ok(known),
+            };
+        }
+        let len = payload_capacity(class.object_bytes());
+        self.check_limits(len)?;
+        let (memory, at) = worker.local_memory(address)?;
+        self.copy_in(memory, at, address, class)?;
+        let image = Image::check(&self.words).expect("copied until it was consistent");
+        if !image.incarnation().is_allocated() {
+            return Err(TxError::NotAllocated(address));
+        }
+        let (version, incarnation) = (image.version(), image.incarnation());
+        let start = self.bytes.len();
+        self.bytes.resize(start + len, 0);
+        image.copy_payload(0, &mut self.bytes[start..]);
+        Ok(self.push(address, class, version, incarnation, Intent::Read, start))
+    }
+
+    /// A consistent image into `words`.
+    #[inline]
+    fn copy_in(&mut self, memory: &Memory, at: usize, address: Address, class: SizeClass) -> Result<(), TxError> {
+        let bytes = class.object_bytes();
+        if at + bytes > memory.len() {
+            return Err(AddressError::Nowhere(address).into());
+        }
+        self.words.resize(bytes / 8, 0);
+        for _ in 0..READ_TRIES {
+            if memory.copy_objects(at, bytes, &mut self.words).is_ok() && Image::check(&self.words).is_ok() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        Err(Abort::Locked(address).into())
+    }
+
+    /// Reserves room for an object of this machine, near `hint` if it can be. It exists once the
+    /// transaction has committed; its payload starts as zeroes.
+    ///
+    /// # Errors
+    /// [`TxError::Alloc`] when memory is not to be had: nothing was taken.
+    pub fn alloc(&mut self, worker: &mut Worker, payload_bytes: usize, hint: Option<Address>) -> Result<ObjectId, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        self.check_limits(payload_capacity(class.object_bytes()))?;
+        let address = worker.reserve_object(class, hint)?.address;
+        let (memory, at) = worker.local_memory(address)?;
+        let version = write::load_version(memory, at).version();
+        let incarnation = write::load_incarnation(memory, at);
+        let start = self.bytes.len();
+        self.bytes.resize(start + payload_capacity(class.object_bytes()), 0);
+        Ok(self.push(address, class, version, incarnation, Intent::Allocate, start))
+    }
+
+    fn check_limits(&self, more: usize) -> Result<(), TxError> {
+        let (objects, bytes) = (self.entries.len() + 1, self.bytes.len() + more);
+        if objects > self.limits.objects || bytes > self.limits.bytes {
+            return Err(TxError::Limit { objects, bytes, limits: self.limits });
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        address: Address,
+        class: SizeClass,
+        version: Version,
+        incarnation: Incarnation,
+        intent: Intent,
+        start: usize,
+    ) -> ObjectId {
+        let len = self.bytes.len() - start;
+        let entry = Entry { address, class, version, incarnation, bump: false, intent, at: start as u32, len: len as u32 };
+        self.entries.push(entry);
+        ObjectId(self.entries.len() as u32 - 1)
+    }
+
+    /// The object at an address, if the transaction has it.
+    #[inline]
+    pub fn find(&self, address: Address) -> Option<ObjectId> {
+        self.entries.iter().position(|entry| entry.address == address).map(|at| ObjectId(at as u32))
+    }
+
+    /// Where the object is.
+    pub fn address(&self, object: ObjectId) -> Address {
+        self.entries[object.0 as usize].address
+    }
+
+    /// Its size class.
+    pub fn class(&self, object: ObjectId) -> SizeClass {
+        self.entries[object.0 as usize].class
+    }
+
+    /// Its incarnation as it will be once the transaction has committed (`objGetIncarnation`).
+    pub fn incarnation(&self, object: ObjectId) -> Incarnation {
+        self.entries[object.0 as usize].installed_incarnation()
+    }
+
+    /// The fat pointer that names the object once the transaction has committed.
+    pub fn pointer(&self, object: ObjectId) -> FatPointer {
+        let entry = &self.entries[object.0 as usize];
+        FatPointer::new(entry.address, entry.class.index() as u8, entry.installed_incarnation())
+    }
+
+    /// The payload as this transaction sees it.
+    #[inline]
+    pub fn payload(&self, object: ObjectId) -> &[u8] {
+        let entry = &self.entries[object.0 as usize];
+        &self.bytes[entry.at as usize..][..entry.len as usize]
+    }
+
+    /// The payload, to be changed: the object is written when the transaction commits.
+    #[inline]
+    pub fn payload_mut(&mut self, object: ObjectId) -> &mut [u8] {
+        let entry = &mut self.entries[object.0 as usize];
+        if entry.intent == Intent::Read {
+            entry.intent = Intent::Write;
+        }
+        &mut self.bytes[entry.at as usize..][..entry.len as usize]
+    }
+
+    /// Moves the object's incarnation on when the transaction commits, so that pointers held to it
+    /// no longer match (`objIncrementIncarnation`).
+    pub fn increment_incarnation(&mut self, object: ObjectId) {
+        let entry = &mut self.entries[object.0 as usize];
+        if entry.intent == Intent::Read {
+            entry.intent = Intent::Write;
+        }
+        entry.bump = true;
+    }
+
+    /// Frees the object when the transaction commits. One that this transaction allocated is given
+    /// back then as well.
+    pub fn free(&mut self, object: ObjectId) {
+        self.entries[object.0 as usize].intent = Intent::Free;
+    }
+
+    pub(crate) fn payload_of(&self, entry: &Entry) -> &[u8] {
+        &self.bytes[entry.at as usize..][..entry.len as usize]
+    }
+
+    /// Forgets everything, and gives back what was reserved.
+    pub fn abort(&mut self, worker: &mut Worker) {
+        for entry in &self.entries {
+            let unborn = !entry.incarnation.is_allocated();
+            if unborn && let Err(error) = worker.release_object(entry.address) {
+                unreachable!("an object that this worker reserved cannot be given back: {error}");
+            }
+        }
+        self.clear();
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes.clear();
+    }
+}
+
+impl Entry {
+    /// The incarnation word after the commit.
+    pub(crate) fn installed_incarnation(&self) -> Incarnation {
+        match self.intent {
+            Intent::Free => self.incarnation.freed(),
+            Intent::Allocate => self.incarnation.allocated(),
+            Intent::Read | Intent::Write if self.bump => self.incarnation.incremented(),
+            Intent::Read | Intent::Write => self.incarnation,
+        }
+    }
+
+    /// Whether the commit locks and installs it.
+    pub(crate) fn is_written(&self) -> bool {
+        self.intent != Intent::Read
+    }
+}

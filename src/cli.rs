@@ -1,0 +1,430 @@
+//! The command line: every subcommand and option, with the help that teaches them.
+//!
+//! Options that stand for keys of the configuration end in [`Config::set_by`], so that what is wrong
+//! with them is told in the same words as in a file, with the option as its origin.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use farm_core::config::{Config, ConfigError, parse_size};
+use farm_core::ids::MachineId;
+
+/// The text of `config/local.toml`, used where no file is named.
+const LOCAL: &str = include_str!("../config/local.toml");
+/// What errors call it.
+const LOCAL_NAME: &str = "config/local.toml (built in)";
+
+/// Memory of many machines as one address space, read one-sidedly, with a hashtable on top.
+#[derive(Debug, Parser)]
+#[command(
+    name = "farm",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  farm demo                                      three machines on this host, loaded and measured
+  farm doctor                                    what this host offers, and what to change
+  farm ycsb --workload c --records 1000000       lookups only, on a cluster started for the purpose
+  farm ycsb -P config/ycsb/workloadb --verify    a YCSB property file, every read checked
+  farm bench limit                               how fast this host's memory is: the bound of all
+
+`farm <command> --help` tells about each. Configuration files are documented in config/local.toml.
+Exit status: 0 only if nothing failed and nothing was read wrong; 2 for a wrong command line or
+configuration; 1 for everything else."
+)]
+pub(crate) struct Cli {
+    /// What is logged to standard error, as in `info` or `farm_core=debug,warn`; overrides RUST_LOG.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Load three machines on this host, run YCSB C and B, and print what they did.
+    Demo(DemoArgs),
+    /// Run YCSB workloads on a cluster that is started for them and stopped after.
+    Ycsb(YcsbArgs),
+    /// Run one machine of a cluster until it is stopped.
+    Node(NodeArgs),
+    /// Measure one part of the platform by itself.
+    Bench(BenchArgs),
+    /// Tell what this host offers a cluster, and what to change, with the command.
+    Doctor(DoctorArgs),
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ConfigArgs {
+    /// The configuration; config/local.toml, which is built in, unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Overrides a key of the configuration, as in memory.region_bytes=1GiB; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+impl ConfigArgs {
+    /// The file, without overrides.
+    pub(crate) fn load(&self) -> Result<Config, ConfigError> {
+        match &self.config {
+            Some(path) => Config::load(path),
+            None => Config::from_str(LOCAL, LOCAL_NAME),
+        }
+    }
+
+    /// What messages call the file.
+    pub(crate) fn name(&self) -> String {
+        self.config
+            .as_ref()
+            .map_or_else(|| LOCAL_NAME.to_owned(), |path| path.display().to_string())
+    }
+
+    /// Applies the overrides.
+    pub(crate) fn apply(&self, config: &mut Config) -> Result<(), ConfigError> {
+        self.set
+            .iter()
+            .try_for_each(|(key, value)| config.set(key, value))
+    }
+
+    /// The file with the overrides applied, checked.
+    pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
+        let mut config = self.load()?;
+        self.apply(&mut config)?;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// Options of `farm demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  farm demo
+  farm demo --records 10000000 --duration 30 --set memory.per_machine_bytes=4GiB")]
+pub(crate) struct DemoArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Pairs to load.
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = count)]
+    pub(crate) records: u64,
+
+    /// How long each workload is measured.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(crate) duration: Duration,
+
+    /// Where the results are written as JSON.
+    #[arg(long, value_name = "FILE", default_value = "farm-demo.json")]
+    pub(crate) json: PathBuf,
+}
+
+/// Options of `farm ycsb`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What is said later counts: defaults, the configuration, the property file, -p, then the options.
+
+Distributions: uniform; zipfian, which is the meaning of the reference client (constant 0.99 over ten
+thousand million ranks, hashed onto the records); zipfian-plain, Zipf 0.99 over the records
+themselves; latest; hotspot; exponential; sequential.
+
+Examples:
+  farm ycsb --workload b,c --records 1000000 --duration 10
+  farm ycsb -P config/ycsb/workloada -p recordcount=5000000 --machines 2 --json a.json
+  farm ycsb --workload c --distribution uniform --neighbourhood 8 --verify")]
+pub(crate) struct YcsbArgs {
+    /// A YCSB property file; may be repeated, and later ones count.
+    #[arg(short = 'P', long = "properties", value_name = "FILE")]
+    pub(crate) property_files: Vec<PathBuf>,
+
+    /// A YCSB property; may be repeated.
+    #[arg(short = 'p', long = "property", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) properties: Vec<(String, String)>,
+
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// So many machines, whatever the configuration lists.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub(crate) machines: Option<u16>,
+
+    /// So many workers on every machine.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) workers: Option<u16>,
+
+    /// Pairs to load.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) records: Option<u64>,
+
+    /// How long each workload is measured.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+
+    /// How long each workload runs before it is measured.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none)]
+    pub(crate) warmup: Option<Duration>,
+
+    /// The neighbourhood H of the table: 2, 4, 6, 8 or 12.
+    #[arg(long, value_name = "H")]
+    pub(crate) neighbourhood: Option<String>,
+
+    /// The share of slots that are full after loading, above 0 and at most 1.
+    #[arg(long, value_name = "X")]
+    pub(crate) occupancy: Option<String>,
+
+    /// Bytes of each value.
+    #[arg(long, value_name = "N")]
+    pub(crate) value_bytes: Option<String>,
+
+    /// Workloads to run one after the other, on the same table.
+    #[arg(long, value_name = "A,B,C…", value_delimiter = ',', ignore_case = true)]
+    pub(crate) workload: Vec<Workload>,
+
+    /// How keys are chosen, whatever the workload says.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) distribution: Option<String>,
+
+    /// Seed of every choice; the same seed gives the same operations.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// Check every value that is read, whole.
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Where the results are written as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl YcsbArgs {
+    /// Applies the options that are keys of the configuration, and checks the whole.
+    #[cfg_attr(not(test), expect(dead_code, reason = "called by the subcommand"))]
+    pub(crate) fn configure(&self, config: &mut Config) -> Result<(), ConfigError> {
+        self.config.apply(config)?;
+        if let Some(machines) = self.machines {
+            config.resize_machines(machines);
+        }
+        if let Some(workers) = self.workers {
+            config.set_by("--workers", "machine.*.workers", &workers.to_string())?;
+        }
+        let keys = [
+            (
+                "--neighbourhood",
+                "table.neighbourhood",
+                &self.neighbourhood,
+            ),
+            ("--occupancy", "table.occupancy", &self.occupancy),
+            ("--value-bytes", "table.value_bytes", &self.value_bytes),
+        ];
+        for (option, key, value) in keys {
+            if let Some(value) = value {
+                config.set_by(option, key, value)?;
+            }
+        }
+        config.validate()
+    }
+}
+
+/// A core workload of YCSB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// Half reads, half updates; skewed.
+    A,
+    /// 95 % reads, 5 % updates; skewed.
+    B,
+    /// Reads only; skewed.
+    C,
+    /// 95 % reads of what was inserted latest, 5 % inserts.
+    D,
+    /// Scans: needs an ordered index, which there is none of yet.
+    E,
+    /// Half reads, half reads that are written back changed; skewed.
+    F,
+}
+
+/// Options of `farm node`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every machine of a cluster is given the same file. The machines find each other by cluster.name in
+cluster.run_dir; one whose file differs is refused.
+
+Example, each in its own terminal:
+  farm node --config my.toml --machine 1
+  farm node --config my.toml --machine 2")]
+pub(crate) struct NodeArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// The id of the machine to run; needed unless the configuration has only one.
+    #[arg(long, value_name = "ID", value_parser = machine_id)]
+    pub(crate) machine: Option<MachineId>,
+}
+
+/// Options of `farm bench`.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  farm bench limit --bytes 4GiB
+  farm bench ring --sizes 16,64,256 --cores 0,1
+  farm bench alloc --json alloc.json"
+)]
+pub(crate) struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub(crate) what: Bench,
+}
+
+/// What `farm bench` measures.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Random reads of this host's memory, as fast as it can do them: the bound of lookups.
+    Limit(BenchLimitArgs),
+    /// Round trips and messages per second over rings between two processes.
+    Ring(BenchPairArgs),
+    /// One-sided reads and writes between two processes.
+    Fabric(BenchPairArgs),
+    /// Fragmentation of the allocator by size class.
+    Alloc(BenchAllocArgs),
+}
+
+/// Options of `farm bench limit`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchLimitArgs {
+    /// Bytes to read from, which should be many times the cache.
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
+    pub(crate) bytes: u64,
+
+    /// Bytes of one read; several are measured one after the other.
+    #[arg(long, value_name = "N,N…", value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<u64>,
+
+    /// Reads in flight at a time.
+    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) batch: u32,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommonArgs,
+}
+
+/// Options of the benches between two processes.
+#[derive(Debug, Args)]
+pub(crate) struct BenchPairArgs {
+    /// Bytes of one message or operation; several are measured one after the other.
+    #[arg(
+        long,
+        value_name = "N,N…",
+        value_delimiter = ',',
+        default_value = "16,64,256,1024,4096",
+        value_parser = parse_size
+    )]
+    pub(crate) sizes: Vec<u64>,
+
+    /// The cores the two processes are pinned to.
+    #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1..=2)]
+    pub(crate) cores: Vec<u32>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommonArgs,
+}
+
+/// Options of `farm bench alloc`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchAllocArgs {
+    /// Seed of the sizes that are allocated and freed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommonArgs,
+}
+
+/// Options of every bench.
+#[derive(Debug, Args)]
+pub(crate) struct BenchCommonArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// How long each measurement takes.
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    pub(crate) duration: Duration,
+
+    /// Where the results are written as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Options of `farm doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Findings are marked ok, note (a fact to know), advice (something to improve), or problem (the
+configuration cannot run); the exit status is 1 if there is a problem.
+
+Examples:
+  farm doctor
+  farm doctor --config config/local.toml --set memory.per_machine_bytes=8GiB
+  farm doctor --json | jq '.findings[] | select(.level == \"problem\")'")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Print everything as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `KEY=VALUE`.
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+/// A positive whole number, which may be grouped: `1_000_000`.
+fn count(text: &str) -> Result<u64, String> {
+    match text.replace('_', "").parse() {
+        Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// A positive number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match seconds_or_none(text) {
+        Ok(duration) if duration.is_zero() => Err("expected more than 0 seconds".to_owned()),
+        result => result,
+    }
+}
+
+/// A number of seconds, which may be 0.
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    let number: f64 = text
+        .parse()
+        .map_err(|_| "expected a number of seconds".to_owned())?;
+    match Duration::try_from_secs_f64(number) {
+        Ok(duration) if number <= 1e6 => Ok(duration),
+        _ => Err("expected a number of seconds between 0 and 1000000".to_owned()),
+    }
+}
+
+/// The id of a machine.
+fn machine_id(text: &str) -> Result<MachineId, String> {
+    text.parse()
+        .ok()
+        .and_then(MachineId::new)
+        .ok_or_else(|| "expected the id of a machine, between 1 and 1023".to_owned())
+}
+
+#[cfg(test)]
+mod tests;

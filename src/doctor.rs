@@ -1,0 +1,156 @@
+//! `farm doctor`: what this host offers, what a configuration asks of it, and what to change.
+//!
+//! [`probe`] looks at the host; [`judge`] turns its facts and a configuration into findings and is
+//! a function of the two, tested on hosts that are not at hand.
+
+mod judge;
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use farm_core::config::Config;
+use farm_core::config::host::{HostFacts, probe, run_dir};
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use judge::judge;
+
+/// Runs `farm doctor`. The exit status is 1 if the configuration cannot run on this host.
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config.resolve()?;
+    let facts = probe(&config.memory.dir);
+    let findings = judge(&facts, &config);
+    let text = if args.json {
+        let report = Report {
+            host: &facts,
+            config: &config,
+            findings: &findings,
+        };
+        serde_json::to_string_pretty(&report)? + "\n"
+    } else {
+        describe(&findings, &facts, &config, &args.config.name())
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    let problem = findings
+        .iter()
+        .any(|finding| finding.level == Level::Problem);
+    Ok(if problem {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    host: &'a HostFacts,
+    config: &'a Config,
+    findings: &'a [Finding],
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Level {
+    /// As it should be.
+    Ok,
+    /// A fact to know.
+    Note,
+    /// Something to improve.
+    Advice,
+    /// The configuration cannot run.
+    Problem,
+}
+
+impl Level {
+    fn word(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Advice => "advice",
+            Level::Problem => "problem",
+        }
+    }
+}
+
+/// One thing found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) level: Level,
+    /// What it is about, in a word or two.
+    pub(crate) about: &'static str,
+    /// What was found.
+    pub(crate) fact: String,
+    /// What to do.
+    pub(crate) advice: Option<String>,
+    /// The commands that do it.
+    pub(crate) commands: Vec<String>,
+}
+
+impl Finding {
+    fn new(level: Level, about: &'static str, fact: impl Into<String>) -> Finding {
+        Finding {
+            level,
+            about,
+            fact: fact.into(),
+            advice: None,
+            commands: Vec::new(),
+        }
+    }
+
+    fn advice(mut self, advice: impl Into<String>) -> Finding {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    fn command(mut self, command: impl Into<String>) -> Finding {
+        self.commands.push(command.into());
+        self
+    }
+}
+
+/// The findings for people.
+fn describe(findings: &[Finding], facts: &HostFacts, config: &Config, name: &str) -> String {
+    let mut text = format!(
+        "This host ({}), and what {name} asks of it:\n\n",
+        facts.kernel
+    );
+    for finding in findings {
+        text.push_str(&format!(
+            "{:<8} {:<11} {}\n",
+            finding.level.word(),
+            finding.about,
+            finding.fact
+        ));
+        if let Some(advice) = &finding.advice {
+            text.push_str(&format!("{:20} -> {advice}\n", ""));
+        }
+        for command in &finding.commands {
+            text.push_str(&format!("{:20}    {command}\n", ""));
+        }
+    }
+    text.push_str(&format!(
+        "\nSockets and locks: {}\n",
+        socket_dir(&run_dir(config), config)
+    ));
+    let count = |level| {
+        findings
+            .iter()
+            .filter(|finding| finding.level == level)
+            .count()
+    };
+    let (problems, advice) = (count(Level::Problem), count(Level::Advice));
+    text.push_str(&format!(
+        "{problems} problem(s), {advice} thing(s) to improve.\n"
+    ));
+    text
+}
+
+fn socket_dir(dir: &Path, config: &Config) -> String {
+    format!("{} (cluster {:?})", dir.display(), config.cluster.name)
+}
+
+#[cfg(test)]
+mod tests;

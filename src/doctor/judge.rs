@@ -1,0 +1,361 @@
+//! What the facts of a host mean for a configuration.
+
+use farm_core::config::host::{HostFacts, HugeMount, MemoryNeed, check_memory};
+use farm_core::config::{Config, HugePages, Idle, IdlePolicy, exact_size, rounded_size};
+
+use super::{Finding, Level};
+
+/// Judges the facts of a host by what a configuration asks of it.
+pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
+    let mut findings = vec![cores(facts), workers(facts, config)];
+    findings.extend(pinning(facts, config));
+    findings.push(memory(facts, config));
+    findings.push(cgroup(facts));
+    findings.push(directory(facts));
+    findings.push(huge_pages(facts, config));
+    findings.extend(page_size(facts, config));
+    findings.push(memlock(facts));
+    findings.push(rdma(facts));
+    findings
+}
+
+fn cores(facts: &HostFacts) -> Finding {
+    let (online, allowed) = (facts.cores_online, facts.cores_allowed.len());
+    let mut fact = format!("{online} online, {allowed} for this process");
+    if allowed < online {
+        fact.push_str(&format!(" ({})", ranges(&facts.cores_allowed)));
+    }
+    match facts.cpu_quota_cores {
+        Some(quota) if quota < allowed as f64 => {
+            let fact = format!("{fact}; the cgroup grants the time of {quota:.1}");
+            Finding::new(Level::Advice, "cores", fact)
+                .advice("spinning workers use up the quota and are then stopped: let them park")
+                .command("farm ycsb --set worker.idle=park …")
+        }
+        _ if allowed < online => Finding::new(Level::Note, "cores", fact),
+        _ => Finding::new(Level::Ok, "cores", fact),
+    }
+}
+
+/// Numbers of cores as people list them: `0-3,8`.
+fn ranges(cores: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &core in cores {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == core => *last = core,
+            _ => runs.push((core, core)),
+        }
+    }
+    let run = |&(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(",")
+}
+
+fn workers(facts: &HostFacts, config: &Config) -> Finding {
+    let (workers, usable) = (config.total_workers(), facts.usable_cores());
+    let machines = config.machines.len();
+    let fact = format!("{workers} on {machines} machine(s), for {usable} core(s)");
+    if workers <= usable {
+        return Finding::new(Level::Ok, "workers", fact);
+    }
+    if config.worker.idle.resolve(workers, usable) == Idle::Spin {
+        return Finding::new(
+            Level::Advice,
+            "workers",
+            format!("{fact}, and told to spin"),
+        )
+        .advice("a worker that spins keeps the one it waits for from running: let them park")
+        .command("farm ycsb --set worker.idle=auto …");
+    }
+    let finding = Finding::new(
+        Level::Note,
+        "workers",
+        format!("{fact}: they take turns and park"),
+    );
+    let how = match config.worker.idle {
+        IdlePolicy::Auto => "worker.idle = \"auto\" chose that; ",
+        _ => "",
+    };
+    let fewer = if usable < machines {
+        "machines"
+    } else {
+        "workers"
+    };
+    finding.advice(format!(
+        "{how}for latencies without waiting use fewer {fewer}"
+    ))
+}
+
+/// Machines that are told to run on cores that they may not use, or that others have too.
+fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !config.worker.pin {
+        return findings;
+    }
+    let mut taken: Vec<(u32, u16)> = Vec::new();
+    for machine in &config.machines {
+        let id = machine.id.get();
+        let used = machine.cores.iter().take(usize::from(machine.workers));
+        for &core in used {
+            if !facts.cores_allowed.contains(&core) {
+                let fact =
+                    format!("machine {id} is to be pinned to core {core}, which is not there");
+                let have = ranges(&facts.cores_allowed);
+                findings.push(
+                    Finding::new(Level::Problem, "pinning", fact)
+                        .advice(format!("choose among {have}, or leave the choice to farm"))
+                        .command(format!("farm ycsb --set machine.{id}.cores=[] …")),
+                );
+            } else if let Some((_, other)) = taken.iter().find(|(used, _)| *used == core) {
+                let fact = format!("machines {other} and {id} are both pinned to core {core}");
+                let advice = "give each worker its own core where there are enough";
+                findings.push(Finding::new(Level::Advice, "pinning", fact).advice(advice));
+            }
+            taken.push((core, id));
+        }
+    }
+    findings
+}
+
+fn memory(facts: &HostFacts, config: &Config) -> Finding {
+    let need = MemoryNeed::of_cluster(config);
+    let fact = format!(
+        "{} available of {}; {} machine(s) may take {}",
+        rounded_size(facts.memory_available_bytes),
+        rounded_size(facts.memory_total_bytes),
+        need.machines,
+        rounded_size(need.total_bytes())
+    );
+    match check_memory(config, facts) {
+        Ok(()) => Finding::new(Level::Ok, "memory", fact),
+        Err(error) => Finding::new(Level::Problem, "memory", fact).advice(error.to_string()),
+    }
+}
+
+fn cgroup(facts: &HostFacts) -> Finding {
+    match &facts.cgroup {
+        None => Finding::new(Level::Ok, "cgroup", "no limit on memory"),
+        Some(cgroup) => {
+            let fact = format!(
+                "v{} limits memory to {}, of which {} are left ({})",
+                cgroup.version,
+                rounded_size(cgroup.limit_bytes),
+                rounded_size(cgroup.available_bytes),
+                cgroup.path.display()
+            );
+            Finding::new(Level::Note, "cgroup", fact)
+        }
+    }
+}
+
+fn directory(facts: &HostFacts) -> Finding {
+    let dir = &facts.memory_dir;
+    let path = dir.path.display();
+    if !dir.exists {
+        return Finding::new(Level::Problem, "memory.dir", format!("{path} is not there"))
+            .advice("make it, or set memory.dir to a directory in memory")
+            .command("farm ycsb --set memory.dir=/dev/shm …");
+    }
+    let mut fact = format!("{path} ({})", dir.filesystem);
+    if let (Some(free), Some(total)) = (dir.free_bytes, dir.total_bytes) {
+        fact.push_str(&format!(
+            ": {} free of {}",
+            rounded_size(free),
+            rounded_size(total)
+        ));
+    } else if let Some(free) = dir.free_bytes {
+        fact.push_str(&format!(": {} free", rounded_size(free)));
+    }
+    if !dir.writable {
+        return Finding::new(
+            Level::Problem,
+            "memory.dir",
+            format!("{fact}, not writable"),
+        )
+        .advice("let this user write to it")
+        .command(as_root(facts, &format!("chmod 1777 {path}")));
+    }
+    if !dir.in_memory() {
+        return Finding::new(
+            Level::Advice,
+            "memory.dir",
+            format!("{fact}, which is not in memory"),
+        )
+        .advice("every write would go to a disk: use a directory in memory")
+        .command("farm ycsb --set memory.dir=/dev/shm …");
+    }
+    Finding::new(Level::Ok, "memory.dir", fact)
+}
+
+/// Where the suggested mounts go.
+const HUGE_DIR: &str = "/mnt/farm-huge";
+
+fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
+    let dir = &facts.memory_dir;
+    let shmem = facts.thp_shmem.as_deref().unwrap_or("not in this kernel");
+    let pools: Vec<String> = facts
+        .huge_page_pools
+        .iter()
+        .filter(|pool| pool.total > 0)
+        .map(|p| {
+            format!(
+                "{} of {} pages of {} free",
+                p.free,
+                p.total,
+                exact_size(p.page_bytes)
+            )
+        })
+        .collect();
+    let pools = if pools.is_empty() {
+        "empty".to_owned()
+    } else {
+        pools.join(", ")
+    };
+    let state = format!("pool {pools}; shmem_enabled {shmem}");
+    if config.memory.huge_pages == HugePages::Off {
+        return Finding::new(
+            Level::Note,
+            "huge pages",
+            format!("off by the configuration; {state}"),
+        );
+    }
+    if facts.offers_huge_pages() {
+        let by = match (dir.is_hugetlbfs(), &dir.huge) {
+            (true, _) => "hugetlbfs".to_owned(),
+            (false, Some(huge)) => format!("huge={huge}"),
+            (false, None) => "shmem_enabled".to_owned(),
+        };
+        let fact = format!("{} has them ({by}); {state}", dir.path.display());
+        return Finding::new(Level::Ok, "huge pages", fact);
+    }
+    let required = config.memory.huge_pages == HugePages::Require;
+    let level = if required {
+        Level::Problem
+    } else {
+        Level::Advice
+    };
+    let fact = format!("{} has none; {state}", dir.path.display());
+    let why = "random reads miss the TLB less, and are much faster";
+    let finding = Finding::new(level, "huge pages", fact);
+    let ready = facts
+        .huge_mounts
+        .iter()
+        .find(|mount| mount.writable && usable(facts, mount));
+    if let Some(mount) = ready {
+        let path = mount.path.display();
+        return finding
+            .advice(format!(
+                "{why}: {path} has them ({} {})",
+                mount.filesystem, mount.option
+            ))
+            .command(format!("farm ycsb --set memory.dir={path} …"));
+    }
+    with_commands(
+        finding.advice(format!("{why}: mount a directory that has them")),
+        facts,
+        config,
+    )
+}
+
+/// Whether a mount gives huge pages as the kernel is set.
+fn usable(facts: &HostFacts, mount: &HugeMount) -> bool {
+    match mount.filesystem.as_str() {
+        "tmpfs" => facts
+            .thp_shmem
+            .as_deref()
+            .is_some_and(|shmem| shmem != "deny"),
+        _ => facts.huge_page_pools.iter().any(|pool| pool.free > 0),
+    }
+}
+
+/// The commands that mount a directory of huge pages large enough for the configuration.
+fn with_commands(mut finding: Finding, facts: &HostFacts, config: &Config) -> Finding {
+    let need = MemoryNeed::of_cluster(config).file_bytes();
+    finding = finding.command(as_root(facts, &format!("mkdir -p {HUGE_DIR}")));
+    let mount = match facts.thp_shmem.as_deref() {
+        None => {
+            let smallest = facts
+                .huge_page_pools
+                .first()
+                .map_or(2 << 20, |pool| pool.page_bytes);
+            let pages = need.div_ceil(smallest.max(1));
+            finding = finding.command(as_root(
+                facts,
+                &format!("sysctl -w vm.nr_hugepages={pages}"),
+            ));
+            format!("mount -t hugetlbfs -o mode=1777 farm {HUGE_DIR}")
+        }
+        Some(shmem) => {
+            if shmem == "deny" {
+                let setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+                let command = format!("sh -c 'echo never > {setting}'");
+                finding = finding.command(as_root(facts, &command));
+            }
+            let gib = need.div_ceil(1 << 30).max(1);
+            format!("mount -t tmpfs -o huge=always,size={gib}g,mode=1777 farm {HUGE_DIR}")
+        }
+    };
+    finding
+        .command(as_root(facts, &mount))
+        .command(format!("farm ycsb --set memory.dir={HUGE_DIR} …"))
+}
+
+/// The command as this user has to give it.
+fn as_root(facts: &HostFacts, command: &str) -> String {
+    if facts.user_id == 0 {
+        command.to_owned()
+    } else {
+        format!("sudo {command}")
+    }
+}
+
+/// Regions that are not whole huge pages of a hugetlbfs.
+fn page_size(facts: &HostFacts, config: &Config) -> Option<Finding> {
+    let page_bytes = facts.memory_dir.huge_page_bytes?;
+    let region_bytes = config.memory.region_bytes;
+    if page_bytes == 0 || region_bytes.is_multiple_of(page_bytes) {
+        return None;
+    }
+    let (region, page) = (exact_size(region_bytes), exact_size(page_bytes));
+    let fact = format!("a region of {region} is not whole pages of {page}");
+    let whole = exact_size(region_bytes.next_multiple_of(page_bytes));
+    let finding = Finding::new(Level::Problem, "huge pages", fact)
+        .advice("make regions whole pages, or mount a hugetlbfs of smaller ones")
+        .command(format!("farm ycsb --set memory.region_bytes={whole} …"));
+    Some(finding)
+}
+
+fn memlock(facts: &HostFacts) -> Finding {
+    match facts.memlock_bytes {
+        None => Finding::new(Level::Ok, "memlock", "no limit"),
+        Some(bytes) if facts.rdma_devices.is_empty() => {
+            let fact = format!("limit {}; shared memory locks nothing", rounded_size(bytes));
+            Finding::new(Level::Ok, "memlock", fact)
+        }
+        Some(bytes) => {
+            let fact = format!("limit {}, and RDMA locks every region", rounded_size(bytes));
+            Finding::new(Level::Advice, "memlock", fact)
+                .advice("raise the limit of the shell that starts farm")
+                .command(as_root(facts, "prlimit --memlock=unlimited --pid $$"))
+        }
+    }
+}
+
+fn rdma(facts: &HostFacts) -> Finding {
+    if facts.rdma_devices.is_empty() {
+        let fact = "no device; the fabric \"shm\" needs none";
+        return Finding::new(Level::Ok, "rdma", fact);
+    }
+    let devices: Vec<String> = facts
+        .rdma_devices
+        .iter()
+        .map(|device| format!("{} (port {})", device.name, device.ports.join("; port ")))
+        .collect();
+    let fact = format!(
+        "{}; the only fabric of this build is \"shm\"",
+        devices.join(", ")
+    );
+    Finding::new(Level::Note, "rdma", fact)
+}

@@ -1,0 +1,342 @@
+//! Hosts of all kinds, judged.
+
+use std::path::PathBuf;
+
+use farm_core::config::host::{CgroupMemory, DirFacts, HugeMount, HugePagePool, RdmaDevice};
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// A host on which everything is as it should be, for three machines of one worker.
+fn host() -> HostFacts {
+    HostFacts {
+        kernel: "Linux 6.1".to_owned(),
+        cores_online: 8,
+        cores_allowed: (0..8).collect(),
+        memory_total_bytes: 64 * GIB,
+        memory_available_bytes: 60 * GIB,
+        memory_dir: DirFacts {
+            path: PathBuf::from("/mnt/farm-huge"),
+            exists: true,
+            writable: true,
+            filesystem: "tmpfs".to_owned(),
+            huge: Some("always".to_owned()),
+            total_bytes: Some(32 * GIB),
+            free_bytes: Some(32 * GIB),
+            huge_page_bytes: None,
+        },
+        thp_shmem: Some("never".to_owned()),
+        user_id: 1000,
+        ..HostFacts::default()
+    }
+}
+
+fn config() -> Config {
+    Config::default_for(3, 1)
+}
+
+/// The finding about something.
+#[track_caller]
+fn about(facts: &HostFacts, config: &Config, about: &str) -> Finding {
+    let found = judge(facts, config)
+        .into_iter()
+        .find(|finding| finding.about == about);
+    found.unwrap_or_else(|| panic!("nothing about {about}"))
+}
+
+#[test]
+fn a_good_host_is_all_right() {
+    for finding in judge(&host(), &config()) {
+        assert_eq!(
+            (finding.level, &finding.advice),
+            (Level::Ok, &None),
+            "{finding:?}"
+        );
+    }
+}
+
+#[test]
+fn more_workers_than_cores_is_told() {
+    let facts = HostFacts {
+        cores_online: 2,
+        cores_allowed: vec![0, 1],
+        ..host()
+    };
+    let finding = about(&facts, &config(), "workers");
+    assert_eq!(finding.level, Level::Note);
+    assert_eq!(
+        finding.fact,
+        "3 on 3 machine(s), for 2 core(s): they take turns and park"
+    );
+    assert!(finding.advice.expect("advice").contains("fewer machines"));
+
+    let mut spinning = config();
+    spinning.set("worker.idle", "spin").expect("a key");
+    let finding = about(&facts, &spinning, "workers");
+    assert_eq!(finding.level, Level::Advice);
+    assert_eq!(finding.commands, ["farm ycsb --set worker.idle=auto …"]);
+}
+
+#[test]
+fn cores_that_are_kept_from_this_process_are_told() {
+    let facts = HostFacts {
+        cores_allowed: vec![0, 1, 2, 5],
+        ..host()
+    };
+    let finding = about(&facts, &config(), "cores");
+    assert_eq!(finding.level, Level::Note);
+    assert_eq!(finding.fact, "8 online, 4 for this process (0-2,5)");
+    let facts = HostFacts {
+        cpu_quota_cores: Some(1.5),
+        ..host()
+    };
+    let finding = about(&facts, &config(), "cores");
+    assert_eq!(finding.level, Level::Advice);
+    assert!(
+        finding.fact.ends_with("grants the time of 1.5"),
+        "{}",
+        finding.fact
+    );
+}
+
+#[test]
+fn pinning_to_cores_that_are_not_there_is_a_problem() {
+    let mut config = config();
+    config.set("machine.2.cores", "[9]").expect("a key");
+    let finding = about(&host(), &config, "pinning");
+    assert_eq!(finding.level, Level::Problem);
+    assert!(
+        finding.fact.contains("machine 2 is to be pinned to core 9"),
+        "{}",
+        finding.fact
+    );
+    assert!(finding.advice.expect("advice").contains("choose among 0-7"));
+    config.set("worker.pin", "false").expect("a key");
+    assert!(
+        judge(&host(), &config)
+            .iter()
+            .all(|finding| finding.about != "pinning")
+    );
+}
+
+#[test]
+fn pinning_two_machines_to_one_core_is_told() {
+    let mut config = config();
+    config.set("machine.*.cores", "[3]").expect("a key");
+    let finding = about(&host(), &config, "pinning");
+    assert_eq!(finding.level, Level::Advice);
+    assert_eq!(finding.fact, "machines 1 and 2 are both pinned to core 3");
+}
+
+#[test]
+fn too_little_memory_is_a_problem_with_numbers() {
+    let facts = HostFacts {
+        memory_available_bytes: 4 * GIB,
+        ..host()
+    };
+    let finding = about(&facts, &config(), "memory");
+    assert_eq!(finding.level, Level::Problem);
+    assert!(
+        finding
+            .fact
+            .starts_with("4 GiB available of 64 GiB; 3 machine(s) may take 12.1 GiB")
+    );
+    assert!(
+        finding
+            .advice
+            .expect("advice")
+            .contains("lower memory.region_bytes")
+    );
+}
+
+#[test]
+fn the_limit_of_a_cgroup_is_told_and_counts() {
+    let cgroup = CgroupMemory {
+        version: 1,
+        path: PathBuf::from("/sys/fs/cgroup/memory/job"),
+        limit_bytes: 8 * GIB,
+        available_bytes: 6 * GIB,
+    };
+    let facts = HostFacts {
+        cgroup: Some(cgroup),
+        ..host()
+    };
+    let finding = about(&facts, &config(), "cgroup");
+    assert_eq!(finding.level, Level::Note);
+    assert!(
+        finding
+            .fact
+            .starts_with("v1 limits memory to 8 GiB, of which 6 GiB are left")
+    );
+    assert_eq!(about(&facts, &config(), "memory").level, Level::Problem);
+}
+
+#[test]
+fn a_directory_that_is_missing_closed_or_on_a_disk_is_told() {
+    let mut facts = host();
+    facts.memory_dir.filesystem = "ext4".to_owned();
+    let finding = about(&facts, &config(), "memory.dir");
+    assert_eq!(finding.level, Level::Advice);
+    assert!(
+        finding.fact.ends_with("which is not in memory"),
+        "{}",
+        finding.fact
+    );
+    facts.memory_dir.writable = false;
+    let finding = about(&facts, &config(), "memory.dir");
+    assert_eq!(finding.level, Level::Problem);
+    assert_eq!(finding.commands, ["sudo chmod 1777 /mnt/farm-huge"]);
+    facts.memory_dir.exists = false;
+    assert_eq!(
+        about(&facts, &config(), "memory.dir").fact,
+        "/mnt/farm-huge is not there"
+    );
+}
+
+#[test]
+fn without_huge_pages_the_exact_commands_are_given() {
+    let mut facts = host();
+    facts.memory_dir.path = PathBuf::from("/dev/shm");
+    facts.memory_dir.huge = None;
+    let finding = about(&facts, &config(), "huge pages");
+    assert_eq!(finding.level, Level::Advice);
+    assert_eq!(
+        finding.fact,
+        "/dev/shm has none; pool empty; shmem_enabled never"
+    );
+    assert_eq!(
+        finding.commands,
+        [
+            "sudo mkdir -p /mnt/farm-huge",
+            "sudo mount -t tmpfs -o huge=always,size=13g,mode=1777 farm /mnt/farm-huge",
+            "farm ycsb --set memory.dir=/mnt/farm-huge …",
+        ]
+    );
+    facts.user_id = 0;
+    facts.thp_shmem = Some("deny".to_owned());
+    let commands = about(&facts, &config(), "huge pages").commands;
+    assert_eq!(commands[0], "mkdir -p /mnt/farm-huge");
+    assert!(
+        commands[1].starts_with("sh -c 'echo never > /sys/kernel/mm/"),
+        "{commands:?}"
+    );
+}
+
+#[test]
+fn a_mount_that_has_huge_pages_already_is_pointed_out() {
+    let mut facts = host();
+    facts.memory_dir.huge = None;
+    facts.huge_mounts = vec![
+        HugeMount {
+            path: PathBuf::from("/mnt/closed"),
+            filesystem: "tmpfs".to_owned(),
+            option: "huge=always".to_owned(),
+            writable: false,
+        },
+        HugeMount {
+            path: PathBuf::from("/mnt/open"),
+            filesystem: "tmpfs".to_owned(),
+            option: "huge=within_size".to_owned(),
+            writable: true,
+        },
+    ];
+    let finding = about(&facts, &config(), "huge pages");
+    assert_eq!(finding.commands, ["farm ycsb --set memory.dir=/mnt/open …"]);
+}
+
+#[test]
+fn a_kernel_without_transparent_huge_pages_is_sent_to_the_pool() {
+    let mut facts = HostFacts {
+        thp_shmem: None,
+        ..host()
+    };
+    facts.huge_page_pools = vec![HugePagePool {
+        page_bytes: 2 << 20,
+        total: 0,
+        free: 0,
+    }];
+    let commands = about(&facts, &config(), "huge pages").commands;
+    assert_eq!(commands[1], "sudo sysctl -w vm.nr_hugepages=6149");
+    assert_eq!(
+        commands[2],
+        "sudo mount -t hugetlbfs -o mode=1777 farm /mnt/farm-huge"
+    );
+}
+
+#[test]
+fn huge_pages_are_a_problem_only_where_required() {
+    let mut facts = host();
+    facts.memory_dir.huge = None;
+    let mut config = config();
+    config.set("memory.huge_pages", "require").expect("a key");
+    assert_eq!(about(&facts, &config, "huge pages").level, Level::Problem);
+    config.set("memory.huge_pages", "off").expect("a key");
+    assert_eq!(about(&facts, &config, "huge pages").level, Level::Note);
+}
+
+#[test]
+fn regions_must_be_whole_pages_of_a_hugetlbfs() {
+    let mut facts = host();
+    facts.memory_dir.filesystem = "hugetlbfs".to_owned();
+    facts.memory_dir.huge_page_bytes = Some(GIB);
+    assert!(
+        judge(&facts, &config())
+            .iter()
+            .all(|finding| finding.level == Level::Ok)
+    );
+    let mut config = config();
+    config.set("memory.region_bytes", "256MiB").expect("a key");
+    let findings = judge(&facts, &config);
+    let finding = findings
+        .iter()
+        .find(|finding| finding.level == Level::Problem)
+        .expect("one");
+    assert_eq!(
+        finding.fact,
+        "a region of 256MiB is not whole pages of 1GiB"
+    );
+    assert_eq!(
+        finding.commands,
+        ["farm ycsb --set memory.region_bytes=1GiB …"]
+    );
+}
+
+#[test]
+fn locked_memory_matters_only_with_rdma() {
+    let mut facts = HostFacts {
+        memlock_bytes: Some(8 << 20),
+        ..host()
+    };
+    assert_eq!(about(&facts, &config(), "memlock").level, Level::Ok);
+    facts.rdma_devices = vec![RdmaDevice {
+        name: "mlx5_0".to_owned(),
+        ports: vec!["1 ACTIVE Ethernet".to_owned()],
+    }];
+    assert_eq!(about(&facts, &config(), "memlock").level, Level::Advice);
+    let finding = about(&facts, &config(), "rdma");
+    assert_eq!(finding.level, Level::Note);
+    assert!(
+        finding.fact.starts_with("mlx5_0 (port 1 ACTIVE Ethernet)"),
+        "{}",
+        finding.fact
+    );
+}
+
+#[test]
+fn what_is_printed_has_every_finding_and_a_sum() {
+    let facts = HostFacts {
+        memory_available_bytes: 4 * GIB,
+        ..host()
+    };
+    let findings = judge(&facts, &config());
+    let text = describe(&findings, &facts, &config(), "my.toml");
+    assert!(text.starts_with("This host (Linux 6.1), and what my.toml asks of it:\n"));
+    for finding in &findings {
+        assert!(text.contains(&finding.fact), "{} is missing", finding.about);
+    }
+    assert!(
+        text.ends_with("1 problem(s), 0 thing(s) to improve.\n"),
+        "{text}"
+    );
+}
