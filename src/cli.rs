@@ -205,7 +205,6 @@ pub(crate) struct YcsbArgs {
 
 impl YcsbArgs {
     /// Applies the options that are keys of the configuration, and checks the whole.
-    #[cfg_attr(not(test), expect(dead_code, reason = "called by the subcommand"))]
     pub(crate) fn configure(&self, config: &mut Config) -> Result<(), ConfigError> {
         self.config.apply(config)?;
         if let Some(machines) = self.machines {
@@ -265,6 +264,10 @@ pub(crate) struct NodeArgs {
     /// The id of the machine to run; needed unless the configuration has only one.
     #[arg(long, value_name = "ID", value_parser = machine_id)]
     pub(crate) machine: Option<MachineId>,
+
+    /// Take orders from the command that started it, on standard input.
+    #[arg(long, hide = true)]
+    pub(crate) driven: bool,
 }
 
 /// Options of `farm bench`.

@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod cluster;
 mod doctor;
+mod ycsb;
 
 use std::io;
 use std::process::ExitCode;
@@ -17,13 +19,19 @@ use cli::{Cli, Command};
 
 /// Exit status where the command line or the configuration is wrong, as clap has it.
 const EXIT_USAGE: u8 = 2;
+/// Exit status after SIGINT or SIGTERM, as shells have it for SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command));
+    let result = log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command, cli.log.as_deref()));
     match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<cluster::Interrupted>() => {
+            eprintln!("farm: {error}");
+            ExitCode::from(EXIT_INTERRUPTED)
+        }
         Err(error) => {
             eprintln!("farm: error: {}", with_causes(&error));
             exit_code_of(&error)
@@ -31,12 +39,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => doctor::run(&args),
-        Command::Demo(_) => not_built("demo"),
-        Command::Ycsb(_) => not_built("ycsb"),
-        Command::Node(_) => not_built("node"),
+        Command::Demo(args) => ycsb::demo(&args, log),
+        Command::Ycsb(args) => ycsb::run(&args, log),
+        Command::Node(args) => cluster::node::run(&args),
         Command::Bench(_) => not_built("bench"),
     }
 }

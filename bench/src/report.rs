@@ -69,7 +69,7 @@ pub struct MachineReport {
 pub struct TableFacts {
     /// Pairs stored.
     pub pairs: u64,
-    /// Places for pairs, overflow blocks included.
+    /// Slots of the buckets; overflow blocks are not counted, as in the paper's occupancy.
     pub slots: u64,
     /// Bytes of the keys and values of the pairs.
     pub pair_bytes: u64,

@@ -2,6 +2,10 @@
 //!
 //! What loom cannot cover (real stores, real caches, rings of real size, many laps) is hammered
 //! here; the contents of every record follow from a seed that both processes know.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the harness of a real process, not protocol code"
+)]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -287,19 +287,32 @@ fn refusal(error: TxError, machine: MachineId) -> KvError {
     }
 }
 
-/// Pairs and overflow blocks in the shards that this worker owns.
+/// What the shards that a worker owns hold and take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnShards {
+    /// Pairs.
+    pub pairs: u64,
+    /// Slots of the buckets; those of overflow blocks are not counted (`FaRM'14 §3.6`).
+    pub slots: u64,
+    /// Bytes of buckets and overflow blocks, headers and versions included.
+    pub bytes: u64,
+}
+
+/// What the shards that this worker owns hold and take.
 ///
 /// # Panics
 /// If the table is not open on this worker.
-pub fn own_shards(worker: &mut Worker, table: TableId) -> ShardFacts {
+pub fn own_shards(worker: &mut Worker, table: TableId) -> OwnShards {
     let me = worker.me();
     let open = kv(worker).tables.get(&table.0).expect("the table is open on this worker");
-    let mut facts = ShardFacts::default();
+    let (layout, buckets) = (&open.layout, u64::from(open.spec.buckets));
+    let mut own = OwnShards::default();
     for shard in open.shards.iter().filter(|shard| shard.owner == me) {
-        facts.pairs += shard.pairs;
-        facts.blocks += shard.blocks;
+        own.pairs += shard.pairs;
+        own.slots += buckets * layout.slots as u64;
+        own.bytes += (buckets + 1) * layout.bucket_bytes() as u64 + shard.blocks * layout.block_bytes() as u64;
     }
-    facts
+    own
 }
 
 /// Walks the shards that this worker owns and holds them against their invariants; slow.

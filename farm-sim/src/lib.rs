@@ -5,5 +5,5 @@
 //! every fabric, this one included, to those promises.
 #![forbid(unsafe_code)]
 
-//pub mod conformance;
+pub mod conformance;
 pub mod fabric;

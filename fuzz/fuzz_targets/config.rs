@@ -16,7 +16,10 @@ fuzz_target!(|text: &str| {
                     matches!(&problem.place, Place::File { line, .. } if *line <= lines),
                     "{problem:?} is nowhere in {lines} lines"
                 );
-                assert!(!problem.expected.is_empty() && !problem.advice.is_empty(), "{problem:?}");
+                assert!(
+                    !problem.expected.is_empty() && !problem.advice.is_empty(),
+                    "{problem:?}"
+                );
             }
             assert!(!error.to_string().is_empty());
         }

@@ -33,6 +33,8 @@ use super::{BlockHead, BlockKind, BlockState, LocateError, TableError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk1");
 const HEADER_WORDS: usize = 4;
+// The header is one line at most, where the states begin.
+const _: () = assert!(HEADER_WORDS * WORD_BYTES <= LINE_BYTES);
 /// The second word of an object's header.
 const INCARNATION_OFFSET: usize = WORD_BYTES;
 

@@ -18,7 +18,7 @@ mod copy;
 mod mapping;
 mod words;
 
-pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_raw};
+pub use copy::{LineLoads, MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
 pub use mapping::{Access, Mapping, MappingError};
 pub use words::Memory;
 

@@ -93,7 +93,9 @@ impl Node {
         offers: &[Offer],
         patience: Duration,
     ) -> Self {
-        let mut import = |capability| endpoint.import(capability).expect("an offer is imported");
+        let mut import = |capability: &Capability| {
+            endpoint.import(capability).expect("an offer is imported")
+        };
         let peer = |offer: &Offer| Peer {
             machine: offer.open.machine,
             offer: *offer,

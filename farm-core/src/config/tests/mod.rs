@@ -99,6 +99,25 @@ fn every_file_of_the_repository_loads() {
 }
 
 #[test]
+fn inputs_that_fuzzing_kept_are_refused_or_read_back() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/config");
+    let mut accepted = 0;
+    for entry in fs::read_dir(&dir).expect("the corpus") {
+        let path = entry.expect("an entry").path();
+        let bytes = fs::read(&path).expect("an input");
+        match Config::from_str(&String::from_utf8_lossy(&bytes), "x.toml") {
+            Ok(config) => {
+                let again = Config::from_str(&config.to_toml(), "x.toml");
+                assert_eq!(again.expect("what was accepted"), config, "{path:?}");
+                accepted += 1;
+            }
+            Err(error) => assert!(!error.problems().is_empty(), "{path:?}"),
+        }
+    }
+    assert!(accepted > 0, "an empty corpus?");
+}
+
+#[test]
 fn local_toml_shows_every_key_with_a_comment() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/local.toml");
     let text = fs::read_to_string(path).expect("config/local.toml");

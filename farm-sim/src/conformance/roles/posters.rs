@@ -17,6 +17,8 @@ pub(in crate::conformance) const COUNTER: usize = OPEN_BYTES - 256;
 
 /// Most atomics of one actor in flight.
 const ATOMICS_IN_FLIGHT: usize = 4;
+/// Most signalled writes in flight: fewer than there are slots.
+const SIGNALLED_IN_FLIGHT: usize = 4;
 /// One in so many ordered writes is signalled.
 const SIGNALLED_ONE_IN: u64 = 16;
 
@@ -26,29 +28,36 @@ pub(super) struct OrderedWriter {
     words: Vec<u64>,
     rounds: u64,
     round: u64,
+    signalled: usize,
 }
 
 impl OrderedWriter {
     pub(super) fn new(to: MachineId, words: usize, rounds: u64) -> Self {
-        Self { to, words: vec![0; words], rounds, round: 0 }
+        Self { to, words: vec![0; words], rounds, round: 0, signalled: 0 }
     }
 }
 
 impl Actor for OrderedWriter {
     fn step(&mut self, node: &mut Node) -> Step {
+        for completion in node.take_inbox() {
+            assert_eq!(completion.status, Status::Ok, "a write to a living machine");
+            completion.slot.into_iter().for_each(|slot| node.endpoint.arena().give(slot));
+            self.signalled -= 1;
+        }
+        if self.signalled >= SIGNALLED_IN_FLIGHT {
+            node.poll();
+            return Step::Idle;
+        }
         let peer = node.peer(self.to);
         if self.round < self.rounds {
             self.round += 1;
             self.words.fill(self.round);
             let signal = self.round.is_multiple_of(SIGNALLED_ONE_IN).then(|| node.token());
+            self.signalled += usize::from(signal.is_some());
             let write = Write { to: peer.open(AREA), fence: false, notify: None, signal };
             node.try_write(write, &self.words).expect("a good write is taken");
             node.write_silently(peer.open(FLAG), &[self.round]);
             return Step::More;
-        }
-        for completion in node.take_inbox() {
-            assert_eq!(completion.status, Status::Ok, "a write to a living machine");
-            completion.slot.into_iter().for_each(|slot| node.endpoint.arena().give(slot));
         }
         if node.is_at_rest() {
             return Step::Done(vec![self.round]);

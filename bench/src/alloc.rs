@@ -1,0 +1,441 @@
+//! `farm bench alloc`: what the allocator loses and what it costs.
+//!
+//! Loss is arithmetic over all size classes ([`fragmentation`], `FaRM'14 §3.3`). Cost is measured:
+//! objects of several sizes are reserved until a working set is live, replaced at random, and
+//! released. The clock is read once in [`BATCH`] objects and the median batch counts, so that a
+//! busy host adds little. The slab allocator touches its own maps and not the objects, so neither
+//! does the measurement, and the regions' memory stays untouched.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Instant;
+
+use farm_core::alloc::{
+    AllocError, BlockAllocator, BlockConfig, ClassFragmentation, Fragmentation, ReleaseError,
+    Reserved, SizeClass, Slab, TooLarge, choose_region_id, class_for_payload, fragmentation,
+};
+use farm_core::ids::{MachineId, RegionId, WorkerId};
+use farm_core::mem::{Mapping, Memory};
+use farm_core::region::placement::Placement;
+use rand::Rng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+use serde::Serialize;
+
+/// Objects between two looks at the clock.
+pub const BATCH: usize = 4096;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct AllocOptions {
+    /// Bytes in a block.
+    pub block_bytes: usize,
+    /// Bytes in a region.
+    pub region_bytes: usize,
+    /// Bytes of data in the objects of each measurement.
+    pub payloads: Vec<usize>,
+    /// Live objects during a measurement, but no more than...
+    pub objects: usize,
+    /// ... take this many bytes.
+    pub live_bytes: usize,
+    /// Replacements (one release and one reserve) per measurement.
+    pub replacements: usize,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+impl Default for AllocOptions {
+    fn default() -> Self {
+        Self {
+            block_bytes: 1 << 20,
+            region_bytes: 256 << 20,
+            payloads: vec![16, 48, 100, 256, 1000, 4096, 65536],
+            objects: 100_000,
+            live_bytes: 256 << 20,
+            replacements: 2_000_000,
+            seed: 1,
+        }
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocBenchError {
+    /// The sizes leave no room for a block, or are not powers of two.
+    #[error("no blocks of {block_bytes} bytes fit regions of {region_bytes} bytes")]
+    Sizes {
+        /// Bytes in a block.
+        block_bytes: usize,
+        /// Bytes in a region.
+        region_bytes: usize,
+    },
+    /// Memory ran out.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// No object is so large.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The allocator refused what it had given: a bug.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+}
+
+/// Cost of objects of one size. Nanoseconds per object, in the median batch.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocTiming {
+    /// Bytes of data in each.
+    pub payload_bytes: usize,
+    /// Bytes of an object.
+    pub object_bytes: usize,
+    /// Live objects.
+    pub objects: usize,
+    /// To reserve them all; the mean, for it includes taking blocks and making regions.
+    pub fill_ns: f64,
+    /// To release a random one and reserve another.
+    pub replace_ns: f64,
+    /// The same with the address of a third as a hint.
+    pub replace_near_ns: f64,
+    /// Share of the hints that led to the same block.
+    pub near_in_block: f64,
+    /// To release them.
+    pub drain_ns: f64,
+}
+
+/// Objects of uniform sizes replaced at random.
+#[derive(Clone, Debug, Serialize)]
+pub struct MixedSizes {
+    /// Bytes of data are 1 to this.
+    pub most_payload_bytes: usize,
+    /// Live objects.
+    pub objects: usize,
+    /// To release a random one and reserve another of a random size, in nanoseconds.
+    pub replace_ns: f64,
+    /// Bytes of data in live objects.
+    pub payload_bytes: u64,
+    /// Bytes of live objects.
+    pub object_bytes: u64,
+    /// Bytes of blocks that hold them.
+    pub reserved_bytes: u64,
+    /// Share of the objects' room for data that holds none.
+    pub internal_fragmentation: f64,
+    /// Share of the blocks that is in no live object.
+    pub external_fragmentation: f64,
+}
+
+/// What `farm bench alloc` reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocReport {
+    /// Loss, by arithmetic.
+    pub fragmentation: Fragmentation,
+    /// Cost, size by size.
+    pub timings: Vec<AllocTiming>,
+    /// Cost and loss with many sizes at once.
+    pub mixed: MixedSizes,
+}
+
+/// Computes and measures.
+///
+/// # Errors
+/// [`AllocBenchError`], for impossible sizes or when memory runs out.
+pub fn run(options: &AllocOptions) -> Result<AllocReport, AllocBenchError> {
+    let &AllocOptions {
+        block_bytes,
+        region_bytes,
+        ..
+    } = options;
+    let fragmentation = fragmentation(block_bytes, region_bytes).ok_or(AllocBenchError::Sizes {
+        block_bytes,
+        region_bytes,
+    })?;
+    let timings = options
+        .payloads
+        .iter()
+        .map(|payload| measure_size(options, *payload))
+        .collect::<Result<_, _>>()?;
+    Ok(AllocReport {
+        fragmentation,
+        timings,
+        mixed: measure_mixed(options)?,
+    })
+}
+
+/// A worker's allocators on a machine of three, over memory of this process.
+struct Machine {
+    blocks: BlockAllocator,
+    slab: Slab,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl Machine {
+    fn new(options: &AllocOptions) -> Self {
+        let config = BlockConfig {
+            block_bytes: options.block_bytes,
+            region_bytes: options.region_bytes,
+            per_machine_bytes: u64::MAX,
+        };
+        let machines: Vec<_> = (1..=3).filter_map(MachineId::new).collect();
+        let placement = Placement::new(&machines);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(options.seed);
+        let mut made: Vec<RegionId> = Vec::new();
+        let blocks = BlockAllocator::new(config, move |near| {
+            let taken = |id: RegionId| made.contains(&id);
+            let id = choose_region_id(&placement, machines[0], near, taken, &mut rng)
+                .ok_or_else(|| AllocError::NoRegion("no position is free".into()))?;
+            let memory = Mapping::anonymous(config.region_bytes)
+                .map_err(|error| AllocError::NoRegion(error.into()))?;
+            made.push(id);
+            Ok((id, Memory::of(memory)))
+        });
+        let slab = Slab::new(WorkerId::FIRST, blocks.changes());
+        let rng = Xoshiro256PlusPlus::seed_from_u64(options.seed ^ 1);
+        Self { blocks, slab, rng }
+    }
+
+    /// Indices below `below`, drawn before the clock runs.
+    fn draw(&mut self, count: usize, below: usize) -> Vec<u32> {
+        (0..count)
+            .map(|_| self.rng.random_range(0..below as u32))
+            .collect()
+    }
+}
+
+fn measure_size(
+    options: &AllocOptions,
+    payload_bytes: usize,
+) -> Result<AllocTiming, AllocBenchError> {
+    let class = class_for_payload(payload_bytes)?;
+    let objects = options
+        .objects
+        .min(options.live_bytes / class.object_bytes())
+        .max(1);
+    let mut machine = Machine::new(options);
+    let victims = machine.draw(options.replacements, objects);
+    let hints = machine.draw(options.replacements, objects);
+    let Machine { blocks, slab, .. } = &mut machine;
+
+    let start = Instant::now();
+    let mut live = Vec::with_capacity(objects);
+    for _ in 0..objects {
+        live.push(slab.reserve(class, None, blocks)?);
+    }
+    let fill_ns = start.elapsed().as_nanos() as f64 / objects as f64;
+
+    let replace_ns = median_ns(&victims, |victim| {
+        let reserved = &mut live[*victim as usize];
+        slab.release(reserved.address)?;
+        *reserved = slab.reserve(class, None, blocks)?;
+        Ok(())
+    })?;
+    let pairs: Vec<_> = victims.into_iter().zip(hints).collect();
+    let replace_near_ns = median_ns(&pairs, |(victim, hint)| {
+        let hint = live[*hint as usize].address;
+        let reserved = &mut live[*victim as usize];
+        slab.release(reserved.address)?;
+        *reserved = slab.reserve(class, Some(hint), blocks)?;
+        Ok(())
+    })?;
+    let near_in_block = share_in_block(&mut machine, options, class, &mut live)?;
+
+    let drain_ns = median_ns(&live, |reserved| {
+        Ok(machine.slab.release(reserved.address).map(|_| ())?)
+    })?;
+    Ok(AllocTiming {
+        payload_bytes,
+        object_bytes: class.object_bytes(),
+        objects,
+        fill_ns,
+        replace_ns,
+        replace_near_ns,
+        near_in_block,
+        drain_ns,
+    })
+}
+
+/// Releases 1 object in 16 and reserves as many near to random others: how often is that in the
+/// other's block?
+fn share_in_block(
+    machine: &mut Machine,
+    options: &AllocOptions,
+    class: SizeClass,
+    live: &mut [Reserved],
+) -> Result<f64, AllocBenchError> {
+    let count = (live.len() / 16).max(1);
+    for reserved in &live[..count] {
+        machine.slab.release(reserved.address)?;
+    }
+    let hints = machine.draw(count, live.len() - count + 1);
+    let mut in_block = 0;
+    for (i, hint) in hints.into_iter().enumerate() {
+        let hint = live[(count + hint as usize).min(live.len() - 1)].address;
+        let reserved = machine
+            .slab
+            .reserve(class, Some(hint), &mut machine.blocks)?;
+        let block = |offset: u32| offset as usize / options.block_bytes;
+        in_block += usize::from(
+            reserved.address.region() == hint.region()
+                && block(reserved.address.offset()) == block(hint.offset()),
+        );
+        live[i] = reserved;
+    }
+    Ok(in_block as f64 / count as f64)
+}
+
+/// Data of 1 byte to 16 KiB in a fifth of the objects.
+fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes, AllocBenchError> {
+    let most_payload_bytes = (16 << 10).min(options.block_bytes / 2);
+    let objects = (options.objects / 5).max(1);
+    let mut machine = Machine::new(options);
+    let payloads = machine.draw(options.replacements + objects, most_payload_bytes);
+    let victims = machine.draw(options.replacements, objects);
+    let Machine { blocks, slab, .. } = &mut machine;
+    let mut next = payloads.into_iter().map(|payload| payload as usize + 1);
+
+    let mut live = Vec::with_capacity(objects);
+    for payload in next.by_ref().take(objects) {
+        live.push((
+            payload,
+            slab.reserve(class_for_payload(payload)?, None, blocks)?,
+        ));
+    }
+    let pairs: Vec<_> = victims.into_iter().zip(next).collect();
+    let replace_ns = median_ns(&pairs, |(victim, payload)| {
+        let (old_payload, reserved) = &mut live[*victim as usize];
+        slab.release(reserved.address)?;
+        *reserved = slab.reserve(class_for_payload(*payload)?, None, blocks)?;
+        *old_payload = *payload;
+        Ok(())
+    })?;
+
+    let mut payload_of_class: BTreeMap<SizeClass, u64> = BTreeMap::new();
+    for (payload, reserved) in &live {
+        *payload_of_class.entry(reserved.class).or_default() += *payload as u64;
+    }
+    let payload_bytes: u64 = payload_of_class.values().sum();
+    let (mut capacity, mut object_bytes, mut reserved_bytes) = (0, 0, 0);
+    for class in SizeClass::all() {
+        let usage = slab.usage(class);
+        capacity += usage.live * class.payload_capacity() as u64;
+        object_bytes += usage.live * class.object_bytes() as u64;
+        reserved_bytes += usage.reserved_bytes;
+    }
+    Ok(MixedSizes {
+        most_payload_bytes,
+        objects,
+        replace_ns,
+        payload_bytes,
+        object_bytes,
+        reserved_bytes,
+        internal_fragmentation: 1.0 - payload_bytes as f64 / capacity as f64,
+        external_fragmentation: 1.0 - object_bytes as f64 / reserved_bytes as f64,
+    })
+}
+
+/// Nanoseconds that `each` takes per item, in the median of batches.
+fn median_ns<T>(
+    items: &[T],
+    mut each: impl FnMut(&T) -> Result<(), AllocBenchError>,
+) -> Result<f64, AllocBenchError> {
+    let mut batches = Vec::with_capacity(items.len().div_ceil(BATCH));
+    for batch in items.chunks(BATCH) {
+        let start = Instant::now();
+        batch.iter().try_for_each(&mut each)?;
+        batches.push(start.elapsed().as_nanos() as f64 / batch.len() as f64);
+    }
+    batches.sort_unstable_by(f64::total_cmp);
+    Ok(batches.get(batches.len() / 2).copied().unwrap_or(0.0))
+}
+
+/// For people: classes, then what they lose together, then cost.
+impl fmt::Display for AllocReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "class    object      data up to   waste mean   most  versions   run  objects   tail"
+        )?;
+        for class in &self.fragmentation.classes {
+            write_class(f, class)?;
+        }
+        let loss = &self.fragmentation;
+        writeln!(
+            f,
+            "\nwaste inside objects, data of every size:  {}",
+            percent(loss.mean_waste)
+        )?;
+        writeln!(
+            f,
+            "  most, above 1.75 KiB:                    {}",
+            percent(loss.max_waste)
+        )?;
+        writeln!(
+            f,
+            "  mean, up to 1.75 KiB:                    {}",
+            percent(loss.mean_waste_small)
+        )?;
+        writeln!(
+            f,
+            "behind the last object of a run, mean:     {}",
+            percent(loss.mean_tail_waste)
+        )?;
+        writeln!(
+            f,
+            "  most:                                    {}",
+            percent(loss.max_tail_waste)
+        )?;
+        writeln!(
+            f,
+            "block table: {} bytes of each region,       {}",
+            loss.table_bytes,
+            percent(loss.table_share)
+        )?;
+        writeln!(
+            f,
+            "\nns per object     live     fill   replace   replace near (in block)   drain"
+        )?;
+        for timing in &self.timings {
+            writeln!(
+                f,
+                "{:>7} bytes  {:>7}  {:>7.1}   {:>7.1}        {:>7.1} ({:>6})   {:>6.1}",
+                timing.payload_bytes,
+                timing.objects,
+                timing.fill_ns,
+                timing.replace_ns,
+                timing.replace_near_ns,
+                percent(timing.near_in_block).trim(),
+                timing.drain_ns,
+            )?;
+        }
+        let mixed = &self.mixed;
+        write!(
+            f,
+            "{} objects of 1 to {} bytes: replace {:.1} ns, {} lost inside objects, {} of blocks free",
+            mixed.objects,
+            mixed.most_payload_bytes,
+            mixed.replace_ns,
+            percent(mixed.internal_fragmentation).trim(),
+            percent(mixed.external_fragmentation).trim(),
+        )
+    }
+}
+
+fn write_class(f: &mut fmt::Formatter<'_>, class: &ClassFragmentation) -> fmt::Result {
+    writeln!(
+        f,
+        "{:>5}  {:>8}  {:>14}       {} {}   {}   {:>3}  {:>7} {}",
+        class.class.get(),
+        class.object_bytes,
+        class.payload_capacity,
+        percent(class.mean_waste),
+        percent(class.max_waste),
+        percent(class.versions_share),
+        class.run_blocks,
+        class.objects_per_run,
+        percent(class.tail_waste),
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:>5.2}%", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests;

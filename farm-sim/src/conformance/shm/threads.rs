@@ -1,0 +1,137 @@
+//! All machines in this process, the busy ones on threads of their own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farm_core::fabric::Wake;
+use farm_core::fabric::shm::ShmMachine;
+use farm_core::ids::MachineId;
+use tempfile::TempDir;
+
+use super::{PATIENCE, Place, join};
+use crate::conformance::{
+    Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end,
+};
+
+/// Clusters of three machines in one process.
+pub struct Threads;
+
+impl Harness for Threads {
+    fn run(&self, property: Property) {
+        property(&mut ThreadCluster::start());
+    }
+}
+
+enum Member {
+    Idle(Node),
+    Working(JoinHandle<(Node, Option<Vec<u64>>)>),
+    Gone,
+}
+
+struct ThreadCluster {
+    ours: Node,
+    others: BTreeMap<MachineId, Member>,
+    machines: BTreeMap<MachineId, ShmMachine>,
+    stop: Arc<AtomicBool>,
+    _dir: TempDir,
+}
+
+impl ThreadCluster {
+    fn start() -> Self {
+        let (place, dir) = Place::fresh();
+        let mut machines = BTreeMap::new();
+        let mut nodes: Vec<Node> = std::thread::scope(|scope| {
+            let starting = THREE.map(|machine| {
+                let place = &place;
+                scope.spawn(move || join(place, machine))
+            });
+            let started = starting.into_iter().map(|thread| thread.join().expect("machines start"));
+            started.map(|(machine, node)| {
+                machines.insert(node.machine, machine);
+                node
+            }).collect()
+        });
+        let ours = nodes.remove(0);
+        let others = nodes.into_iter().map(|node| (node.machine, Member::Idle(node))).collect();
+        Self { ours, others, machines, stop: Arc::default(), _dir: dir }
+    }
+
+    fn member(&mut self, machine: MachineId) -> &mut Member {
+        self.others.get_mut(&machine).expect("the machine is of the cluster")
+    }
+}
+
+impl Cluster for ThreadCluster {
+    fn node(&mut self) -> &mut Node {
+        &mut self.ours
+    }
+
+    fn owner(&mut self, machine: MachineId) -> &mut dyn Owner {
+        match self.member(machine) {
+            Member::Idle(node) => node,
+            _ => panic!("{machine} is at work or gone"),
+        }
+    }
+
+    fn start(&mut self, machine: MachineId, role: Role) {
+        let stop = Arc::clone(&self.stop);
+        let member = self.member(machine);
+        let Member::Idle(mut node) = std::mem::replace(member, Member::Gone) else {
+            panic!("{machine} is at work or gone");
+        };
+        *member = Member::Working(std::thread::spawn(move || {
+            let outcome = run_to_end(role, &mut node, &|| stop.load(Ordering::Relaxed));
+            (node, outcome)
+        }));
+    }
+
+    fn outcome(&mut self, machine: MachineId) -> Option<Vec<u64>> {
+        let member = self.member(machine);
+        if !matches!(member, Member::Working(thread) if thread.is_finished()) {
+            return None;
+        }
+        let Member::Working(thread) = std::mem::replace(member, Member::Gone) else { return None };
+        let (node, outcome) = thread.join().expect("the role does not fail");
+        *member = Member::Idle(node);
+        outcome
+    }
+
+    fn advance(&mut self) {}
+
+    fn sleep(&mut self, most: Duration) -> Wake {
+        self.ours.endpoint.wait(most)
+    }
+
+    fn kill(&mut self, _: MachineId) -> bool {
+        false
+    }
+
+    fn leave(&mut self, machine: MachineId) {
+        assert_ne!(machine, OURS);
+        *self.member(machine) = Member::Gone;
+        drop(self.machines.remove(&machine));
+    }
+
+    fn rounds(&self, most: u64) -> u64 {
+        most
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+impl Drop for ThreadCluster {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for member in std::mem::take(&mut self.others).into_values() {
+            if let Member::Working(thread) = member {
+                // Its failure was told by the thread itself; here the test is over either way.
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The conformance suite on every fabric there is: shared memory between processes, between machines
+//! of one process, and the simulated one.
+
+use farm_sim::conformance::shm::{Processes, Threads, be_child_if_asked};
+use farm_sim::conformance::sim::Sim;
+use farm_sim::conformance_suite;
+
+/// Not a test: by this the other tests' child processes are this binary again.
+#[test]
+fn conformance_child() {
+    be_child_if_asked();
+}
+
+conformance_suite!(shm_processes, &Processes);
+conformance_suite!(shm_threads, &Threads);
+conformance_suite!(simulated, &Sim::seeds(0..20));

@@ -1,0 +1,311 @@
+//! `farm node`: one machine, alone or driven by a launcher.
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use farm_bench::driver::{self, Common, Load, Outcome, Run};
+use farm_bench::report::{MachineReport, TableFacts};
+use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
+use farm_bench::ycsb::properties::Properties;
+use farm_bench::ycsb::recorder::Recorder;
+use farm_bench::ycsb::spec::WorkloadSpec;
+use farm_core::config::Config;
+use farm_core::config::host::{check_machine_memory, probe};
+use farm_core::ids::MachineId;
+use farm_core::machine::Machine;
+use farm_core::worker::{Cont, Worker};
+use farm_kv::{KvError, TableId, TableSpec};
+
+use super::interrupts;
+use super::protocol::{News, Order, WorkloadOrder};
+use crate::cli::NodeArgs;
+
+/// How long a machine waits for the others.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a node looks whether it was interrupted, or its machine has stopped.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often it tells how far a load is.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+/// Runs `farm node`.
+pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config.resolve()?;
+    let id = match (args.machine, config.machines.as_slice()) {
+        (Some(id), _) => id,
+        (None, [only]) => only.id,
+        (None, machines) => {
+            let ids: Vec<String> = machines.iter().map(|machine| machine.id.get().to_string()).collect();
+            bail!("the configuration has {} machines; say which one to run with --machine, one of {}", ids.len(), ids.join(", "));
+        }
+    };
+    check_machine_memory(&config, id, &probe(&config.memory.dir))?;
+    let outcome = if args.driven { driven(&config, id) } else { alone(&config, id) };
+    if args.driven
+        && let Err(error) = &outcome
+    {
+        tell(&News::Failed { why: format!("{error:#}") });
+        return Ok(ExitCode::FAILURE);
+    }
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn start(config: &Config, id: MachineId) -> anyhow::Result<Machine> {
+    let attach = Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        farm_kv::attach(worker);
+    });
+    Machine::start(config, id, attach, PATIENCE).with_context(|| format!("machine {id} cannot start"))
+}
+
+fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
+    let interrupted = interrupts()?;
+    let machine = start(config, id)?;
+    eprintln!("machine {id} of cluster \"{}\" runs; stop it with Ctrl-C", config.cluster.name);
+    while !machine.control().is_stopping() {
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(machine.stop()?);
+        }
+        std::thread::park_timeout(LOOK);
+    }
+    Ok(machine.join()?)
+}
+
+/// Follows the launcher's orders until its input ends.
+fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
+    // A terminal sends its interrupts to the launcher too, and that decides.
+    let _ignored = interrupts()?;
+    let machine = start(config, id)?;
+    let orders = listen();
+    tell(&News::Ready);
+    let mut driven = Driven::new(config, id, &machine);
+    loop {
+        match orders.recv_timeout(LOOK) {
+            Ok(Order::Open(table)) => driven.open(table.into())?,
+            Ok(Order::Load(workload)) => driven.load(&workload)?,
+            Ok(order @ Order::Run { .. }) => driven.run(order)?,
+            Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(machine.stop()?),
+            Err(RecvTimeoutError::Timeout) if machine.control().is_stopping() => return Ok(machine.join()?),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+fn listen() -> Receiver<Order> {
+    let (send, orders) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            match serde_json::from_str(&line) {
+                Ok(order) => {
+                    if send.send(order).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, line, "an order that is none");
+                    return;
+                }
+            }
+        }
+    });
+    orders
+}
+
+fn tell(news: &News) {
+    let mut line = serde_json::to_vec(news).expect("news are plain data");
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    // A launcher that is gone hears nothing; the end of the input stops this node.
+    let _ = out.write_all(&line).and_then(|()| out.flush());
+}
+
+/// A machine under a launcher.
+struct Driven<'a> {
+    config: &'a Config,
+    id: MachineId,
+    machine: &'a Machine,
+    span: WorkerSpan,
+    table: Option<(TableId, TableSpec)>,
+    tracker: Option<Arc<InsertTracker>>,
+    loaded: (u64, f64),
+}
+
+impl<'a> Driven<'a> {
+    fn new(config: &'a Config, id: MachineId, machine: &'a Machine) -> Self {
+        let before = config.machines.iter().filter(|machine| machine.id < id);
+        let first = before.map(|machine| u64::from(machine.workers)).sum();
+        let span = WorkerSpan { first, local: machine.workers() as u64, total: config.total_workers() as u64 };
+        Self { config, id, machine, span, table: None, tracker: None, loaded: (0, 0.0) }
+    }
+
+    /// Does something on every worker and waits for each one's answer.
+    fn on_all<T: Send + 'static>(
+        &self,
+        mut start: impl FnMut(usize, &Machine, std::sync::mpsc::Sender<T>),
+        mut meanwhile: impl FnMut(),
+    ) -> anyhow::Result<Vec<T>> {
+        let (answer, answers) = channel();
+        for worker in 0..self.machine.workers() {
+            start(worker, self.machine, answer.clone());
+        }
+        drop(answer);
+        let mut all = Vec::new();
+        while all.len() < self.machine.workers() {
+            match answers.recv_timeout(PROGRESS) {
+                Ok(answer) => all.push(answer),
+                Err(_) if self.machine.control().is_stopping() => {
+                    let why = self.machine.control().failure();
+                    bail!(why.unwrap_or_else(|| "the cluster is stopping".into()));
+                }
+                Err(_) => meanwhile(),
+            }
+        }
+        Ok(all)
+    }
+
+    fn open(&mut self, spec: TableSpec) -> anyhow::Result<()> {
+        type Opened = Result<TableId, KvError>;
+        fn opened(worker: &mut Worker, _: u64, table: Opened) {
+            let answer = worker.take_layer::<std::sync::mpsc::Sender<Opened>>();
+            // The node waits, unless the machine is stopping.
+            let _ = answer.send(table);
+        }
+        let opens = self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<Opened>| {
+                machine.submit(worker, move |worker| {
+                    worker.put_layer(Box::new(answer));
+                    farm_kv::open(worker, spec, Cont::new(opened, 0));
+                });
+            },
+            || {},
+        )?;
+        for table in opens {
+            self.table = Some((table?, spec));
+        }
+        tell(&News::Opened);
+        Ok(())
+    }
+
+    fn common(&self, worker: usize) -> anyhow::Result<Common> {
+        let (table, spec) = self.table.context("a workload was ordered before a table")?;
+        Ok(Common {
+            table,
+            value_bytes: spec.value_bytes,
+            in_flight: self.config.worker.operations_in_flight as usize,
+            writer: (self.span.first + worker as u64) as u16,
+        })
+    }
+
+    fn load(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
+        let workload = workload(order)?;
+        let progress = Arc::new(AtomicU64::new(0));
+        let common = self.common(0)?;
+        let first = self.span.first;
+        let outcomes = self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
+                let global = first + worker as u64;
+                let records = workload.load_range(global, self.span.total);
+                let load = Load { records, progress: Arc::clone(&progress) };
+                let common = Common { writer: global as u16, ..common.clone() };
+                machine.submit(worker, move |worker| {
+                    driver::load(worker, common, load, Box::new(move |outcome| drop(answer.send(outcome))));
+                });
+            },
+            || tell(&News::Loading { records: progress.load(Ordering::Relaxed) }),
+        )?;
+        let seconds = outcomes.iter().map(|outcome| outcome.duration.as_secs_f64()).fold(0.0, f64::max);
+        if let Some(why) = outcomes.into_iter().find_map(|outcome| outcome.failure) {
+            bail!("the load failed: {why}");
+        }
+        let records = progress.load(Ordering::Relaxed);
+        self.loaded = (records, seconds);
+        self.tracker = Some(Arc::new(InsertTracker::new(workload.record_count, self.span)));
+        tell(&News::Loaded { records, seconds });
+        Ok(())
+    }
+
+    fn run(&mut self, order: Order) -> anyhow::Result<()> {
+        let Order::Run { workload: order, warmup_s, duration_s, seed, verify, sampled_1_in } = order else {
+            bail!("not a run");
+        };
+        let spec = workload(&order)?;
+        let tracker = self.tracker.clone().context("a run was ordered before a load")?;
+        let common = self.common(0)?;
+        let first = self.span.first;
+        let outcomes = self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
+                let common = Common { writer: (first + worker as u64) as u16, ..common.clone() };
+                let run = Run {
+                    spec: spec.clone(),
+                    tracker: Arc::clone(&tracker),
+                    local_worker: worker as u64,
+                    seed,
+                    warmup: Duration::from_secs_f64(warmup_s),
+                    duration: Duration::from_secs_f64(duration_s),
+                    verify,
+                    sampled_1_in,
+                };
+                machine.submit(worker, move |worker| {
+                    driver::run(worker, common, run, Box::new(move |outcome| drop(answer.send(outcome))));
+                });
+            },
+            || {},
+        )?;
+        self.report(outcomes, sampled_1_in)
+    }
+
+    fn report(&self, outcomes: Vec<Outcome>, sampled_1_in: u32) -> anyhow::Result<()> {
+        let mut recorder = Recorder::new(sampled_1_in);
+        let mut duration_s: f64 = 0.0;
+        for outcome in outcomes {
+            recorder.merge(&outcome.recorder)?;
+            duration_s = duration_s.max(outcome.duration.as_secs_f64());
+            if let Some(why) = outcome.failure {
+                tracing::error!("machine {}: {why}", self.id);
+            }
+        }
+        let report = MachineReport {
+            machine: self.id.to_string(),
+            duration_s,
+            load_s: self.loaded.1,
+            load_pairs: self.loaded.0,
+            table: self.facts()?,
+            recorder,
+        };
+        tell(&News::Ran(Box::new(report)));
+        Ok(())
+    }
+
+    fn facts(&self) -> anyhow::Result<TableFacts> {
+        let (table, spec) = self.table.context("there is no table")?;
+        let all = self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<farm_kv::ops::OwnShards>| {
+                machine.submit(worker, move |worker| _ = answer.send(farm_kv::ops::own_shards(worker, table)));
+            },
+            || {},
+        )?;
+        let pair_bytes = (farm_kv::KEY_BYTES + spec.value_bytes) as u64;
+        let mut facts = TableFacts::default();
+        for own in all {
+            facts.pairs += own.pairs;
+            facts.slots += own.slots;
+            facts.pair_bytes += own.pairs * pair_bytes;
+            facts.table_bytes += own.bytes;
+        }
+        Ok(facts)
+    }
+}
+
+fn workload(order: &WorkloadOrder) -> anyhow::Result<WorkloadSpec> {
+    let mut properties = Properties::new();
+    for (key, value) in &order.properties {
+        properties.set_override(&format!("{key}={value}"))?;
+    }
+    let mut spec = WorkloadSpec::from_properties(&order.name, &properties)?.spec;
+    spec.value_bytes = order.value_bytes;
+    Ok(spec)
+}

@@ -1,0 +1,96 @@
+//! What the launcher and its nodes say to each other: a JSON object a line.
+
+use farm_bench::report::MachineReport;
+use farm_kv::TableSpec;
+use serde::{Deserialize, Serialize};
+
+/// From the launcher to a node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Open a table on every worker.
+    Open(TableOrder),
+    /// Load this machine's part of the records.
+    Load(WorkloadOrder),
+    /// Run a workload, and report.
+    Run {
+        /// The workload.
+        workload: WorkloadOrder,
+        /// Seconds before it counts.
+        warmup_s: f64,
+        /// Seconds that count.
+        duration_s: f64,
+        /// Seed of all choices.
+        seed: u64,
+        /// Check every value that is read.
+        verify: bool,
+        /// One operation in so many is timed.
+        sampled_1_in: u32,
+    },
+    /// Stop.
+    Stop,
+}
+
+/// A table to be opened.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct TableOrder {
+    id: u16,
+    neighbourhood: u32,
+    value_bytes: usize,
+    shards: u32,
+    buckets: u32,
+}
+
+impl From<TableSpec> for TableOrder {
+    fn from(spec: TableSpec) -> Self {
+        let TableSpec { id, neighbourhood, value_bytes, shards, buckets } = spec;
+        Self { id, neighbourhood, value_bytes, shards, buckets }
+    }
+}
+
+impl From<TableOrder> for TableSpec {
+    fn from(order: TableOrder) -> Self {
+        let TableOrder { id, neighbourhood, value_bytes, shards, buckets } = order;
+        Self { id, neighbourhood, value_bytes, shards, buckets }
+    }
+}
+
+/// A workload as its properties, which the node reads as the launcher did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkloadOrder {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its properties.
+    pub(crate) properties: Vec<(String, String)>,
+    /// Bytes of a value.
+    pub(crate) value_bytes: usize,
+}
+
+/// From a node to the launcher.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "news", rename_all = "snake_case")]
+pub(crate) enum News {
+    /// It has met the others.
+    Ready,
+    /// The table is open on all of its workers.
+    Opened,
+    /// So many records are in so far.
+    Loading {
+        /// Records.
+        records: u64,
+    },
+    /// Its part is loaded.
+    Loaded {
+        /// Records.
+        records: u64,
+        /// Seconds.
+        seconds: f64,
+    },
+    /// A workload has ended.
+    Ran(Box<MachineReport>),
+    /// It stops, because of this.
+    Failed {
+        /// The reason.
+        why: String,
+    },
+}

@@ -1,0 +1,167 @@
+//! What is to be run: the configuration, the table and the workloads, from the command line, the
+//! property files and the configuration file, each overriding the one after.
+
+use std::path::Path;
+use std::time::Duration;
+
+use farm_bench::ycsb::properties::Properties;
+use farm_bench::ycsb::spec::{WorkloadSpec, builtin};
+use farm_core::config::Config;
+use farm_kv::TableSpec;
+use farm_kv::layout::Layout;
+
+use crate::cli::{DemoArgs, Workload, YcsbArgs};
+
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
+/// Records where neither a file nor an option says how many.
+const DEFAULT_RECORDS: u64 = 1_000_000;
+/// One operation in so many is timed.
+const SAMPLED_1_IN: u32 = 64;
+/// The one table of a run.
+const TABLE: u16 = 1;
+
+/// A workload, with the properties it was made from.
+pub(super) struct Planned {
+    pub(super) spec: WorkloadSpec,
+    pub(super) properties: Vec<(String, String)>,
+}
+
+/// What is to be run.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) workloads: Vec<Planned>,
+    pub(super) warmup: Duration,
+    pub(super) duration: Duration,
+    pub(super) seed: u64,
+    pub(super) verify: bool,
+    pub(super) sampled_1_in: u32,
+}
+
+impl Plan {
+    pub(super) fn of_ycsb(args: &YcsbArgs) -> anyhow::Result<Self> {
+        let mut config = args.config.load()?;
+        let mut workloads = Vec::new();
+        let named: Vec<Workload> = match (args.workload.is_empty(), args.property_files.is_empty()) {
+            (true, true) => vec![Workload::C],
+            _ => args.workload.clone(),
+        };
+        for workload in &named {
+            let letter = workload.letter();
+            let mut properties = builtin(letter)?;
+            // The files that come with farm say how many records only because the format wants it.
+            properties.set_override(&format!("recordcount={DEFAULT_RECORDS}"))?;
+            workloads.push(planned(&letter.to_string(), properties, args, &config)?);
+        }
+        if !args.property_files.is_empty() {
+            let mut properties = Properties::new();
+            for file in &args.property_files {
+                properties.load_file(file)?;
+            }
+            let name = args.property_files.last().map_or("", |path| file_name(path));
+            workloads.push(planned(name, properties, args, &config)?);
+        }
+        if let Some(planned) = workloads.first() {
+            let bytes = planned.spec.value_bytes.to_string();
+            config.set_by("the workload", "table.value_bytes", &bytes)?;
+        }
+        args.configure(&mut config)?;
+        let hinted = workloads.iter().find_map(|planned| planned.spec.hints.max_execution_s);
+        Ok(Self {
+            config,
+            workloads,
+            warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
+            duration: args.duration.or(hinted.map(Duration::from_secs)).unwrap_or(DEFAULT_DURATION),
+            seed: args.seed.unwrap_or(1),
+            verify: args.verify,
+            sampled_1_in: SAMPLED_1_IN,
+        })
+    }
+
+    pub(super) fn of_demo(args: &DemoArgs) -> anyhow::Result<Self> {
+        let config = args.config.resolve()?;
+        let mut workloads = Vec::new();
+        for letter in ['c', 'b'] {
+            let mut properties = builtin(letter)?;
+            properties.set_override(&format!("recordcount={}", args.records))?;
+            let mut spec = WorkloadSpec::from_properties(&letter.to_string(), &properties)?.spec;
+            spec.value_bytes = config.table.value_bytes as usize;
+            workloads.push(Planned { spec, properties: settings(&properties) });
+        }
+        let (duration, seed) = (args.duration, 1);
+        let (warmup, sampled_1_in) = (DEFAULT_WARMUP, SAMPLED_1_IN);
+        Ok(Self { config, workloads, warmup, duration, seed, verify: false, sampled_1_in })
+    }
+
+    /// Records to load.
+    pub(super) fn records(&self) -> u64 {
+        self.workloads.first().map_or(0, |planned| planned.spec.insert_count)
+    }
+
+    /// The table: as many shards as the workers own, more where a shard would not fit a region.
+    pub(super) fn table(&self) -> anyhow::Result<TableSpec> {
+        let table = &self.config.table;
+        let (h, value_bytes) = (table.neighbourhood, table.value_bytes as usize);
+        let layout = Layout::new(h, value_bytes)?;
+        let owners = self.config.total_workers() as u32;
+        let region = self.config.memory.region_bytes - self.config.memory.block_bytes;
+        let mut shards = owners * table.shards_per_worker;
+        loop {
+            let spec = TableSpec::sized(TABLE, h, value_bytes, shards, self.records(), table.occupancy)?;
+            let bytes = (u64::from(spec.buckets) + 1) * layout.bucket_bytes() as u64;
+            if bytes <= region {
+                return Ok(spec);
+            }
+            shards += owners;
+        }
+    }
+}
+
+impl Workload {
+    fn letter(self) -> char {
+        match self {
+            Workload::A => 'a',
+            Workload::B => 'b',
+            Workload::C => 'c',
+            Workload::D => 'd',
+            Workload::E => 'e',
+            Workload::F => 'f',
+        }
+    }
+}
+
+/// The workload of some properties, with the command line's overrides; says what is odd about them.
+fn planned(name: &str, mut properties: Properties, args: &YcsbArgs, config: &Config) -> anyhow::Result<Planned> {
+    for (key, value) in &args.properties {
+        properties.set_override(&format!("{key}={value}"))?;
+    }
+    if let Some(records) = args.records {
+        properties.set_override(&format!("recordcount={records}"))?;
+    }
+    if let Some(distribution) = &args.distribution {
+        properties.set_override(&format!("requestdistribution={distribution}"))?;
+    }
+    let parsed = WorkloadSpec::from_properties(name, &properties)?;
+    for remark in &parsed.remarks {
+        let level = if remark.is_warning() { "warning" } else { "note" };
+        eprintln!("farm: {level}: workload {name}: {remark}");
+    }
+    let mut spec = parsed.spec;
+    // A workload that says nothing of fields has the table's values.
+    let says = ["fieldcount", "fieldlength"].iter().any(|key| properties.get(key).is_some());
+    if args.value_bytes.is_some() || !says {
+        spec.value_bytes = match &args.value_bytes {
+            Some(text) => farm_core::config::parse_size(text).map_err(anyhow::Error::msg)? as usize,
+            None => config.table.value_bytes as usize,
+        };
+    }
+    Ok(Planned { spec, properties: settings(&properties) })
+}
+
+fn settings(properties: &Properties) -> Vec<(String, String)> {
+    properties.iter().map(|(key, setting)| (key.to_owned(), setting.value.clone())).collect()
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("file")
+}
