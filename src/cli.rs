@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError, parse_size};
 use farm_core::ids::MachineId;
 
@@ -187,7 +189,7 @@ pub(crate) struct YcsbArgs {
     pub(crate) workload: Vec<Workload>,
 
     /// How keys are chosen, whatever the workload says.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Distribution::NAMES), ignore_case = true)]
     pub(crate) distribution: Option<String>,
 
     /// Seed of every choice; the same seed gives the same operations.

@@ -1,1 +1,19 @@
-//! farm
+//! A FaRM-style platform: the memory of a cluster as one address space, read by one-sided operations,
+//! with strictly serializable transactions, and a hashtable that answers a lookup with about one
+//! remote read.
+//!
+//! This crate is the facade: [`prelude`] has what programs use, and the `farm` command is built from
+//! it. The parts, from the bottom: [`farm_core`] (fabric, rings, memory, workers), [`farm_txn`]
+//! (transactions), [`farm_kv`] (the hashtable).
+//!
+//! # Embedding a cluster
+//!
+//! Three machines in one process, through the same shared memory and rings as processes: put, get,
+//! and a transaction by continuations.
+//!
+//! ```
+#![doc = include_str!("../examples/embedded.rs")]
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod prelude;

@@ -10,6 +10,8 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use farm_bench::ycsb::properties::PropertyError;
+use farm_bench::ycsb::spec::SpecError;
 use farm_core::config::ConfigError;
 use farm_core::config::host::HostError;
 use tracing_subscriber::EnvFilter;
@@ -24,7 +26,8 @@ const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command, cli.log.as_deref()));
+    let result =
+        log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command, cli.log.as_deref()));
     match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -85,9 +88,12 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 fn exit_code_of(error: &anyhow::Error) -> ExitCode {
-    let usage = error
-        .chain()
-        .any(|cause| cause.is::<ConfigError>() || cause.is::<HostError>());
+    let usage = error.chain().any(|cause| {
+        cause.is::<ConfigError>()
+            || cause.is::<HostError>()
+            || cause.is::<SpecError>()
+            || cause.is::<PropertyError>()
+    });
     if usage {
         ExitCode::from(EXIT_USAGE)
     } else {

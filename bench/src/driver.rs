@@ -4,6 +4,7 @@
 //! The driver is an application like any other: a layer of state with the worker, and continuations.
 //! Every operation in flight has a seat; a continuation's context is its seat's number.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -76,8 +77,16 @@ pub struct Outcome {
 type Done = Box<dyn FnOnce(Outcome) + Send>;
 
 enum Task {
-    Load { next: u64, end: u64, progress: Arc<AtomicU64> },
-    Run { stream: OpStream, rng: Xoshiro256PlusPlus, verify: bool },
+    Load {
+        next: u64,
+        end: u64,
+        progress: Arc<AtomicU64>,
+    },
+    Run {
+        stream: OpStream,
+        rng: Xoshiro256PlusPlus,
+        verify: bool,
+    },
 }
 
 /// An operation in flight.
@@ -101,6 +110,8 @@ struct Driver {
     seats: Vec<Seat>,
     /// Seats in use.
     busy: usize,
+    /// Seats whose lookup waits until another operation makes room for it.
+    waiting: VecDeque<usize>,
     counts_from: Nanos,
     counting: bool,
     ends: Nanos,
@@ -115,8 +126,20 @@ struct Driver {
 /// Loads records into a table; `done` is called on the worker's thread when all are in.
 pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done) {
     let Load { records, progress } = load;
-    let task = Task::Load { next: records.start, end: records.end, progress };
-    start(worker, common, task, Duration::ZERO, Duration::MAX, 64, done);
+    let task = Task::Load {
+        next: records.start,
+        end: records.end,
+        progress,
+    };
+    start(
+        worker,
+        common,
+        task,
+        Duration::ZERO,
+        Duration::MAX,
+        64,
+        done,
+    );
 }
 
 /// Runs a workload; `done` is called on the worker's thread when it has ended and nothing is in
@@ -124,8 +147,20 @@ pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done) {
 pub fn run(worker: &mut Worker, common: Common, run: Run, done: Done) {
     let rng = worker_rng(run.seed, u64::from(common.writer));
     let stream = OpStream::new(&run.spec, run.tracker, run.local_worker);
-    let task = Task::Run { stream, rng, verify: run.verify };
-    start(worker, common, task, run.warmup, run.duration, run.sampled_1_in, done);
+    let task = Task::Run {
+        stream,
+        rng,
+        verify: run.verify,
+    };
+    start(
+        worker,
+        common,
+        task,
+        run.warmup,
+        run.duration,
+        run.sampled_1_in,
+        done,
+    );
 }
 
 fn start(
@@ -139,10 +174,17 @@ fn start(
 ) {
     let now = worker.clock().now();
     let counts_from = now.after(warmup);
-    let idle = Seat { op: Op { kind: OpKind::Read, keynum: 0 }, began: None };
+    let idle = Seat {
+        op: Op {
+            kind: OpKind::Read,
+            keynum: 0,
+        },
+        began: None,
+    };
     let mut driver = Box::new(Driver {
         seats: vec![idle; common.in_flight],
         busy: 0,
+        waiting: VecDeque::with_capacity(common.in_flight),
         task,
         counts_from,
         counting: false,
@@ -176,7 +218,11 @@ impl Driver {
     fn end(mut self: Box<Self>, worker: &mut Worker) {
         self.count_lookups(worker);
         let duration = worker.clock().now().since(self.counts_from);
-        let outcome = Outcome { recorder: self.recorder, duration, failure: self.failure };
+        let outcome = Outcome {
+            recorder: self.recorder,
+            duration,
+            failure: self.failure,
+        };
         if let Some(done) = self.done.take() {
             done(outcome);
         }
@@ -188,7 +234,10 @@ impl Driver {
         let op = match &mut self.task {
             Task::Load { next, end, .. } if *next < *end => {
                 *next += 1;
-                Op { kind: OpKind::Insert, keynum: *next - 1 }
+                Op {
+                    kind: OpKind::Insert,
+                    keynum: *next - 1,
+                }
             }
             Task::Load { .. } => return,
             Task::Run { .. } if worker.now() >= self.ends => return,
@@ -206,9 +255,24 @@ impl Driver {
     #[inline]
     fn look_up(&mut self, worker: &mut Worker, seat: usize) {
         let key = key_bytes(self.seats[seat].op.keynum);
-        let started = farm_kv::get(worker, self.common.table, &key, GetCont::new(got, seat as u64));
-        if let Err(error) = started {
-            self.fail(worker, seat, error.to_string());
+        let started = farm_kv::get(
+            worker,
+            self.common.table,
+            &key,
+            GetCont::new(got, seat as u64),
+        );
+        match started {
+            Ok(()) => {}
+            Err(KvError::Busy) => self.waiting.push_back(seat),
+            Err(error) => self.fail(worker, seat, error.to_string()),
+        }
+    }
+
+    /// An operation has ended: there is room for a lookup that waits.
+    #[inline]
+    fn look_up_waiting(&mut self, worker: &mut Worker) {
+        if let Some(seat) = self.waiting.pop_front() {
+            self.look_up(worker, seat);
         }
     }
 
@@ -228,7 +292,13 @@ impl Driver {
             _ => Change::Update(&self.value),
         };
         let cont = Cont::new(changed, seat as u64);
-        if let Err(error) = farm_kv::change(worker, self.common.table, &key_bytes(op.keynum), change, cont) {
+        if let Err(error) = farm_kv::change(
+            worker,
+            self.common.table,
+            &key_bytes(op.keynum),
+            change,
+            cont,
+        ) {
             self.fail(worker, seat, error.to_string());
         }
     }
@@ -237,7 +307,8 @@ impl Driver {
     fn fail(&mut self, worker: &mut Worker, seat: usize, why: String) {
         self.recorder.counters.errors += 1;
         let op = self.seats[seat].op;
-        self.failure.get_or_insert_with(|| format!("{} of record {}: {why}", op.kind.name(), op.keynum));
+        self.failure
+            .get_or_insert_with(|| format!("{} of record {}: {why}", op.kind.name(), op.keynum));
         if op.kind == OpKind::Insert
             && let Task::Run { stream, .. } = &mut self.task
         {
@@ -252,6 +323,7 @@ impl Driver {
             worker.set_timer(Duration::from_millis(1), Cont::new(again, seat as u64));
             self.busy += 1;
         }
+        self.look_up_waiting(worker);
     }
 
     #[inline]
@@ -263,6 +335,7 @@ impl Driver {
         if !self.counting {
             self.start_counting(worker);
         }
+        self.look_up_waiting(worker);
         self.begin(worker, seat);
     }
 
@@ -273,7 +346,10 @@ impl Driver {
         self.counting = true;
         self.counts_from = worker.clock().now();
         self.recorder.clear();
-        self.baseline = Baseline { lookups: farm_kv::counters(worker), reads: worker.read_counters() };
+        self.baseline = Baseline {
+            lookups: farm_kv::counters(worker),
+            reads: worker.read_counters(),
+        };
     }
 
     fn count_lookups(&mut self, worker: &mut Worker) {
@@ -284,7 +360,8 @@ impl Driver {
         counters.misses += lookups.misses - before.lookups.misses;
         counters.reads_of_hits += lookups.reads_of_hits - before.lookups.reads_of_hits;
         counters.reads_of_misses += lookups.reads_of_misses - before.lookups.reads_of_misses;
-        counters.read_restarts += lookups.restarts - before.lookups.restarts + reads.restarts - before.reads.restarts;
+        counters.read_restarts +=
+            lookups.restarts - before.lookups.restarts + reads.restarts - before.reads.restarts;
         counters.lookups_local += lookups.local - before.lookups.local;
         counters.lookups_remote += lookups.remote - before.lookups.remote;
     }
@@ -296,7 +373,8 @@ impl Driver {
         self.recorder.counters.verified += 1;
         if let Err(error) = value::check(found, keynum) {
             self.recorder.counters.verify_failures += 1;
-            self.failure.get_or_insert_with(|| format!("record {keynum} was read wrong: {error}"));
+            self.failure
+                .get_or_insert_with(|| format!("record {keynum} was read wrong: {error}"));
         }
     }
 }
@@ -324,6 +402,7 @@ fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
                 driver.finish(worker, seat);
             }
         }
+        Err(KvError::Busy) => driver.waiting.push_back(seat),
         Err(error) => driver.fail(worker, seat, error.to_string()),
     }
     driver.put_back(worker);
@@ -342,7 +421,9 @@ fn changed(worker: &mut Worker, seat: u64, outcome: Result<Changed, KvError>) {
                 Task::Load { progress, .. } => {
                     progress.fetch_add(1, Ordering::Relaxed);
                 }
-                Task::Run { stream, .. } if op.kind == OpKind::Insert => stream.acknowledge(op.keynum),
+                Task::Run { stream, .. } if op.kind == OpKind::Insert => {
+                    stream.acknowledge(op.keynum)
+                }
                 Task::Run { .. } => {}
             }
             driver.finish(worker, seat);

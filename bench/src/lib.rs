@@ -9,5 +9,6 @@
 
 pub mod alloc;
 pub mod driver;
+pub mod lookups;
 pub mod report;
 pub mod ycsb;

@@ -1,7 +1,7 @@
 //! How a machine is told to stop, and why it did.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Shared by a machine's workers and whoever runs it.
 #[derive(Debug, Default)]
@@ -18,7 +18,10 @@ impl Control {
 
     /// Stops with a reason; the first reason is kept.
     pub fn fail(&self, why: String) {
-        let mut failure = self.failure.lock().expect("nothing panics while it holds the reason");
+        let mut failure = self
+            .failure
+            .lock()
+            .expect("nothing panics while it holds the reason");
         if failure.is_none() {
             tracing::error!("{why}");
             *failure = Some(why);
@@ -35,6 +38,9 @@ impl Control {
 
     /// Why the machine stopped, if not because it was asked to.
     pub fn failure(&self) -> Option<String> {
-        self.failure.lock().expect("nothing panics while it holds the reason").clone()
+        self.failure
+            .lock()
+            .expect("nothing panics while it holds the reason")
+            .clone()
     }
 }

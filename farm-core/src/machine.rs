@@ -7,12 +7,15 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::alloc::BlockConfig;
+use crate::alloc::{BlockConfig, class_for_payload};
 use crate::config::{Config, HugePages};
 use crate::control::Control;
-use crate::fabric::shm::{ConnectError, Exporter, PeerOffer, ShmConfig, ShmMachine, StartError};
+use crate::fabric::shm::{
+    ConnectError, Exporter, Patience, PeerOffer, ShmConfig, ShmMachine, StartError,
+};
 use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::limits::MAX_OBJECT_BYTES;
 use crate::mem::{Mapping, MappingError};
 use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, SegmentLayout};
@@ -21,11 +24,17 @@ use crate::region::store::Store;
 use crate::time::{Clock, Nanos};
 use crate::worker::{Idle, IdlePolicy, Inbox, Worker, WorkerLimits, WorkerParts};
 
+/// How long machines of one process wait for each other.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest sleep of a worker that nobody notifies: how late it sees that it is to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// A worker that shares its core gives it up this often though it has work, so that the others'
 /// messages do not wait for the scheduler's whole slice.
 const LONGEST_HOLD: Duration = Duration::from_micros(200);
+/// Most bytes of a worker's arena that are for lookups of a table of large values.
+const LOOKUP_ARENA_BYTES: usize = 8 << 20;
+/// What a bucket of a table holds beside its pairs.
+const BUCKET_LINKS_BYTES: usize = 20;
 /// Work items from threads outside that may wait for a worker.
 const INBOX_ITEMS: usize = 1024;
 
@@ -62,6 +71,27 @@ pub enum MachineError {
 /// handlers.
 pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
 
+/// Starts all machines of a configuration in this process, through the same shared memory, sockets
+/// and rings as processes have.
+///
+/// # Errors
+/// [`MachineError`] of the first machine that could not start.
+pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, MachineError> {
+    std::thread::scope(|scope| {
+        let starts: Vec<_> = config
+            .machines
+            .iter()
+            .map(|machine| {
+                scope.spawn(|| Machine::start(config, machine.id, Arc::clone(attach), PATIENCE))
+            })
+            .collect();
+        let started = starts
+            .into_iter()
+            .map(|start| start.join().expect("starting does not panic"));
+        started.collect()
+    })
+}
+
 /// A running machine. Dropping it stops it.
 pub struct Machine {
     id: MachineId,
@@ -74,11 +104,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts machine `id` of the configuration, waits at most `patience` for the others, and runs.
+    /// Starts machine `id` of the configuration, waits for the others as long as `patience` says (a
+    /// [`Duration`] will do), and runs.
     ///
     /// # Errors
     /// [`MachineError`]: the name is taken, memory is short, a machine is missing or does not fit.
-    pub fn start(config: &Config, id: MachineId, attach: Attach, patience: Duration) -> Result<Self, MachineError> {
+    pub fn start<'p>(
+        config: &Config,
+        id: MachineId,
+        attach: Attach,
+        patience: impl Into<Patience<'p>>,
+    ) -> Result<Self, MachineError> {
         let own = config.machines.iter().find(|machine| machine.id == id);
         let own = own.ok_or(MachineError::NoSuchMachine(id))?;
         let workers = usize::from(own.workers);
@@ -92,14 +128,27 @@ impl Machine {
             workers,
             digest: config.digest(),
         })?;
-        let peers = Self::meet(config, id, workers, &mut fabric, patience)?;
+        let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
         let store = Arc::new(make_store(config, id, &exporter));
         let control = Arc::new(Control::default());
-        let mut machine =
-            Self { id, fabric, exporter, control, store, inboxes: Vec::new(), threads: Vec::new() };
+        let mut machine = Self {
+            id,
+            fabric,
+            exporter,
+            control,
+            store,
+            inboxes: Vec::new(),
+            threads: Vec::new(),
+        };
         for index in 0..workers {
-            machine.start_worker(config, own.cores.get(index % own.cores.len().max(1)), index, &peers, &attach)?;
+            machine.start_worker(
+                config,
+                own.cores.get(index % own.cores.len().max(1)),
+                index,
+                &peers,
+                &attach,
+            )?;
         }
         Ok(machine)
     }
@@ -109,7 +158,7 @@ impl Machine {
         id: MachineId,
         workers: usize,
         fabric: &mut ShmMachine,
-        patience: Duration,
+        patience: Patience<'_>,
     ) -> Result<Vec<LinkPeer>, MachineError> {
         let ring_bytes = config.rings.ring_bytes as usize;
         let mut segments = Vec::with_capacity(config.machines.len());
@@ -124,15 +173,20 @@ impl Machine {
         }
         let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
         let mut offer = |peer: MachineId| {
-            segments.iter().filter(|segment| segment.0 == peer).map(|segment| segment.3).collect()
+            segments
+                .iter()
+                .filter(|segment| segment.0 == peer)
+                .map(|segment| segment.3)
+                .collect()
         };
         let met = fabric.connect(&machines, &mut offer, patience)?;
         let segment_of = |machine: MachineId, met: &[PeerOffer]| {
             let peer = met.iter().find(|peer| peer.machine == machine);
-            peer.and_then(|peer| peer.offer.first().copied()).ok_or_else(|| {
-                let why = "it offered no segment for rings".into();
-                ConnectError::Refused { machine, why }
-            })
+            peer.and_then(|peer| peer.offer.first().copied())
+                .ok_or_else(|| {
+                    let why = "it offered no segment for rings".into();
+                    ConnectError::Refused { machine, why }
+                })
         };
         let mut peers = Vec::with_capacity(segments.len());
         for (machine, workers, ours, _) in &segments {
@@ -140,7 +194,12 @@ impl Machine {
             if theirs.bytes != ours.len() as u64 && *machine == id {
                 return Err(MachineError::NoSuchMachine(id));
             }
-            peers.push(LinkPeer { machine: *machine, workers: *workers, ours: ours.clone(), theirs });
+            peers.push(LinkPeer {
+                machine: *machine,
+                workers: *workers,
+                ours: ours.clone(),
+                theirs,
+            });
         }
         Ok(peers)
     }
@@ -153,15 +212,23 @@ impl Machine {
         peers: &[LinkPeer],
         attach: &Attach,
     ) -> Result<(), MachineError> {
-        let worker = WorkerId::new(index as u16).expect("the configuration bounds the number of workers");
+        let worker =
+            WorkerId::new(index as u16).expect("the configuration bounds the number of workers");
         let me = WorkerRef::new(self.id, worker);
         let operations = config.worker.operations_in_flight as usize;
-        let arena = ArenaConfig::for_reads(operations + 64, 1 << 20);
-        let mut endpoint = Endpoint::Shm(Box::new(self.fabric.endpoint(worker, &arena, operations + 64)));
+        let arena = arena(config, operations + 64);
+        let mut endpoint = Endpoint::Shm(Box::new(self.fabric.endpoint(
+            worker,
+            &arena,
+            operations + 64,
+        )));
         let ring_bytes = config.rings.ring_bytes as usize;
         let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_bytes)?;
         let exporter = self.exporter.clone();
-        let inbox = Arc::new(Inbox::new(INBOX_ITEMS, Box::new(move || exporter.wake(worker))));
+        let inbox = Arc::new(Inbox::new(
+            INBOX_ITEMS,
+            Box::new(move || exporter.wake(worker)),
+        ));
         self.inboxes.push(Arc::clone(&inbox));
         let machines: Vec<MachineId> = peers.iter().map(|peer| peer.machine).collect();
         let parts = WorkerParts {
@@ -241,13 +308,23 @@ impl Machine {
     ) -> Result<T, MachineError> {
         let (answer, answered) = mpsc::channel();
         self.submit(worker, move |worker| start(worker, answer));
+        self.wait_for(&answered)
+    }
+
+    /// Waits for an answer that one of this machine's workers is to send.
+    ///
+    /// # Errors
+    /// [`MachineError::Failed`] when the machine stopped before the answer came.
+    pub fn wait_for<T>(&self, answered: &mpsc::Receiver<T>) -> Result<T, MachineError> {
         loop {
             match answered.recv_timeout(LONGEST_SLEEP) {
                 Ok(answer) => return Ok(answer),
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.control.is_stopping() => {}
                 Err(_) => {
                     let why = self.control.failure();
-                    return Err(MachineError::Failed(why.unwrap_or_else(|| "the machine has stopped".into())));
+                    return Err(MachineError::Failed(
+                        why.unwrap_or_else(|| "the machine has stopped".into()),
+                    ));
                 }
             }
         }
@@ -273,7 +350,8 @@ impl Machine {
 
     fn wake(&self) {
         for index in 0..self.inboxes.len() {
-            self.exporter.wake(WorkerId::new(index as u16).expect("a worker that runs"));
+            self.exporter
+                .wake(WorkerId::new(index as u16).expect("a worker that runs"));
         }
     }
 
@@ -340,7 +418,11 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
 }
 
 fn idle_policy(config: &Config) -> IdlePolicy {
-    let workers: usize = config.machines.iter().map(|machine| usize::from(machine.workers)).sum();
+    let workers: usize = config
+        .machines
+        .iter()
+        .map(|machine| usize::from(machine.workers))
+        .sum();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.worker.idle.resolve(workers, cores) {
         crate::config::Idle::Spin => IdlePolicy::Spin,
@@ -348,6 +430,22 @@ fn idle_policy(config: &Config) -> IdlePolicy {
             spin: Duration::from_micros(config.worker.spin_us.into()),
             yielding: Duration::from_micros(config.worker.yield_us.into()),
         },
+    }
+}
+
+/// Slots for `reads` reads in flight; fewer of what the table's lookups read, where that is large.
+fn arena(config: &Config, reads: usize) -> ArenaConfig {
+    let arena = ArenaConfig::for_reads(reads, MAX_OBJECT_BYTES as usize);
+    let table = &config.table;
+    // A lookup reads two adjacent buckets, each of H/2 pairs and some bytes of links.
+    let pairs = u64::from(table.neighbourhood / 2) * (table.key_bytes + table.value_bytes);
+    match class_for_payload(pairs as usize + BUCKET_LINKS_BYTES) {
+        Ok(bucket) => {
+            let bytes = 2 * bucket.object_bytes();
+            arena.with(bytes, reads.min((LOOKUP_ARENA_BYTES / bytes).max(4)))
+        }
+        // Such a table cannot be opened.
+        Err(_) => arena,
     }
 }
 
@@ -360,7 +458,13 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
     };
     let exporter = exporter.clone();
     let export = Box::new(move |bytes| exporter.export(bytes, false).map_err(Into::into));
-    Store::new(blocks, id, Placement::new(&machines), u64::from(id.get()), export)
+    Store::new(
+        blocks,
+        id,
+        Placement::new(&machines),
+        u64::from(id.get()),
+        export,
+    )
 }
 
 fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
@@ -368,10 +472,17 @@ fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
     if config.memory.huge_pages != HugePages::Require {
         return Ok(());
     }
-    let page_bytes = Mapping::page_bytes_of(dir)
-        .map_err(|source| MappingError::Os { what: "inspect", path: dir.clone(), source })?;
+    let page_bytes = Mapping::page_bytes_of(dir).map_err(|source| MappingError::Os {
+        what: "inspect",
+        path: dir.clone(),
+        source,
+    })?;
     if page_bytes < 2 << 20 {
-        return Err(MappingError::NoHugePages { dir: dir.clone(), page_bytes }.into());
+        return Err(MappingError::NoHugePages {
+            dir: dir.clone(),
+            page_bytes,
+        }
+        .into());
     }
     Ok(())
 }

@@ -14,7 +14,10 @@ impl Nanos {
     /// Later by a duration; stays at the end of time.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 
     /// Time since an earlier moment; zero if it is not earlier.

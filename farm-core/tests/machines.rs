@@ -6,7 +6,7 @@ use std::time::Duration;
 use farm_core::alloc::class_for_payload;
 use farm_core::config::Config;
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::machine::{Attach, Machine};
+use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{Image, Incarnation, Version, write};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
@@ -18,15 +18,7 @@ fn cluster(name: &str, machines: u16, workers: u16, attach: Attach) -> Vec<Machi
     let mut config = Config::tiny_for(machines, workers);
     config.cluster.name = name.into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
-    let starts: Vec<_> = config
-        .machines
-        .iter()
-        .map(|machine| {
-            let (config, id, attach) = (config.clone(), machine.id, Arc::clone(&attach));
-            std::thread::spawn(move || Machine::start(&config, id, attach, Duration::from_secs(20)))
-        })
-        .collect();
-    starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect()
+    start_all(&config, &attach).unwrap()
 }
 
 fn stop(machines: Vec<Machine>) {
@@ -68,10 +60,15 @@ fn every_worker_reaches_every_worker() {
                     .ask(worker, move |worker, answer| {
                         worker.put_layer(Box::new(Answer(answer)));
                         let cont = ReplyCont::new(answered, 0);
-                        worker.call(to, ECHO, &[sent.as_bytes()], 100, cont).unwrap();
+                        worker
+                            .call(to, ECHO, &[sent.as_bytes()], 100, cont)
+                            .unwrap();
                     })
                     .unwrap();
-                assert_eq!(WorkerRef::from_bits(u32::from_le_bytes(answer[..4].try_into().unwrap())), Some(to));
+                assert_eq!(
+                    WorkerRef::from_bits(u32::from_le_bytes(answer[..4].try_into().unwrap())),
+                    Some(to)
+                );
                 assert_eq!(&answer[4..], body.as_bytes());
             }
         }
@@ -88,7 +85,11 @@ fn read_done(worker: &mut Worker, _: u64, result: ReadResult) {
     image.copy_payload(0, &mut payload);
     let version = image.version().get();
     worker.arena().give(slot);
-    worker.take_layer::<ReadAnswer>().0.send((version, payload)).unwrap();
+    worker
+        .take_layer::<ReadAnswer>()
+        .0
+        .send((version, payload))
+        .unwrap();
 }
 
 /// An object made on one machine is read by all, with one one-sided read once its region is known.
@@ -101,7 +102,14 @@ fn an_object_is_read_from_every_machine_by_one_read() {
             let reserved = worker.reserve_object(class, None).unwrap();
             let (memory, at) = worker.local_memory(reserved.address).unwrap();
             let born = Incarnation::default().allocated();
-            write::install_new(memory, at, class.object_bytes(), Version::new(7), born, &[42; 100]);
+            write::install_new(
+                memory,
+                at,
+                class.object_bytes(),
+                Version::new(7),
+                born,
+                &[42; 100],
+            );
             answer.send(reserved.address).unwrap();
         })
         .unwrap();
@@ -110,22 +118,36 @@ fn an_object_is_read_from_every_machine_by_one_read() {
             let (before, after) = (reads(machine), read(machine, address));
             assert_eq!(after, (7, vec![42; 100]));
             let posted = reads(machine) - before;
-            assert_eq!(posted, u64::from(index != 1), "round {round} of machine {index}");
+            assert_eq!(
+                posted,
+                u64::from(index != 1),
+                "round {round} of machine {index}"
+            );
         }
     }
     stop(machines);
 }
 
 fn reads(machine: &Machine) -> u64 {
-    machine.ask(0, |worker, answer| answer.send(worker.fabric_counters().reads).unwrap()).unwrap()
+    machine
+        .ask(0, |worker, answer| {
+            answer.send(worker.fabric_counters().reads).unwrap()
+        })
+        .unwrap()
 }
 
 fn read(machine: &Machine, address: farm_core::ids::Address) -> (u64, Vec<u8>) {
     machine
         .ask(0, move |worker, answer| {
             worker.put_layer(Box::new(ReadAnswer(answer)));
-            let request = ReadRequest { address, stride: 128, bytes: 128 };
-            worker.read_lock_free(request, Cont::new(read_done, 0)).unwrap();
+            let request = ReadRequest {
+                address,
+                stride: 128,
+                bytes: 128,
+            };
+            worker
+                .read_lock_free(request, Cont::new(read_done, 0))
+                .unwrap();
         })
         .unwrap()
 }
@@ -156,7 +178,13 @@ fn a_flood_of_calls_between_all_workers_comes_back_whole() {
             let to = flood.to[flood.left as usize % flood.to.len()];
             let body = [flood.left as u8; 100];
             let length = flood.left as usize % 100;
-            match worker.call(to, ECHO, &[&body[..length]], 104, ReplyCont::new(back, flood.left)) {
+            match worker.call(
+                to,
+                ECHO,
+                &[&body[..length]],
+                104,
+                ReplyCont::new(back, flood.left),
+            ) {
                 Ok(()) => flood.left -= 1,
                 Err(CallError::Busy) => {
                     worker.when_room(Cont::new(pump, 0));
@@ -185,7 +213,12 @@ fn a_flood_of_calls_between_all_workers_comes_back_whole() {
     let (done, all_done) = mpsc::channel();
     for machine in &machines {
         for worker in 0..2 {
-            let flood = Flood { left: CALLS, back: 0, to: to.clone(), done: done.clone() };
+            let flood = Flood {
+                left: CALLS,
+                back: 0,
+                to: to.clone(),
+                done: done.clone(),
+            };
             assert!(machine.submit(worker, move |worker| {
                 worker.put_layer(Box::new(flood));
                 pump(worker, 0, ());
@@ -206,6 +239,8 @@ fn a_machine_that_does_not_come_is_named() {
     config.cluster.run_dir = dir.path().to_path_buf().into();
     let id = MachineId::new(1).unwrap();
     let attach: Attach = Arc::new(|_: &mut Worker| {});
-    let refused = Machine::start(&config, id, attach, Duration::from_millis(50)).err().unwrap();
+    let refused = Machine::start(&config, id, attach, Duration::from_millis(50))
+        .err()
+        .unwrap();
     assert!(refused.to_string().contains("m2"), "{refused}");
 }

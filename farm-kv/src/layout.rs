@@ -50,13 +50,17 @@ pub struct Next {
 impl Next {
     /// The pointer to a block whose header has this incarnation.
     pub fn new(address: Address, incarnation: Incarnation) -> Self {
-        Self { address, incarnation: incarnation.count() & ((1 << INCARNATION_BITS) - 1) }
+        Self {
+            address,
+            incarnation: incarnation.count() & ((1 << INCARNATION_BITS) - 1),
+        }
     }
 
     /// Whether a header's incarnation is the one that was meant.
     #[inline]
     pub fn names(&self, incarnation: Incarnation) -> bool {
-        incarnation.is_allocated() && incarnation.count() & ((1 << INCARNATION_BITS) - 1) == self.incarnation
+        incarnation.is_allocated()
+            && incarnation.count() & ((1 << INCARNATION_BITS) - 1) == self.incarnation
     }
 }
 
@@ -64,7 +68,8 @@ impl Next {
 fn pack(next: Option<Next>, spare: u8) -> [u8; NEXT_BYTES] {
     let pointer = next.map_or(0, |next| {
         u128::from(next.address.region().to_bits()) << REGION_SHIFT
-            | u128::from(next.address.offset() as usize as u64 / LINE_BYTES as u64) << INCARNATION_BITS
+            | u128::from(next.address.offset() as usize as u64 / LINE_BYTES as u64)
+                << INCARNATION_BITS
             | u128::from(next.incarnation)
     });
     let bytes = (pointer | u128::from(spare & 63) << SPARE_SHIFT).to_le_bytes();
@@ -78,7 +83,10 @@ fn unpack(bytes: &[u8]) -> (Option<Next>, u8) {
     let next = RegionId::from_bits((bits >> REGION_SHIFT) as u32).map(|region| {
         let line = (bits >> INCARNATION_BITS) as u32 & ((1 << OFFSET_BITS) - 1);
         let incarnation = bits as u64 & ((1 << INCARNATION_BITS) - 1);
-        Next { address: Address::new(region, line * LINE_BYTES as u32), incarnation }
+        Next {
+            address: Address::new(region, line * LINE_BYTES as u32),
+            incarnation,
+        }
     });
     (next, (bits >> SPARE_SHIFT) as u8 & 63)
 }
@@ -95,16 +103,28 @@ struct Slots {
 impl Slots {
     /// One slot a line, if a pair fits one.
     fn by_line() -> Self {
-        Self { first: 0, second: FIRST_LINE_PAYLOAD, step: LINE_PAYLOAD }
+        Self {
+            first: 0,
+            second: FIRST_LINE_PAYLOAD,
+            step: LINE_PAYLOAD,
+        }
     }
 
     fn packed(pair: usize) -> Self {
-        Self { first: 0, second: pair, step: pair }
+        Self {
+            first: 0,
+            second: pair,
+            step: pair,
+        }
     }
 
     #[inline]
     fn at(&self, slot: usize) -> usize {
-        if slot == 0 { self.first } else { self.second + (slot - 1) * self.step }
+        if slot == 0 {
+            self.first
+        } else {
+            self.second + (slot - 1) * self.step
+        }
     }
 }
 
@@ -134,33 +154,56 @@ impl Layout {
     /// [`KvError::Spec`] for another neighbourhood, or a value so large that a bucket is no object.
     pub fn new(h: u32, value_bytes: usize) -> Result<Self, KvError> {
         if !NEIGHBOURHOODS.contains(&h) {
-            return Err(KvError::Spec(format!("neighbourhood {h} is none of {NEIGHBOURHOODS:?}")));
+            return Err(KvError::Spec(format!(
+                "neighbourhood {h} is none of {NEIGHBOURHOODS:?}"
+            )));
         }
         let slots = h as usize / 2;
         let pair = KEY_BYTES + value_bytes;
-        let too_large = |what: &str| {
-            let why = format!("{slots} pairs of {pair} bytes make a {what} larger than any object; use smaller values or a smaller neighbourhood");
+        let too_large = |slots: usize, what: &str| {
+            let why = format!(
+                "{slots} pairs of {pair} bytes make a {what} larger than any object; use smaller values \
+                 (table.value_bytes) or a smaller neighbourhood (table.neighbourhood)"
+            );
             move |_| KvError::Spec(why)
         };
         let bucket_payload = slots * pair + NEXT_BYTES + META_BYTES;
-        let bucket_class = class_for_payload(bucket_payload).map_err(too_large("bucket"))?;
-        let block_class = class_for_payload(BLOCK_SLOTS * pair + NEXT_BYTES).map_err(too_large("block"))?;
+        let bucket_class = class_for_payload(bucket_payload).map_err(too_large(slots, "bucket"))?;
+        let block_class = class_for_payload(BLOCK_SLOTS * pair + NEXT_BYTES)
+            .map_err(too_large(BLOCK_SLOTS, "block"))?;
         let lines = bucket_class.object_bytes() / LINE_BYTES;
         let aligned = pair <= FIRST_LINE_PAYLOAD
             && pair + NEXT_BYTES <= LINE_PAYLOAD
             && slots.max(BLOCK_SLOTS) <= lines
             && block_class.object_bytes() / LINE_BYTES >= BLOCK_SLOTS;
-        let positions = if aligned { Slots::by_line() } else { Slots::packed(pair) };
+        let positions = if aligned {
+            Slots::by_line()
+        } else {
+            Slots::packed(pair)
+        };
         // Behind the pair of line 1, which has one or is free; the rest behind that of line 2.
         let (next_at, meta_at) = if aligned && lines >= 3 {
-            (FIRST_LINE_PAYLOAD + LINE_PAYLOAD - NEXT_BYTES, FIRST_LINE_PAYLOAD + 2 * LINE_PAYLOAD - META_BYTES)
+            (
+                FIRST_LINE_PAYLOAD + LINE_PAYLOAD - NEXT_BYTES,
+                FIRST_LINE_PAYLOAD + 2 * LINE_PAYLOAD - META_BYTES,
+            )
         } else if aligned {
             (FIRST_LINE_PAYLOAD, FIRST_LINE_PAYLOAD + NEXT_BYTES)
         } else {
             (slots * pair, slots * pair + NEXT_BYTES)
         };
         let block_next_at = positions.at(BLOCK_SLOTS - 1) + pair;
-        Ok(Self { slots, value_bytes, bucket_class, block_class, positions, aligned, next_at, meta_at, block_next_at })
+        Ok(Self {
+            slots,
+            value_bytes,
+            bucket_class,
+            block_class,
+            positions,
+            aligned,
+            next_at,
+            meta_at,
+            block_next_at,
+        })
     }
 
     /// Bytes of a bucket.
@@ -181,12 +224,18 @@ impl Layout {
 
     /// The payload of a bucket, to be read.
     pub fn bucket<P: AsRef<[u8]>>(&self, payload: P) -> Bucket<'_, P> {
-        Bucket { layout: self, payload }
+        Bucket {
+            layout: self,
+            payload,
+        }
     }
 
     /// The payload of an overflow block, to be read.
     pub fn block<P: AsRef<[u8]>>(&self, payload: P) -> Block<'_, P> {
-        Block { layout: self, payload }
+        Block {
+            layout: self,
+            payload,
+        }
     }
 
     /// Finds a key among the pairs that `wanted` has a bit for, in the bytes of an object with its
@@ -293,7 +342,14 @@ impl Meta {
 
     fn to_bytes(self) -> [u8; META_BYTES] {
         let (forward, backward) = (self.forward.to_le_bytes(), self.backward.to_le_bytes());
-        [forward[0], forward[1], backward[0], backward[1], self.occupied, self.native]
+        [
+            forward[0],
+            forward[1],
+            backward[0],
+            backward[1],
+            self.occupied,
+            self.native,
+        ]
     }
 }
 
@@ -340,7 +396,11 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
     /// The first slot that holds a native pair, or a foreign one.
     pub fn first_of(&self, native: bool) -> Option<usize> {
         let meta = self.meta();
-        let bits = if native { meta.occupied & meta.native } else { meta.occupied & !meta.native };
+        let bits = if native {
+            meta.occupied & meta.native
+        } else {
+            meta.occupied & !meta.native
+        };
         (bits != 0).then(|| bits.trailing_zeros() as usize)
     }
 }
@@ -348,7 +408,8 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
 impl<P: AsRef<[u8]> + AsMut<[u8]>> Bucket<'_, P> {
     /// Changes joint versions and slot bits.
     pub fn set_meta(&mut self, meta: Meta) {
-        self.payload.as_mut()[self.layout.meta_at..][..META_BYTES].copy_from_slice(&meta.to_bytes());
+        self.payload.as_mut()[self.layout.meta_at..][..META_BYTES]
+            .copy_from_slice(&meta.to_bytes());
     }
 
     /// Changes the bucket's chain.
@@ -404,7 +465,8 @@ impl<P: AsRef<[u8]>> Block<'_, P> {
     /// The slot of a key.
     pub fn find(&self, key: &Key) -> Option<usize> {
         let occupied = self.occupied();
-        (0..BLOCK_SLOTS).find(|slot| occupied & 1 << slot != 0 && self.pair(*slot)[..KEY_BYTES] == *key)
+        (0..BLOCK_SLOTS)
+            .find(|slot| occupied & 1 << slot != 0 && self.pair(*slot)[..KEY_BYTES] == *key)
     }
 }
 
@@ -444,8 +506,18 @@ mod tests {
 
     #[test]
     fn impossible_tables_say_why() {
-        assert!(Layout::new(5, 32).unwrap_err().to_string().contains("neighbourhood 5"));
-        assert!(Layout::new(12, 1 << 20).unwrap_err().to_string().contains("larger than any object"));
+        assert!(
+            Layout::new(5, 32)
+                .unwrap_err()
+                .to_string()
+                .contains("neighbourhood 5")
+        );
+        assert!(
+            Layout::new(12, 1 << 20)
+                .unwrap_err()
+                .to_string()
+                .contains("larger than any object")
+        );
     }
 
     proptest! {

@@ -12,6 +12,7 @@
 //! [`shard`] (how pairs are put, moved and removed) → [`ops`] (shipping).
 #![forbid(unsafe_code)]
 
+pub mod blocking;
 mod error;
 pub mod layout;
 pub mod lookup;

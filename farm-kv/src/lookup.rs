@@ -1,7 +1,7 @@
 //! Lookups: one lock-free read of two adjacent buckets, and seldom one of an overflow block.
 
 use farm_core::fabric::Slot;
-use farm_core::ids::MachineId;
+use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 
@@ -65,13 +65,32 @@ enum Step {
 pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
     let machine = worker.me().machine;
     let state = kv(worker);
-    let open = state.tables.get(&table.0).expect("the table is open on this worker");
+    let open = state
+        .tables
+        .get(&table.0)
+        .expect("the table is open on this worker");
     let (shard, bucket) = open.locate(key);
-    let (address, bytes) = (open.bucket(shard, bucket), open.layout.bucket_bytes() as u32);
+    let (address, bytes) = (
+        open.bucket(shard, bucket),
+        open.layout.bucket_bytes() as u32,
+    );
     let local = open.shards[shard as usize].owner.machine == machine;
-    let entry = Lookup { table: table.0, shard, bucket, key: *key, reads: 1, restarts: 0, block: None, cont };
+    let entry = Lookup {
+        table: table.0,
+        shard,
+        bucket,
+        key: *key,
+        reads: 1,
+        restarts: 0,
+        block: None,
+        cont,
+    };
     let lookup = state.lookups.insert(entry);
-    let request = ReadRequest { address, stride: bytes, bytes: 2 * bytes };
+    let request = ReadRequest {
+        address,
+        stride: bytes,
+        bytes: 2 * bytes,
+    };
     let posted = worker.read_lock_free(request, Cont::new(buckets_came, lookup as u64));
     let state = kv(worker);
     match posted {
@@ -105,7 +124,9 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
         Err(error) => return finish(worker, lookup, Err(error.into())),
     };
     let (state, _) = worker.layer_and_arena::<Kv>();
-    let length = state.tables[&state.lookups[lookup].table].layout.value_bytes;
+    let length = state.tables[&state.lookups[lookup].table]
+        .layout
+        .value_bytes;
     if length <= STACK_VALUE {
         let mut value = [0; STACK_VALUE];
         search_and_go_on(worker, lookup, slot, search, &mut value[..length]);
@@ -118,10 +139,21 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
 }
 
 #[inline]
-fn search_and_go_on(worker: &mut Worker, lookup: usize, slot: Slot, search: Search, value: &mut [u8]) {
+fn search_and_go_on(
+    worker: &mut Worker,
+    lookup: usize,
+    slot: Slot,
+    search: Search,
+    value: &mut [u8],
+) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let entry = &state.lookups[lookup];
-    let step = search(state, entry, bytemuck::cast_slice(arena.words(&slot)), value);
+    let step = search(
+        state,
+        entry,
+        bytemuck::cast_slice(arena.words(&slot)),
+        value,
+    );
     arena.give(slot);
     match step {
         Step::Found => finish(worker, lookup, Ok(Some(value))),
@@ -139,21 +171,26 @@ fn search_buckets(state: &Kv, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -
     if home_meta.forward != next_meta.backward {
         return Step::Restart;
     }
-    for (object, wanted) in
-        [(home, home_meta.occupied & home_meta.native), (next, next_meta.occupied & !next_meta.native)]
-    {
+    for (object, wanted) in [
+        (home, home_meta.occupied & home_meta.native),
+        (next, next_meta.occupied & !next_meta.native),
+    ] {
         if let Some(slot) = layout.find_in_object(object, wanted, &lookup.key) {
             layout.value_in_object(object, slot, value);
             return Step::Found;
         }
     }
-    layout.next_in_bucket(home).map_or(Step::Missing, Step::Follow)
+    layout
+        .next_in_bucket(home)
+        .map_or(Step::Missing, Step::Follow)
 }
 
 fn search_block(state: &Kv, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
     let layout = &state.tables[&lookup.table].layout;
     let object = &bytes[..layout.block_bytes()];
-    let incarnation = Incarnation(u64::from_le_bytes(object[8..16].try_into().expect("a word")));
+    let incarnation = Incarnation(u64::from_le_bytes(
+        object[8..16].try_into().expect("a word"),
+    ));
     if !lookup.block.is_some_and(|meant| meant.names(incarnation)) {
         return Step::Restart;
     }
@@ -174,7 +211,11 @@ fn follow(worker: &mut Worker, lookup: usize, next: Next) {
     entry.block = Some(next);
     entry.reads += 1;
     let bytes = state.tables[&entry.table].layout.block_bytes() as u32;
-    let request = ReadRequest { address: next.address, stride: bytes, bytes };
+    let request = ReadRequest {
+        address: next.address,
+        stride: bytes,
+        bytes,
+    };
     post(worker, lookup, request, block_came);
 }
 
@@ -190,12 +231,21 @@ fn restart(worker: &mut Worker, lookup: usize) {
     }
     let table = &state.tables[&entry.table];
     let bytes = table.layout.bucket_bytes() as u32;
-    let request = ReadRequest { address: table.bucket(entry.shard, entry.bucket), stride: bytes, bytes: 2 * bytes };
+    let request = ReadRequest {
+        address: table.bucket(entry.shard, entry.bucket),
+        stride: bytes,
+        bytes: 2 * bytes,
+    };
     post(worker, lookup, request, buckets_came);
 }
 
 /// A further read of a lookup. It gave a slot back just now, so there is one.
-fn post(worker: &mut Worker, lookup: usize, request: ReadRequest, came: fn(&mut Worker, u64, ReadResult)) {
+fn post(
+    worker: &mut Worker,
+    lookup: usize,
+    request: ReadRequest,
+    came: fn(&mut Worker, u64, ReadResult),
+) {
     if let Err(error) = worker.read_lock_free(request, Cont::new(came, lookup as u64)) {
         finish(worker, lookup, Err(error.into()));
     }
@@ -219,11 +269,15 @@ fn finish(worker: &mut Worker, lookup: usize, result: Result<Option<&[u8]>, KvEr
     entry.cont.resume(worker, result);
 }
 
-/// The machine that holds the shard of a key.
+/// The worker that owns the shard of a key.
 ///
 /// # Panics
 /// If the table is not open on this worker.
-pub fn machine_of(worker: &mut Worker, table: TableId, key: &Key) -> MachineId {
-    let open = kv(worker).tables.get(&table.0).expect("the table is open on this worker");
-    open.shards[open.locate(key).0 as usize].owner.machine
+#[inline]
+pub fn owner_of(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
+    let open = kv(worker)
+        .tables
+        .get(&table.0)
+        .expect("the table is open on this worker");
+    open.shards[open.locate(key).0 as usize].owner
 }

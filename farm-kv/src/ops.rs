@@ -72,10 +72,19 @@ pub(crate) struct Pending {
 ///
 /// # Panics
 /// If the table is not open on this worker.
-pub fn change(worker: &mut Worker, table: TableId, key: &Key, change: Change<'_>, cont: ChangeCont) -> Result<(), KvError> {
+pub fn change(
+    worker: &mut Worker,
+    table: TableId,
+    key: &Key,
+    change: Change<'_>,
+    cont: ChangeCont,
+) -> Result<(), KvError> {
     let me = worker.me();
     let state = kv(worker);
-    let open = state.tables.get(&table.0).expect("the table is open on this worker");
+    let open = state
+        .tables
+        .get(&table.0)
+        .expect("the table is open on this worker");
     let (expected, found) = (open.spec.value_bytes, change.value().len());
     if change != Change::Remove && found != expected {
         return Err(KvError::ValueLength { expected, found });
@@ -90,7 +99,13 @@ pub fn change(worker: &mut Worker, table: TableId, key: &Key, change: Change<'_>
     body.extend_from_slice(&bucket.to_le_bytes());
     body.extend_from_slice(key);
     body.extend_from_slice(change.value());
-    let pending = state.changes.insert(Pending { table: table.0, shard, body, outcome: None, cont });
+    let pending = state.changes.insert(Pending {
+        table: table.0,
+        shard,
+        body,
+        outcome: None,
+        cont,
+    });
     if owner == me {
         worker.defer(Cont::new(run_own, pending as u64));
     } else {
@@ -126,7 +141,13 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
     let entry = &mut state.changes[pending];
     let owner = state.tables[&entry.table].shards[entry.shard as usize].owner;
     let body = std::mem::take(&mut entry.body);
-    let sent = worker.call(owner, CHANGE, &[&body], 1, ReplyCont::new(answered, pending as u64));
+    let sent = worker.call(
+        owner,
+        CHANGE,
+        &[&body],
+        1,
+        ReplyCont::new(answered, pending as u64),
+    );
     let state = kv(worker);
     match sent {
         Ok(()) => state.bodies.push(body),
@@ -164,10 +185,14 @@ fn tell(worker: &mut Worker, pending: u64, (): ()) {
 fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) {
     let state = kv(worker);
     let entry = state.changes.remove(pending as usize);
-    let machine = state.tables[&entry.table].shards[entry.shard as usize].owner.machine;
+    let machine = state.tables[&entry.table].shards[entry.shard as usize]
+        .owner
+        .machine;
     let outcome = match reply {
         Ok([code]) => decode(*code, machine),
-        Ok(_) => Err(KvError::Damaged(format!("machine {machine} gave no outcome"))),
+        Ok(_) => Err(KvError::Damaged(format!(
+            "machine {machine} gave no outcome"
+        ))),
         Err(_) => Err(KvError::PeerLost(machine)),
     };
     entry.cont.resume(worker, outcome);
@@ -206,7 +231,9 @@ fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
         5 => Err(KvError::Full(machine)),
         6 => Err(KvError::Conflict),
         7 => Err(KvError::Crowded(machine)),
-        _ => Err(KvError::Damaged(format!("machine {machine} refused the change; its log says why"))),
+        _ => Err(KvError::Damaged(format!(
+            "machine {machine} refused the change; its log says why"
+        ))),
     }
 }
 
@@ -226,7 +253,13 @@ fn parse(body: &[u8]) -> Option<Order<'_>> {
     let (header, pair) = body.split_at(HEADER_BYTES);
     let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
     let table = u16::from_le_bytes([header[2], header[3]]);
-    Some(Order { code: header[0], table, shard: word(4), bucket: word(8), pair })
+    Some(Order {
+        code: header[0],
+        table,
+        shard: word(4),
+        bucket: word(8),
+        pair,
+    })
 }
 
 /// Makes a change to a shard that this worker owns.
@@ -234,9 +267,17 @@ fn apply(worker: &mut Worker, body: &[u8]) -> Result<Changed, KvError> {
     let me = worker.me();
     let damaged = |why: &str| KvError::Damaged(format!("a change that came to {me} {why}"));
     let order = parse(body).ok_or_else(|| damaged("is too short"))?;
-    let table = kv(worker).tables.get(&order.table).ok_or_else(|| damaged("names no open table"))?;
-    let shard = table.shards.get(order.shard as usize).filter(|shard| shard.owner == me && !shard.first.is_null());
-    let first = shard.ok_or_else(|| damaged("is of a shard that is not its own"))?.first;
+    let table = kv(worker)
+        .tables
+        .get(&order.table)
+        .ok_or_else(|| damaged("names no open table"))?;
+    let shard = table
+        .shards
+        .get(order.shard as usize)
+        .filter(|shard| shard.owner == me && !shard.first.is_null());
+    let first = shard
+        .ok_or_else(|| damaged("is of a shard that is not its own"))?
+        .first;
     let (layout, buckets) = (table.layout, table.spec.buckets);
     let whole = order.code == 4 || order.pair.len() == layout.pair_bytes();
     if !whole || order.bucket >= buckets || !(1..=4).contains(&order.code) {
@@ -247,12 +288,24 @@ fn apply(worker: &mut Worker, body: &[u8]) -> Result<Changed, KvError> {
     for _ in 0..MAX_TRIES {
         let written = SmallVec::new();
         let delta = Delta::default();
-        let mut editor = Editor { worker, tx: &mut tx, layout, first, buckets, written, delta };
+        let mut editor = Editor {
+            worker,
+            tx: &mut tx,
+            layout,
+            first,
+            buckets,
+            written,
+            delta,
+        };
         let changed = edit(&mut editor, &order);
         let delta = editor.delta;
         match changed.and_then(|changed| tx.commit(worker).map(|()| changed)) {
             Ok(changed) => {
-                let shard = &mut kv(worker).tables.get_mut(&order.table).expect("it was open above").shards[order.shard as usize];
+                let shard = &mut kv(worker)
+                    .tables
+                    .get_mut(&order.table)
+                    .expect("it was open above")
+                    .shards[order.shard as usize];
                 shard.pairs = shard.pairs.wrapping_add_signed(delta.pairs);
                 shard.blocks = shard.blocks.wrapping_add_signed(delta.blocks);
                 outcome = Ok(changed);
@@ -271,7 +324,10 @@ fn apply(worker: &mut Worker, body: &[u8]) -> Result<Changed, KvError> {
 
 fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> {
     let changed = match order.code {
-        4 => editor.remove(order.bucket, order.pair[..KEY_BYTES].try_into().expect("a key"))?,
+        4 => editor.remove(
+            order.bucket,
+            order.pair[..KEY_BYTES].try_into().expect("a key"),
+        )?,
         code => editor.put(order.bucket, order.pair, code != 2, code != 1)?,
     };
     editor.finish()?;
@@ -280,7 +336,9 @@ fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> 
 
 fn refusal(error: TxError, machine: MachineId) -> KvError {
     match error {
-        TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => KvError::Full(machine),
+        TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
+            KvError::Full(machine)
+        }
         TxError::Abort(_) => KvError::Conflict,
         TxError::Limit { .. } => KvError::Crowded(machine),
         other => KvError::Damaged(other.to_string()),
@@ -304,13 +362,17 @@ pub struct OwnShards {
 /// If the table is not open on this worker.
 pub fn own_shards(worker: &mut Worker, table: TableId) -> OwnShards {
     let me = worker.me();
-    let open = kv(worker).tables.get(&table.0).expect("the table is open on this worker");
+    let open = kv(worker)
+        .tables
+        .get(&table.0)
+        .expect("the table is open on this worker");
     let (layout, buckets) = (&open.layout, u64::from(open.spec.buckets));
     let mut own = OwnShards::default();
     for shard in open.shards.iter().filter(|shard| shard.owner == me) {
         own.pairs += shard.pairs;
         own.slots += buckets * layout.slots as u64;
-        own.bytes += (buckets + 1) * layout.bucket_bytes() as u64 + shard.blocks * layout.block_bytes() as u64;
+        own.bytes += (buckets + 1) * layout.bucket_bytes() as u64
+            + shard.blocks * layout.block_bytes() as u64;
     }
     own
 }
@@ -324,16 +386,35 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> OwnShards {
 /// If the table is not open on this worker.
 pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, String> {
     let me = worker.me();
-    let open = kv(worker).tables.get(&table.0).expect("the table is open on this worker");
+    let open = kv(worker)
+        .tables
+        .get(&table.0)
+        .expect("the table is open on this worker");
     let (spec, layout) = (open.spec, open.layout);
-    let own: Vec<_> = open.shards.iter().enumerate().filter(|(_, shard)| shard.owner == me).collect();
-    let own: Vec<_> = own.into_iter().map(|(index, shard)| (index as u32, *shard)).collect();
+    let own: Vec<_> = open
+        .shards
+        .iter()
+        .enumerate()
+        .filter(|(_, shard)| shard.owner == me)
+        .collect();
+    let own: Vec<_> = own
+        .into_iter()
+        .map(|(index, shard)| (index as u32, *shard))
+        .collect();
     let mut all = Vec::with_capacity(own.len());
     for (index, shard) in own {
         let mut tx = farm_txn::take(worker);
         let (written, delta) = (SmallVec::new(), Delta::default());
         let (first, buckets) = (shard.first, spec.buckets);
-        let mut editor = Editor { worker, tx: &mut tx, layout, first, buckets, written, delta };
+        let mut editor = Editor {
+            worker,
+            tx: &mut tx,
+            layout,
+            first,
+            buckets,
+            written,
+            delta,
+        };
         let home_of = |key: &Key| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,
@@ -342,7 +423,9 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
         farm_txn::give(worker, tx);
         let facts = found??;
         if (facts.pairs, facts.blocks) != (shard.pairs, shard.blocks) {
-            return Err(format!("shard {index} counts {shard:?} and holds {facts:?}"));
+            return Err(format!(
+                "shard {index} counts {shard:?} and holds {facts:?}"
+            ));
         }
         all.push(facts);
     }

@@ -80,8 +80,16 @@ pub(crate) struct Editor<'a> {
 
 impl Editor<'_> {
     /// Inserts, or replaces the value: as `insert` and `update` allow.
-    pub(crate) fn put(&mut self, home: u32, pair: &[u8], insert: bool, update: bool) -> Result<Changed, TxError> {
-        let key: &Key = pair[..KEY_BYTES].try_into().expect("a pair begins with its key");
+    pub(crate) fn put(
+        &mut self,
+        home: u32,
+        pair: &[u8],
+        insert: bool,
+        update: bool,
+    ) -> Result<Changed, TxError> {
+        let key: &Key = pair[..KEY_BYTES]
+            .try_into()
+            .expect("a pair begins with its key");
         match self.find(home, key)? {
             Some(place) if update => {
                 self.overwrite(place, pair)?;
@@ -104,7 +112,9 @@ impl Editor<'_> {
             Some(Place::Block { block, slot }) => {
                 let last = self.take_last(home)?.expect("the pair is in this chain");
                 if last.pair[..KEY_BYTES] != *key {
-                    self.layout.block(self.tx.payload_mut(block)).put(slot, &last.pair);
+                    self.layout
+                        .block(self.tx.payload_mut(block))
+                        .put(slot, &last.pair);
                 }
             }
             Some(Place::Bucket { bucket, slot }) => {
@@ -125,27 +135,44 @@ impl Editor<'_> {
                 continue;
             }
             let (left, right) = (self.bucket(left)?, self.bucket(right)?);
-            let joint = self.layout.bucket(self.tx.payload(left)).meta().forward.wrapping_add(1);
+            let joint = self
+                .layout
+                .bucket(self.tx.payload(left))
+                .meta()
+                .forward
+                .wrapping_add(1);
             let mut home = self.layout.bucket(self.tx.payload_mut(left));
-            home.set_meta(crate::layout::Meta { forward: joint, ..home.meta() });
+            home.set_meta(crate::layout::Meta {
+                forward: joint,
+                ..home.meta()
+            });
             let mut next = self.layout.bucket(self.tx.payload_mut(right));
-            next.set_meta(crate::layout::Meta { backward: joint, ..next.meta() });
+            next.set_meta(crate::layout::Meta {
+                backward: joint,
+                ..next.meta()
+            });
         }
         Ok(())
     }
 
     fn address(&self, bucket: u32) -> Address {
-        Address::new(self.first.region(), self.first.offset() + bucket * self.layout.bucket_bytes() as u32)
+        Address::new(
+            self.first.region(),
+            self.first.offset() + bucket * self.layout.bucket_bytes() as u32,
+        )
     }
 
     #[inline]
     fn bucket(&mut self, bucket: u32) -> Result<ObjectId, TxError> {
         let address = self.address(bucket);
-        self.tx.read_class(self.worker, address, self.layout.bucket_class)
+        self.tx
+            .read_class(self.worker, address, self.layout.bucket_class)
     }
 
     fn block(&mut self, next: Next) -> Result<ObjectId, TxError> {
-        let block = self.tx.read_class(self.worker, next.address, self.layout.block_class)?;
+        let block = self
+            .tx
+            .read_class(self.worker, next.address, self.layout.block_class)?;
         if !next.names(self.tx.incarnation(block)) {
             return Err(farm_txn::Abort::Changed(next.address).into());
         }
@@ -155,7 +182,11 @@ impl Editor<'_> {
     fn find(&mut self, home: u32, key: &Key) -> Result<Option<Place>, TxError> {
         for (bucket, native) in [(home, true), (home + 1, false)] {
             let object = self.bucket(bucket)?;
-            if let Some(slot) = self.layout.bucket(self.tx.payload(object)).find(key, native) {
+            if let Some(slot) = self
+                .layout
+                .bucket(self.tx.payload(object))
+                .find(key, native)
+            {
                 return Ok(Some(Place::Bucket { bucket, slot }));
             }
         }
@@ -180,7 +211,10 @@ impl Editor<'_> {
                 let native = view.meta().native & 1 << slot != 0;
                 view.put(slot, pair, native);
             }
-            Place::Block { block, slot } => self.layout.block(self.tx.payload_mut(block)).put(slot, pair),
+            Place::Block { block, slot } => self
+                .layout
+                .block(self.tx.payload_mut(block))
+                .put(slot, pair),
         }
         Ok(())
     }
@@ -193,9 +227,17 @@ impl Editor<'_> {
         self.bucket(bucket)
     }
 
-    fn put_in(&mut self, bucket: u32, slot: usize, pair: &[u8], native: bool) -> Result<(), TxError> {
+    fn put_in(
+        &mut self,
+        bucket: u32,
+        slot: usize,
+        pair: &[u8],
+        native: bool,
+    ) -> Result<(), TxError> {
         let object = self.write(bucket)?;
-        self.layout.bucket(self.tx.payload_mut(object)).put(slot, pair, native);
+        self.layout
+            .bucket(self.tx.payload_mut(object))
+            .put(slot, pair, native);
         Ok(())
     }
 
@@ -243,7 +285,10 @@ impl Editor<'_> {
     /// to push on.
     fn hole_after(&mut self, home: u32) -> Result<Option<(u32, usize)>, TxError> {
         let mut bucket = home + 1;
-        while self.slot_of(bucket, true)?.is_some() && bucket < self.buckets && bucket + 1 - home < FORWARD {
+        while self.slot_of(bucket, true)?.is_some()
+            && bucket < self.buckets
+            && bucket + 1 - home < FORWARD
+        {
             bucket += 1;
             if let Some(slot) = self.free_slot(bucket)? {
                 return Ok(Some((bucket, slot)));
@@ -266,7 +311,12 @@ impl Editor<'_> {
     }
 
     /// Moves a hole back to `until` by pushing native pairs one bucket forward.
-    fn move_hole_back(&mut self, mut bucket: u32, mut slot: usize, until: u32) -> Result<usize, TxError> {
+    fn move_hole_back(
+        &mut self,
+        mut bucket: u32,
+        mut slot: usize,
+        until: u32,
+    ) -> Result<usize, TxError> {
         while bucket > until {
             slot = self.shift(bucket - 1, true, bucket, slot)?;
             bucket -= 1;
@@ -275,7 +325,12 @@ impl Editor<'_> {
     }
 
     /// Moves a hole forward to `until` by returning foreign pairs to their home.
-    fn move_hole_forward(&mut self, mut bucket: u32, mut slot: usize, until: u32) -> Result<usize, TxError> {
+    fn move_hole_forward(
+        &mut self,
+        mut bucket: u32,
+        mut slot: usize,
+        until: u32,
+    ) -> Result<usize, TxError> {
         while bucket < until {
             slot = self.shift(bucket + 1, false, bucket, slot)?;
             bucket += 1;
@@ -285,8 +340,16 @@ impl Editor<'_> {
 
     /// Moves a native (or foreign) pair of `from` into the free slot of the neighbour `to`, where it
     /// is foreign (or native). Gives the slot that it left.
-    fn shift(&mut self, from: u32, native: bool, to: u32, to_slot: usize) -> Result<usize, TxError> {
-        let slot = self.slot_of(from, native)?.expect("the search saw a pair that can be moved");
+    fn shift(
+        &mut self,
+        from: u32,
+        native: bool,
+        to: u32,
+        to_slot: usize,
+    ) -> Result<usize, TxError> {
+        let slot = self
+            .slot_of(from, native)?
+            .expect("the search saw a pair that can be moved");
         let object = self.bucket(from)?;
         let pair = Pair::from_slice(self.layout.bucket(self.tx.payload(object)).pair(slot));
         self.put_in(to, to_slot, &pair, !native)?;
@@ -319,7 +382,9 @@ impl Editor<'_> {
         view.set_tail(head, 1);
         let pointer = Next::new(self.tx.address(block), self.tx.incarnation(block));
         let object = self.write(home)?;
-        self.layout.bucket(self.tx.payload_mut(object)).set_next(Some(pointer));
+        self.layout
+            .bucket(self.tx.payload_mut(object))
+            .set_next(Some(pointer));
         self.delta.blocks += 1;
         Ok(())
     }
@@ -328,11 +393,15 @@ impl Editor<'_> {
     /// that hold a pointer to that block find another incarnation, and begin again.
     fn take_last(&mut self, bucket: u32) -> Result<Option<Taken>, TxError> {
         let object = self.bucket(bucket)?;
-        let Some(pointer) = self.layout.bucket(self.tx.payload(object)).next() else { return Ok(None) };
+        let Some(pointer) = self.layout.bucket(self.tx.payload(object)).next() else {
+            return Ok(None);
+        };
         let block = self.block(pointer)?;
         let mut view = self.layout.block(self.tx.payload_mut(block));
         let (next, occupied) = (view.next(), view.occupied());
-        let slot = occupied.checked_ilog2().expect("a block of a chain holds a pair") as usize;
+        let slot = occupied
+            .checked_ilog2()
+            .expect("a block of a chain holds a pair") as usize;
         let pair = Pair::from_slice(view.pair(slot));
         let left = occupied & !(1 << slot);
         view.set_tail(next, left);
@@ -345,7 +414,9 @@ impl Editor<'_> {
             Some(Next::new(pointer.address, self.tx.incarnation(block)))
         };
         let object = self.write(bucket)?;
-        self.layout.bucket(self.tx.payload_mut(object)).set_next(head);
+        self.layout
+            .bucket(self.tx.payload_mut(object))
+            .set_next(head);
         Ok(Some(Taken { pair }))
     }
 
@@ -369,7 +440,9 @@ impl Editor<'_> {
                 return self.pull(to - 1, to, slot, false);
             }
             ahead = match ahead {
-                Some(at) if at < self.buckets && self.slot_of(at + 1, false)?.is_some() => Some(at + 1),
+                Some(at) if at < self.buckets && self.slot_of(at + 1, false)?.is_some() => {
+                    Some(at + 1)
+                }
                 _ => None,
             };
             if let Some(to) = ahead
@@ -420,7 +493,10 @@ pub struct ShardFacts {
 
 impl Editor<'_> {
     /// Walks the whole shard and holds it against its invariants; `home_of` gives a key's bucket.
-    pub(crate) fn check(&mut self, home_of: &dyn Fn(&Key) -> u32) -> Result<Result<ShardFacts, String>, TxError> {
+    pub(crate) fn check(
+        &mut self,
+        home_of: &dyn Fn(&Key) -> u32,
+    ) -> Result<Result<ShardFacts, String>, TxError> {
         let mut facts = ShardFacts::default();
         let mut joint = 0;
         for bucket in 0..=self.buckets {
@@ -428,14 +504,20 @@ impl Editor<'_> {
             let view = self.layout.bucket(self.tx.payload(object));
             let meta = view.meta();
             if bucket > 0 && meta.backward != joint {
-                return Ok(Err(format!("joint versions before bucket {bucket} differ: {joint}, {}", meta.backward)));
+                return Ok(Err(format!(
+                    "joint versions before bucket {bucket} differ: {joint}, {}",
+                    meta.backward
+                )));
             }
             joint = meta.forward;
             for slot in (0..self.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
                 let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
                 let native = meta.native & 1 << slot != 0;
                 if home_of(key) + u32::from(!native) != bucket {
-                    return Ok(Err(format!("slot {slot} of bucket {bucket} holds a pair of bucket {}", home_of(key))));
+                    return Ok(Err(format!(
+                        "slot {slot} of bucket {bucket} holds a pair of bucket {}",
+                        home_of(key)
+                    )));
                 }
                 facts.pairs += 1;
             }
@@ -463,12 +545,17 @@ impl Editor<'_> {
             let occupied = view.occupied();
             let full = occupied == (1 << BLOCK_SLOTS) - 1;
             if occupied == 0 || !full && !first {
-                return Ok(Err(format!("a block of bucket {bucket}'s chain has slots {occupied:#b}")));
+                return Ok(Err(format!(
+                    "a block of bucket {bucket}'s chain has slots {occupied:#b}"
+                )));
             }
             for slot in (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0) {
                 let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
                 if home_of(key) != bucket {
-                    return Ok(Err(format!("bucket {bucket}'s chain holds a pair of bucket {}", home_of(key))));
+                    return Ok(Err(format!(
+                        "bucket {bucket}'s chain holds a pair of bucket {}",
+                        home_of(key)
+                    )));
                 }
                 facts.pairs += 1;
                 facts.chained += 1;

@@ -64,7 +64,9 @@ pub fn attach(worker: &mut Worker) {
 }
 
 pub(crate) fn kv(worker: &mut Worker) -> &mut Kv {
-    worker.layer().expect("farm_kv::attach was called for this worker")
+    worker
+        .layer()
+        .expect("farm_kv::attach was called for this worker")
 }
 
 /// Lookups of this worker so far.

@@ -40,18 +40,35 @@ impl TableSpec {
     ///
     /// # Errors
     /// [`KvError::Spec`] when no such table is possible.
-    pub fn sized(id: u16, neighbourhood: u32, value_bytes: usize, shards: u32, pairs: u64, occupancy: f64) -> Result<Self, KvError> {
+    pub fn sized(
+        id: u16,
+        neighbourhood: u32,
+        value_bytes: usize,
+        shards: u32,
+        pairs: u64,
+        occupancy: f64,
+    ) -> Result<Self, KvError> {
         Layout::new(neighbourhood, value_bytes)?;
         if shards == 0 || pairs == 0 || !(occupancy > 0.0 && occupancy <= 1.0) {
-            let why = format!("{shards} shards for {pairs} pairs at occupancy {occupancy}: want at least one of each and an occupancy in (0, 1]");
+            let why = format!(
+                "{shards} shards for {pairs} pairs at occupancy {occupancy}: want at least one of each and an occupancy in (0, 1]"
+            );
             return Err(KvError::Spec(why));
         }
         let slots = pairs as f64 / occupancy / f64::from(shards);
         let buckets = (slots / f64::from(neighbourhood / 2)).round().max(1.0);
         if buckets >= f64::from(u32::MAX - 1) {
-            return Err(KvError::Spec(format!("{pairs} pairs in {shards} shards: a shard is too large")));
+            return Err(KvError::Spec(format!(
+                "{pairs} pairs in {shards} shards: a shard is too large"
+            )));
         }
-        Ok(Self { id, neighbourhood, value_bytes, shards, buckets: buckets as u32 })
+        Ok(Self {
+            id,
+            neighbourhood,
+            value_bytes,
+            shards,
+            buckets: buckets as u32,
+        })
     }
 
     /// Slots in the buckets of all shards.
@@ -96,7 +113,10 @@ impl Table {
     #[inline]
     pub(crate) fn bucket(&self, shard: u32, bucket: u32) -> Address {
         let first = self.shards[shard as usize].first;
-        Address::new(first.region(), first.offset() + bucket * self.layout.bucket_bytes() as u32)
+        Address::new(
+            first.region(),
+            first.offset() + bucket * self.layout.bucket_bytes() as u32,
+        )
     }
 }
 
@@ -110,7 +130,11 @@ pub(crate) fn locate(key: &Key, spec: &TableSpec) -> (u32, u32) {
 
 /// Who owns each shard: consistent hashing chooses the machine, no machine getting more than its
 /// part by more than one, and the workers of a machine take turns.
-pub(crate) fn owners(placement: &Placement, machines: &[(MachineId, usize)], shards: u32) -> Vec<WorkerRef> {
+pub(crate) fn owners(
+    placement: &Placement,
+    machines: &[(MachineId, usize)],
+    shards: u32,
+) -> Vec<WorkerRef> {
     let workers: usize = machines.iter().map(|machine| machine.1).sum();
     let mut taken: Vec<usize> = vec![0; machines.len()];
     let part = |index: usize| (shards as usize * machines[index].1).div_ceil(workers);
@@ -118,7 +142,8 @@ pub(crate) fn owners(placement: &Placement, machines: &[(MachineId, usize)], sha
         .map(|shard| {
             let hash = xxh3_64(&shard.to_le_bytes());
             let position = (hash >> 32) as u32 & RegionId::MAX_POSITION;
-            let point = RegionId::new((hash % 100) as u32, position.max(1)).expect("a ring and a position");
+            let point =
+                RegionId::new((hash % 100) as u32, position.max(1)).expect("a ring and a position");
             let index = placement
                 .replicas(point, machines.len())
                 .filter_map(|machine| machines.iter().position(|entry| entry.0 == machine))
@@ -126,7 +151,8 @@ pub(crate) fn owners(placement: &Placement, machines: &[(MachineId, usize)], sha
                 .expect("the parts add up to all shards");
             let worker = taken[index] % machines[index].1;
             taken[index] += 1;
-            let worker = WorkerId::new(worker as u16).expect("the configuration bounds the workers");
+            let worker =
+                WorkerId::new(worker as u16).expect("the configuration bounds the workers");
             WorkerRef::new(machines[index].0, worker)
         })
         .collect()
@@ -142,11 +168,25 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
     };
     let machines = worker.machines().to_vec();
     let owners = owners(worker.store().placement(), &machines, spec.shards);
-    let shards = owners.into_iter().map(|owner| Shard { owner, first: Address::NULL, pairs: 0, blocks: 0 });
+    let shards = owners.into_iter().map(|owner| Shard {
+        owner,
+        first: Address::NULL,
+        pairs: 0,
+        blocks: 0,
+    });
     let shards: Vec<Shard> = shards.collect();
-    let table = Table { spec, layout, missing: shards.len() as u32, shards, failed: None, opened: Some(cont) };
+    let table = Table {
+        spec,
+        layout,
+        missing: shards.len() as u32,
+        shards,
+        failed: None,
+        opened: Some(cont),
+    };
     let me = worker.me();
-    let own: Vec<u32> = (0..spec.shards).filter(|s| table.shards[*s as usize].owner == me).collect();
+    let own: Vec<u32> = (0..spec.shards)
+        .filter(|s| table.shards[*s as usize].owner == me)
+        .collect();
     kv(worker).tables.insert(spec.id, table);
     for shard in 0..spec.shards {
         if !own.contains(&shard) {
@@ -160,7 +200,12 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
     }
 }
 
-fn open_failed(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvError>>, error: KvError) {
+fn open_failed(
+    worker: &mut Worker,
+    spec: TableSpec,
+    cont: Cont<Result<TableId, KvError>>,
+    error: KvError,
+) {
     let state = kv(worker);
     state.failed_opens.push((cont, error));
     let _ = spec;
@@ -181,9 +226,17 @@ fn make(worker: &mut Worker, spec: TableSpec, layout: Layout, shard: u32) -> Res
     let machine = worker.me().machine;
     let run = worker
         .allocate_array(layout.bucket_class, spec.buckets + 1)
-        .map_err(|error| KvError::Memory { machine, why: error.to_string() })?;
+        .map_err(|error| KvError::Memory {
+            machine,
+            why: error.to_string(),
+        })?;
     let state = kv(worker);
-    state.initialising.push(Initialising { table: spec.id, shard, first: run.first(), next: 0 });
+    state.initialising.push(Initialising {
+        table: spec.id,
+        shard,
+        first: run.first(),
+        next: 0,
+    });
     worker.defer(Cont::new(initialise, 0));
     Ok(())
 }
@@ -198,16 +251,29 @@ pub(crate) struct Initialising {
 
 /// Some buckets of the shard that is being made; the event loop goes on in between.
 fn initialise(worker: &mut Worker, _: u64, (): ()) {
-    let Some(mut work) = kv(worker).initialising.pop() else { return };
-    let Some(table) = kv(worker).tables.get(&work.table) else { return };
+    let Some(mut work) = kv(worker).initialising.pop() else {
+        return;
+    };
+    let Some(table) = kv(worker).tables.get(&work.table) else {
+        return;
+    };
     let (bytes, buckets) = (table.layout.bucket_bytes(), table.spec.buckets + 1);
     let until = buckets.min(work.next + INIT_STEP);
-    let (memory, at) = worker.local_memory(work.first).expect("the shard was allocated here");
+    let (memory, at) = worker
+        .local_memory(work.first)
+        .expect("the shard was allocated here");
     for bucket in work.next..until {
         let at = at + bucket as usize * bytes;
         let version = write::load_version(memory, at).version();
         let incarnation = write::load_incarnation(memory, at);
-        write::install_new(memory, at, bytes, version.next(), incarnation.allocated(), &[]);
+        write::install_new(
+            memory,
+            at,
+            bytes,
+            version.next(),
+            incarnation.allocated(),
+            &[],
+        );
     }
     work.next = until;
     if until < buckets {
@@ -219,7 +285,9 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
 
 fn ask(worker: &mut Worker, context: u64, (): ()) {
     let (id, shard) = ((context >> 32) as u16, context as u32);
-    let Some(table) = kv(worker).tables.get(&id) else { return };
+    let Some(table) = kv(worker).tables.get(&id) else {
+        return;
+    };
     let owner = table.shards[shard as usize].owner;
     let mut body = [0; 6];
     body[..2].copy_from_slice(&id.to_le_bytes());
@@ -242,7 +310,14 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
             Some(first) if !first.is_null() => found(worker, id, shard, first),
             _ => worker.set_timer(ASK_AGAIN, Cont::new(ask, context)),
         },
-        Ok(Err(_)) => fail(worker, id, KvError::Memory { machine: owner.machine, why: "it could not make a shard".into() }),
+        Ok(Err(_)) => fail(
+            worker,
+            id,
+            KvError::Memory {
+                machine: owner.machine,
+                why: "it could not make a shard".into(),
+            },
+        ),
         Err(_) => fail(worker, id, KvError::PeerLost(owner.machine)),
     }
 }
@@ -251,7 +326,10 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let asked = <[u8; 6]>::try_from(body).ok().map(|bytes| {
         let id = u16::from_le_bytes([bytes[0], bytes[1]]);
-        (id, u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]))
+        (
+            id,
+            u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]),
+        )
     });
     let state: &mut Kv = kv(worker);
     let table = asked.and_then(|(id, _)| state.tables.get(&id));
@@ -266,7 +344,9 @@ pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
 }
 
 fn found(worker: &mut Worker, id: u16, shard: u32, first: Address) {
-    let Some(table) = kv(worker).tables.get_mut(&id) else { return };
+    let Some(table) = kv(worker).tables.get_mut(&id) else {
+        return;
+    };
     table.shards[shard as usize].first = first;
     table.missing -= 1;
     if table.missing == 0
@@ -277,7 +357,9 @@ fn found(worker: &mut Worker, id: u16, shard: u32, first: Address) {
 }
 
 fn fail(worker: &mut Worker, id: u16, error: KvError) {
-    let Some(table) = kv(worker).tables.get_mut(&id) else { return };
+    let Some(table) = kv(worker).tables.get_mut(&id) else {
+        return;
+    };
     table.failed.get_or_insert(error.clone());
     if let Some(cont) = table.opened.take() {
         kv(worker).failed_opens.push((cont, error));
@@ -298,7 +380,11 @@ mod tests {
         for (id, workers) in machines {
             for worker in 0..workers {
                 let me = WorkerRef::new(id, WorkerId::new(worker as u16).unwrap());
-                assert_eq!(owners.iter().filter(|owner| **owner == me).count(), 2, "{me}");
+                assert_eq!(
+                    owners.iter().filter(|owner| **owner == me).count(),
+                    2,
+                    "{me}"
+                );
             }
         }
     }
@@ -308,7 +394,13 @@ mod tests {
         let spec = TableSpec::sized(1, 6, 32, 3, 1_000_000, 0.9).unwrap();
         let occupancy = 1_000_000.0 / spec.slots() as f64;
         assert!((occupancy - 0.9).abs() < 1e-5, "{occupancy}");
-        for (shards, pairs, occupancy) in [(0, 1, 0.9), (1, 0, 0.9), (1, 1, 0.0), (1, 1, 1.1), (1, 1, f64::NAN)] {
+        for (shards, pairs, occupancy) in [
+            (0, 1, 0.9),
+            (1, 0, 0.9),
+            (1, 1, 0.0),
+            (1, 1, 1.1),
+            (1, 1, f64::NAN),
+        ] {
             assert!(TableSpec::sized(1, 6, 32, shards, pairs, occupancy).is_err());
         }
     }

@@ -1,14 +1,14 @@
 //! A table on machines of one process, against a map.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 use farm_core::config::Config;
-use farm_core::machine::{Attach, Machine};
-use farm_core::worker::{Cont, Worker};
+use farm_core::machine::{Attach, Machine, start_all};
+use farm_core::worker::Worker;
+use farm_kv::blocking::{self, BlockingError, OwnedChange};
 use farm_kv::shard::{Changed, ShardFacts};
-use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
+use farm_kv::{Key, KvError, TableId, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -19,7 +19,13 @@ struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-fn cluster(name: &str, machines: u16, workers: u16, spec: TableSpec, tune: impl Fn(&mut Config)) -> Cluster {
+fn cluster(
+    name: &str,
+    machines: u16,
+    workers: u16,
+    spec: TableSpec,
+    tune: impl Fn(&mut Config),
+) -> Cluster {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default_for(machines, workers);
     config.cluster.name = name.into();
@@ -31,70 +37,47 @@ fn cluster(name: &str, machines: u16, workers: u16, spec: TableSpec, tune: impl 
         farm_txn::attach(worker);
         farm_kv::attach(worker);
     });
-    let starts: Vec<_> = config
-        .machines
-        .iter()
-        .map(|machine| {
-            let (config, id, attach) = (config.clone(), machine.id, Arc::clone(&attach));
-            std::thread::spawn(move || Machine::start(&config, id, attach, Duration::from_secs(20)))
-        })
-        .collect();
-    let machines: Vec<Machine> = starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect();
-    let (answer, answers) = mpsc::channel::<Result<TableId, KvError>>();
-    for machine in &machines {
-        for worker in 0..usize::from(workers) {
-            let answer = answer.clone();
-            machine.submit(worker, move |worker| {
-                worker.put_layer(Box::new(answer));
-                farm_kv::open(worker, spec, Cont::new(opened, 0));
-            });
-        }
+    let machines = start_all(&config, &attach).unwrap();
+    let table = blocking::open(&machines, spec).unwrap();
+    Cluster {
+        machines,
+        table,
+        workers: workers.into(),
+        _dir: dir,
     }
-    let mut table = None;
-    for _ in 0..machines.len() * usize::from(workers) {
-        table = Some(answers.recv_timeout(Duration::from_secs(20)).unwrap().unwrap());
-    }
-    Cluster { machines, table: table.unwrap(), workers: workers.into(), _dir: dir }
 }
-
-fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
-    worker.take_layer::<mpsc::Sender<Result<TableId, KvError>>>().send(table).unwrap();
-}
-
-type Got = Result<Option<Vec<u8>>, KvError>;
 
 impl Cluster {
-    fn get(&self, machine: usize, worker: usize, key: Key) -> Got {
-        fn got(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, KvError>) {
-            let value = value.map(|value| value.map(<[u8]>::to_vec));
-            worker.take_layer::<mpsc::Sender<Got>>().send(value).unwrap();
-        }
-        let table = self.table;
-        self.machines[machine]
-            .ask(worker, move |worker, answer| {
-                worker.put_layer(Box::new(answer));
-                farm_kv::get(worker, table, &key, GetCont::new(got, 0)).unwrap();
-            })
-            .unwrap()
+    fn get(&self, machine: usize, worker: usize, key: Key) -> Result<Option<Vec<u8>>, KvError> {
+        table_error(blocking::get(
+            &self.machines[machine],
+            worker,
+            self.table,
+            key,
+        ))
     }
 
-    fn change(&self, machine: usize, worker: usize, kind: u8, key: Key, value: Vec<u8>) -> Result<Changed, KvError> {
-        fn done(worker: &mut Worker, _: u64, outcome: Result<Changed, KvError>) {
-            worker.take_layer::<mpsc::Sender<Result<Changed, KvError>>>().send(outcome).unwrap();
-        }
-        let table = self.table;
-        self.machines[machine]
-            .ask(worker, move |worker, answer| {
-                worker.put_layer(Box::new(answer));
-                let change = match kind {
-                    0 => Change::Insert(&value),
-                    1 => Change::Update(&value),
-                    2 => Change::Upsert(&value),
-                    _ => Change::Remove,
-                };
-                farm_kv::change(worker, table, &key, change, Cont::new(done, 0)).unwrap();
-            })
-            .unwrap()
+    fn change(
+        &self,
+        machine: usize,
+        worker: usize,
+        kind: u8,
+        key: Key,
+        value: Vec<u8>,
+    ) -> Result<Changed, KvError> {
+        let change = match kind {
+            0 => OwnedChange::Insert(value),
+            1 => OwnedChange::Update(value),
+            2 => OwnedChange::Upsert(value),
+            _ => OwnedChange::Remove,
+        };
+        table_error(blocking::change(
+            &self.machines[machine],
+            worker,
+            self.table,
+            key,
+            change,
+        ))
     }
 
     fn check(&self) -> ShardFacts {
@@ -103,7 +86,9 @@ impl Cluster {
             for worker in 0..self.workers {
                 let table = self.table;
                 let facts = machine
-                    .ask(worker, move |worker, answer| answer.send(farm_kv::ops::check(worker, table)).unwrap())
+                    .ask(worker, move |worker, answer| {
+                        answer.send(farm_kv::ops::check(worker, table)).unwrap()
+                    })
                     .unwrap()
                     .unwrap();
                 for shard in facts {
@@ -123,6 +108,13 @@ impl Cluster {
     }
 }
 
+fn table_error<T>(result: Result<T, BlockingError>) -> Result<T, KvError> {
+    result.map_err(|error| match error {
+        BlockingError::Table(error) => error,
+        BlockingError::Machine(error) => panic!("{error}"),
+    })
+}
+
 fn key(number: u64) -> Key {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_be_bytes());
@@ -132,17 +124,29 @@ fn key(number: u64) -> Key {
 /// Random operations from random workers, on so few buckets that chains, displacements and collapses
 /// happen all the time: the table agrees with a map after every one.
 fn agrees_with_a_map(h: u32, value_bytes: usize) {
-    let spec = TableSpec { id: 3, neighbourhood: h, value_bytes, shards: 5, buckets: 6 };
+    let spec = TableSpec {
+        id: 3,
+        neighbourhood: h,
+        value_bytes,
+        shards: 5,
+        buckets: 6,
+    };
     let cluster = cluster(&format!("map-{h}-{value_bytes}"), 3, 2, spec, |_| {});
     let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(h));
     let slots = spec.slots();
     for step in 0..3000u64 {
         // The number of keys breathes, so that the table fills and empties.
-        let keys = if step / 500 % 2 == 0 { slots * 2 } else { slots / 2 };
+        let keys = if step / 500 % 2 == 0 {
+            slots * 2
+        } else {
+            slots / 2
+        };
         let (machine, worker) = (rng.random_range(0..3), rng.random_range(0..2));
         let key = key(rng.random_range(0..keys.max(1)));
-        let value: Vec<u8> = (0..value_bytes).map(|i| (step as usize + i) as u8).collect();
+        let value: Vec<u8> = (0..value_bytes)
+            .map(|i| (step as usize + i) as u8)
+            .collect();
         let present = model.contains_key(&key);
         let kind = rng.random_range(0..6u8);
         let expected = match (kind, present) {
@@ -152,11 +156,19 @@ fn agrees_with_a_map(h: u32, value_bytes: usize) {
             (3, true) => Changed::Removed,
             (1 | 3, false) => Changed::Absent,
             _ => {
-                assert_eq!(cluster.get(machine, worker, key), Ok(model.get(&key).cloned()), "step {step}");
+                assert_eq!(
+                    cluster.get(machine, worker, key),
+                    Ok(model.get(&key).cloned()),
+                    "step {step}"
+                );
                 continue;
             }
         };
-        assert_eq!(cluster.change(machine, worker, kind, key, value.clone()), Ok(expected), "step {step}");
+        assert_eq!(
+            cluster.change(machine, worker, kind, key, value.clone()),
+            Ok(expected),
+            "step {step}"
+        );
         match expected {
             Changed::Inserted | Changed::Updated => drop(model.insert(key, value)),
             Changed::Removed => drop(model.remove(&key)),
@@ -173,7 +185,11 @@ fn agrees_with_a_map(h: u32, value_bytes: usize) {
     for key in keys {
         assert_eq!(cluster.change(1, 1, 3, key, vec![]), Ok(Changed::Removed));
     }
-    assert_eq!(cluster.check(), ShardFacts::default(), "an empty table has no block");
+    assert_eq!(
+        cluster.check(),
+        ShardFacts::default(),
+        "an empty table has no block"
+    );
     cluster.stop();
 }
 
@@ -209,7 +225,13 @@ fn values_of_odd_lengths_agree_with_a_map() {
 
 #[test]
 fn a_full_machine_is_a_typed_error_and_loses_nothing() {
-    let spec = TableSpec { id: 1, neighbourhood: 6, value_bytes: 32, shards: 1, buckets: 2000 };
+    let spec = TableSpec {
+        id: 1,
+        neighbourhood: 6,
+        value_bytes: 32,
+        shards: 1,
+        buckets: 2000,
+    };
     let cluster = cluster("full", 1, 1, spec, |config| {
         config.memory.region_bytes = 4 << 20;
         config.memory.per_machine_bytes = 4 << 20;
@@ -222,20 +244,43 @@ fn a_full_machine_is_a_typed_error_and_loses_nothing() {
         }
     };
     assert!(matches!(refused, Err(KvError::Full(_))), "{refused:?}");
-    assert!(refused.unwrap_err().to_string().contains("per_machine_bytes"));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("per_machine_bytes")
+    );
     assert_eq!(cluster.check().pairs, stored);
     for number in [0, stored / 2, stored - 1] {
-        assert_eq!(cluster.get(0, 0, key(number)), Ok(Some(vec![number as u8; 32])));
+        assert_eq!(
+            cluster.get(0, 0, key(number)),
+            Ok(Some(vec![number as u8; 32]))
+        );
     }
-    assert_eq!(cluster.change(0, 0, 3, key(0), vec![]), Ok(Changed::Removed));
-    assert_eq!(cluster.change(0, 0, 0, key(stored), vec![1; 32]), Ok(Changed::Inserted), "room came back");
+    for number in 0..stored / 2 {
+        assert_eq!(
+            cluster.change(0, 0, 3, key(number), vec![]),
+            Ok(Changed::Removed)
+        );
+    }
+    assert_eq!(
+        cluster.change(0, 0, 0, key(stored), vec![1; 32]),
+        Ok(Changed::Inserted),
+        "room came back"
+    );
     cluster.stop();
 }
 
 /// Thousands of pairs on a handful of buckets: what one transaction can read is the bound.
 #[test]
 fn a_crowded_bucket_is_a_typed_error_and_loses_nothing() {
-    let spec = TableSpec { id: 1, neighbourhood: 2, value_bytes: 32, shards: 1, buckets: 1 };
+    let spec = TableSpec {
+        id: 1,
+        neighbourhood: 2,
+        value_bytes: 32,
+        shards: 1,
+        buckets: 1,
+    };
     let cluster = cluster("crowded", 1, 1, spec, |_| {});
     let mut stored = 0;
     let refused = loop {
@@ -251,15 +296,21 @@ fn a_crowded_bucket_is_a_typed_error_and_loses_nothing() {
 
 #[test]
 fn a_value_of_another_length_is_refused() {
-    let spec = TableSpec { id: 1, neighbourhood: 6, value_bytes: 32, shards: 1, buckets: 4 };
+    let spec = TableSpec {
+        id: 1,
+        neighbourhood: 6,
+        value_bytes: 32,
+        shards: 1,
+        buckets: 4,
+    };
     let cluster = cluster("length", 1, 1, spec, |_| {});
-    let table = cluster.table;
-    let refused = cluster.machines[0]
-        .ask(0, move |worker, answer| {
-            let change = Change::Upsert(&[0; 33]);
-            answer.send(farm_kv::change(worker, table, &key(1), change, Cont::new(|_, _, _| {}, 0))).unwrap();
+    let refused = cluster.change(0, 0, 2, key(1), vec![0; 33]);
+    assert_eq!(
+        refused,
+        Err(KvError::ValueLength {
+            expected: 32,
+            found: 33
         })
-        .unwrap();
-    assert_eq!(refused, Err(KvError::ValueLength { expected: 32, found: 33 }));
+    );
     cluster.stop();
 }

@@ -33,19 +33,28 @@ impl TxHandle {
 
     /// From the context of a continuation.
     pub fn from_context(context: u64) -> Self {
-        Self { key: context as u32, generation: (context >> 32) as u32 }
+        Self {
+            key: context as u32,
+            generation: (context >> 32) as u32,
+        }
     }
 }
 
-/// A transaction that a handle names, and the result that is on its way to a continuation.
+/// A transaction that a handle names.
 pub(crate) struct Open {
     generation: u32,
     /// Out while a call works on it.
     tx: Option<Tx>,
-    result: Option<Step>,
 }
 
-enum Step {
+/// A result on its way to its continuation: one for each call, so that any number of calls can be
+/// under way in one transaction.
+pub(crate) struct Step {
+    tx: TxHandle,
+    outcome: Outcome,
+}
+
+enum Outcome {
     Object(Cont<Result<ObjectId, TxError>>, Result<ObjectId, TxError>),
     Done(Cont<Result<(), TxError>>, Result<(), TxError>),
 }
@@ -56,11 +65,18 @@ pub fn begin(worker: &mut Worker) -> TxHandle {
     let layer = transactions(worker);
     layer.generation = layer.generation.wrapping_add(1);
     let generation = layer.generation;
-    let key = layer.open.insert(Open { generation, tx: Some(tx), result: None });
-    TxHandle { key: key as u32, generation }
+    let key = layer.open.insert(Open {
+        generation,
+        tx: Some(tx),
+    });
+    TxHandle {
+        key: key as u32,
+        generation,
+    }
 }
 
-/// Reads an object that holds payloads of `payload_bytes`; the continuation gets the object.
+/// Reads an object that holds payloads of `payload_bytes`; the continuation gets the object, or
+/// [`TxError::Ended`] if the transaction has ended by then.
 pub fn read(
     worker: &mut Worker,
     tx: TxHandle,
@@ -68,11 +84,18 @@ pub fn read(
     payload_bytes: usize,
     cont: Cont<Result<ObjectId, TxError>>,
 ) {
-    let result = with(worker, tx, |tx, worker| tx.read(worker, address, payload_bytes));
-    deliver(worker, tx, Step::Object(cont, result.and_then(|result| result)));
+    let result = with(worker, tx, |tx, worker| {
+        tx.read(worker, address, payload_bytes)
+    });
+    deliver(
+        worker,
+        tx,
+        Outcome::Object(cont, result.and_then(|result| result)),
+    );
 }
 
-/// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be.
+/// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be; the continuation
+/// gets the object, or [`TxError::Ended`] if the transaction has ended by then.
 pub fn alloc(
     worker: &mut Worker,
     tx: TxHandle,
@@ -80,8 +103,14 @@ pub fn alloc(
     hint: Option<Address>,
     cont: Cont<Result<ObjectId, TxError>>,
 ) {
-    let result = with(worker, tx, |tx, worker| tx.alloc(worker, payload_bytes, hint));
-    deliver(worker, tx, Step::Object(cont, result.and_then(|result| result)));
+    let result = with(worker, tx, |tx, worker| {
+        tx.alloc(worker, payload_bytes, hint)
+    });
+    deliver(
+        worker,
+        tx,
+        Outcome::Object(cont, result.and_then(|result| result)),
+    );
 }
 
 /// Frees an object that was read, when the transaction commits.
@@ -104,22 +133,27 @@ pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[
 ///
 /// # Errors
 /// [`TxError::Ended`].
-pub fn payload_mut(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&mut [u8], TxError> {
+pub fn payload_mut(
+    worker: &mut Worker,
+    tx: TxHandle,
+    object: ObjectId,
+) -> Result<&mut [u8], TxError> {
     Ok(context(worker, tx)?.payload_mut(object))
 }
 
-/// Commits; the continuation hears whether all or nothing took effect. The handle ends.
+/// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
 pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
-    let result = with(worker, tx, |tx, worker| tx.commit(worker));
-    deliver(worker, tx, Step::Done(cont, result.and_then(|result| result)));
+    let result = end(worker, tx).and_then(|mut context| {
+        let result = context.commit(worker);
+        give(worker, context);
+        result
+    });
+    deliver(worker, tx, Outcome::Done(cont, result));
 }
 
 /// Ends a transaction; nothing of it takes effect. One that has ended already stays so.
 pub fn abort(worker: &mut Worker, tx: TxHandle) {
-    if let Ok(open) = entry(worker, tx)
-        && let Some(context) = open.tx.take()
-    {
-        transactions(worker).open.remove(tx.key as usize);
+    if let Ok(context) = end(worker, tx) {
         give(worker, context);
     }
 }
@@ -128,7 +162,11 @@ pub fn abort(worker: &mut Worker, tx: TxHandle) {
 ///
 /// # Errors
 /// [`TxError::Ended`].
-pub fn with<R>(worker: &mut Worker, tx: TxHandle, work: impl FnOnce(&mut Tx, &mut Worker) -> R) -> Result<R, TxError> {
+pub fn with<R>(
+    worker: &mut Worker,
+    tx: TxHandle,
+    work: impl FnOnce(&mut Tx, &mut Worker) -> R,
+) -> Result<R, TxError> {
     let mut context = entry(worker, tx)?.tx.take().ok_or(TxError::Ended)?;
     let result = work(&mut context, worker);
     entry(worker, tx)?.tx = Some(context);
@@ -137,43 +175,34 @@ pub fn with<R>(worker: &mut Worker, tx: TxHandle, work: impl FnOnce(&mut Tx, &mu
 
 fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut Open, TxError> {
     let open = transactions(worker).open.get_mut(tx.key as usize);
-    open.filter(|open| open.generation == tx.generation).ok_or(TxError::Ended)
+    open.filter(|open| open.generation == tx.generation)
+        .ok_or(TxError::Ended)
 }
 
 fn context(worker: &mut Worker, tx: TxHandle) -> Result<&mut Tx, TxError> {
     entry(worker, tx)?.tx.as_mut().ok_or(TxError::Ended)
 }
 
-/// Hands a result to its continuation from the event loop. A handle that has ended has no entry to
-/// keep it in: it gets one for that long.
-fn deliver(worker: &mut Worker, tx: TxHandle, step: Step) {
-    let handle = match entry(worker, tx) {
-        Ok(open) => {
-            open.result = Some(step);
-            tx
-        }
-        Err(_) => {
-            let layer = transactions(worker);
-            layer.generation = layer.generation.wrapping_add(1);
-            let generation = layer.generation;
-            let key = layer.open.insert(Open { generation, tx: None, result: Some(step) });
-            TxHandle { key: key as u32, generation }
-        }
-    };
-    worker.defer(Cont::new(resume, handle.to_context()));
+/// Takes the context of a transaction, whose handle ends.
+fn end(worker: &mut Worker, tx: TxHandle) -> Result<Tx, TxError> {
+    let context = entry(worker, tx)?.tx.take().ok_or(TxError::Ended)?;
+    transactions(worker).open.remove(tx.key as usize);
+    Ok(context)
 }
 
-fn resume(worker: &mut Worker, context: u64, (): ()) {
-    let handle = TxHandle::from_context(context);
-    let Ok(open) = entry(worker, handle) else { return };
-    let step = open.result.take();
-    let ended = open.tx.is_none() || matches!(step, Some(Step::Done(..)));
-    if ended && let Some(context) = transactions(worker).open.remove(handle.key as usize).tx {
-        give(worker, context);
-    }
-    match step {
-        Some(Step::Object(cont, result)) => cont.resume(worker, result),
-        Some(Step::Done(cont, result)) => cont.resume(worker, result),
-        None => {}
+/// Hands a result to its continuation from the event loop.
+fn deliver(worker: &mut Worker, tx: TxHandle, outcome: Outcome) {
+    let step = transactions(worker).steps.insert(Step { tx, outcome });
+    worker.defer(Cont::new(resume, step as u64));
+}
+
+fn resume(worker: &mut Worker, step: u64, (): ()) {
+    let Step { tx, outcome } = transactions(worker).steps.remove(step as usize);
+    match outcome {
+        Outcome::Object(cont, result) => {
+            let result = result.and_then(|object| entry(worker, tx).map(|_| object));
+            cont.resume(worker, result);
+        }
+        Outcome::Done(cont, result) => cont.resume(worker, result),
     }
 }

@@ -12,6 +12,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use farm_core::alloc::ReleaseError;
 use farm_core::ids::Address;
 use farm_core::messaging::Request;
 use farm_core::object::{LockMode, Version, VersionWord, write};
@@ -36,10 +37,25 @@ impl Tx {
         for entry in self.entries.iter().filter(|entry| entry.is_written()) {
             let (memory, at) = local(worker, entry.address);
             let bytes = entry.class.object_bytes();
-            let payload = if entry.intent == Intent::Free { &[] } else { self.payload_of(entry) };
-            write::install(memory, at, bytes, entry.version.next(), entry.installed_incarnation(), payload);
+            let payload = if entry.intent == Intent::Free {
+                &[]
+            } else {
+                self.payload_of(entry)
+            };
+            write::install(
+                memory,
+                at,
+                bytes,
+                entry.version.next(),
+                entry.installed_incarnation(),
+                payload,
+            );
         }
-        for entry in self.entries.iter().filter(|entry| entry.intent == Intent::Free) {
+        for entry in self
+            .entries
+            .iter()
+            .filter(|entry| entry.intent == Intent::Free)
+        {
             release(worker, entry.address);
         }
         self.clear();
@@ -49,10 +65,19 @@ impl Tx {
     fn lock_and_validate(&self, worker: &mut Worker) -> Result<(), Abort> {
         let mut locked = 0;
         let mut outcome = Ok(());
-        for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.is_written()) {
+        for (index, entry) in self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.is_written())
+        {
             let (memory, at) = local(worker, entry.address);
             if !write::try_lock(memory, at, entry.version, LockMode::Readable) {
-                outcome = Err(conflict(write::load_version(memory, at), entry.version, entry.address));
+                outcome = Err(conflict(
+                    write::load_version(memory, at),
+                    entry.version,
+                    entry.address,
+                ));
                 break;
             }
             locked = index + 1;
@@ -63,7 +88,10 @@ impl Tx {
             outcome = self.validate(worker);
         }
         if outcome.is_err() {
-            for entry in self.entries[..locked].iter().filter(|entry| entry.is_written()) {
+            for entry in self.entries[..locked]
+                .iter()
+                .filter(|entry| entry.is_written())
+            {
                 let (memory, at) = local(worker, entry.address);
                 write::unlock(memory, at, entry.version);
             }
@@ -84,31 +112,43 @@ impl Tx {
 }
 
 fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {
-    if now.version() == read { Abort::Locked(address) } else { Abort::Changed(address) }
+    if now.version() == read {
+        Abort::Locked(address)
+    } else {
+        Abort::Changed(address)
+    }
 }
 
 fn local(worker: &mut Worker, address: Address) -> (&farm_core::mem::Memory, usize) {
-    worker.local_memory(address).expect("every object of the transaction is of this machine")
+    worker
+        .local_memory(address)
+        .expect("every object of the transaction is of this machine")
 }
 
-/// Gives the slot of a freed object back to the worker whose block it is in.
+/// Gives the slot of a freed object back to the worker whose block it is in. An object of an array is
+/// in no slab block: its memory goes with the array.
 fn release(worker: &mut Worker, address: Address) {
     if worker.release_object(address).is_ok() {
         return;
     }
     match worker.slab_owner(address) {
-        Some(owner) => crate::layer::send_release(worker, owner, address),
-        None => tracing_lost(address),
+        Some(owner) if owner != worker.me().worker => {
+            crate::layer::send_release(worker, owner, address)
+        }
+        Some(_) => {}
+        None => debug_assert!(false, "the freed object at {address} is in no block"),
     }
-}
-
-fn tracing_lost(address: Address) {
-    debug_assert!(false, "the freed object at {address} is in no block");
 }
 
 /// Another worker freed an object in a block of this one.
 pub(crate) fn released(worker: &mut Worker, _: Request, body: &[u8]) {
-    let address = body.try_into().ok().and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
-    let released = address.is_some_and(|address| worker.release_object(address).is_ok());
-    debug_assert!(released, "a worker gave back {address:?}, which this one has not reserved");
+    let address = body
+        .try_into()
+        .ok()
+        .and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
+    let released = address.map(|address| worker.release_object(address));
+    debug_assert!(
+        matches!(released, Some(Ok(_) | Err(ReleaseError::NotOurs(_)))),
+        "a worker gave back {address:?}, which this one has not reserved: {released:?}"
+    );
 }

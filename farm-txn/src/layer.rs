@@ -5,7 +5,7 @@ use farm_core::ids::{Address, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
 
-use crate::api::Open;
+use crate::api::{Open, Step};
 use crate::tx::Tx;
 
 /// A freed slot on its way to the worker that owns its block.
@@ -16,6 +16,8 @@ const RELEASE: MessageId = MessageId(MessageId::TXN);
 pub(crate) struct Transactions {
     pool: Vec<Tx>,
     pub(crate) open: slab::Slab<Open>,
+    /// Results on their way to continuations.
+    pub(crate) steps: slab::Slab<Step>,
     pub(crate) generation: u32,
     releases: Vec<(WorkerId, Address)>,
 }
@@ -43,12 +45,18 @@ pub fn give(worker: &mut Worker, mut tx: Tx) {
 }
 
 pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
-    worker.layer().expect("farm_txn::attach was called for this worker")
+    worker
+        .layer()
+        .expect("farm_txn::attach was called for this worker")
 }
 
 pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, address: Address) {
-    transactions(worker).releases.push((owner, address));
-    flush_releases(worker, 0, ());
+    let releases = &mut transactions(worker).releases;
+    releases.push((owner, address));
+    // More than one, and they wait for room already.
+    if releases.len() == 1 {
+        flush_releases(worker, 0, ());
+    }
 }
 
 fn flush_releases(worker: &mut Worker, _: u64, (): ()) {

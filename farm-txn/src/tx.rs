@@ -29,7 +29,9 @@ pub enum TxError {
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
     /// The transaction has grown beyond its limits.
-    #[error("the transaction has {objects} objects and {bytes} bytes, beyond the most of {limits:?}")]
+    #[error(
+        "the transaction has {objects} objects and {bytes} bytes, beyond the most of {limits:?}"
+    )]
     Limit {
         /// Its objects.
         objects: usize,
@@ -65,7 +67,10 @@ pub struct TxLimits {
 
 impl Default for TxLimits {
     fn default() -> Self {
-        Self { objects: 1024, bytes: 4 << 20 }
+        Self {
+            objects: 1024,
+            bytes: 4 << 20,
+        }
     }
 }
 
@@ -109,7 +114,11 @@ pub struct Tx {
 impl Tx {
     /// An empty context.
     pub fn new() -> Self {
-        Self { entries: Vec::with_capacity(32), bytes: Vec::with_capacity(8192), ..Self::default() }
+        Self {
+            entries: Vec::with_capacity(32),
+            bytes: Vec::with_capacity(8192),
+            ..Self::default()
+        }
     }
 
     /// Objects in the read and write sets.
@@ -127,7 +136,12 @@ impl Tx {
     ///
     /// # Errors
     /// [`Abort::Locked`] when another transaction stays in the way; [`TxError::NotAllocated`].
-    pub fn read(&mut self, worker: &mut Worker, address: Address, payload_bytes: usize) -> Result<ObjectId, TxError> {
+    pub fn read(
+        &mut self,
+        worker: &mut Worker,
+        address: Address,
+        payload_bytes: usize,
+    ) -> Result<ObjectId, TxError> {
         let class = class_for_payload(payload_bytes)?;
         self.read_class(worker, address, class)
     }
@@ -137,7 +151,12 @@ impl Tx {
     /// # Errors
     /// As [`Tx::read`].
     #[inline]
-    pub fn read_class(&mut self, worker: &mut Worker, address: Address, class: SizeClass) -> Result<ObjectId, TxError> {
+    pub fn read_class(
+        &mut self,
+        worker: &mut Worker,
+        address: Address,
+        class: SizeClass,
+    ) -> Result<ObjectId, TxError> {
         if let Some(known) = self.find(address) {
             return match self.entries[known.0 as usize].intent {
                 Intent::Free => Err(TxError::NotAllocated(address)),
@@ -146,6 +165,9 @@ impl Tx {
         }
         let len = payload_capacity(class.object_bytes());
         self.check_limits(len)?;
+        if address.is_null() || !address.is_line_aligned() {
+            return Err(AddressError::Nowhere(address).into());
+        }
         let (memory, at) = worker.local_memory(address)?;
         self.copy_in(memory, at, address, class)?;
         let image = Image::check(&self.words).expect("copied until it was consistent");
@@ -161,14 +183,22 @@ impl Tx {
 
     /// A consistent image into `words`.
     #[inline]
-    fn copy_in(&mut self, memory: &Memory, at: usize, address: Address, class: SizeClass) -> Result<(), TxError> {
+    fn copy_in(
+        &mut self,
+        memory: &Memory,
+        at: usize,
+        address: Address,
+        class: SizeClass,
+    ) -> Result<(), TxError> {
         let bytes = class.object_bytes();
         if at + bytes > memory.len() {
             return Err(AddressError::Nowhere(address).into());
         }
         self.words.resize(bytes / 8, 0);
         for _ in 0..READ_TRIES {
-            if memory.copy_objects(at, bytes, &mut self.words).is_ok() && Image::check(&self.words).is_ok() {
+            if memory.copy_objects(at, bytes, &mut self.words).is_ok()
+                && Image::check(&self.words).is_ok()
+            {
                 return Ok(());
             }
             std::hint::spin_loop();
@@ -181,7 +211,12 @@ impl Tx {
     ///
     /// # Errors
     /// [`TxError::Alloc`] when memory is not to be had: nothing was taken.
-    pub fn alloc(&mut self, worker: &mut Worker, payload_bytes: usize, hint: Option<Address>) -> Result<ObjectId, TxError> {
+    pub fn alloc(
+        &mut self,
+        worker: &mut Worker,
+        payload_bytes: usize,
+        hint: Option<Address>,
+    ) -> Result<ObjectId, TxError> {
         let class = class_for_payload(payload_bytes)?;
         self.check_limits(payload_capacity(class.object_bytes()))?;
         let address = worker.reserve_object(class, hint)?.address;
@@ -189,14 +224,26 @@ impl Tx {
         let version = write::load_version(memory, at).version();
         let incarnation = write::load_incarnation(memory, at);
         let start = self.bytes.len();
-        self.bytes.resize(start + payload_capacity(class.object_bytes()), 0);
-        Ok(self.push(address, class, version, incarnation, Intent::Allocate, start))
+        self.bytes
+            .resize(start + payload_capacity(class.object_bytes()), 0);
+        Ok(self.push(
+            address,
+            class,
+            version,
+            incarnation,
+            Intent::Allocate,
+            start,
+        ))
     }
 
     fn check_limits(&self, more: usize) -> Result<(), TxError> {
         let (objects, bytes) = (self.entries.len() + 1, self.bytes.len() + more);
         if objects > self.limits.objects || bytes > self.limits.bytes {
-            return Err(TxError::Limit { objects, bytes, limits: self.limits });
+            return Err(TxError::Limit {
+                objects,
+                bytes,
+                limits: self.limits,
+            });
         }
         Ok(())
     }
@@ -211,7 +258,16 @@ impl Tx {
         start: usize,
     ) -> ObjectId {
         let len = self.bytes.len() - start;
-        let entry = Entry { address, class, version, incarnation, bump: false, intent, at: start as u32, len: len as u32 };
+        let entry = Entry {
+            address,
+            class,
+            version,
+            incarnation,
+            bump: false,
+            intent,
+            at: start as u32,
+            len: len as u32,
+        };
         self.entries.push(entry);
         ObjectId(self.entries.len() as u32 - 1)
     }
@@ -219,7 +275,10 @@ impl Tx {
     /// The object at an address, if the transaction has it.
     #[inline]
     pub fn find(&self, address: Address) -> Option<ObjectId> {
-        self.entries.iter().position(|entry| entry.address == address).map(|at| ObjectId(at as u32))
+        self.entries
+            .iter()
+            .position(|entry| entry.address == address)
+            .map(|at| ObjectId(at as u32))
     }
 
     /// Where the object is.
@@ -240,7 +299,11 @@ impl Tx {
     /// The fat pointer that names the object once the transaction has committed.
     pub fn pointer(&self, object: ObjectId) -> FatPointer {
         let entry = &self.entries[object.0 as usize];
-        FatPointer::new(entry.address, entry.class.index() as u8, entry.installed_incarnation())
+        FatPointer::new(
+            entry.address,
+            entry.class.index() as u8,
+            entry.installed_incarnation(),
+        )
     }
 
     /// The payload as this transaction sees it.
@@ -302,6 +365,7 @@ impl Entry {
     pub(crate) fn installed_incarnation(&self) -> Incarnation {
         match self.intent {
             Intent::Free => self.incarnation.freed(),
+            Intent::Allocate if self.bump => self.incarnation.allocated().incremented(),
             Intent::Allocate => self.incarnation.allocated(),
             Intent::Read | Intent::Write if self.bump => self.incarnation.incremented(),
             Intent::Read | Intent::Write => self.incarnation,

@@ -12,9 +12,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -68,11 +68,20 @@ impl Cluster {
     /// Starts every machine of the configuration, and waits until all have met.
     pub(crate) fn start(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
         let interrupted = interrupts()?;
-        let dir = tempfile::Builder::new().prefix("farm-").tempdir().context("cannot make a directory for the nodes' configuration")?;
+        let dir = tempfile::Builder::new()
+            .prefix("farm-")
+            .tempdir()
+            .context("cannot make a directory for the nodes' configuration")?;
         let file = dir.path().join("cluster.toml");
-        std::fs::write(&file, config.to_toml()).with_context(|| format!("cannot write {}", file.display()))?;
+        std::fs::write(&file, config.to_toml())
+            .with_context(|| format!("cannot write {}", file.display()))?;
         let (tell, heard) = channel();
-        let mut cluster = Self { nodes: Vec::new(), heard, interrupted, _dir: dir };
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            heard,
+            interrupted,
+            _dir: dir,
+        };
         for machine in &config.machines {
             let node = spawn(cluster.nodes.len(), machine.id, &file, log, &tell)?;
             cluster.nodes.push(node);
@@ -92,7 +101,10 @@ impl Cluster {
         line.push(b'\n');
         for node in &mut self.nodes {
             if let Some(orders) = &mut node.orders
-                && orders.write_all(&line).and_then(|()| orders.flush()).is_err()
+                && orders
+                    .write_all(&line)
+                    .and_then(|()| orders.flush())
+                    .is_err()
             {
                 // It has ended; what it said, or how it ended, is heard next.
                 node.orders = None;
@@ -102,7 +114,10 @@ impl Cluster {
     }
 
     /// Listens until `pick` has taken one piece of news from every machine.
-    pub(crate) fn gather<T>(&mut self, pick: impl FnMut(usize, News) -> Option<T>) -> anyhow::Result<Vec<T>> {
+    pub(crate) fn gather<T>(
+        &mut self,
+        pick: impl FnMut(usize, News) -> Option<T>,
+    ) -> anyhow::Result<Vec<T>> {
         self.gather_with(pick, || {})
     }
 
@@ -125,7 +140,10 @@ impl Cluster {
                     }
                 }
                 Ok((index, Heard::Garbage(line))) => {
-                    bail!("machine {} said what is no news: {line:?}", self.nodes[index].id);
+                    bail!(
+                        "machine {} said what is no news: {line:?}",
+                        self.nodes[index].id
+                    );
                 }
                 Ok((index, Heard::End)) => {
                     let why = self.how_it_ended(index);
@@ -142,14 +160,20 @@ impl Cluster {
     fn failed<T>(&mut self, index: usize, why: String) -> anyhow::Result<T> {
         let mut told = vec![format!("machine {}: {why}", self.nodes[index].id)];
         let until = Instant::now() + FAILURE_PATIENCE;
-        while let Ok((index, heard)) = self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        while let Ok((index, heard)) = self
+            .heard
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
             let why = match heard {
                 Heard::News(News::Failed { why }) => why,
                 Heard::End => self.how_it_ended(index),
                 _ => continue,
             };
             let line = format!("machine {}: {why}", self.nodes[index].id);
-            if !told.iter().any(|known| known.starts_with(&format!("machine {}:", self.nodes[index].id))) {
+            if !told
+                .iter()
+                .any(|known| known.starts_with(&format!("machine {}:", self.nodes[index].id)))
+            {
                 told.push(line);
             }
         }
@@ -183,7 +207,10 @@ impl Cluster {
         let until = Instant::now() + STOP_PATIENCE;
         let mut failure = None;
         while self.nodes.iter().any(|node| !node.ended) {
-            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self
+                .heard
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+            {
                 Ok((index, Heard::End)) => {
                     let id = self.nodes[index].id;
                     let node = &mut self.nodes[index];
@@ -194,12 +221,15 @@ impl Cluster {
                     }
                 }
                 Ok((index, Heard::News(News::Failed { why }))) => {
-                    failure.get_or_insert_with(|| format!("machine {}: {why}", self.nodes[index].id));
+                    failure
+                        .get_or_insert_with(|| format!("machine {}: {why}", self.nodes[index].id));
                 }
                 Ok(_) => {}
                 Err(_) => {
                     for node in self.nodes.iter_mut().filter(|node| !node.ended) {
-                        failure.get_or_insert_with(|| format!("machine {} did not stop and was killed", node.id));
+                        failure.get_or_insert_with(|| {
+                            format!("machine {} did not stop and was killed", node.id)
+                        });
                         // Killing what has just ended fails, and is not needed.
                         let _ = node.child.kill();
                         let _ = node.child.wait();
@@ -231,12 +261,22 @@ fn spawn(
 ) -> anyhow::Result<Node> {
     let program = std::env::current_exe().context("cannot find the farm program")?;
     let mut command = Command::new(program);
-    command.args(["node", "--driven", "--machine", &id.get().to_string(), "--config"]).arg(config);
+    command
+        .args([
+            "node",
+            "--driven",
+            "--machine",
+            &id.get().to_string(),
+            "--config",
+        ])
+        .arg(config);
     if let Some(log) = log {
         command.args(["--log", log]);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot start machine {id}"))?;
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start machine {id}"))?;
     let orders = child.stdin.take();
     let lines = BufReader::new(child.stdout.take().context("a node has no output")?);
     let tell = tell.clone();
@@ -250,5 +290,10 @@ fn spawn(
         // The launcher may be gone already.
         let _ = tell.send((index, Heard::End));
     });
-    Ok(Node { id, child, orders, ended: false })
+    Ok(Node {
+        id,
+        child,
+        orders,
+        ended: false,
+    })
 }

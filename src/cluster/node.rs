@@ -3,7 +3,7 @@
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use farm_bench::ycsb::recorder::Recorder;
 use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_core::config::Config;
 use farm_core::config::host::{check_machine_memory, probe};
+use farm_core::fabric::shm::{ConnectError, Patience};
 use farm_core::ids::MachineId;
-use farm_core::machine::Machine;
+use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::{KvError, TableId, TableSpec};
 
@@ -39,33 +40,65 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
         (Some(id), _) => id,
         (None, [only]) => only.id,
         (None, machines) => {
-            let ids: Vec<String> = machines.iter().map(|machine| machine.id.get().to_string()).collect();
-            bail!("the configuration has {} machines; say which one to run with --machine, one of {}", ids.len(), ids.join(", "));
+            let ids: Vec<String> = machines
+                .iter()
+                .map(|machine| machine.id.get().to_string())
+                .collect();
+            bail!(
+                "the configuration has {} machines; say which one to run with --machine, one of {}",
+                ids.len(),
+                ids.join(", ")
+            );
         }
     };
     check_machine_memory(&config, id, &probe(&config.memory.dir))?;
-    let outcome = if args.driven { driven(&config, id) } else { alone(&config, id) };
+    let outcome = if args.driven {
+        driven(&config, id)
+    } else {
+        alone(&config, id)
+    };
     if args.driven
         && let Err(error) = &outcome
     {
-        tell(&News::Failed { why: format!("{error:#}") });
+        tell(&News::Failed {
+            why: format!("{error:#}"),
+        });
         return Ok(ExitCode::FAILURE);
     }
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-fn start(config: &Config, id: MachineId) -> anyhow::Result<Machine> {
+/// Starts a machine; `None` if it was told to stop before it had met the others.
+fn start(
+    config: &Config,
+    id: MachineId,
+    cancelled: &AtomicBool,
+) -> anyhow::Result<Option<Machine>> {
     let attach = Arc::new(|worker: &mut Worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
     });
-    Machine::start(config, id, attach, PATIENCE).with_context(|| format!("machine {id} cannot start"))
+    let patience = Patience {
+        most: PATIENCE,
+        cancelled: Some(cancelled),
+    };
+    match Machine::start(config, id, attach, patience) {
+        Err(MachineError::Connect(ConnectError::Cancelled)) => Ok(None),
+        started => Ok(Some(
+            started.with_context(|| format!("machine {id} cannot start"))?,
+        )),
+    }
 }
 
 fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     let interrupted = interrupts()?;
-    let machine = start(config, id)?;
-    eprintln!("machine {id} of cluster \"{}\" runs; stop it with Ctrl-C", config.cluster.name);
+    let Some(machine) = start(config, id, &interrupted)? else {
+        return Ok(());
+    };
+    eprintln!(
+        "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
+        config.cluster.name
+    );
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
             return Ok(machine.stop()?);
@@ -79,40 +112,48 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
 fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
     // A terminal sends its interrupts to the launcher too, and that decides.
     let _ignored = interrupts()?;
-    let machine = start(config, id)?;
-    let orders = listen();
+    let (orders, abandoned) = listen();
+    let Some(machine) = start(config, id, &abandoned)? else {
+        return Ok(());
+    };
     tell(&News::Ready);
-    let mut driven = Driven::new(config, id, &machine);
+    let mut driven = Driven::new(config, id, &machine, abandoned);
     loop {
         match orders.recv_timeout(LOOK) {
             Ok(Order::Open(table)) => driven.open(table.into())?,
             Ok(Order::Load(workload)) => driven.load(&workload)?,
             Ok(order @ Order::Run { .. }) => driven.run(order)?,
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(machine.stop()?),
-            Err(RecvTimeoutError::Timeout) if machine.control().is_stopping() => return Ok(machine.join()?),
+            Err(RecvTimeoutError::Timeout) if machine.control().is_stopping() => {
+                return Ok(machine.join()?);
+            }
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
 
-fn listen() -> Receiver<Order> {
+/// The launcher's orders, and whether they have ended: then nobody waits for what is being done.
+fn listen() -> (Receiver<Order>, Arc<AtomicBool>) {
     let (send, orders) = channel();
+    let abandoned = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&abandoned);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             match serde_json::from_str(&line) {
                 Ok(order) => {
                     if send.send(order).is_err() {
-                        return;
+                        break;
                     }
                 }
                 Err(error) => {
                     tracing::error!(%error, line, "an order that is none");
-                    return;
+                    break;
                 }
             }
         }
+        ended.store(true, Ordering::Release);
     });
-    orders
+    (orders, abandoned)
 }
 
 fn tell(news: &News) {
@@ -132,14 +173,34 @@ struct Driven<'a> {
     table: Option<(TableId, TableSpec)>,
     tracker: Option<Arc<InsertTracker>>,
     loaded: (u64, f64),
+    /// The launcher is gone.
+    abandoned: Arc<AtomicBool>,
 }
 
 impl<'a> Driven<'a> {
-    fn new(config: &'a Config, id: MachineId, machine: &'a Machine) -> Self {
+    fn new(
+        config: &'a Config,
+        id: MachineId,
+        machine: &'a Machine,
+        abandoned: Arc<AtomicBool>,
+    ) -> Self {
         let before = config.machines.iter().filter(|machine| machine.id < id);
         let first = before.map(|machine| u64::from(machine.workers)).sum();
-        let span = WorkerSpan { first, local: machine.workers() as u64, total: config.total_workers() as u64 };
-        Self { config, id, machine, span, table: None, tracker: None, loaded: (0, 0.0) }
+        let span = WorkerSpan {
+            first,
+            local: machine.workers() as u64,
+            total: config.total_workers() as u64,
+        };
+        Self {
+            config,
+            id,
+            machine,
+            span,
+            table: None,
+            tracker: None,
+            loaded: (0, 0.0),
+            abandoned,
+        }
     }
 
     /// Does something on every worker and waits for each one's answer.
@@ -161,6 +222,7 @@ impl<'a> Driven<'a> {
                     let why = self.machine.control().failure();
                     bail!(why.unwrap_or_else(|| "the cluster is stopping".into()));
                 }
+                Err(_) if self.abandoned.load(Ordering::Acquire) => bail!("the launcher is gone"),
                 Err(_) => meanwhile(),
             }
         }
@@ -191,7 +253,9 @@ impl<'a> Driven<'a> {
     }
 
     fn common(&self, worker: usize) -> anyhow::Result<Common> {
-        let (table, spec) = self.table.context("a workload was ordered before a table")?;
+        let (table, spec) = self
+            .table
+            .context("a workload was ordered before a table")?;
         Ok(Common {
             table,
             value_bytes: spec.value_bytes,
@@ -209,36 +273,71 @@ impl<'a> Driven<'a> {
             |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
                 let global = first + worker as u64;
                 let records = workload.load_range(global, self.span.total);
-                let load = Load { records, progress: Arc::clone(&progress) };
-                let common = Common { writer: global as u16, ..common.clone() };
+                let load = Load {
+                    records,
+                    progress: Arc::clone(&progress),
+                };
+                let common = Common {
+                    writer: global as u16,
+                    ..common.clone()
+                };
                 machine.submit(worker, move |worker| {
-                    driver::load(worker, common, load, Box::new(move |outcome| drop(answer.send(outcome))));
+                    driver::load(
+                        worker,
+                        common,
+                        load,
+                        Box::new(move |outcome| drop(answer.send(outcome))),
+                    );
                 });
             },
-            || tell(&News::Loading { records: progress.load(Ordering::Relaxed) }),
+            || {
+                tell(&News::Loading {
+                    records: progress.load(Ordering::Relaxed),
+                })
+            },
         )?;
-        let seconds = outcomes.iter().map(|outcome| outcome.duration.as_secs_f64()).fold(0.0, f64::max);
+        let seconds = outcomes
+            .iter()
+            .map(|outcome| outcome.duration.as_secs_f64())
+            .fold(0.0, f64::max);
         if let Some(why) = outcomes.into_iter().find_map(|outcome| outcome.failure) {
             bail!("the load failed: {why}");
         }
         let records = progress.load(Ordering::Relaxed);
         self.loaded = (records, seconds);
-        self.tracker = Some(Arc::new(InsertTracker::new(workload.record_count, self.span)));
+        self.tracker = Some(Arc::new(InsertTracker::new(
+            workload.record_count,
+            self.span,
+        )));
         tell(&News::Loaded { records, seconds });
         Ok(())
     }
 
     fn run(&mut self, order: Order) -> anyhow::Result<()> {
-        let Order::Run { workload: order, warmup_s, duration_s, seed, verify, sampled_1_in } = order else {
+        let Order::Run {
+            workload: order,
+            warmup_s,
+            duration_s,
+            seed,
+            verify,
+            sampled_1_in,
+        } = order
+        else {
             bail!("not a run");
         };
         let spec = workload(&order)?;
-        let tracker = self.tracker.clone().context("a run was ordered before a load")?;
+        let tracker = self
+            .tracker
+            .clone()
+            .context("a run was ordered before a load")?;
         let common = self.common(0)?;
         let first = self.span.first;
         let outcomes = self.on_all(
             |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
-                let common = Common { writer: (first + worker as u64) as u16, ..common.clone() };
+                let common = Common {
+                    writer: (first + worker as u64) as u16,
+                    ..common.clone()
+                };
                 let run = Run {
                     spec: spec.clone(),
                     tracker: Arc::clone(&tracker),
@@ -250,7 +349,12 @@ impl<'a> Driven<'a> {
                     sampled_1_in,
                 };
                 machine.submit(worker, move |worker| {
-                    driver::run(worker, common, run, Box::new(move |outcome| drop(answer.send(outcome))));
+                    driver::run(
+                        worker,
+                        common,
+                        run,
+                        Box::new(move |outcome| drop(answer.send(outcome))),
+                    );
                 });
             },
             || {},
@@ -284,7 +388,9 @@ impl<'a> Driven<'a> {
         let (table, spec) = self.table.context("there is no table")?;
         let all = self.on_all(
             |worker, machine, answer: std::sync::mpsc::Sender<farm_kv::ops::OwnShards>| {
-                machine.submit(worker, move |worker| _ = answer.send(farm_kv::ops::own_shards(worker, table)));
+                machine.submit(worker, move |worker| {
+                    _ = answer.send(farm_kv::ops::own_shards(worker, table))
+                });
             },
             || {},
         )?;

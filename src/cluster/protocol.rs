@@ -43,15 +43,39 @@ pub(crate) struct TableOrder {
 
 impl From<TableSpec> for TableOrder {
     fn from(spec: TableSpec) -> Self {
-        let TableSpec { id, neighbourhood, value_bytes, shards, buckets } = spec;
-        Self { id, neighbourhood, value_bytes, shards, buckets }
+        let TableSpec {
+            id,
+            neighbourhood,
+            value_bytes,
+            shards,
+            buckets,
+        } = spec;
+        Self {
+            id,
+            neighbourhood,
+            value_bytes,
+            shards,
+            buckets,
+        }
     }
 }
 
 impl From<TableOrder> for TableSpec {
     fn from(order: TableOrder) -> Self {
-        let TableOrder { id, neighbourhood, value_bytes, shards, buckets } = order;
-        Self { id, neighbourhood, value_bytes, shards, buckets }
+        let TableOrder {
+            id,
+            neighbourhood,
+            value_bytes,
+            shards,
+            buckets,
+        } = order;
+        Self {
+            id,
+            neighbourhood,
+            value_bytes,
+            shards,
+            buckets,
+        }
     }
 }
 

@@ -53,15 +53,29 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
         }
     };
     if let Some(path) = json {
-        std::fs::write(path, report.to_json() + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, report.to_json() + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     io::stdout().write_all(report.to_string().as_bytes())?;
     io::stdout().write_all(b"\n")?;
-    let bad: u64 = report.runs.iter().map(|run| run.errors + run.verify_failures).sum();
-    Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let bad: u64 = report
+        .runs
+        .iter()
+        .map(|run| run.errors + run.verify_failures)
+        .sum();
+    Ok(if bad == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec, facts: &HostFacts) -> anyhow::Result<Report> {
+fn measure(
+    cluster: &mut Cluster,
+    plan: &Plan,
+    table: TableSpec,
+    facts: &HostFacts,
+) -> anyhow::Result<Report> {
     cluster.order(&Order::Open(table.into()))?;
     cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
     load(cluster, plan)?;
@@ -71,13 +85,25 @@ fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec, facts: &HostFac
     }
     let host = serde_json::to_value(facts)?;
     let config = serde_json::to_value(&plan.config)?;
-    Ok(Report { host, config, commit: COMMIT.map(str::to_owned), runs })
+    Ok(Report {
+        host,
+        config,
+        commit: COMMIT.map(str::to_owned),
+        runs,
+    })
 }
 
 fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     let records = plan.records();
-    let first = plan.workloads.first().context("there is no workload to run")?;
-    let bar = bar(records, "loading", "{msg} {wide_bar} {human_pos} of {human_len} records, {per_sec}, {eta} left");
+    let first = plan
+        .workloads
+        .first()
+        .context("there is no workload to run")?;
+    let bar = bar(
+        records,
+        "loading",
+        "{msg} {wide_bar} {human_pos} of {human_len} records, {per_sec}, {eta} left",
+    );
     cluster.order(&Order::Load(order_of(first)))?;
     let mut progress = vec![0; cluster.len()];
     let loaded = cluster.gather(|machine, news| match news {
@@ -96,7 +122,10 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let total: u64 = loaded.iter().map(|part| part.0).sum();
     let seconds = loaded.iter().map(|part| part.1).fold(0.0, f64::max);
-    eprintln!("loaded {total} records into {} machines in {seconds:.1} s", cluster.len());
+    eprintln!(
+        "loaded {total} records into {} machines in {seconds:.1} s",
+        cluster.len()
+    );
     if total != records {
         bail!("{total} of {records} records were loaded");
     }
@@ -107,7 +136,11 @@ fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Res
     let spec = &planned.spec;
     let whole = plan.warmup + plan.duration;
     let name = format!("workload {}, {}", spec.name, spec.distribution);
-    let bar = bar(whole.as_millis() as u64, &name, "{msg} {wide_bar} {elapsed}");
+    let bar = bar(
+        whole.as_millis() as u64,
+        &name,
+        "{msg} {wide_bar} {elapsed}",
+    );
     eprintln!("running {name} for {:.1} s", plan.duration.as_secs_f64());
     cluster.order(&Order::Run {
         workload: order_of(planned),
@@ -128,7 +161,11 @@ fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Res
         || ticking.set_position(started.elapsed().as_millis() as u64),
     )?;
     bar.finish_and_clear();
-    Ok(RunResult::from_machines(&spec.name, &spec.distribution.to_string(), &reports)?)
+    Ok(RunResult::from_machines(
+        &spec.name,
+        &spec.distribution.to_string(),
+        &reports,
+    )?)
 }
 
 fn order_of(planned: &Planned) -> WorkloadOrder {
@@ -141,7 +178,14 @@ fn order_of(planned: &Planned) -> WorkloadOrder {
 
 /// A progress bar, drawn only where a person sees it.
 fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
-    let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(Some(len), target).with_style(style).with_message(message.to_owned())
+    let target = if io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(Some(len), target)
+        .with_style(style)
+        .with_message(message.to_owned())
 }

@@ -42,7 +42,8 @@ impl Plan {
     pub(super) fn of_ycsb(args: &YcsbArgs) -> anyhow::Result<Self> {
         let mut config = args.config.load()?;
         let mut workloads = Vec::new();
-        let named: Vec<Workload> = match (args.workload.is_empty(), args.property_files.is_empty()) {
+        let named: Vec<Workload> = match (args.workload.is_empty(), args.property_files.is_empty())
+        {
             (true, true) => vec![Workload::C],
             _ => args.workload.clone(),
         };
@@ -58,7 +59,10 @@ impl Plan {
             for file in &args.property_files {
                 properties.load_file(file)?;
             }
-            let name = args.property_files.last().map_or("", |path| file_name(path));
+            let name = args
+                .property_files
+                .last()
+                .map_or("", |path| file_name(path));
             workloads.push(planned(name, properties, args, &config)?);
         }
         if let Some(planned) = workloads.first() {
@@ -66,12 +70,17 @@ impl Plan {
             config.set_by("the workload", "table.value_bytes", &bytes)?;
         }
         args.configure(&mut config)?;
-        let hinted = workloads.iter().find_map(|planned| planned.spec.hints.max_execution_s);
+        let hinted = workloads
+            .iter()
+            .find_map(|planned| planned.spec.hints.max_execution_s);
         Ok(Self {
             config,
             workloads,
             warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
-            duration: args.duration.or(hinted.map(Duration::from_secs)).unwrap_or(DEFAULT_DURATION),
+            duration: args
+                .duration
+                .or(hinted.map(Duration::from_secs))
+                .unwrap_or(DEFAULT_DURATION),
             seed: args.seed.unwrap_or(1),
             verify: args.verify,
             sampled_1_in: SAMPLED_1_IN,
@@ -86,16 +95,29 @@ impl Plan {
             properties.set_override(&format!("recordcount={}", args.records))?;
             let mut spec = WorkloadSpec::from_properties(&letter.to_string(), &properties)?.spec;
             spec.value_bytes = config.table.value_bytes as usize;
-            workloads.push(Planned { spec, properties: settings(&properties) });
+            workloads.push(Planned {
+                spec,
+                properties: settings(&properties),
+            });
         }
         let (duration, seed) = (args.duration, 1);
         let (warmup, sampled_1_in) = (DEFAULT_WARMUP, SAMPLED_1_IN);
-        Ok(Self { config, workloads, warmup, duration, seed, verify: false, sampled_1_in })
+        Ok(Self {
+            config,
+            workloads,
+            warmup,
+            duration,
+            seed,
+            verify: false,
+            sampled_1_in,
+        })
     }
 
     /// Records to load.
     pub(super) fn records(&self) -> u64 {
-        self.workloads.first().map_or(0, |planned| planned.spec.insert_count)
+        self.workloads
+            .first()
+            .map_or(0, |planned| planned.spec.insert_count)
     }
 
     /// The table: as many shards as the workers own, more where a shard would not fit a region.
@@ -107,7 +129,14 @@ impl Plan {
         let region = self.config.memory.region_bytes - self.config.memory.block_bytes;
         let mut shards = owners * table.shards_per_worker;
         loop {
-            let spec = TableSpec::sized(TABLE, h, value_bytes, shards, self.records(), table.occupancy)?;
+            let spec = TableSpec::sized(
+                TABLE,
+                h,
+                value_bytes,
+                shards,
+                self.records(),
+                table.occupancy,
+            )?;
             let bytes = (u64::from(spec.buckets) + 1) * layout.bucket_bytes() as u64;
             if bytes <= region {
                 return Ok(spec);
@@ -131,7 +160,12 @@ impl Workload {
 }
 
 /// The workload of some properties, with the command line's overrides; says what is odd about them.
-fn planned(name: &str, mut properties: Properties, args: &YcsbArgs, config: &Config) -> anyhow::Result<Planned> {
+fn planned(
+    name: &str,
+    mut properties: Properties,
+    args: &YcsbArgs,
+    config: &Config,
+) -> anyhow::Result<Planned> {
     for (key, value) in &args.properties {
         properties.set_override(&format!("{key}={value}"))?;
     }
@@ -143,25 +177,42 @@ fn planned(name: &str, mut properties: Properties, args: &YcsbArgs, config: &Con
     }
     let parsed = WorkloadSpec::from_properties(name, &properties)?;
     for remark in &parsed.remarks {
-        let level = if remark.is_warning() { "warning" } else { "note" };
+        let level = if remark.is_warning() {
+            "warning"
+        } else {
+            "note"
+        };
         eprintln!("farm: {level}: workload {name}: {remark}");
     }
     let mut spec = parsed.spec;
     // A workload that says nothing of fields has the table's values.
-    let says = ["fieldcount", "fieldlength"].iter().any(|key| properties.get(key).is_some());
+    let says = ["fieldcount", "fieldlength"]
+        .iter()
+        .any(|key| properties.get(key).is_some());
     if args.value_bytes.is_some() || !says {
         spec.value_bytes = match &args.value_bytes {
-            Some(text) => farm_core::config::parse_size(text).map_err(anyhow::Error::msg)? as usize,
+            // What is no size is told with all that is wrong with the configuration.
+            Some(text) => {
+                farm_core::config::parse_size(text).unwrap_or(config.table.value_bytes) as usize
+            }
             None => config.table.value_bytes as usize,
         };
     }
-    Ok(Planned { spec, properties: settings(&properties) })
+    Ok(Planned {
+        spec,
+        properties: settings(&properties),
+    })
 }
 
 fn settings(properties: &Properties) -> Vec<(String, String)> {
-    properties.iter().map(|(key, setting)| (key.to_owned(), setting.value.clone())).collect()
+    properties
+        .iter()
+        .map(|(key, setting)| (key.to_owned(), setting.value.clone()))
+        .collect()
 }
 
 fn file_name(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).unwrap_or("file")
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("file")
 }

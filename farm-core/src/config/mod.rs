@@ -92,7 +92,11 @@ pub enum RunDir {
 
 impl From<PathBuf> for RunDir {
     fn from(path: PathBuf) -> RunDir {
-        if path == Path::new("auto") { RunDir::Auto } else { RunDir::Path(path) }
+        if path == Path::new("auto") {
+            RunDir::Auto
+        } else {
+            RunDir::Path(path)
+        }
     }
 }
 
@@ -233,7 +237,11 @@ pub struct TableConfig {
 
 impl Default for ClusterConfig {
     fn default() -> Self {
-        ClusterConfig { name: "farm".to_owned(), run_dir: RunDir::Auto, fabric: Fabric::Shm }
+        ClusterConfig {
+            name: "farm".to_owned(),
+            run_dir: RunDir::Auto,
+            fabric: Fabric::Shm,
+        }
     }
 }
 
@@ -251,7 +259,10 @@ impl Default for MemoryConfig {
 
 impl Default for RingsConfig {
     fn default() -> Self {
-        RingsConfig { ring_bytes: MIB, max_message_bytes: 64 * KIB }
+        RingsConfig {
+            ring_bytes: MIB,
+            max_message_bytes: 64 * KIB,
+        }
     }
 }
 
@@ -282,7 +293,11 @@ impl Default for TableConfig {
 impl MachineConfig {
     /// The machine `id` with so many workers, pinned to any cores.
     pub fn new(id: MachineId, workers: u16) -> MachineConfig {
-        MachineConfig { id, workers, cores: Vec::new() }
+        MachineConfig {
+            id,
+            workers,
+            cores: Vec::new(),
+        }
     }
 }
 
@@ -349,7 +364,10 @@ impl Config {
         config.memory.region_bytes = MIB;
         config.memory.per_machine_bytes = 8 * MIB;
         config.memory.huge_pages = HugePages::Off;
-        config.rings = RingsConfig { ring_bytes: 4 * KIB, max_message_bytes: 512 };
+        config.rings = RingsConfig {
+            ring_bytes: 4 * KIB,
+            max_message_bytes: 512,
+        };
         config.worker.operations_in_flight = 16;
         config.worker.pin = false;
         config
@@ -384,16 +402,28 @@ impl Config {
     /// When there cannot be so many machines.
     pub fn resize_machines(&mut self, machines: u16) {
         let workers = self.machines.last().map_or(1, |machine| machine.workers);
-        for gone in self.machines.drain(usize::from(machines).min(self.machines.len())..) {
+        for gone in self
+            .machines
+            .drain(usize::from(machines).min(self.machines.len())..)
+        {
             for key in keys::MACHINE_KEYS {
                 self.origins.remove(&read::origin_of(gone.id, key.name()));
             }
         }
         while self.machines.len() < usize::from(machines) {
             let taken = |id: &MachineId| self.machines.iter().any(|machine| machine.id == *id);
-            let greatest = self.machines.iter().map(|machine| machine.id.get()).max().unwrap_or(0);
+            let greatest = self
+                .machines
+                .iter()
+                .map(|machine| machine.id.get())
+                .max()
+                .unwrap_or(0);
             let id = MachineId::new(greatest + 1)
-                .or_else(|| (1..greatest).filter_map(MachineId::new).find(|id| !taken(id)))
+                .or_else(|| {
+                    (1..greatest)
+                        .filter_map(MachineId::new)
+                        .find(|id| !taken(id))
+                })
                 .expect("no more than MAX_MACHINES machines");
             self.machines.push(MachineConfig::new(id, workers));
         }
@@ -414,7 +444,10 @@ impl Config {
 
     /// Workers of all machines together.
     pub fn total_workers(&self) -> usize {
-        self.machines.iter().map(|machine| usize::from(machine.workers)).sum()
+        self.machines
+            .iter()
+            .map(|machine| usize::from(machine.workers))
+            .sum()
     }
 
     /// Checks that the values fit together, and the limits of production.
@@ -433,7 +466,11 @@ impl Config {
     /// As [`Config::validate`].
     pub fn validate_within(&self, limits: &Limits) -> Result<(), ConfigError> {
         let problems = check::problems(self, limits);
-        let name = self.origins.get(read::WHOLE).unwrap_or(&Place::Program).to_string();
+        let name = self
+            .origins
+            .get(read::WHOLE)
+            .unwrap_or(&Place::Program)
+            .to_string();
         ConfigError::from_problems(&name, problems)
     }
 
@@ -441,7 +478,10 @@ impl Config {
     /// given it with all overrides.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
-        for section in keys::sections().into_iter().filter(|section| *section != "machine") {
+        for section in keys::sections()
+            .into_iter()
+            .filter(|section| *section != "machine")
+        {
             text.push_str(&format!("[{section}]\n"));
             for key in keys::KEYS.iter().filter(|key| key.section() == section) {
                 text.push_str(&format!("{} = {}\n", key.name(), (key.show)(self)));

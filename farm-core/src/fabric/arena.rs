@@ -25,6 +25,17 @@ impl ArenaConfig {
         classes.push((bytes.max(largest).next_multiple_of(64), 4));
         Self { classes }
     }
+
+    /// The same, with at least `count` slots of exactly `bytes` (rounded up to lines).
+    #[must_use]
+    pub fn with(mut self, bytes: usize, count: usize) -> Self {
+        let bytes = bytes.next_multiple_of(64);
+        match self.classes.binary_search_by_key(&bytes, |class| class.0) {
+            Ok(found) => self.classes[found].1 = self.classes[found].1.max(count),
+            Err(place) => self.classes.insert(place, (bytes, count)),
+        }
+        self
+    }
 }
 
 /// A piece of the arena, owned by whoever holds this.
@@ -60,12 +71,19 @@ impl Arena {
     /// # Panics
     /// If the classes are not ascending multiples of 64 bytes, or there are more than 255.
     pub fn new(config: &ArenaConfig) -> Self {
-        assert!(config.classes.len() < 256, "{} arena classes", config.classes.len());
+        assert!(
+            config.classes.len() < 256,
+            "{} arena classes",
+            config.classes.len()
+        );
         let mut next = 0usize;
         let mut last = 0;
         let mut classes = Vec::with_capacity(config.classes.len());
         for &(bytes, count) in &config.classes {
-            assert!(bytes > last && bytes % 64 == 0, "arena class of {bytes} bytes after {last}");
+            assert!(
+                bytes > last && bytes % 64 == 0,
+                "arena class of {bytes} bytes after {last}"
+            );
             last = bytes;
             let words = bytes / WORD_BYTES;
             let mut free: Vec<u32> = (0..count).map(|i| (next + i * words) as u32).collect();
@@ -73,7 +91,11 @@ impl Arena {
             next += count * words;
             classes.push(Class { bytes, free });
         }
-        Self { words: vec![0; next].into_boxed_slice(), classes, taken: 0 }
+        Self {
+            words: vec![0; next].into_boxed_slice(),
+            classes,
+            taken: 0,
+        }
     }
 
     /// A slot of at least `bytes`; `None` when all that fit are taken.
@@ -84,7 +106,11 @@ impl Arena {
                 && let Some(word) = class.free.pop()
             {
                 self.taken += 1;
-                return Some(Slot { word, words: (class.bytes / WORD_BYTES) as u32, class: index as u8 });
+                return Some(Slot {
+                    word,
+                    words: (class.bytes / WORD_BYTES) as u32,
+                    class: index as u8,
+                });
             }
         }
         None
@@ -125,11 +151,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_size_that_is_read_often_gets_slots_of_its_own() {
+        let config = ArenaConfig::for_reads(100, 1 << 20)
+            .with(6200, 90)
+            .with(1024, 90)
+            .with(2 << 20, 4);
+        let count = |bytes| {
+            config
+                .classes
+                .iter()
+                .find(|class| class.0 == bytes)
+                .map(|class| class.1)
+        };
+        assert_eq!(
+            (count(6208), count(1024), count(2 << 20)),
+            (Some(90), Some(100), Some(4))
+        );
+        assert!(config.classes.is_sorted_by(|a, b| a.0 < b.0), "{config:?}");
+    }
+
+    #[test]
     fn slots_do_not_overlap_and_come_back() {
-        let mut arena = Arena::new(&ArenaConfig { classes: vec![(64, 2), (128, 1)] });
+        let mut arena = Arena::new(&ArenaConfig {
+            classes: vec![(64, 2), (128, 1)],
+        });
         let mut a = arena.take(10).unwrap();
         let mut b = arena.take(64).unwrap();
-        let mut c = arena.take(64).expect("a larger slot serves when the small ones are out");
+        let mut c = arena
+            .take(64)
+            .expect("a larger slot serves when the small ones are out");
         assert_eq!((a.bytes(), c.bytes()), (64, 128));
         assert!(arena.take(1).is_none());
         arena.words_mut(&mut a).fill(1);

@@ -263,7 +263,13 @@ pub trait Backend: Send {
     /// See [`Endpoint::post_write`].
     fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected>;
     /// See [`Endpoint::post_atomic`].
-    fn post_atomic(&mut self, at: Remote, op: Atomic, fence: bool, token: Token) -> Result<(), Rejected>;
+    fn post_atomic(
+        &mut self,
+        at: Remote,
+        op: Atomic,
+        fence: bool,
+        token: Token,
+    ) -> Result<(), Rejected>;
     /// See [`Endpoint::poll`].
     fn poll(&mut self, most: usize, out: &mut Vec<Completion>) -> usize;
     /// See [`Endpoint::flush`].
@@ -289,7 +295,9 @@ pub enum ImportError {
     #[error("machine {0} is not connected")]
     NotConnected(MachineId),
     /// The capability is of an earlier start of that machine.
-    #[error("machine {machine} was restarted: the capability is of start {stale:#x}, it runs {current:#x}")]
+    #[error(
+        "machine {machine} was restarted: the capability is of start {stale:#x}, it runs {current:#x}"
+    )]
     Restarted {
         /// The machine.
         machine: MachineId,
@@ -368,7 +376,13 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Rejected`].
-    pub fn post_atomic(&mut self, at: Remote, op: Atomic, fence: bool, token: Token) -> Result<(), Rejected> {
+    pub fn post_atomic(
+        &mut self,
+        at: Remote,
+        op: Atomic,
+        fence: bool,
+        token: Token,
+    ) -> Result<(), Rejected> {
         dispatch!(self, e => e.post_atomic(at, op, fence, token))
     }
 

@@ -169,7 +169,12 @@ impl Memory {
 
     /// Some lines, each whole. The range is checked by the caller.
     #[inline]
-    fn copy_unchanged_lines(&self, loads: LineLoads, at: usize, out: &mut [u64]) -> Result<u32, Torn> {
+    fn copy_unchanged_lines(
+        &self,
+        loads: LineLoads,
+        at: usize,
+        out: &mut [u64],
+    ) -> Result<u32, Torn> {
         for tries in 0..MAX_COPY_TRIES {
             if self.copy_lines_once(loads, at, out) == 0 {
                 return Ok(tries);
@@ -203,7 +208,9 @@ impl Memory {
             let at = at + i * LINE_BYTES;
             line[0] = self.word_unchecked(at).load(Ordering::Acquire);
             for (j, word) in line.iter_mut().enumerate().skip(1) {
-                *word = self.word_unchecked(at + j * WORD_BYTES).load(Ordering::Relaxed);
+                *word = self
+                    .word_unchecked(at + j * WORD_BYTES)
+                    .load(Ordering::Relaxed);
             }
             fence(Ordering::Acquire);
             changed |= self.word_unchecked(at).load(Ordering::Relaxed) ^ line[0];
@@ -244,7 +251,11 @@ pub fn copy_lines_raw(from: &Memory, offset: usize, out: &mut [u64]) {
 /// On a range outside the window or not aligned, or a length that is not whole lines.
 #[inline]
 pub fn copy_lines_by(loads: LineLoads, from: &Memory, offset: usize, out: &mut [u64]) {
-    assert!(out.len() % LINE_WORDS == 0, "{} words are not whole lines", out.len());
+    assert!(
+        out.len() % LINE_WORDS == 0,
+        "{} words are not whole lines",
+        out.len()
+    );
     match loads.0 {
         Width::Words => from.read_words(offset, out),
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -331,23 +342,53 @@ mod x86 {
         unsafe {
             match width {
                 Width::Words => unreachable!("words are not copied by assembly"),
-                Width::Sse => copy_lines!(CHECK, from, to, lines, changed,
-                    ["movups xmm0, [{from}]", "movups xmm1, [{from} + 16]",
-                     "movups xmm2, [{from} + 32]", "movups xmm3, [{from} + 48]",
-                     "movups [{to}], xmm0", "movups [{to} + 16], xmm1",
-                     "movups [{to} + 32], xmm2", "movups [{to} + 48], xmm3"],
+                Width::Sse => copy_lines!(
+                    CHECK,
+                    from,
+                    to,
+                    lines,
+                    changed,
+                    [
+                        "movups xmm0, [{from}]",
+                        "movups xmm1, [{from} + 16]",
+                        "movups xmm2, [{from} + 32]",
+                        "movups xmm3, [{from} + 48]",
+                        "movups [{to}], xmm0",
+                        "movups [{to} + 16], xmm1",
+                        "movups [{to} + 32], xmm2",
+                        "movups [{to} + 48], xmm3"
+                    ],
                     [],
-                    ["xmm0", "xmm1", "xmm2", "xmm3"]),
-                Width::Avx => copy_lines!(CHECK, from, to, lines, changed,
-                    ["vmovdqu ymm0, [{from}]", "vmovdqu ymm1, [{from} + 32]",
-                     "vmovdqu [{to}], ymm0", "vmovdqu [{to} + 32], ymm1"],
+                    ["xmm0", "xmm1", "xmm2", "xmm3"]
+                ),
+                Width::Avx => copy_lines!(
+                    CHECK,
+                    from,
+                    to,
+                    lines,
+                    changed,
+                    [
+                        "vmovdqu ymm0, [{from}]",
+                        "vmovdqu ymm1, [{from} + 32]",
+                        "vmovdqu [{to}], ymm0",
+                        "vmovdqu [{to} + 32], ymm1"
+                    ],
                     ["vzeroupper"],
-                    ["ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7",
-                     "ymm8", "ymm9", "ymm10", "ymm11", "ymm12", "ymm13", "ymm14", "ymm15"]),
-                Width::Avx512 => copy_lines!(CHECK, from, to, lines, changed,
+                    [
+                        "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8",
+                        "ymm9", "ymm10", "ymm11", "ymm12", "ymm13", "ymm14", "ymm15"
+                    ]
+                ),
+                Width::Avx512 => copy_lines!(
+                    CHECK,
+                    from,
+                    to,
+                    lines,
+                    changed,
                     ["vmovdqu64 zmm16, [{from}]", "vmovdqu64 [{to}], zmm16"],
                     [],
-                    ["zmm16"]),
+                    ["zmm16"]
+                ),
             }
         }
         changed
@@ -375,7 +416,9 @@ mod tests {
     fn all_instructions_copy_the_same_and_nothing_around_it() {
         const GUARD: u64 = 0xDEAD_BEEF;
         let memory = Memory::anonymous(8192);
-        let words: Vec<u64> = (0..1024u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        let words: Vec<u64> = (0..1024u64)
+            .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+            .collect();
         memory.write_words(0, &words);
         assert!(LineLoads::available().contains(&LineLoads::best()));
         for loads in LineLoads::available() {
@@ -403,25 +446,37 @@ mod tests {
         copy_lines_by(LineLoads::best(), &memory, 64, &mut [0; 16]);
     }
 
+    /// Ends the writer however the reader ends: a scope waits for its threads.
+    struct StopOnDrop<'a>(&'a AtomicBool);
+
+    impl Drop for StopOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// The first word of one line is stored to for ever: every copy that has the line notices.
     #[test]
     fn a_line_that_never_rests_is_torn_wherever_it_is() {
         let memory = Memory::anonymous(4096);
-        let stop = AtomicBool::new(false);
         for loads in LineLoads::available() {
             for restless in [0, 5, CHUNK_LINES] {
-                stop.store(false, Ordering::Relaxed);
+                let stop = AtomicBool::new(false);
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
                         while !stop.load(Ordering::Relaxed) {
                             memory.fetch_add(restless * LINE_BYTES, 1);
                         }
                     });
+                    let _stop = StopOnDrop(&stop);
                     let mut out = [0; (CHUNK_LINES + 1) * LINE_WORDS];
-                    let noticed = (0..10_000_000)
-                        .any(|_| memory.copy_objects_by(loads, 0, 64, &mut out) != Ok(0));
-                    stop.store(true, Ordering::Relaxed);
-                    assert!(noticed, "{loads:?} did not notice a change of line {restless}");
+                    let noticed = (0..1_000_000).any(|_| {
+                        memory.copy_objects_by(loads, 0, out.len() * WORD_BYTES, &mut out) != Ok(0)
+                    });
+                    assert!(
+                        noticed,
+                        "{loads:?} did not notice a change of line {restless}"
+                    );
                 });
             }
         }
@@ -463,13 +518,16 @@ mod tests {
                     memory.store(at, value, Ordering::Release);
                 }
             });
+            let _stop = StopOnDrop(&stop);
             let (mut good, mut retried) = (0, 0);
             let mut out = vec![0; written.end * LINE_WORDS];
             let stride = out.len() * WORD_BYTES;
             let until = Instant::now() + Duration::from_millis(400);
             // Enough that the two were really at it at the same time, where that is to be had.
             while (good < 100_000 || retried < 1000) && Instant::now() < until {
-                let Ok(retries) = memory.copy_objects_by(loads, 0, stride, &mut out) else { continue };
+                let Ok(retries) = memory.copy_objects_by(loads, 0, stride, &mut out) else {
+                    continue;
+                };
                 for line in out.chunks(LINE_WORDS).filter(|line| line[0] % 2 == 0) {
                     let whole = line[1..].iter().all(|word| *word == line[0]);
                     assert!(whole, "{loads:?} tore {line:?}");
@@ -477,9 +535,7 @@ mod tests {
                 good += 1;
                 retried += retries;
             }
-            stop.store(true, Ordering::Relaxed);
             assert!(good > 0, "{loads:?} took none");
-            println!("{loads:?}, lines {written:?} written: {good} good, {retried} retries");
         });
     }
 }

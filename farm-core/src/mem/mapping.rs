@@ -124,11 +124,20 @@ impl Mapping {
         made
     }
 
-    fn reserve_and_map(file: &File, path: &Path, len: usize, huge: bool) -> Result<Self, MappingError> {
+    fn reserve_and_map(
+        file: &File,
+        path: &Path,
+        len: usize,
+        huge: bool,
+    ) -> Result<Self, MappingError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         let (block, available) = space(dir).map_err(os("inspect", dir))?;
         let len = round_up(len.max(1), (block as usize).max(page_bytes()));
-        let no_space = || MappingError::NoSpace { dir: dir.into(), bytes: len as u64, available };
+        let no_space = || MappingError::NoSpace {
+            dir: dir.into(),
+            bytes: len as u64,
+            available,
+        };
         if available < len as u64 {
             return Err(no_space());
         }
@@ -161,7 +170,11 @@ impl Mapping {
             .map_err(os("open", path))?;
         let found = file.metadata().map_err(os("inspect", path))?.len();
         if found < len as u64 || len == 0 {
-            return Err(MappingError::Short { path: path.into(), expected: len as u64, found });
+            return Err(MappingError::Short {
+                path: path.into(),
+                expected: len as u64,
+                found,
+            });
         }
         Self::map(&file, path, found as usize, access)
     }
@@ -173,7 +186,14 @@ impl Mapping {
         };
         // SAFETY: a fresh shared mapping of a file we hold open; it touches no existing memory.
         let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
         };
         Self::from_mmap(base, len, access, path)
     }
@@ -226,7 +246,11 @@ impl Drop for Mapping {
 }
 
 fn os<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> MappingError + 'a {
-    move |source| MappingError::Os { what, path: path.into(), source }
+    move |source| MappingError::Os {
+        what,
+        path: path.into(),
+        source,
+    }
 }
 
 fn page_bytes() -> usize {
@@ -291,7 +315,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
         let _mapping = Mapping::create(&path, 1, false).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
 
     #[test]

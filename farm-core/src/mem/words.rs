@@ -27,7 +27,11 @@ impl Memory {
     /// The whole of a mapping.
     pub fn of(mapping: Mapping) -> Self {
         let mapping = Arc::new(mapping);
-        Self { base: mapping.base(), len: mapping.len(), mapping }
+        Self {
+            base: mapping.base(),
+            len: mapping.len(),
+            mapping,
+        }
     }
 
     /// Zeroed memory of this process alone.
@@ -43,7 +47,11 @@ impl Memory {
         self.check(offset, len);
         // SAFETY: inside this window by the check, so inside the mapping.
         let base = unsafe { self.base.add(offset) };
-        Self { base, len, mapping: Arc::clone(&self.mapping) }
+        Self {
+            base,
+            len,
+            mapping: Arc::clone(&self.mapping),
+        }
     }
 
     /// Bytes in the window.
@@ -73,7 +81,10 @@ impl Memory {
 
     #[inline]
     fn check_writable(&self) {
-        assert!(self.mapping.access() == Access::ReadWrite, "store to a read-only mapping");
+        assert!(
+            self.mapping.access() == Access::ReadWrite,
+            "store to a read-only mapping"
+        );
     }
 
     /// The address of `offset`; the caller has checked the range.
@@ -108,7 +119,8 @@ impl Memory {
     #[inline]
     pub fn compare_exchange(&self, offset: usize, expected: u64, new: u64) -> Result<u64, u64> {
         self.check_writable();
-        self.word(offset).compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
+        self.word(offset)
+            .compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
     }
 
     /// Adds to the word at `offset` (wrapping, sequentially consistent) and gives the old value.
@@ -123,7 +135,9 @@ impl Memory {
     pub fn read_words(&self, offset: usize, out: &mut [u64]) {
         self.check(offset, out.len() * WORD_BYTES);
         for (i, word) in out.iter_mut().enumerate() {
-            *word = self.word_unchecked(offset + i * WORD_BYTES).load(Ordering::Relaxed);
+            *word = self
+                .word_unchecked(offset + i * WORD_BYTES)
+                .load(Ordering::Relaxed);
         }
     }
 
@@ -133,17 +147,24 @@ impl Memory {
     pub fn write_words(&self, offset: usize, words: &[u64]) {
         self.check(offset, words.len() * WORD_BYTES);
         self.check_writable();
-        let Some((last, head)) = words.split_last() else { return };
+        let Some((last, head)) = words.split_last() else {
+            return;
+        };
         for (i, word) in head.iter().enumerate() {
-            self.word_unchecked(offset + i * WORD_BYTES).store(*word, Ordering::Relaxed);
+            self.word_unchecked(offset + i * WORD_BYTES)
+                .store(*word, Ordering::Relaxed);
         }
-        self.word_unchecked(offset + head.len() * WORD_BYTES).store(*last, Ordering::Release);
+        self.word_unchecked(offset + head.len() * WORD_BYTES)
+            .store(*last, Ordering::Release);
     }
 
     /// Zeroes `len` bytes (a multiple of a word).
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) {
-        assert!(len % WORD_BYTES == 0, "zeroing {len} bytes, which is not whole words");
+        assert!(
+            len % WORD_BYTES == 0,
+            "zeroing {len} bytes, which is not whole words"
+        );
         self.check(offset, len);
         self.check_writable();
         for at in (offset..offset + len).step_by(WORD_BYTES) {

@@ -58,7 +58,13 @@ impl Membership {
         machines.sort_unstable();
         machines.dedup();
         let manager = *machines.first().expect("a cluster has a machine");
-        Self { configuration: Configuration { id: 1, machines, manager } }
+        Self {
+            configuration: Configuration {
+                id: 1,
+                machines,
+                manager,
+            },
+        }
     }
 
     /// The configuration in force.
@@ -86,6 +92,9 @@ mod tests {
         assert_eq!(membership.configuration().machines, [id(1), id(2)]);
         let stop = membership.departed(id(2), Departure::Lost);
         assert!(stop.to_string().contains("m2 is lost"), "{stop}");
-        assert_eq!(membership.departed(id(1), Departure::Left), Stop::Left(id(1)));
+        assert_eq!(
+            membership.departed(id(1), Departure::Left),
+            Stop::Left(id(1))
+        );
     }
 }

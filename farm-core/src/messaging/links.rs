@@ -13,8 +13,8 @@ use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
-    Capacity, InvalidCapacity, NoShare, ReceiverConfig, ReplyCredits, RingReceiver, RingSender, SenderConfig,
-    SetupError,
+    Capacity, InvalidCapacity, NoShare, ReceiverConfig, ReplyCredits, RingReceiver, RingSender,
+    SenderConfig, SetupError,
 };
 
 /// Why the rings of a worker could not be wired.
@@ -48,12 +48,20 @@ pub struct SegmentLayout {
 impl SegmentLayout {
     /// The segment of a machine with `own` workers for a peer with `theirs`.
     pub fn between(ring_bytes: usize, own: usize, theirs: usize) -> Self {
-        Self { ring_bytes, rings: theirs, heads: own }
+        Self {
+            ring_bytes,
+            rings: theirs,
+            heads: own,
+        }
     }
 
     /// The segment of a machine with `own` workers for itself: a ring for every ordered pair.
     pub fn within(ring_bytes: usize, own: usize) -> Self {
-        Self { ring_bytes, rings: own * own, heads: own * own }
+        Self {
+            ring_bytes,
+            rings: own * own,
+            heads: own * own,
+        }
     }
 
     /// Bytes of the segment.
@@ -130,11 +138,22 @@ impl Links {
         peers: &[LinkPeer],
         ring_bytes: usize,
     ) -> Result<Self, LinkError> {
-        let me = peers.iter().find(|peer| peer.machine == own).expect("a machine is its own peer");
+        let me = peers
+            .iter()
+            .find(|peer| peer.machine == own)
+            .expect("a machine is its own peer");
         let ring = Capacity::new(ring_bytes as u64)?;
-        let mut wiring = Wiring { endpoint, worker, workers: me.workers, ring };
+        let mut wiring = Wiring {
+            endpoint,
+            worker,
+            workers: me.workers,
+            ring,
+        };
         let mut links = Links {
-            machines: peers.iter().map(|peer| (peer.machine, peer.workers)).collect(),
+            machines: peers
+                .iter()
+                .map(|peer| (peer.machine, peer.workers))
+                .collect(),
             out: Vec::new(),
             within: Vec::new(),
             incoming: Vec::new(),
@@ -158,9 +177,18 @@ impl Links {
 }
 
 impl Wiring<'_> {
-    fn sender(&mut self, segment: RemoteMemory, at: usize, head: Memory, poller: usize) -> Result<RingSender, LinkError> {
+    fn sender(
+        &mut self,
+        segment: RemoteMemory,
+        at: usize,
+        head: Memory,
+        poller: usize,
+    ) -> Result<RingSender, LinkError> {
         let config = SenderConfig {
-            buffer: Remote { memory: segment, offset: at as u64 },
+            buffer: Remote {
+                memory: segment,
+                offset: at as u64,
+            },
             capacity: self.ring,
             head_copy: head,
             head_copy_offset: 0,
@@ -170,36 +198,82 @@ impl Wiring<'_> {
         Ok(RingSender::new(config, self.endpoint)?)
     }
 
-    fn receiver(&mut self, buffer: Memory, segment: RemoteMemory, at: usize, sender: usize) -> Result<RingReceiver, LinkError> {
-        let head_copy = Remote { memory: segment, offset: at as u64 };
-        let config = ReceiverConfig { buffer, head_copy, notify: Some(worker_id(sender)) };
+    fn receiver(
+        &mut self,
+        buffer: Memory,
+        segment: RemoteMemory,
+        at: usize,
+        sender: usize,
+    ) -> Result<RingReceiver, LinkError> {
+        let head_copy = Remote {
+            memory: segment,
+            offset: at as u64,
+        };
+        let config = ReceiverConfig {
+            buffer,
+            head_copy,
+            notify: Some(worker_id(sender)),
+        };
         Ok(RingReceiver::new(config, self.endpoint)?)
     }
 
-    fn within(&mut self, links: &mut Links, me: &LinkPeer, segment: RemoteMemory) -> Result<(), LinkError> {
-        let (n, own, bytes) = (self.workers, self.worker.index(), self.ring.bytes() as usize);
+    fn within(
+        &mut self,
+        links: &mut Links,
+        me: &LinkPeer,
+        segment: RemoteMemory,
+    ) -> Result<(), LinkError> {
+        let (n, own, bytes) = (
+            self.workers,
+            self.worker.index(),
+            self.ring.bytes() as usize,
+        );
         let layout = SegmentLayout::within(bytes, n);
         for other in 0..n {
             let (to, from) = (own * n + other, other * n + own);
             let head = me.ours.window(layout.head(to), LINE_BYTES);
-            links.within.push(self.sender(segment, layout.ring(to), head, other)?);
+            links
+                .within
+                .push(self.sender(segment, layout.ring(to), head, other)?);
             let buffer = me.ours.window(layout.ring(from), bytes);
             let ring = self.receiver(buffer, segment, layout.head(from), other)?;
-            links.incoming.push(Incoming { machine: me.machine, sender: worker_id(other), ring });
+            links.incoming.push(Incoming {
+                machine: me.machine,
+                sender: worker_id(other),
+                ring,
+            });
         }
         Ok(())
     }
 
-    fn peer(&mut self, links: &mut Links, peer: &LinkPeer, segment: RemoteMemory) -> Result<(), LinkError> {
-        let (n, own, bytes) = (self.workers, self.worker.index(), self.ring.bytes() as usize);
+    fn peer(
+        &mut self,
+        links: &mut Links,
+        peer: &LinkPeer,
+        segment: RemoteMemory,
+    ) -> Result<(), LinkError> {
+        let (n, own, bytes) = (
+            self.workers,
+            self.worker.index(),
+            self.ring.bytes() as usize,
+        );
         let ours = SegmentLayout::between(bytes, n, peer.workers);
         let theirs = SegmentLayout::between(bytes, peer.workers, n);
         let head = peer.ours.window(ours.head(own), LINE_BYTES);
-        links.out.push(Some(self.sender(segment, theirs.ring(own), head, own % peer.workers)?));
+        links.out.push(Some(self.sender(
+            segment,
+            theirs.ring(own),
+            head,
+            own % peer.workers,
+        )?));
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
             let buffer = peer.ours.window(ours.ring(sender), bytes);
             let ring = self.receiver(buffer, segment, theirs.head(sender), sender)?;
-            links.incoming.push(Incoming { machine: peer.machine, sender: worker_id(sender), ring });
+            links.incoming.push(Incoming {
+                machine: peer.machine,
+                sender: worker_id(sender),
+                ring,
+            });
         }
         Ok(())
     }
@@ -215,8 +289,12 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_segment_do_not_overlap() {
-        for layout in [SegmentLayout::between(4096, 3, 2), SegmentLayout::within(4096, 3)] {
-            let mut parts: Vec<(usize, usize)> = (0..layout.rings).map(|i| (layout.ring(i), 4096)).collect();
+        for layout in [
+            SegmentLayout::between(4096, 3, 2),
+            SegmentLayout::within(4096, 3),
+        ] {
+            let mut parts: Vec<(usize, usize)> =
+                (0..layout.rings).map(|i| (layout.ring(i), 4096)).collect();
             parts.extend((0..layout.heads).map(|i| (layout.head(i), LINE_BYTES)));
             parts.sort_unstable();
             for pair in parts.windows(2) {

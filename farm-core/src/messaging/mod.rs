@@ -62,7 +62,9 @@ pub enum CallError {
     #[error("too many messages are in flight to that machine")]
     Busy,
     /// The message or its reply is longer than a ring carries.
-    #[error("a message of {bytes} bytes is longer than the most, {most}; raise rings.max_message_bytes")]
+    #[error(
+        "a message of {bytes} bytes is longer than the most, {most}; raise rings.max_message_bytes"
+    )]
     TooLarge {
         /// Its length.
         bytes: usize,

@@ -97,7 +97,10 @@ impl Messaging {
     }
 
     fn machine_index(&self, to: WorkerRef) -> Result<usize, CallError> {
-        let index = self.links.machines.binary_search_by_key(&to.machine, |entry| entry.0);
+        let index = self
+            .links
+            .machines
+            .binary_search_by_key(&to.machine, |entry| entry.0);
         match index {
             Ok(index) if to.worker.index() < self.links.machines[index].1 => Ok(index),
             _ => Err(CallError::NoWorker(to)),
@@ -119,9 +122,13 @@ impl Messaging {
         match ring.try_send(endpoint, header, body) {
             Ok(()) => Ok(()),
             Err(SendError::Full) => Err(CallError::Busy),
-            Err(SendError::TooLarge { body_bytes, max_body_bytes }) => {
-                Err(CallError::TooLarge { bytes: body_bytes, most: max_body_bytes as usize })
-            }
+            Err(SendError::TooLarge {
+                body_bytes,
+                max_body_bytes,
+            }) => Err(CallError::TooLarge {
+                bytes: body_bytes,
+                most: max_body_bytes as usize,
+            }),
             Err(SendError::Closed) => Err(CallError::PeerLost(to.machine)),
             Err(error @ (SendError::Refused { .. } | SendError::BadHead(_))) => {
                 tracing::error!(%to, %error, "the ring of a machine is of no use");
@@ -157,9 +164,14 @@ impl Messaging {
         cont: ReplyCont,
     ) -> Result<(), CallError> {
         let index = self.machine_index(to)?;
-        let most = self.max_body.min(self.links.credits[index][to.worker.index()].max_body_bytes() as usize);
+        let most = self
+            .max_body
+            .min(self.links.credits[index][to.worker.index()].max_body_bytes() as usize);
         if most_reply > most {
-            return Err(CallError::TooLarge { bytes: most_reply, most });
+            return Err(CallError::TooLarge {
+                bytes: most_reply,
+                most,
+            });
         }
         if !self.links.credits[index][to.worker.index()].try_take(most_reply) {
             self.counters.busy += 1;
@@ -167,7 +179,12 @@ impl Messaging {
         }
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        let call = self.calls.insert(PendingCall { to, reserved: most_reply, generation, cont });
+        let call = self.calls.insert(PendingCall {
+            to,
+            reserved: most_reply,
+            generation,
+            cont,
+        });
         let header = self.header(Kind::Request, to.worker, id, self.token(call, generation));
         let sent = self.send(endpoint, index, to, header, body);
         match sent {
@@ -187,12 +204,18 @@ impl Messaging {
         let Some(token) = request.token else { return };
         let to = request.from;
         let header = self.header(Kind::Reply, to.worker, MessageId(0), token);
-        let Ok(index) = self.machine_index(to) else { return };
+        let Ok(index) = self.machine_index(to) else {
+            return;
+        };
         match self.send(endpoint, index, to, header, body) {
             Ok(()) => self.counters.replies += 1,
             Err(CallError::Busy) => {
                 self.counters.deferred += 1;
-                self.deferred.push_back(DeferredReply { to, header, body: body.concat() });
+                self.deferred.push_back(DeferredReply {
+                    to,
+                    header,
+                    body: body.concat(),
+                });
             }
             // Nobody is left to hear it.
             Err(CallError::PeerLost(_)) => {}
@@ -204,8 +227,12 @@ impl Messaging {
     pub(crate) fn send_deferred(&mut self, endpoint: &mut Endpoint) -> bool {
         let mut sent = false;
         for _ in 0..self.deferred.len() {
-            let Some(reply) = self.deferred.pop_front() else { break };
-            let Ok(index) = self.machine_index(reply.to) else { continue };
+            let Some(reply) = self.deferred.pop_front() else {
+                break;
+            };
+            let Ok(index) = self.machine_index(reply.to) else {
+                continue;
+            };
             match self.send(endpoint, index, reply.to, reply.header, &[&reply.body]) {
                 Err(CallError::Busy) => self.deferred.push_back(reply),
                 _ => {
@@ -250,7 +277,10 @@ impl Messaging {
         };
         if header.to_worker != self.me.worker {
             let Some(next) = self.links.within.get_mut(header.to_worker.index()) else {
-                return Err(garbage(format!("it sent a message to {}, which does not exist", header.to_worker)));
+                return Err(garbage(format!(
+                    "it sent a message to {}, which does not exist",
+                    header.to_worker
+                )));
             };
             return match next.try_send(endpoint, header, &[record.body]) {
                 Ok(()) => {
@@ -270,23 +300,34 @@ impl Messaging {
     }
 
     fn accept(&mut self, machine: MachineId, header: Header) -> Result<Taken, Garbage> {
-        let garbage = |why: &str| Garbage { machine, why: why.into() };
+        let garbage = |why: &str| Garbage {
+            machine,
+            why: why.into(),
+        };
         match header.kind {
             Kind::OneWay | Kind::Request => {
-                let from = WorkerRef::from_bits(origin(header.token)).ok_or_else(|| garbage("a message names no sender"))?;
+                let from = WorkerRef::from_bits(origin(header.token))
+                    .ok_or_else(|| garbage("a message names no sender"))?;
                 if machine != self.me.machine && from.machine != machine {
                     return Err(garbage("a message names another machine as its sender"));
                 }
                 let token = (header.kind == Kind::Request).then_some(header.token);
-                Ok(Taken::Message(MessageId(header.message_id), Request { from, token }))
+                Ok(Taken::Message(
+                    MessageId(header.message_id),
+                    Request { from, token },
+                ))
             }
             Kind::Reply => {
                 let call = (header.token & u64::from(u32::MAX >> 8)) as usize;
                 let generation = (header.token >> 24) as u8;
                 match self.calls.get(call) {
                     Some(pending) if pending.generation as u8 == generation => {
-                        let PendingCall { to, reserved, cont, .. } = self.calls.remove(call);
-                        let index = self.machine_index(to).expect("a call went to a worker that exists");
+                        let PendingCall {
+                            to, reserved, cont, ..
+                        } = self.calls.remove(call);
+                        let index = self
+                            .machine_index(to)
+                            .expect("a call went to a worker that exists");
                         self.links.credits[index][to.worker.index()].give(reserved);
                         Ok(Taken::Reply(cont))
                     }
@@ -306,7 +347,9 @@ impl Messaging {
             keep
         });
         self.deferred.retain(|reply| reply.to.machine != machine);
-        self.links.incoming.retain(|incoming| incoming.machine != machine);
+        self.links
+            .incoming
+            .retain(|incoming| incoming.machine != machine);
     }
 
     /// Whether something waits for a peer's report.
@@ -320,7 +363,12 @@ impl Messaging {
     }
 
     fn header(&self, kind: Kind, to_worker: WorkerId, id: MessageId, token: u64) -> Header {
-        Header { kind, to_worker, message_id: id.0, token }
+        Header {
+            kind,
+            to_worker,
+            message_id: id.0,
+            token,
+        }
     }
 
     fn token(&self, call: usize, generation: u16) -> u64 {

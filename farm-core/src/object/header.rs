@@ -31,7 +31,10 @@ impl Version {
     /// # Panics
     /// If the low 16 bits are [`BEING_WRITTEN`] or the number needs more than 62 bits.
     pub fn new(number: u64) -> Self {
-        assert!(number as u16 != BEING_WRITTEN && number >> 62 == 0, "no version has the number {number:#x}");
+        assert!(
+            number as u16 != BEING_WRITTEN && number >> 62 == 0,
+            "no version has the number {number:#x}"
+        );
         Self(number)
     }
 
@@ -44,7 +47,11 @@ impl Version {
     #[must_use]
     pub fn next(self) -> Self {
         let next = self.0 + 1;
-        Self(if next as u16 == BEING_WRITTEN { next + 1 } else { next })
+        Self(if next as u16 == BEING_WRITTEN {
+            next + 1
+        } else {
+            next
+        })
     }
 
     /// What the lines of an object of this version begin with.
@@ -143,17 +150,25 @@ const INCARNATION_BITS: u32 = 56;
 impl FatPointer {
     /// The pointer to an object as it is now.
     pub fn new(address: Address, class: u8, incarnation: Incarnation) -> Self {
-        Self { address, class, incarnation: incarnation.count() & ((1 << INCARNATION_BITS) - 1) }
+        Self {
+            address,
+            class,
+            incarnation: incarnation.count() & ((1 << INCARNATION_BITS) - 1),
+        }
     }
 
     /// Whether an object with this header word is the one that was meant, and is allocated.
     pub fn names(&self, incarnation: Incarnation) -> bool {
-        incarnation.is_allocated() && incarnation.count() & ((1 << INCARNATION_BITS) - 1) == self.incarnation
+        incarnation.is_allocated()
+            && incarnation.count() & ((1 << INCARNATION_BITS) - 1) == self.incarnation
     }
 
     /// Its 16 bytes, as two words.
     pub fn to_words(self) -> [u64; 2] {
-        [self.address.to_bits(), u64::from(self.class) << INCARNATION_BITS | self.incarnation]
+        [
+            self.address.to_bits(),
+            u64::from(self.class) << INCARNATION_BITS | self.incarnation,
+        ]
     }
 
     /// From two words; `None` if the address names nothing.

@@ -30,7 +30,11 @@ impl<'a> Image<'a> {
     /// If `words` is not whole lines.
     #[inline]
     pub fn check(words: &'a [u64]) -> Result<Self, Inconsistent> {
-        assert!(!words.is_empty() && words.len() % LINE_WORDS == 0, "an image of {} words", words.len());
+        assert!(
+            !words.is_empty() && words.len() % LINE_WORDS == 0,
+            "an image of {} words",
+            words.len()
+        );
         let header = VersionWord(words[0]);
         if header.mode() == LockMode::Exclusive {
             return Err(Inconsistent::Locked);
@@ -40,7 +44,11 @@ impl<'a> Image<'a> {
         for further in words.chunks_exact(LINE_WORDS).skip(1) {
             differ |= further[0] as u16 ^ line;
         }
-        if differ == 0 { Ok(Self { words }) } else { Err(Inconsistent::Torn) }
+        if differ == 0 {
+            Ok(Self { words })
+        } else {
+            Err(Inconsistent::Torn)
+        }
     }
 
     /// The version word.
@@ -116,7 +124,10 @@ mod tests {
         let mut words = [0; 32];
         memory.copy_objects(0, 256, &mut words).unwrap();
         let image = Image::check(&words).unwrap();
-        assert_eq!((image.version(), image.incarnation()), (Version::new(5), Incarnation(3)));
+        assert_eq!(
+            (image.version(), image.incarnation()),
+            (Version::new(5), Incarnation(3))
+        );
         for from in 0..payload.len() {
             let mut out = vec![0; payload.len() - from];
             image.copy_payload(from, &mut out);
@@ -138,6 +149,9 @@ mod tests {
         words[0] |= 2;
         assert_eq!(Image::check(&words).unwrap_err(), Inconsistent::Locked);
         words[0] = words[0] & !3 | 1;
-        assert!(Image::check(&words).is_ok(), "a readable lock lets lock-free reads pass");
+        assert!(
+            Image::check(&words).is_ok(),
+            "a readable lock lets lock-free reads pass"
+        );
     }
 }

@@ -30,7 +30,9 @@ pub const fn payload_capacity(object_bytes: usize) -> usize {
 
 /// Bytes of the smallest object, in whole lines, that holds `payload` bytes.
 pub const fn object_bytes_for(payload: usize) -> usize {
-    let further = payload.saturating_sub(FIRST_LINE_PAYLOAD).div_ceil(LINE_PAYLOAD);
+    let further = payload
+        .saturating_sub(FIRST_LINE_PAYLOAD)
+        .div_ceil(LINE_PAYLOAD);
     LINE_BYTES * (1 + further)
 }
 

@@ -30,19 +30,29 @@ pub fn load_incarnation(memory: &Memory, at: usize) -> Incarnation {
 #[inline]
 pub fn try_lock(memory: &Memory, at: usize, version: Version, mode: LockMode) -> bool {
     let free = VersionWord::of(version, LockMode::Unlocked).0;
-    memory.compare_exchange(at, free, VersionWord::of(version, mode).0).is_ok()
+    memory
+        .compare_exchange(at, free, VersionWord::of(version, mode).0)
+        .is_ok()
 }
 
 /// Turns the readable lock, which the caller holds, into the exclusive one.
 #[inline]
 pub fn make_exclusive(memory: &Memory, at: usize, version: Version) {
-    memory.store(at, VersionWord::of(version, LockMode::Exclusive).0, Ordering::Relaxed);
+    memory.store(
+        at,
+        VersionWord::of(version, LockMode::Exclusive).0,
+        Ordering::Relaxed,
+    );
 }
 
 /// Gives a lock back without having written.
 #[inline]
 pub fn unlock(memory: &Memory, at: usize, version: Version) {
-    memory.store(at, VersionWord::of(version, LockMode::Unlocked).0, Ordering::Release);
+    memory.store(
+        at,
+        VersionWord::of(version, LockMode::Unlocked).0,
+        Ordering::Release,
+    );
 }
 
 /// Installs a new version of an object that the caller holds exclusively, and unlocks it. Payload
@@ -50,25 +60,62 @@ pub fn unlock(memory: &Memory, at: usize, version: Version) {
 ///
 /// # Panics
 /// If the object is not locked exclusively, or the payload does not fit.
-pub fn install(memory: &Memory, at: usize, bytes: usize, version: Version, incarnation: Incarnation, payload: &[u8]) {
+pub fn install(
+    memory: &Memory,
+    at: usize,
+    bytes: usize,
+    version: Version,
+    incarnation: Incarnation,
+    payload: &[u8],
+) {
     let held = load_version(memory, at).mode();
-    assert_eq!(held, LockMode::Exclusive, "installing into an object at {at} that is not held exclusively");
+    assert_eq!(
+        held,
+        LockMode::Exclusive,
+        "installing into an object at {at} that is not held exclusively"
+    );
     write_locked(memory, at, bytes, version, incarnation, payload);
 }
 
 /// Writes the first version of an object that no reader can know of yet.
-pub fn install_new(memory: &Memory, at: usize, bytes: usize, version: Version, incarnation: Incarnation, payload: &[u8]) {
-    memory.store(at, VersionWord::of(version, LockMode::Exclusive).0, Ordering::Relaxed);
+pub fn install_new(
+    memory: &Memory,
+    at: usize,
+    bytes: usize,
+    version: Version,
+    incarnation: Incarnation,
+    payload: &[u8],
+) {
+    memory.store(
+        at,
+        VersionWord::of(version, LockMode::Exclusive).0,
+        Ordering::Relaxed,
+    );
     write_locked(memory, at, bytes, version, incarnation, payload);
 }
 
-fn write_locked(memory: &Memory, at: usize, bytes: usize, version: Version, incarnation: Incarnation, payload: &[u8]) {
-    assert!(payload.len() <= super::payload_capacity(bytes), "{} bytes into an object of {bytes}", payload.len());
+fn write_locked(
+    memory: &Memory,
+    at: usize,
+    bytes: usize,
+    version: Version,
+    incarnation: Incarnation,
+    payload: &[u8],
+) {
+    assert!(
+        payload.len() <= super::payload_capacity(bytes),
+        "{} bytes into an object of {bytes}",
+        payload.len()
+    );
     let lines = bytes / LINE_BYTES;
     fence(Ordering::Release);
     for line in 1..lines {
         let first = at + line * LINE_BYTES;
-        memory.store(first, memory.load(first, Ordering::Relaxed) | WRITING, Ordering::Relaxed);
+        memory.store(
+            first,
+            memory.load(first, Ordering::Relaxed) | WRITING,
+            Ordering::Relaxed,
+        );
     }
     fence(Ordering::Release);
     memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
@@ -80,10 +127,15 @@ fn write_locked(memory: &Memory, at: usize, bytes: usize, version: Version, inca
     fence(Ordering::Release);
     for line in 1..lines {
         let first = at + line * LINE_BYTES;
-        let word = memory.load(first, Ordering::Relaxed) & !VERSION_BITS | u64::from(version.line());
+        let word =
+            memory.load(first, Ordering::Relaxed) & !VERSION_BITS | u64::from(version.line());
         memory.store(first, word, Ordering::Relaxed);
     }
-    memory.store(at, VersionWord::of(version, LockMode::Unlocked).0, Ordering::Release);
+    memory.store(
+        at,
+        VersionWord::of(version, LockMode::Unlocked).0,
+        Ordering::Release,
+    );
 }
 
 fn write_first_line(memory: &Memory, at: usize, part: &[u8]) {
@@ -100,13 +152,25 @@ fn write_first_line(memory: &Memory, at: usize, part: &[u8]) {
 fn write_further_line(memory: &Memory, at: usize, part: &[u8]) {
     let (head, rest) = part.split_at(part.len().min(WORD_BYTES - 2));
     let old = memory.load(at, Ordering::Relaxed);
-    let keep = if head.len() == WORD_BYTES - 2 { 0 } else { u64::MAX << (16 + 8 * head.len()) };
+    let keep = if head.len() == WORD_BYTES - 2 {
+        0
+    } else {
+        u64::MAX << (16 + 8 * head.len())
+    };
     let mut bytes = [0; WORD_BYTES];
     bytes[2..2 + head.len()].copy_from_slice(head);
-    memory.store(at, old & keep | u64::from_le_bytes(bytes) | WRITING, Ordering::Relaxed);
+    memory.store(
+        at,
+        old & keep | u64::from_le_bytes(bytes) | WRITING,
+        Ordering::Relaxed,
+    );
     if rest.len() == LINE_PAYLOAD - 6 {
         for i in 1..LINE_WORDS {
-            memory.store(at + i * WORD_BYTES, word(&rest[(i - 1) * WORD_BYTES..][..WORD_BYTES]), Ordering::Relaxed);
+            memory.store(
+                at + i * WORD_BYTES,
+                word(&rest[(i - 1) * WORD_BYTES..][..WORD_BYTES]),
+                Ordering::Relaxed,
+            );
         }
     } else {
         write_first_line(memory, at + WORD_BYTES, rest);
@@ -138,12 +202,28 @@ mod tests {
     #[test]
     fn only_one_lock_at_the_version_read() {
         let memory = Memory::anonymous(4096);
-        assert!(!try_lock(&memory, 0, Version::new(1), LockMode::Readable), "another version");
+        assert!(
+            !try_lock(&memory, 0, Version::new(1), LockMode::Readable),
+            "another version"
+        );
         assert!(try_lock(&memory, 0, Version::ZERO, LockMode::Readable));
-        assert!(!try_lock(&memory, 0, Version::ZERO, LockMode::Exclusive), "locked already");
+        assert!(
+            !try_lock(&memory, 0, Version::ZERO, LockMode::Exclusive),
+            "locked already"
+        );
         make_exclusive(&memory, 0, Version::ZERO);
-        install(&memory, 0, 64, Version::ZERO.next(), Incarnation(1), b"hello");
-        assert_eq!(load_version(&memory, 0), VersionWord::of(Version::new(1), LockMode::Unlocked));
+        install(
+            &memory,
+            0,
+            64,
+            Version::ZERO.next(),
+            Incarnation(1),
+            b"hello",
+        );
+        assert_eq!(
+            load_version(&memory, 0),
+            VersionWord::of(Version::new(1), LockMode::Unlocked)
+        );
     }
 
     proptest! {
@@ -182,18 +262,32 @@ mod tests {
                 while !stop.load(Ordering::Relaxed) {
                     assert!(try_lock(&memory, 0, version, LockMode::Exclusive));
                     version = version.next();
-                    install(&memory, 0, 256, version, Incarnation(1), &[version.get() as u8; 234]);
+                    install(
+                        &memory,
+                        0,
+                        256,
+                        version,
+                        Incarnation(1),
+                        &[version.get() as u8; 234],
+                    );
                 }
             });
             let (mut accepted, mut refused) = (0, 0);
             while accepted < 20_000 || refused == 0 {
                 let mut words = [0; 32];
-                match memory.copy_objects(0, 256, &mut words).ok().and_then(|_| Image::check(&words).ok()) {
+                match memory
+                    .copy_objects(0, 256, &mut words)
+                    .ok()
+                    .and_then(|_| Image::check(&words).ok())
+                {
                     None => refused += 1,
                     Some(image) => {
                         let mut payload = [0; 234];
                         image.copy_payload(0, &mut payload);
-                        assert!(payload.iter().all(|b| *b == image.version().get() as u8), "{words:x?}");
+                        assert!(
+                            payload.iter().all(|b| *b == image.version().get() as u8),
+                            "{words:x?}"
+                        );
                         accepted += 1;
                     }
                 }

@@ -2,5 +2,5 @@
 //! worker knows of all of them ([`table`]).
 
 pub mod placement;
-pub mod table;
 pub mod store;
+pub mod table;

@@ -9,15 +9,18 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::placement::Placement;
 use crate::alloc::{
-    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes, Place, Slab,
-    SizeClass, TableError, choose_region_id,
+    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
+    Mismatch, Place, SizeClass, Slab, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
 
 /// Makes exported memory of so many bytes, which peers may read.
-pub type Export = Box<dyn FnMut(usize) -> Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>> + Send>;
+pub type Export = Box<
+    dyn FnMut(usize) -> Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>>
+        + Send,
+>;
 
 type Regions = Arc<Mutex<BTreeMap<RegionId, (Memory, Capability)>>>;
 
@@ -31,7 +34,13 @@ pub struct Store {
 
 impl Store {
     /// An empty store of `local`; regions are made by `export` as they are needed.
-    pub fn new(config: BlockConfig, local: MachineId, placement: Placement, seed: u64, mut export: Export) -> Self {
+    pub fn new(
+        config: BlockConfig,
+        local: MachineId,
+        placement: Placement,
+        seed: u64,
+        mut export: Export,
+    ) -> Self {
         let regions = Regions::default();
         let known = Arc::clone(&regions);
         let place = placement.clone();
@@ -39,12 +48,19 @@ impl Store {
         let blocks = BlockAllocator::new(config, move |near: Option<RegionId>| {
             let mut known = lock(&known);
             let id = choose_region_id(&place, local, near, |id| known.contains_key(&id), &mut rng)
-                .ok_or_else(|| AllocError::NoRegion("no ring has a position for this machine".into()))?;
+                .ok_or_else(|| {
+                    AllocError::NoRegion("no ring has a position for this machine".into())
+                })?;
             let (memory, capability) = export(config.region_bytes).map_err(AllocError::NoRegion)?;
             known.insert(id, (memory.clone(), capability));
             Ok((id, memory))
         });
-        Self { placement, changes: blocks.changes(), blocks: Mutex::new(blocks), regions }
+        Self {
+            placement,
+            changes: blocks.changes(),
+            blocks: Mutex::new(blocks),
+            regions,
+        }
     }
 
     /// Where regions belong.
@@ -57,9 +73,25 @@ impl Store {
         Slab::new(worker, self.changes.clone())
     }
 
+    /// Holds a worker's slab allocator against the allocated bits in memory: see [`Slab::check`].
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn check_slab(&self, slab: &Slab) -> Result<(), Mismatch> {
+        slab.check(lock(&self.blocks).tables())
+    }
+
     /// A region of this machine.
     pub fn region(&self, id: RegionId) -> Option<(Memory, Capability)> {
         lock(&self.regions).get(&id).cloned()
+    }
+
+    /// The regions of this machine, ascending.
+    pub fn regions(&self) -> Vec<(RegionId, Memory)> {
+        lock(&self.regions)
+            .iter()
+            .map(|(id, (memory, _))| (*id, memory.clone()))
+            .collect()
     }
 
     /// Allocates adjacent objects; see [`BlockAllocator::allocate_array`].
@@ -96,11 +128,18 @@ impl BlockSource for &Store {
         lock(&self.regions).contains_key(&region)
     }
 
-    fn acquire(&mut self, class: SizeClass, owner: WorkerId, place: Place) -> Result<Option<Block>, AllocError> {
+    fn acquire(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
         lock(&self.blocks).acquire(class, owner, place)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no allocation panics while it holds the lock")
+    mutex
+        .lock()
+        .expect("no allocation panics while it holds the lock")
 }

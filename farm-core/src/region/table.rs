@@ -38,7 +38,10 @@ pub struct RegionTable {
 
 impl Default for RegionTable {
     fn default() -> Self {
-        Self { regions: Vec::new(), buckets: vec![0; 64] }
+        Self {
+            regions: Vec::new(),
+            buckets: vec![0; 64],
+        }
     }
 }
 
@@ -118,14 +121,26 @@ mod tests {
             assert!(table.lookup(id(n)).is_none());
             let machine = MachineId::new(n as u16).unwrap();
             let memory = RemoteMemory::from_index(n);
-            table.record(id(n), Access::Remote { machine, memory, bytes: 64 });
+            table.record(
+                id(n),
+                Access::Remote {
+                    machine,
+                    memory,
+                    bytes: 64,
+                },
+            );
         }
         for n in 1..500 {
-            let Some(Access::Remote { memory, .. }) = table.lookup(id(n)) else { panic!("{n} is lost") };
+            let Some(Access::Remote { memory, .. }) = table.lookup(id(n)) else {
+                panic!("{n} is lost")
+            };
             assert_eq!(memory.index(), n);
         }
         let before = table.find(id(3));
-        assert_eq!(Some(table.record(id(3), Access::Local(Memory::anonymous(64)))), before);
+        assert_eq!(
+            Some(table.record(id(3), Access::Local(Memory::anonymous(64)))),
+            before
+        );
         assert!(matches!(table.lookup(id(3)), Some(Access::Local(_))));
     }
 }

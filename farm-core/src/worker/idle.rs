@@ -57,9 +57,15 @@ mod tests {
     #[test]
     fn first_spin_then_yield_then_sleep() {
         let us = Duration::from_micros;
-        let policy = IdlePolicy::Park { spin: us(5), yielding: us(50) };
+        let policy = IdlePolicy::Park {
+            spin: us(5),
+            yielding: us(50),
+        };
         let at = |micros: u64| policy.after(Nanos(0), Nanos(micros * 1000));
-        assert_eq!((at(0), at(6), at(54), at(56)), (Idle::Spin, Idle::Yield, Idle::Yield, Idle::Park));
+        assert_eq!(
+            (at(0), at(6), at(54), at(56)),
+            (Idle::Spin, Idle::Yield, Idle::Yield, Idle::Park)
+        );
         assert_eq!(IdlePolicy::Spin.after(Nanos(0), Nanos(1 << 40)), Idle::Spin);
     }
 }

@@ -15,7 +15,10 @@ pub struct Inbox {
 impl Inbox {
     /// A queue of at most `items`; `wake` wakes the worker.
     pub fn new(items: usize, wake: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { items: ArrayQueue::new(items), wake }
+        Self {
+            items: ArrayQueue::new(items),
+            wake,
+        }
     }
 
     /// Brings a work item; the worker runs it in one of its next turns. False if the queue is full.

@@ -3,9 +3,9 @@
 
 use super::reads::{ReadError, ReadRequest, ReadResult};
 use super::{Cont, Worker};
-use crate::alloc::{AllocError, ArrayRun, ReleaseError, Reserved, SizeClass};
+use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
 use crate::fabric::{Capability, Slot};
-use crate::ids::{Address, MachineId, RegionId, WorkerRef, WorkerId};
+use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use crate::mem::Memory;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::table::{Access, RegionIndex};
@@ -66,14 +66,19 @@ impl Worker {
         let region = address.region();
         let index = match self.regions.find(region) {
             Some(index) => index,
-            None => self.adopt_local(region).ok_or(AddressError::Nowhere(address))?,
+            None => self
+                .adopt_local(region)
+                .ok_or_else(|| self.not_here(address))?,
         };
         match self.regions.at(index) {
             Access::Local(memory) if (address.offset() as usize) < memory.len() => {
                 Ok((memory, address.offset() as usize))
             }
             Access::Local(_) => Err(AddressError::Nowhere(address)),
-            Access::Remote { machine, .. } => Err(AddressError::Elsewhere { address, machine: *machine }),
+            Access::Remote { machine, .. } => Err(AddressError::Elsewhere {
+                address,
+                machine: *machine,
+            }),
         }
     }
 
@@ -84,11 +89,24 @@ impl Worker {
         Some(self.regions.record(region, Access::Local(memory)))
     }
 
+    /// Why an address of a region that this machine does not store is of no use here.
+    #[cold]
+    fn not_here(&self, address: Address) -> AddressError {
+        match self.store.placement().primary(address.region()) {
+            machine if machine == self.me.machine => AddressError::Nowhere(address),
+            machine => AddressError::Elsewhere { address, machine },
+        }
+    }
+
     /// Reserves room for an object of this machine, near `hint` if it can be.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then.
-    pub fn reserve_object(&mut self, class: SizeClass, hint: Option<Address>) -> Result<Reserved, AllocError> {
+    pub fn reserve_object(
+        &mut self,
+        class: SizeClass,
+        hint: Option<Address>,
+    ) -> Result<Reserved, AllocError> {
         let mut store = &*self.store;
         self.slab.reserve(class, hint, &mut store)
     }
@@ -106,12 +124,27 @@ impl Worker {
         self.store.owner_of(address)
     }
 
+    /// What this worker's slab allocator has of one class.
+    pub fn slab_usage(&self, class: SizeClass) -> ClassUsage {
+        self.slab.usage(class)
+    }
+
+    /// Holds this worker's slab allocator against the allocated bits in memory. They agree while no
+    /// transaction of the machine is open and no freed object is on its way home.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn check_slab(&self) -> Result<(), Mismatch> {
+        self.store.check_slab(&self.slab)
+    }
+
     /// Allocates an array of adjacent objects on this machine, for good.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then.
     pub fn allocate_array(&mut self, class: SizeClass, count: u32) -> Result<ArrayRun, AllocError> {
-        self.store.allocate_array(class, count, self.me.worker, None)
+        self.store
+            .allocate_array(class, count, self.me.worker, None)
     }
 
     /// The store of this machine.
@@ -120,13 +153,27 @@ impl Worker {
     }
 
     #[cold]
-    pub(super) fn find_region_then_read(&mut self, request: ReadRequest, cont: Cont<ReadResult>, slot: Slot) {
+    pub(super) fn find_region_then_read(
+        &mut self,
+        request: ReadRequest,
+        cont: Cont<ReadResult>,
+        slot: Slot,
+    ) {
         let region = request.address.region();
         if let Some(index) = self.adopt_local(region) {
             return self.start_read(request, index, cont, slot);
         }
-        let first = !self.region_waits.waiting.iter().any(|waiting| waiting.region == region);
-        self.region_waits.waiting.push(Waiting { region, request, cont, slot });
+        let first = !self
+            .region_waits
+            .waiting
+            .iter()
+            .any(|waiting| waiting.region == region);
+        self.region_waits.waiting.push(Waiting {
+            region,
+            request,
+            cont,
+            slot,
+        });
         if first {
             self.ask_for_region(u64::from(region.to_bits()), ());
         }
@@ -138,12 +185,17 @@ impl Worker {
         if machine == self.me.machine {
             return self.end_region_wait(id, ReadError::NoRegion);
         }
-        let to = WorkerRef { machine, worker: WorkerId::FIRST };
+        let to = WorkerRef {
+            machine,
+            worker: WorkerId::FIRST,
+        };
         let cont = ReplyCont::new(Self::capability_came, region);
         let body = id.to_bits().to_le_bytes();
         match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {
             Ok(()) => {}
-            Err(CallError::PeerLost(_)) => self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
+            Err(CallError::PeerLost(_)) => {
+                self.end_region_wait(id, |_| ReadError::PeerLost(machine))
+            }
             Err(_) => self.when_room(Cont::new(Self::ask_for_region, region)),
         }
     }
@@ -165,7 +217,11 @@ impl Worker {
                 return self.end_region_wait(id, ReadError::NoRegion);
             }
         };
-        let access = Access::Remote { machine, memory, bytes: capability.bytes };
+        let access = Access::Remote {
+            machine,
+            memory,
+            bytes: capability.bytes,
+        };
         let index = self.regions.record(id, access);
         for waiting in self.take_waiting(id) {
             self.start_read(waiting.request, index, waiting.cont, waiting.slot);
@@ -210,7 +266,13 @@ fn encode_capability(capability: &Capability) -> [u8; CAPABILITY_BYTES] {
 fn decode_capability(machine: MachineId, bytes: &[u8]) -> Option<Capability> {
     let bytes: &[u8; CAPABILITY_BYTES] = bytes.try_into().ok()?;
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    Some(Capability { machine, boot: word(0), key: word(8), bytes: word(16), writable: bytes[24] == 1 })
+    Some(Capability {
+        machine,
+        boot: word(0),
+        key: word(8),
+        bytes: word(16),
+        writable: bytes[24] == 1,
+    })
 }
 
 #[cfg(test)]
@@ -220,7 +282,13 @@ mod tests {
     #[test]
     fn a_capability_goes_through_a_message_and_short_ones_are_refused() {
         let machine = MachineId::new(3).unwrap();
-        let capability = Capability { machine, boot: 1 << 63, key: 9, bytes: 1 << 28, writable: false };
+        let capability = Capability {
+            machine,
+            boot: 1 << 63,
+            key: 9,
+            bytes: 1 << 28,
+            writable: false,
+        };
         let bytes = encode_capability(&capability);
         assert_eq!(decode_capability(machine, &bytes), Some(capability));
         assert_eq!(decode_capability(machine, &bytes[1..]), None);

@@ -31,7 +31,9 @@ use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status};
 use crate::ids::{MachineId, WorkerRef};
 use crate::membership::Membership;
-use crate::messaging::{CallError, Handler, Links, MessageCounters, MessageId, Messaging, ReplyCont, Request};
+use crate::messaging::{
+    CallError, Handler, Links, MessageCounters, MessageId, Messaging, ReplyCont, Request,
+};
 use crate::region::store::Store;
 use crate::region::table::RegionTable;
 use crate::time::{Clock, Nanos};
@@ -106,7 +108,10 @@ pub struct Worker {
 impl Worker {
     /// Puts a worker together.
     pub fn new(parts: WorkerParts) -> Self {
-        let WorkerLimits { max_message_bytes, operations } = parts.limits;
+        let WorkerLimits {
+            max_message_bytes,
+            operations,
+        } = parts.limits;
         let mut worker = Self {
             me: parts.me,
             now: parts.clock.now(),
@@ -214,7 +219,8 @@ impl Worker {
     /// # Errors
     /// [`CallError::Busy`] when the ring is full: nothing was sent.
     pub fn send(&mut self, to: WorkerRef, id: MessageId, body: &[&[u8]]) -> Result<(), CallError> {
-        self.messaging.send_one_way(&mut self.endpoint, to, id, body)
+        self.messaging
+            .send_one_way(&mut self.endpoint, to, id, body)
     }
 
     /// Sends a request; the continuation gets the reply, of at most `most_reply` bytes, or the
@@ -231,7 +237,8 @@ impl Worker {
         most_reply: usize,
         cont: ReplyCont,
     ) -> Result<(), CallError> {
-        self.messaging.call(&mut self.endpoint, to, id, body, most_reply, cont)
+        self.messaging
+            .call(&mut self.endpoint, to, id, body, most_reply, cont)
     }
 
     /// Answers a request. Of a one-way message, nothing.
@@ -271,7 +278,11 @@ impl Worker {
     pub fn take_layer<T: Any + Send>(&mut self) -> Box<T> {
         match self.layers.take() {
             Some(state) => state,
-            None => panic!("{} is not attached to worker {}, or is in use", std::any::type_name::<T>(), self.me),
+            None => panic!(
+                "{} is not attached to worker {}, or is in use",
+                std::any::type_name::<T>(),
+                self.me
+            ),
         }
     }
 
@@ -287,7 +298,10 @@ impl Worker {
         if self.turn(self.clock.now()) {
             return self.endpoint.disarm();
         }
-        let due = self.timers.next().map_or(most, |due| due.since(self.clock.now()));
+        let due = self
+            .timers
+            .next()
+            .map_or(most, |due| due.since(self.clock.now()));
         self.endpoint.wait(due.min(most));
     }
 
@@ -297,7 +311,10 @@ impl Worker {
     /// If the layer is not attached to this worker, or its state is out.
     #[inline]
     pub fn layer_and_arena<T: Any + Send>(&mut self) -> (&mut T, &mut Arena) {
-        let layer = self.layers.get().expect("the layer is attached and not in use");
+        let layer = self
+            .layers
+            .get()
+            .expect("the layer is attached and not in use");
         (layer, self.endpoint.arena())
     }
 
@@ -305,6 +322,7 @@ impl Worker {
     fn cut_off(&mut self, machine: MachineId, why: String) {
         tracing::error!(%machine, why, "cutting a machine off");
         self.endpoint.close(machine);
-        self.control.fail(crate::membership::Stop::Misbehaved { machine, why }.to_string());
+        self.control
+            .fail(crate::membership::Stop::Misbehaved { machine, why }.to_string());
     }
 }

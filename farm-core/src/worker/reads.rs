@@ -113,8 +113,16 @@ impl Worker {
     /// # Errors
     /// [`ReadError::Busy`] when the arena has no slot: nothing was started.
     #[inline]
-    pub fn read_lock_free(&mut self, request: ReadRequest, cont: Cont<ReadResult>) -> Result<(), ReadError> {
-        let slot = self.endpoint.arena().take(request.bytes as usize).ok_or(ReadError::Busy)?;
+    pub fn read_lock_free(
+        &mut self,
+        request: ReadRequest,
+        cont: Cont<ReadResult>,
+    ) -> Result<(), ReadError> {
+        let slot = self
+            .endpoint
+            .arena()
+            .take(request.bytes as usize)
+            .ok_or(ReadError::Busy)?;
         match self.regions.find(request.address.region()) {
             Some(region) => self.start_read(request, region, cont, slot),
             None => self.find_region_then_read(request, cont, slot),
@@ -131,7 +139,14 @@ impl Worker {
         slot: Slot,
     ) {
         let posted = self.now;
-        let read = InFlight { request, region, tries: 0, posted, cont, slot: None };
+        let read = InFlight {
+            request,
+            region,
+            tries: 0,
+            posted,
+            cont,
+            slot: None,
+        };
         let key = self.reads.in_flight.insert(read);
         self.post(key, slot);
     }
@@ -153,7 +168,11 @@ impl Worker {
                 self.reads.counters.local += 1;
                 self.reads.local.push_back((key as u32, slot));
             }
-            &Access::Remote { machine, memory, bytes } => {
+            &Access::Remote {
+                machine,
+                memory,
+                bytes,
+            } => {
                 let offset = u64::from(request.address.offset());
                 if !fits(offset, &request, bytes) {
                     return self.finish(key, slot, Err(ReadError::BadAddress(request.address)));
@@ -162,7 +181,9 @@ impl Worker {
                 let read = Read {
                     from: Remote { memory, offset },
                     bytes: request.bytes,
-                    kind: ReadKind::Objects { stride: request.stride },
+                    kind: ReadKind::Objects {
+                        stride: request.stride,
+                    },
                     fence: false,
                     token: Token(key as u64),
                 };
@@ -180,8 +201,12 @@ impl Worker {
         let address = self.reads.in_flight[key].request.address;
         match rejected {
             Rejected::Full(Some(slot)) => self.back_off(key, slot),
-            Rejected::Closed(Some(slot)) => self.finish(key, slot, Err(ReadError::PeerLost(machine))),
-            Rejected::BadAccess(Some(slot)) => self.finish(key, slot, Err(ReadError::BadAddress(address))),
+            Rejected::Closed(Some(slot)) => {
+                self.finish(key, slot, Err(ReadError::PeerLost(machine)))
+            }
+            Rejected::BadAccess(Some(slot)) => {
+                self.finish(key, slot, Err(ReadError::BadAddress(address)))
+            }
             Rejected::Full(None) | Rejected::Closed(None) | Rejected::BadAccess(None) => {
                 unreachable!("a rejected read gives its slot back")
             }
@@ -195,7 +220,12 @@ impl Worker {
         self.end_read_soon(read.cont, slot, result);
     }
 
-    pub(super) fn end_read_soon(&mut self, cont: Cont<ReadResult>, slot: Slot, result: Result<(), ReadError>) {
+    pub(super) fn end_read_soon(
+        &mut self,
+        cont: Cont<ReadResult>,
+        slot: Slot,
+        result: Result<(), ReadError>,
+    ) {
         let result = match result {
             Ok(()) => Ok(slot),
             Err(error) => {
@@ -214,18 +244,27 @@ impl Worker {
         }
         let started = self.now;
         for _ in 0..batch {
-            let Some((key, mut slot)) = self.reads.local.pop_front() else { break };
+            let Some((key, mut slot)) = self.reads.local.pop_front() else {
+                break;
+            };
             if let Some((ahead, _)) = self.reads.local.get(PREFETCH_AHEAD - 1) {
                 let ahead = &self.reads.in_flight[*ahead as usize];
                 if let Access::Local(memory) = self.regions.at(ahead.region) {
-                    memory.prefetch(ahead.request.address.offset() as usize, ahead.request.bytes as usize);
+                    memory.prefetch(
+                        ahead.request.address.offset() as usize,
+                        ahead.request.bytes as usize,
+                    );
                 }
             }
             let read = &self.reads.in_flight[key as usize];
             let Access::Local(memory) = self.regions.at(read.region) else {
                 unreachable!("a local region stays local")
             };
-            let status = copy(memory, &read.request, self.endpoint.arena().words_mut(&mut slot));
+            let status = copy(
+                memory,
+                &read.request,
+                self.endpoint.arena().words_mut(&mut slot),
+            );
             self.local_done.push((key, slot, status));
         }
         let slow = self.clock.now().since(started) > WRAP_BOUND;
@@ -244,7 +283,13 @@ impl Worker {
         let count = self.endpoint.poll(most, &mut completions);
         if count > 0 {
             let ended = self.clock.now();
-            for Completion { token, status, slot, .. } in completions.drain(..) {
+            for Completion {
+                token,
+                status,
+                slot,
+                ..
+            } in completions.drain(..)
+            {
                 let slot = slot.expect("every read has a slot");
                 let key = token.0 as usize;
                 let began = started.unwrap_or(self.reads.in_flight[key].posted);
@@ -259,7 +304,8 @@ impl Worker {
     /// The moment before a poll, where reads take place inside it.
     #[inline]
     fn clock_before_poll(&self) -> Option<Nanos> {
-        let inside = self.endpoint.capabilities().reads_begin_at_poll && self.endpoint.outstanding() > 0;
+        let inside =
+            self.endpoint.capabilities().reads_begin_at_poll && self.endpoint.outstanding() > 0;
         inside.then(|| self.clock.now())
     }
 
@@ -270,7 +316,9 @@ impl Worker {
         let consistent = match status {
             Status::Ok => {
                 let words = &self.endpoint.arena().words(&slot)[..bytes as usize / 8];
-                words.chunks(stride as usize / 8).all(|object| Image::check(object).is_ok())
+                words
+                    .chunks(stride as usize / 8)
+                    .all(|object| Image::check(object).is_ok())
             }
             Status::Torn => false,
             Status::Broken => return self.peer_lost(key, slot),
@@ -309,24 +357,35 @@ impl Worker {
         read.slot = Some(slot);
         let bound = (MIN_BACKOFF_NANOS << read.tries.min(16)).min(MAX_BACKOFF_NANOS);
         let wait = self.rng.random_range(MIN_BACKOFF_NANOS..=bound);
-        self.timers.set(self.now + wait, Cont::new(Self::read_again, key as u64));
+        self.timers
+            .set(self.now + wait, Cont::new(Self::read_again, key as u64));
     }
 
     fn read_again(&mut self, key: u64, (): ()) {
         let slot = self.reads.in_flight[key as usize].slot.take();
-        self.post(key as usize, slot.expect("a read that backs off holds its slot"));
+        self.post(
+            key as usize,
+            slot.expect("a read that backs off holds its slot"),
+        );
     }
 }
 
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
     let line = LINE_BYTES as u64;
     let (stride, bytes) = (u64::from(request.stride), u64::from(request.bytes));
-    stride > 0 && bytes > 0 && (offset | stride | bytes) % line == 0 && offset + bytes <= region_bytes
+    stride > 0
+        && bytes > 0
+        && (offset | stride | bytes) % line == 0
+        && offset + bytes <= region_bytes
 }
 
 fn copy(memory: &Memory, request: &ReadRequest, out: &mut [u64]) -> Status {
     let out = &mut out[..request.bytes as usize / 8];
-    match memory.copy_objects(request.address.offset() as usize, request.stride as usize, out) {
+    match memory.copy_objects(
+        request.address.offset() as usize,
+        request.stride as usize,
+        out,
+    ) {
         Ok(_) => Status::Ok,
         Err(_) => Status::Torn,
     }

@@ -40,12 +40,19 @@ impl Ord for Entry {
 
 impl Timers {
     pub(crate) fn with_capacity(timers: usize) -> Self {
-        Self { heap: BinaryHeap::with_capacity(timers), sequence: 0 }
+        Self {
+            heap: BinaryHeap::with_capacity(timers),
+            sequence: 0,
+        }
     }
 
     pub(crate) fn set(&mut self, due: Nanos, cont: Cont<()>) {
         self.sequence += 1;
-        self.heap.push(Reverse(Entry { due, sequence: self.sequence, cont }));
+        self.heap.push(Reverse(Entry {
+            due,
+            sequence: self.sequence,
+            cont,
+        }));
     }
 
     /// The next timer that is due.

@@ -60,7 +60,9 @@ impl Worker {
 
     fn run_items(&mut self) -> bool {
         for taken in 0..MOST_ITEMS {
-            let Some(item) = self.inbox.take() else { return taken > 0 };
+            let Some(item) = self.inbox.take() else {
+                return taken > 0;
+            };
             item(self);
         }
         true
@@ -73,7 +75,9 @@ impl Worker {
         }
         self.room_retry = self.now + ROOM_RETRY_NANOS;
         for _ in 0..self.room_waiters.len() {
-            let Some(cont) = self.room_waiters.pop_front() else { break };
+            let Some(cont) = self.room_waiters.pop_front() else {
+                break;
+            };
             cont.resume(self, ());
         }
     }
@@ -81,11 +85,15 @@ impl Worker {
     fn run_ready(&mut self) -> bool {
         let (reads, others) = (self.ready.len(), self.deferred.len());
         for _ in 0..reads {
-            let Some((cont, result)) = self.ready.pop_front() else { break };
+            let Some((cont, result)) = self.ready.pop_front() else {
+                break;
+            };
             cont.resume(self, result);
         }
         for _ in 0..others {
-            let Some(cont) = self.deferred.pop_front() else { break };
+            let Some(cont) = self.deferred.pop_front() else {
+                break;
+            };
             cont.resume(self, ());
         }
         reads + others > 0
@@ -116,7 +124,10 @@ impl Worker {
     fn handle(&mut self, id: MessageId, request: Request, body: &[u8]) {
         match self.handlers.get(id.0 as usize).copied().flatten() {
             Some(handler) => handler(self, request, body),
-            None => self.cut_off(request.from.machine, format!("it sent a message of unknown kind {}", id.0)),
+            None => self.cut_off(
+                request.from.machine,
+                format!("it sent a message of unknown kind {}", id.0),
+            ),
         }
     }
 

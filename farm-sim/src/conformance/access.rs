@@ -25,7 +25,11 @@ pub(super) fn bad_accesses_are_refused_and_do_nothing(cluster: &mut dyn Cluster)
     bad_reads(node);
     bad_writes(node);
     bad_atomics(node);
-    assert_eq!(node.endpoint.counters(), before, "a refused post is not counted");
+    assert_eq!(
+        node.endpoint.counters(),
+        before,
+        "a refused post is not counted"
+    );
     cluster.settle();
     for at in ends {
         assert_eq!(cluster.owner(PEER).load(Location::Open, at, 1), [MARK]);
@@ -41,46 +45,94 @@ pub(super) fn bad_accesses_are_refused_and_do_nothing(cluster: &mut dyn Cluster)
 
 /// Memory that nobody imported.
 fn nowhere() -> Remote {
-    Remote { memory: RemoteMemory::from_index(u32::MAX), offset: 0 }
+    Remote {
+        memory: RemoteMemory::from_index(u32::MAX),
+        offset: 0,
+    }
 }
 
 fn bad_reads(node: &mut Node) {
     let peer = node.peer(PEER);
-    let closed = |offset: u64| Remote { offset, ..peer.closed(0) };
+    let closed = |offset: u64| Remote {
+        offset,
+        ..peer.closed(0)
+    };
     let end = CLOSED_BYTES as u64;
     let objects = |stride| ReadKind::Objects { stride };
     let cases = [
         ("past the end", closed(end), 8, ReadKind::Raw),
         ("across the end", closed(end - 8), 16, ReadKind::Raw),
-        ("longer than the memory", closed(0), CLOSED_BYTES as u32 + 64, ReadKind::Raw),
-        ("an offset that wraps", closed(u64::MAX - 7), 16, ReadKind::Raw),
-        ("the last offset there is", closed(u64::MAX), 8, ReadKind::Raw),
+        (
+            "longer than the memory",
+            closed(0),
+            CLOSED_BYTES as u32 + 64,
+            ReadKind::Raw,
+        ),
+        (
+            "an offset that wraps",
+            closed(u64::MAX - 7),
+            16,
+            ReadKind::Raw,
+        ),
+        (
+            "the last offset there is",
+            closed(u64::MAX),
+            8,
+            ReadKind::Raw,
+        ),
         ("a misaligned offset", closed(4), 8, ReadKind::Raw),
         ("a misaligned length", closed(0), 12, ReadKind::Raw),
         ("no such memory", nowhere(), 8, ReadKind::Raw),
         ("objects of nothing", closed(0), 64, objects(0)),
         ("objects of half lines", closed(0), 64, objects(32)),
         ("objects of a line and a half", closed(0), 192, objects(96)),
-        ("objects that start inside a line", closed(8), 64, objects(64)),
+        (
+            "objects that start inside a line",
+            closed(8),
+            64,
+            objects(64),
+        ),
         ("objects cut inside a line", closed(0), 72, objects(64)),
         ("objects past the end", closed(end - 64), 128, objects(64)),
     ];
     for (what, from, bytes, kind) in cases {
-        let slot = node.endpoint.arena().take(16 << 10).expect("a slot is free");
+        let slot = node
+            .endpoint
+            .arena()
+            .take(16 << 10)
+            .expect("a slot is free");
         let token = node.token();
-        let answer = node.endpoint.post_read(Read { from, bytes, kind, fence: false, token }, slot);
+        let answer = node.endpoint.post_read(
+            Read {
+                from,
+                bytes,
+                kind,
+                fence: false,
+                token,
+            },
+            slot,
+        );
         must_be_bad(node, what, answer, true);
     }
     let slot = node.endpoint.arena().take(64).expect("a slot is free");
     let (from, bytes, token) = (closed(0), slot.bytes() as u32 + 64, node.token());
-    let read = Read { from, bytes, kind: ReadKind::Raw, fence: false, token };
+    let read = Read {
+        from,
+        bytes,
+        kind: ReadKind::Raw,
+        fence: false,
+        token,
+    };
     let answer = node.endpoint.post_read(read, slot);
     must_be_bad(node, "a read longer than its slot", answer, true);
 }
 
 fn bad_writes(node: &mut Node) {
     let peer = node.peer(PEER);
-    let open = |offset: u64| Remote { offset, ..peer.open(0) };
+    let open = |offset: u64| Remote {
+        offset,
+        ..peer.open(0)
+    };
     let end = OPEN_BYTES as u64;
     let cases = [
         ("past the end", open(end), 8),
@@ -94,8 +146,15 @@ fn bad_writes(node: &mut Node) {
     for (what, to, bytes) in cases {
         let slot = node.endpoint.arena().take(64).expect("a slot is free");
         let signal = Some(node.token());
-        let write = Write { to, fence: false, notify: None, signal };
-        let answer = node.endpoint.post_write(write, Source::Slot { slot, bytes });
+        let write = Write {
+            to,
+            fence: false,
+            notify: None,
+            signal,
+        };
+        let answer = node
+            .endpoint
+            .post_write(write, Source::Slot { slot, bytes });
         must_be_bad(node, what, answer, true);
         if bytes % 8 == 0 {
             let words = &[1; 2][..bytes as usize / 8];
@@ -103,10 +162,17 @@ fn bad_writes(node: &mut Node) {
             must_be_bad(node, what, answer, false);
         }
     }
-    let write = Write { to: open(0), fence: false, notify: None, signal: None };
+    let write = Write {
+        to: open(0),
+        fence: false,
+        notify: None,
+        signal: None,
+    };
     let slot = node.endpoint.arena().take(64).expect("a slot is free");
     let bytes = slot.bytes() as u32 + 8;
-    let answer = node.endpoint.post_write(write, Source::Slot { slot, bytes });
+    let answer = node
+        .endpoint
+        .post_write(write, Source::Slot { slot, bytes });
     must_be_bad(node, "a write longer than its slot", answer, true);
     let words = vec![1; node.endpoint.capabilities().max_inline_bytes / 8 + 1];
     let answer = node.endpoint.post_write(write, Source::Inline(&words));
@@ -115,7 +181,10 @@ fn bad_writes(node: &mut Node) {
 
 fn bad_atomics(node: &mut Node) {
     let peer = node.peer(PEER);
-    let open = |offset: u64| Remote { offset, ..peer.open(0) };
+    let open = |offset: u64| Remote {
+        offset,
+        ..peer.open(0)
+    };
     let cases = [
         ("past the end", open(OPEN_BYTES as u64)),
         ("across the end", open(OPEN_BYTES as u64 - 4)),
@@ -125,7 +194,13 @@ fn bad_atomics(node: &mut Node) {
         ("memory that may only be read", peer.closed(0)),
     ];
     for (what, at) in cases {
-        for op in [Atomic::FetchAdd { delta: 1 }, Atomic::CompareSwap { expected: MARK, new: 0 }] {
+        for op in [
+            Atomic::FetchAdd { delta: 1 },
+            Atomic::CompareSwap {
+                expected: MARK,
+                new: 0,
+            },
+        ] {
             let token = node.token();
             let answer = node.endpoint.post_atomic(at, op, false, token);
             must_be_bad(node, what, answer, false);
@@ -141,7 +216,8 @@ fn must_be_bad(node: &mut Node, what: &str, answer: Result<(), Rejected>, with_s
         other => panic!("{what}: {other:?} instead of BadAccess"),
     };
     assert_eq!(slot.is_some(), with_slot, "{what}: the slot is given back");
-    slot.into_iter().for_each(|slot| node.endpoint.arena().give(slot));
+    slot.into_iter()
+        .for_each(|slot| node.endpoint.arena().give(slot));
 }
 
 /// A capability of an earlier start, of a machine that is not of the cluster, or of memory that was
@@ -149,22 +225,47 @@ fn must_be_bad(node: &mut Node, what: &str, answer: Result<(), Rejected>, with_s
 pub(super) fn stale_and_unknown_capabilities_are_refused(cluster: &mut dyn Cluster) {
     let node = cluster.node();
     let good = node.peer(PEER).offer.closed;
-    node.endpoint.import(&good).expect("a good capability is imported, again if need be");
+    node.endpoint
+        .import(&good)
+        .expect("a good capability is imported, again if need be");
 
-    let stale = Capability { boot: good.boot ^ 1, ..good };
+    let stale = Capability {
+        boot: good.boot ^ 1,
+        ..good
+    };
     match node.endpoint.import(&stale) {
-        Err(ImportError::Restarted { machine, stale, current }) => {
+        Err(ImportError::Restarted {
+            machine,
+            stale,
+            current,
+        }) => {
             assert_eq!((machine, stale, current), (PEER, good.boot ^ 1, good.boot));
         }
         other => panic!("a stale capability: {other:?}"),
     }
     let stranger = MachineId::new(77).expect("a machine can have this number");
-    match node.endpoint.import(&Capability { machine: stranger, ..good }) {
+    match node.endpoint.import(&Capability {
+        machine: stranger,
+        ..good
+    }) {
         Err(ImportError::NotConnected(machine)) => assert_eq!(machine, stranger),
         other => panic!("a capability of an unknown machine: {other:?}"),
     }
-    let absent = Capability { key: good.key + 1_000_000, ..good };
-    assert!(matches!(node.endpoint.import(&absent), Err(ImportError::Mapping(_))));
-    let longer = Capability { key: good.key + 1_000_001, bytes: 1 << 40, ..good };
-    assert!(matches!(node.endpoint.import(&longer), Err(ImportError::Mapping(_))));
+    let absent = Capability {
+        key: good.key + 1_000_000,
+        ..good
+    };
+    assert!(matches!(
+        node.endpoint.import(&absent),
+        Err(ImportError::Mapping(_))
+    ));
+    let longer = Capability {
+        key: good.key + 1_000_001,
+        bytes: 1 << 40,
+        ..good
+    };
+    assert!(matches!(
+        node.endpoint.import(&longer),
+        Err(ImportError::Mapping(_))
+    ));
 }

@@ -28,7 +28,11 @@ pub(super) fn atomics_compute_and_tell_the_old_value(cluster: &mut dyn Cluster) 
     }
     assert_eq!(node.read(at, 1), [0]);
     let neighbours = node.peer(PEER).open(COUNTER - 8);
-    assert_eq!(node.read(neighbours, 3), [0; 3], "the words around are as they were");
+    assert_eq!(
+        node.read(neighbours, 3),
+        [0; 3],
+        "the words around are as they were"
+    );
     cluster.settle();
 }
 
@@ -52,7 +56,11 @@ pub(super) fn concurrent_swaps_have_one_winner(cluster: &mut dyn Cluster) {
 
 fn assert_each_once(cluster: &mut dyn Cluster, mut values: Vec<u64>, total: u64) {
     values.sort_unstable();
-    assert_eq!(values, (0..total).collect::<Vec<_>>(), "each old value once");
+    assert_eq!(
+        values,
+        (0..total).collect::<Vec<_>>(),
+        "each old value once"
+    );
     let node = cluster.node();
     let at = node.peer(THIRD).open(COUNTER);
     assert_eq!(node.read(at, 1), [total]);

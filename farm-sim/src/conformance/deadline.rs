@@ -15,7 +15,10 @@ impl Deadline {
     /// The moment that comes after `most` from now.
     pub fn after(most: Duration) -> Self {
         let started = Instant::now();
-        Self { started, at: started + most }
+        Self {
+            started,
+            at: started + most,
+        }
     }
 
     /// Whether it has passed.
@@ -37,6 +40,10 @@ impl Deadline {
     /// When it has passed, with what was waited for.
     #[track_caller]
     pub fn check(&self, what: &str) {
-        assert!(!self.is_over(), "waited {:?} in vain for {what}", self.elapsed());
+        assert!(
+            !self.is_over(),
+            "waited {:?} in vain for {what}",
+            self.elapsed()
+        );
     }
 }

@@ -38,18 +38,32 @@ pub(super) fn a_killed_peer_breaks_what_is_outstanding(cluster: &mut dyn Cluster
 fn post_a_few(node: &mut Node, to: MachineId) -> BTreeMap<u64, Posted> {
     let mut open = BTreeMap::new();
     let peer = node.peer(to);
-    for kind in [ReadKind::Raw, ReadKind::Objects { stride: 256 }, ReadKind::Raw] {
-        let token = node.try_read(peer.closed(0), 512, kind, false).expect("a good read is taken");
+    for kind in [
+        ReadKind::Raw,
+        ReadKind::Objects { stride: 256 },
+        ReadKind::Raw,
+    ] {
+        let token = node
+            .try_read(peer.closed(0), 512, kind, false)
+            .expect("a good read is taken");
         open.insert(token.0, Posted::Read);
     }
     let token = node.token();
-    let write = Write { to: peer.open(AREA), fence: false, notify: None, signal: Some(token) };
-    node.write_from_slot(write, &[1; 64]).expect("a good write is taken");
+    let write = Write {
+        to: peer.open(AREA),
+        fence: false,
+        notify: None,
+        signal: Some(token),
+    };
+    node.write_from_slot(write, &[1; 64])
+        .expect("a good write is taken");
     open.insert(token.0, Posted::Write { slot: true });
     node.write_silently(peer.open(AREA), &[1; 512]);
     let add = node.try_atomic(peer.open(COUNTER), Atomic::FetchAdd { delta: 1 }, false);
     open.insert(add.expect("a good atomic is taken").0, Posted::Atomic);
-    let token = node.try_read(peer.closed(0), 64, ReadKind::Raw, true).expect("a good read is taken");
+    let token = node
+        .try_read(peer.closed(0), 64, ReadKind::Raw, true)
+        .expect("a good read is taken");
     open.insert(token.0, Posted::Read);
     open
 }
@@ -81,7 +95,11 @@ fn ends_well(cluster: &mut dyn Cluster, open: &mut BTreeMap<u64, Posted>, how: D
     cluster.settle();
     is_closed(cluster);
     others_go_on(cluster);
-    assert_eq!(cluster.node().endpoint.take_broken(), None, "the end is told once");
+    assert_eq!(
+        cluster.node().endpoint.take_broken(),
+        None,
+        "the end is told once"
+    );
     broken
 }
 
@@ -92,14 +110,34 @@ fn is_closed(cluster: &mut dyn Cluster) {
     let read = node.try_read(peer.closed(0), 64, ReadKind::Raw, false);
     assert_eq!(read.map(|_| ()), closed, "a read of a machine that is gone");
     for signal in [None, Some(node.token())] {
-        let write = Write { to: peer.open(0), fence: false, notify: None, signal };
-        assert_eq!(node.try_write(write, &[1]), closed, "a write to a machine that is gone");
-        assert_eq!(node.write_from_slot(write, &[1]), closed, "a write from a slot");
+        let write = Write {
+            to: peer.open(0),
+            fence: false,
+            notify: None,
+            signal,
+        };
+        assert_eq!(
+            node.try_write(write, &[1]),
+            closed,
+            "a write to a machine that is gone"
+        );
+        assert_eq!(
+            node.write_from_slot(write, &[1]),
+            closed,
+            "a write from a slot"
+        );
     }
     let add = node.try_atomic(peer.open(COUNTER), Atomic::FetchAdd { delta: 1 }, false);
-    assert_eq!(add.map(|_| ()), closed, "an atomic at a machine that is gone");
+    assert_eq!(
+        add.map(|_| ()),
+        closed,
+        "an atomic at a machine that is gone"
+    );
     let import = node.endpoint.import(&peer.offer.closed);
-    assert!(matches!(import, Err(ImportError::NotConnected(PEER))), "{import:?}");
+    assert!(
+        matches!(import, Err(ImportError::NotConnected(PEER))),
+        "{import:?}"
+    );
     node.endpoint.flush();
     cluster.settle();
 }
@@ -147,7 +185,10 @@ pub(super) fn a_peer_killed_under_load_completes_everything_once(cluster: &mut d
         }
         for completion in node.take_inbox() {
             let status = check_completion(node, completion, &mut open);
-            assert!(status != Status::Broken || round >= warm, "everybody was alive");
+            assert!(
+                status != Status::Broken || round >= warm,
+                "everybody was alive"
+            );
         }
         if let Some(end) = node.endpoint.take_broken() {
             assert_eq!(told.replace(end), None, "the end is told once");
@@ -208,5 +249,8 @@ pub(super) fn a_closed_connection_is_lost(cluster: &mut dyn Cluster) {
     let mut open = post_a_few(cluster.node(), PEER);
     cluster.node().endpoint.close(PEER);
     let broken = ends_well(cluster, &mut open, Departure::Lost);
-    assert!(broken > 0, "operations were outstanding when the connection was closed");
+    assert!(
+        broken > 0,
+        "operations were outstanding when the connection was closed"
+    );
 }

@@ -116,5 +116,7 @@ conformance_suite! { @each table [] }
 /// If there is none of that name.
 pub fn property(name: &str) -> Property {
     let found = PROPERTIES.iter().find(|(known, _)| *known == name);
-    found.unwrap_or_else(|| panic!("no property is called {name}")).1
+    found
+        .unwrap_or_else(|| panic!("no property is called {name}"))
+        .1
 }

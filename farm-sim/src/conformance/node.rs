@@ -40,12 +40,18 @@ pub struct Peer {
 impl Peer {
     /// A place in the memory that we may write.
     pub fn open(&self, offset: usize) -> Remote {
-        Remote { memory: self.open, offset: offset as u64 }
+        Remote {
+            memory: self.open,
+            offset: offset as u64,
+        }
     }
 
     /// A place in the memory that we may only read.
     pub fn closed(&self, offset: usize) -> Remote {
-        Remote { memory: self.closed, offset: offset as u64 }
+        Remote {
+            memory: self.closed,
+            offset: offset as u64,
+        }
     }
 }
 
@@ -79,7 +85,9 @@ pub struct Node {
 impl Node {
     /// The arena that the suite's endpoints have.
     pub fn arena() -> ArenaConfig {
-        ArenaConfig { classes: vec![(64, 8), (512, 48), (4096, 24), (16 << 10, 4)] }
+        ArenaConfig {
+            classes: vec![(64, 8), (512, 48), (4096, 24), (16 << 10, 4)],
+        }
     }
 
     /// A machine with what its peers, itself among them, have offered.
@@ -93,9 +101,8 @@ impl Node {
         offers: &[Offer],
         patience: Duration,
     ) -> Self {
-        let mut import = |capability: &Capability| {
-            endpoint.import(capability).expect("an offer is imported")
-        };
+        let mut import =
+            |capability: &Capability| endpoint.import(capability).expect("an offer is imported");
         let peer = |offer: &Offer| Peer {
             machine: offer.open.machine,
             offer: *offer,
@@ -103,7 +110,16 @@ impl Node {
             closed: import(&offer.closed),
         };
         let peers = offers.iter().map(peer).collect();
-        Self { machine, endpoint, open, closed, peers, next_token: 1, inbox: Vec::new(), patience }
+        Self {
+            machine,
+            endpoint,
+            open,
+            closed,
+            peers,
+            next_token: 1,
+            inbox: Vec::new(),
+            patience,
+        }
     }
 
     /// A peer's memory.
@@ -126,8 +142,13 @@ impl Node {
     }
 
     /// Polls once, keeping what comes for [`Node::finish`].
+    pub fn poll_once(&mut self) -> usize {
+        self.endpoint.poll(16, &mut self.inbox)
+    }
+
+    /// Polls once, and lets others run if nothing came.
     pub fn poll(&mut self) -> usize {
-        let count = self.endpoint.poll(16, &mut self.inbox);
+        let count = self.poll_once();
         if count == 0 {
             // On a host with fewer cores than machines, somebody else has to run.
             std::thread::yield_now();
@@ -145,7 +166,11 @@ impl Node {
     /// # Panics
     /// If something completed that nobody waits for.
     pub fn is_at_rest(&mut self) -> bool {
-        assert!(self.inbox.is_empty(), "completions that nobody waits for: {:?}", self.inbox);
+        assert!(
+            self.inbox.is_empty(),
+            "completions that nobody waits for: {:?}",
+            self.inbox
+        );
         self.endpoint.outstanding() == 0 && self.endpoint.arena().taken() == 0
     }
 
@@ -169,7 +194,8 @@ impl Node {
                 Err(Rejected::Closed(slot)) => (slot, Some(Refusal::Closed)),
                 Err(Rejected::BadAccess(slot)) => (slot, Some(Refusal::BadAccess)),
             };
-            slot.into_iter().for_each(|slot| self.endpoint.arena().give(slot));
+            slot.into_iter()
+                .for_each(|slot| self.endpoint.arena().give(slot));
             if let Some(refusal) = refusal {
                 return Err(refusal);
             }
@@ -195,12 +221,27 @@ impl Node {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn try_read(&mut self, from: Remote, bytes: usize, kind: ReadKind, fence: bool) -> Result<Token, Refusal> {
+    pub fn try_read(
+        &mut self,
+        from: Remote,
+        bytes: usize,
+        kind: ReadKind,
+        fence: bool,
+    ) -> Result<Token, Refusal> {
         let token = self.token();
         self.await_slot(bytes);
         self.post(|endpoint| {
             let slot = endpoint.arena().take(bytes).expect("a slot was free");
-            endpoint.post_read(Read { from, bytes: bytes as u32, kind, fence, token }, slot)
+            endpoint.post_read(
+                Read {
+                    from,
+                    bytes: bytes as u32,
+                    kind,
+                    fence,
+                    token,
+                },
+                slot,
+            )
         })?;
         Ok(token)
     }
@@ -228,19 +269,35 @@ impl Node {
         self.post(|endpoint| {
             let mut slot = endpoint.arena().take(bytes).expect("a slot was free");
             endpoint.arena().words_mut(&mut slot)[..words.len()].copy_from_slice(words);
-            endpoint.post_write(write, Source::Slot { slot, bytes: bytes as u32 })
+            endpoint.post_write(
+                write,
+                Source::Slot {
+                    slot,
+                    bytes: bytes as u32,
+                },
+            )
         })
     }
 
     /// Posts an unsignalled write that notifies nobody.
     pub fn write_silently(&mut self, to: Remote, words: &[u64]) {
-        let write = Write { to, fence: false, notify: None, signal: None };
+        let write = Write {
+            to,
+            fence: false,
+            notify: None,
+            signal: None,
+        };
         self.try_write(write, words).expect("a good write is taken");
     }
 
     /// Posts an unsignalled inline write that wakes a worker, without flushing.
     pub fn write_and_notify(&mut self, to: Remote, words: &[u64], worker: WorkerId) {
-        let write = Write { to, fence: false, notify: Some(worker), signal: None };
+        let write = Write {
+            to,
+            fence: false,
+            notify: Some(worker),
+            signal: None,
+        };
         self.try_write(write, words).expect("a good write is taken");
     }
 
@@ -281,16 +338,26 @@ impl Node {
     /// Writes and waits for the completion.
     pub fn write(&mut self, to: Remote, words: &[u64]) {
         let token = self.token();
-        let write = Write { to, fence: false, notify: None, signal: Some(token) };
+        let write = Write {
+            to,
+            fence: false,
+            notify: None,
+            signal: Some(token),
+        };
         self.try_write(write, words).expect("a good write is taken");
         let completion = self.finish(token);
         assert_eq!(completion.status, Status::Ok, "a write to a living machine");
-        completion.slot.into_iter().for_each(|slot| self.endpoint.arena().give(slot));
+        completion
+            .slot
+            .into_iter()
+            .for_each(|slot| self.endpoint.arena().give(slot));
     }
 
     /// Reads words, raw, and waits for them.
     pub fn read(&mut self, from: Remote, words: usize) -> Vec<u64> {
-        let token = self.try_read(from, words * 8, ReadKind::Raw, false).expect("a good read is taken");
+        let token = self
+            .try_read(from, words * 8, ReadKind::Raw, false)
+            .expect("a good read is taken");
         let (status, words) = self.finish_read(token, words * 8);
         assert_eq!(status, Status::Ok, "a raw read of a living machine");
         words
@@ -298,9 +365,15 @@ impl Node {
 
     /// Runs an atomic and waits for the old value.
     pub fn atomic(&mut self, at: Remote, op: Atomic) -> u64 {
-        let token = self.try_atomic(at, op, false).expect("a good atomic is taken");
+        let token = self
+            .try_atomic(at, op, false)
+            .expect("a good atomic is taken");
         let completion = self.finish(token);
-        assert_eq!(completion.status, Status::Ok, "an atomic on a living machine");
+        assert_eq!(
+            completion.status,
+            Status::Ok,
+            "an atomic on a living machine"
+        );
         completion.value
     }
 }

@@ -24,9 +24,15 @@ pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster)
                 let node = cluster.node();
                 let at = node.peer(PEER).open(AREA);
                 node.write_silently(at, &vec![posted; words]);
-                let kind = if posted % 2 == 0 { ReadKind::Raw } else { ReadKind::Objects { stride: 64 } };
+                let kind = if posted % 2 == 0 {
+                    ReadKind::Raw
+                } else {
+                    ReadKind::Objects { stride: 64 }
+                };
                 let bytes = (words * 8).next_multiple_of(64);
-                let token = node.try_read(at, bytes, kind, false).expect("a good read is taken");
+                let token = node
+                    .try_read(at, bytes, kind, false)
+                    .expect("a good read is taken");
                 reads.push((token, bytes, posted));
             }
             for (token, bytes, least) in reads {
@@ -35,7 +41,10 @@ pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster)
                     continue; // A later write may change what the fabric takes for a header.
                 }
                 let seen = &seen[..words];
-                assert!(seen.iter().all(|word| *word >= least), "write {least} is not in {seen:?}");
+                assert!(
+                    seen.iter().all(|word| *word >= least),
+                    "write {least} is not in {seen:?}"
+                );
                 passed += u64::from(seen.iter().any(|word| *word > least));
             }
         }
@@ -53,7 +62,10 @@ pub(super) fn writes_become_visible_in_the_order_posted(cluster: &mut dyn Cluste
             cluster.advance();
             for word in [0, words / 2, words - 1] {
                 let seen = cluster.node().open.load(AREA + word * 8, Ordering::Acquire);
-                assert!(seen >= flag, "write {flag} is seen, and {seen} in word {word} before it");
+                assert!(
+                    seen >= flag,
+                    "write {flag} is seen, and {seen} in word {word} before it"
+                );
             }
             cluster.node().open.load(AREA, Ordering::Acquire) > flag
         });
@@ -67,11 +79,17 @@ pub(super) fn words_of_a_write_become_visible_in_increasing_order(cluster: &mut 
     for words in WIDTHS {
         let stride = words.div_ceil(16);
         let halfway = watch(cluster, words, rounds, &mut |cluster| {
-            let last = cluster.node().open.load(AREA + (words - 1) * 8, Ordering::Acquire);
+            let last = cluster
+                .node()
+                .open
+                .load(AREA + (words - 1) * 8, Ordering::Acquire);
             let mut later = last;
             for word in (0..words).rev().step_by(stride) {
                 let seen = cluster.node().open.load(AREA + word * 8, Ordering::Acquire);
-                assert!(seen >= later, "word {word} is {seen} when a later one was {later}");
+                assert!(
+                    seen >= later,
+                    "word {word} is {seen} when a later one was {later}"
+                );
                 later = seen;
             }
             cluster.advance();
@@ -129,14 +147,31 @@ fn a_fenced_write_after_a_read(cluster: &mut dyn Cluster, round: u64) {
     let node = cluster.node();
     let at = node.peer(PEER).open(AREA);
     node.write(at, &[OLD + round; READ_WORDS]);
-    let kinds = [ReadKind::Raw, ReadKind::Objects { stride: READ_WORDS as u32 * 8 }];
+    let kinds = [
+        ReadKind::Raw,
+        ReadKind::Objects {
+            stride: READ_WORDS as u32 * 8,
+        },
+    ];
     let kind = kinds[round as usize % 2];
-    let read = node.try_read(at, READ_WORDS * 8, kind, false).expect("a good read is taken");
-    let write = Write { to: at, fence: true, notify: None, signal: None };
-    node.try_write(write, &[round; READ_WORDS]).expect("a good write is taken");
+    let read = node
+        .try_read(at, READ_WORDS * 8, kind, false)
+        .expect("a good read is taken");
+    let write = Write {
+        to: at,
+        fence: true,
+        notify: None,
+        signal: None,
+    };
+    node.try_write(write, &[round; READ_WORDS])
+        .expect("a good write is taken");
     let (status, seen) = node.finish_read(read, READ_WORDS * 8);
     assert_eq!(status, Status::Ok, "nobody else writes there");
-    assert_eq!(seen, [OLD + round; READ_WORDS], "the fenced write passed the read before it");
+    assert_eq!(
+        seen,
+        [OLD + round; READ_WORDS],
+        "the fenced write passed the read before it"
+    );
     assert_eq!(node.read(at, READ_WORDS), [round; READ_WORDS]);
 }
 
@@ -145,11 +180,16 @@ fn an_unfenced_write_after_a_read(cluster: &mut dyn Cluster, round: u64) -> bool
     let node = cluster.node();
     let at = node.peer(PEER).open(AREA);
     node.write(at, &[OLD + round; 8]);
-    let read = node.try_read(at, 64, ReadKind::Raw, false).expect("a good read is taken");
+    let read = node
+        .try_read(at, 64, ReadKind::Raw, false)
+        .expect("a good read is taken");
     node.write_silently(at, &[round; 8]);
     let (_, seen) = node.finish_read(read, 64);
     let known = |word: &u64| [OLD + round, round].contains(word);
-    assert!(seen.iter().all(known), "the read saw what nobody wrote: {seen:?}");
+    assert!(
+        seen.iter().all(known),
+        "the read saw what nobody wrote: {seen:?}"
+    );
     seen.contains(&round)
 }
 
@@ -158,10 +198,20 @@ fn a_fenced_write_after_an_atomic(cluster: &mut dyn Cluster, round: u64) {
     let at = node.peer(PEER).open(COUNTER);
     node.write(at, &[OLD + round]);
     let add = node.try_atomic(at, Atomic::FetchAdd { delta: 1 }, false);
-    let write = Write { to: at, fence: true, notify: None, signal: None };
-    node.try_write(write, &[round]).expect("a good write is taken");
+    let write = Write {
+        to: at,
+        fence: true,
+        notify: None,
+        signal: None,
+    };
+    node.try_write(write, &[round])
+        .expect("a good write is taken");
     let old = node.finish(add.expect("a good atomic is taken")).value;
-    assert_eq!(old, OLD + round, "the fenced write passed the atomic before it");
+    assert_eq!(
+        old,
+        OLD + round,
+        "the fenced write passed the atomic before it"
+    );
     assert_eq!(node.read(at, 1), [round]);
 }
 
@@ -169,11 +219,16 @@ fn a_fenced_atomic_after_a_read(cluster: &mut dyn Cluster, round: u64) {
     let node = cluster.node();
     let at = node.peer(PEER).open(COUNTER);
     node.write(at, &[round]);
-    let read = node.try_read(at, 8, ReadKind::Raw, false).expect("a good read is taken");
+    let read = node
+        .try_read(at, 8, ReadKind::Raw, false)
+        .expect("a good read is taken");
     let add = node.try_atomic(at, Atomic::FetchAdd { delta: OLD }, true);
     let (_, seen) = node.finish_read(read, 8);
     assert_eq!(seen, [round], "the fenced atomic passed the read before it");
-    assert_eq!(node.finish(add.expect("a good atomic is taken")).value, round);
+    assert_eq!(
+        node.finish(add.expect("a good atomic is taken")).value,
+        round
+    );
 }
 
 fn a_fenced_read_after_an_atomic(cluster: &mut dyn Cluster, round: u64) {
@@ -181,10 +236,19 @@ fn a_fenced_read_after_an_atomic(cluster: &mut dyn Cluster, round: u64) {
     let at = node.peer(PEER).open(COUNTER);
     node.write(at, &[round]);
     let add = node.try_atomic(at, Atomic::FetchAdd { delta: OLD }, false);
-    let read = node.try_read(at, 8, ReadKind::Raw, true).expect("a good read is taken");
+    let read = node
+        .try_read(at, 8, ReadKind::Raw, true)
+        .expect("a good read is taken");
     let (_, seen) = node.finish_read(read, 8);
-    assert_eq!(seen, [OLD + round], "the fenced read passed the atomic before it");
-    assert_eq!(node.finish(add.expect("a good atomic is taken")).value, round);
+    assert_eq!(
+        seen,
+        [OLD + round],
+        "the fenced read passed the atomic before it"
+    );
+    assert_eq!(
+        node.finish(add.expect("a good atomic is taken")).value,
+        round
+    );
 }
 
 /// Operations on several connections, our own machine's among them, do not disturb each other.
@@ -209,6 +273,9 @@ pub(super) fn connections_are_independent(cluster: &mut dyn Cluster) {
     cluster.settle();
     for machine in [PEER, THIRD] {
         let value = rounds << 16 | u64::from(machine.get());
-        assert_eq!(cluster.owner(machine).load(Location::Open, AREA, 32), [value; 32]);
+        assert_eq!(
+            cluster.owner(machine).load(Location::Open, AREA, 32),
+            [value; 32]
+        );
     }
 }

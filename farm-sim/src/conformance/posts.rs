@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use farm_core::fabric::{Atomic, Completion, Counters, Read, ReadKind, Rejected, Slot, Status, Write};
+use farm_core::fabric::{
+    Atomic, Completion, Counters, Read, ReadKind, Rejected, Slot, Status, Write,
+};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -18,14 +20,22 @@ pub(super) enum Posted {
 }
 
 /// Posts one operation of any kind to a machine that lives.
-pub(super) fn post_any(node: &mut Node, rng: &mut Xoshiro256PlusPlus, open: &mut BTreeMap<u64, Posted>) {
+pub(super) fn post_any(
+    node: &mut Node,
+    rng: &mut Xoshiro256PlusPlus,
+    open: &mut BTreeMap<u64, Posted>,
+) {
     let machine = if rng.random() { PEER } else { THIRD };
     let peer = node.peer(machine);
     let fence = rng.random_range(0..4) == 0;
     match rng.random_range(0..5) {
         0 | 1 => {
             let bytes = 64 * rng.random_range(1..=8);
-            let kind = if rng.random() { ReadKind::Raw } else { ReadKind::Objects { stride: 64 } };
+            let kind = if rng.random() {
+                ReadKind::Raw
+            } else {
+                ReadKind::Objects { stride: 64 }
+            };
             if let Ok(token) = node.try_read(peer.closed(0), bytes, kind, fence) {
                 open.insert(token.0, Posted::Read);
             }
@@ -34,7 +44,12 @@ pub(super) fn post_any(node: &mut Node, rng: &mut Xoshiro256PlusPlus, open: &mut
             let words = vec![7; rng.random_range(1..=64)];
             let inline = words.len() * 8 <= node.endpoint.capabilities().max_inline_bytes;
             let signal = rng.random::<bool>().then(|| node.token());
-            let write = Write { to: peer.open(AREA), fence, notify: None, signal };
+            let write = Write {
+                to: peer.open(AREA),
+                fence,
+                notify: None,
+                signal,
+            };
             let taken = node.try_write(write, &words).is_ok();
             if let (Some(token), true) = (signal, taken) {
                 open.insert(token.0, Posted::Write { slot: !inline });
@@ -50,13 +65,23 @@ pub(super) fn post_any(node: &mut Node, rng: &mut Xoshiro256PlusPlus, open: &mut
 }
 
 /// Checks one completion against what was posted, and gives its slot back.
-pub(super) fn check_completion(node: &mut Node, completion: Completion, open: &mut BTreeMap<u64, Posted>) -> Status {
-    let Completion { token, status, slot, .. } = completion;
+pub(super) fn check_completion(
+    node: &mut Node,
+    completion: Completion,
+    open: &mut BTreeMap<u64, Posted>,
+) -> Status {
+    let Completion {
+        token,
+        status,
+        slot,
+        ..
+    } = completion;
     let posted = open.remove(&token.0);
     let posted = posted.unwrap_or_else(|| panic!("{token:?} completed twice, or was never posted"));
     let has_slot = matches!(posted, Posted::Read | Posted::Write { slot: true });
     assert_eq!(slot.is_some(), has_slot, "the slot of a {posted:?}");
-    slot.into_iter().for_each(|slot| node.endpoint.arena().give(slot));
+    slot.into_iter()
+        .for_each(|slot| node.endpoint.arena().give(slot));
     status
 }
 
@@ -76,7 +101,10 @@ pub(super) fn every_signalled_operation_completes_once(cluster: &mut dyn Cluster
         }
         let most = rng.random_range(0..6);
         let count = node.endpoint.poll(most, &mut polled);
-        assert!(count <= most && count == polled.len(), "{count} of at most {most}: {polled:?}");
+        assert!(
+            count <= most && count == polled.len(),
+            "{count} of at most {most}: {polled:?}"
+        );
         polled.append(&mut node.take_inbox());
         for completion in polled.drain(..) {
             let status = check_completion(node, completion, &mut open);
@@ -94,19 +122,34 @@ pub(super) fn unsignalled_writes_complete_nothing(cluster: &mut dyn Cluster) {
     for round in 1..=rounds {
         let node = cluster.node();
         let to = node.peer(PEER).open(AREA);
-        let write = Write { to, fence: round % 8 == 0, notify: None, signal: None };
+        let write = Write {
+            to,
+            fence: round % 8 == 0,
+            notify: None,
+            signal: None,
+        };
         let words = vec![round; 1 + round as usize % 40];
         if round % 2 == 0 {
-            node.write_from_slot(write, &words).expect("a good write is taken");
+            node.write_from_slot(write, &words)
+                .expect("a good write is taken");
         } else {
-            node.try_write(write, &words).expect("a good write is taken");
+            node.try_write(write, &words)
+                .expect("a good write is taken");
         }
-        assert_eq!(node.endpoint.outstanding(), 0, "an unsignalled write is nothing to poll for");
+        assert_eq!(
+            node.endpoint.outstanding(),
+            0,
+            "an unsignalled write is nothing to poll for"
+        );
     }
     cluster.settle();
     let node = cluster.node();
     let at = node.peer(PEER).open(AREA);
-    assert_eq!(node.read(at, 1), [rounds], "the read comes after all the writes");
+    assert_eq!(
+        node.read(at, 1),
+        [rounds],
+        "the read comes after all the writes"
+    );
     assert_eq!(node.take_inbox().len(), 0);
     cluster.settle();
 }
@@ -122,21 +165,41 @@ pub(super) fn writes_of_all_sizes_land_and_touch_nothing_else(cluster: &mut dyn 
     for (turn, words) in sizes.enumerate() {
         let bytes: Vec<u64> = (0..words as u64).map(|i| i << 32 | turn as u64).collect();
         let at = 64 + 8 * (turn % 9);
-        cluster.owner(PEER).store(Location::Open, at - 8, &vec![AROUND; words + 2]);
-        let from_slot = [true, false].into_iter().filter(|slot| *slot || words <= inline);
+        cluster
+            .owner(PEER)
+            .store(Location::Open, at - 8, &vec![AROUND; words + 2]);
+        let from_slot = [true, false]
+            .into_iter()
+            .filter(|slot| *slot || words <= inline);
         for slot in from_slot {
             let node = cluster.node();
             let token = node.token();
             let to = node.peer(PEER).open(at);
-            let write = Write { to, fence: false, notify: None, signal: Some(token) };
-            let posted = if slot { node.write_from_slot(write, &bytes) } else { node.try_write(write, &bytes) };
+            let write = Write {
+                to,
+                fence: false,
+                notify: None,
+                signal: Some(token),
+            };
+            let posted = if slot {
+                node.write_from_slot(write, &bytes)
+            } else {
+                node.try_write(write, &bytes)
+            };
             posted.expect("a good write is taken");
             let completion = node.finish(token);
             assert_eq!(completion.slot.is_some(), slot);
-            completion.slot.into_iter().for_each(|slot| node.endpoint.arena().give(slot));
+            completion
+                .slot
+                .into_iter()
+                .for_each(|slot| node.endpoint.arena().give(slot));
             let seen = cluster.owner(PEER).load(Location::Open, at - 8, words + 2);
             assert_eq!(seen[1..=words], bytes, "{words} words, slot: {slot}");
-            assert_eq!((seen[0], seen[words + 1]), (AROUND, AROUND), "{words} words wrote more");
+            assert_eq!(
+                (seen[0], seen[words + 1]),
+                (AROUND, AROUND),
+                "{words} words wrote more"
+            );
         }
     }
     cluster.settle();
@@ -150,7 +213,11 @@ pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
         let mut open = BTreeMap::new();
         loop {
             let read = read_of(node);
-            let slot = node.endpoint.arena().take(64).expect("more slots than outstanding reads");
+            let slot = node
+                .endpoint
+                .arena()
+                .take(64)
+                .expect("more slots than outstanding reads");
             match node.endpoint.post_read(read, slot) {
                 Ok(()) => {
                     open.insert(read.token.0, Posted::Read);
@@ -170,7 +237,11 @@ pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
             let node = cluster.node();
             let before = node.endpoint.outstanding();
             let count = node.endpoint.poll(3, &mut polled);
-            assert_eq!(node.endpoint.outstanding(), before - count, "polled is not outstanding");
+            assert_eq!(
+                node.endpoint.outstanding(),
+                before - count,
+                "polled is not outstanding"
+            );
             for completion in polled.drain(..) {
                 check_completion(node, completion, &mut open);
             }
@@ -183,11 +254,19 @@ pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
 
 fn read_of(node: &mut Node) -> Read {
     let from = node.peer(PEER).closed(0);
-    Read { from, bytes: 64, kind: ReadKind::Raw, fence: false, token: node.token() }
+    Read {
+        from,
+        bytes: 64,
+        kind: ReadKind::Raw,
+        fence: false,
+        token: node.token(),
+    }
 }
 
 fn give_back(node: &mut Node, slot: Option<Slot>) {
-    node.endpoint.arena().give(slot.expect("a refused read gives its slot back"));
+    node.endpoint
+        .arena()
+        .give(slot.expect("a refused read gives its slot back"));
 }
 
 /// Operations and bytes are counted when they are taken, and only then.
@@ -201,7 +280,9 @@ pub(super) fn counters_count_exactly(cluster: &mut dyn Cluster) {
         node.write_silently(peer.open(AREA), &[2]);
         let bytes = 64 * (1 + round % 5);
         let kind = ReadKind::Objects { stride: 64 };
-        let read = node.try_read(peer.closed(0), bytes, kind, false).expect("a good read is taken");
+        let read = node
+            .try_read(peer.closed(0), bytes, kind, false)
+            .expect("a good read is taken");
         node.finish_read(read, bytes);
         node.atomic(peer.open(COUNTER), Atomic::FetchAdd { delta: 1 });
         expected = Counters {

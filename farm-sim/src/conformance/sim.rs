@@ -35,7 +35,11 @@ pub struct Sim {
 impl Sim {
     /// The fabric as it should be.
     pub const fn seeds(seeds: Range<u64>) -> Self {
-        Self { seeds, defect: None, patience: None }
+        Self {
+            seeds,
+            defect: None,
+            patience: None,
+        }
     }
 }
 
@@ -79,7 +83,10 @@ pub struct SimCluster {
 impl SimCluster {
     /// The cluster of a seed.
     pub fn new(seed: u64, defect: Option<Defect>, patience: Duration) -> Self {
-        let config = SimConfig { defect, ..SimConfig::seeded(seed) };
+        let config = SimConfig {
+            defect,
+            ..SimConfig::seeded(seed)
+        };
         let fabric = SimFabric::new(config, &THREE);
         let memories = THREE.map(|machine| {
             let open = fabric.export(machine, OPEN_BYTES, true);
@@ -87,7 +94,10 @@ impl SimCluster {
         });
         let offers: Vec<Offer> = memories
             .iter()
-            .map(|(open, closed)| Offer { open: open.1, closed: closed.1 })
+            .map(|(open, closed)| Offer {
+                open: open.1,
+                closed: closed.1,
+            })
             .collect();
         let mut nodes: Vec<Node> = THREE
             .into_iter()
@@ -99,10 +109,24 @@ impl SimCluster {
             .collect();
         let ours = nodes.remove(0);
         let member = |node: Node| {
-            (node.machine, Member { node, actor: None, asleep: false, outcome: None })
+            (
+                node.machine,
+                Member {
+                    node,
+                    actor: None,
+                    asleep: false,
+                    outcome: None,
+                },
+            )
         };
         let others = nodes.into_iter().map(member).collect();
-        Self { fabric, rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed), ours, others, patience }
+        Self {
+            fabric,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed),
+            ours,
+            others,
+            patience,
+        }
     }
 
     /// The fabric it runs on.
@@ -111,7 +135,9 @@ impl SimCluster {
     }
 
     fn member(&mut self, machine: MachineId) -> &mut Member {
-        self.others.get_mut(&machine).unwrap_or_else(|| panic!("{machine} is gone"))
+        self.others
+            .get_mut(&machine)
+            .unwrap_or_else(|| panic!("{machine} is gone"))
     }
 
     /// Some steps of the fabric, then some of one actor. False if nobody had anything to do.
@@ -121,7 +147,11 @@ impl SimCluster {
             moved |= self.fabric.step();
         }
         let busy = |(_, member): &(&MachineId, &mut Member)| member.actor.is_some();
-        let busy_members = self.others.values().filter(|member| member.actor.is_some()).count();
+        let busy_members = self
+            .others
+            .values()
+            .filter(|member| member.actor.is_some())
+            .count();
         if busy_members > 0 {
             let pick = self.rng.random_range(0..busy_members);
             let picked = self.others.iter_mut().filter(busy).nth(pick);
@@ -134,7 +164,9 @@ impl SimCluster {
     }
 
     fn anybody_awake(&self) -> bool {
-        self.others.values().any(|member| member.actor.is_some() && !member.asleep)
+        self.others
+            .values()
+            .any(|member| member.actor.is_some() && !member.asleep)
     }
 
     /// How the sleep of a parked worker ended, if it has.
@@ -151,9 +183,13 @@ impl SimCluster {
 }
 
 fn step_member(fabric: &SimFabric, member: &mut Member) -> bool {
-    let Some(actor) = &mut member.actor else { return false };
+    let Some(actor) = &mut member.actor else {
+        return false;
+    };
     if member.asleep {
-        let Some(wake) = SimCluster::end_of_sleep(fabric, member.node.machine) else { return false };
+        let Some(wake) = SimCluster::end_of_sleep(fabric, member.node.machine) else {
+            return false;
+        };
         member.asleep = false;
         actor.woken(wake);
     }

@@ -14,11 +14,29 @@ use super::{Cluster, PEER, Role};
 pub(super) fn no_wake_up_is_lost_in_a_long_exchange(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(20_000);
     let ours = cluster.node().machine;
-    cluster.start(PEER, Role::Play { with: ours, rounds, first: false });
-    let slept = cluster.drive(Role::Play { with: PEER, rounds, first: true });
+    cluster.start(
+        PEER,
+        Role::Play {
+            with: ours,
+            rounds,
+            first: false,
+        },
+    );
+    let slept = cluster.drive(Role::Play {
+        with: PEER,
+        rounds,
+        first: true,
+    });
     let peer_slept = cluster.join(PEER);
     cluster.settle();
-    println!("{rounds} turns, {} sleeps here, {} there", slept[0], peer_slept[0]);
+    println!(
+        "{rounds} turns, {} sleeps here, {} there",
+        slept[0], peer_slept[0]
+    );
+    assert!(
+        slept[0] + peer_slept[0] >= rounds / 20,
+        "hardly anybody slept: nothing was tried"
+    );
 }
 
 /// Many writes that notify one sleeper wake it once, at the flush; an awake worker is left alone.
@@ -47,7 +65,11 @@ pub(super) fn a_flush_notifies_each_sleeper_once(cluster: &mut dyn Cluster) {
         notify_ourselves(cluster, round);
         cluster.node().endpoint.flush();
         cluster.settle();
-        assert_eq!(cluster.node().endpoint.counters().wakes, before, "an awake worker was woken");
+        assert_eq!(
+            cluster.node().endpoint.counters().wakes,
+            before,
+            "an awake worker was woken"
+        );
     }
 }
 
@@ -71,5 +93,8 @@ pub(super) fn a_quiet_sleep_times_out(cluster: &mut dyn Cluster) {
         cluster.node().endpoint.arm();
         timed_out += u64::from(cluster.sleep(Duration::from_millis(2)) == Wake::TimedOut);
     }
-    assert!(timed_out >= 10, "nobody notified, and {timed_out} of 20 sleeps were quiet");
+    assert!(
+        timed_out >= 10,
+        "nobody notified, and {timed_out} of 20 sleeps were quiet"
+    );
 }

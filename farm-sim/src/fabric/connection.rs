@@ -32,7 +32,13 @@ pub(super) struct Operation {
 pub(super) enum Kind {
     Write(Writing),
     Read(Reading),
-    Atomic { memory: Memory, offset: usize, op: Atomic, token: Token, seen: Option<u64> },
+    Atomic {
+        memory: Memory,
+        offset: usize,
+        op: Atomic,
+        token: Token,
+        seen: Option<u64>,
+    },
     Notify(WorkerId),
 }
 
@@ -73,7 +79,9 @@ impl Reading {
 
     /// Whether every header still is what was collected.
     pub(super) fn headers_unchanged(&self) -> bool {
-        let Some(stride) = self.stride else { return true };
+        let Some(stride) = self.stride else {
+            return true;
+        };
         let starts = (0..self.out.len() * 8).step_by(stride);
         let mut now = [0];
         starts.into_iter().all(|at| {

@@ -82,9 +82,20 @@ impl SimEndpoint {
     }
 
     /// Judges a post: the range, the right, the connection, and whether there is room.
-    fn judge(&self, state: &mut State, at: Remote, bytes: usize, write: bool, signalled: bool) -> Result<Access, Fault> {
+    fn judge(
+        &self,
+        state: &mut State,
+        at: Remote,
+        bytes: usize,
+        write: bool,
+        signalled: bool,
+    ) -> Result<Access, Fault> {
         let port = &state.ports[self.port];
-        let import = port.imports.get(at.memory.index() as usize).ok_or(Fault::BadAccess)?.clone();
+        let import = port
+            .imports
+            .get(at.memory.index() as usize)
+            .ok_or(Fault::BadAccess)?
+            .clone();
         let len = import.memory.len();
         let offset = usize::try_from(at.offset).map_err(|_| Fault::BadAccess)?;
         if state.connections[import.connection].broken {
@@ -96,7 +107,11 @@ impl SimEndpoint {
             return Err(Fault::BadAccess);
         }
         let most = port.most_outstanding;
-        let full = if signalled { port.outstanding >= most } else { port.unsignalled >= most * UNSIGNALLED_SHARE };
+        let full = if signalled {
+            port.outstanding >= most
+        } else {
+            port.unsignalled >= most * UNSIGNALLED_SHARE
+        };
         if full {
             return Err(Fault::Full);
         }
@@ -105,7 +120,11 @@ impl SimEndpoint {
             state.note(Event::Refused { by: self.worker });
             return Err(Fault::Full);
         }
-        Ok(Access { memory: import.memory, offset, connection: import.connection })
+        Ok(Access {
+            memory: import.memory,
+            offset,
+            connection: import.connection,
+        })
     }
 
     /// Puts a judged operation on its connection.
@@ -125,10 +144,22 @@ impl SimEndpoint {
             _ => port.unsignalled += 1,
         }
         let to = state.connections[connection].to;
-        let event =
-            Event::Posted { by: self.worker, to, operation: number, what, bytes: bytes as u64, fence };
+        let event = Event::Posted {
+            by: self.worker,
+            to,
+            operation: number,
+            what,
+            bytes: bytes as u64,
+            fence,
+        };
         state.note(event);
-        state.connections[connection].operations.push_back(Operation { number, fence, kind });
+        state.connections[connection]
+            .operations
+            .push_back(Operation {
+                number,
+                fence,
+                kind,
+            });
     }
 
     /// Takes back the slots of unsignalled writes that have been read.
@@ -175,7 +206,9 @@ impl Backend for SimEndpoint {
     }
 
     fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError> {
-        lock(&self.state).import(self.port, capability).map(RemoteMemory::from_index)
+        lock(&self.state)
+            .import(self.port, capability)
+            .map(RemoteMemory::from_index)
     }
 
     fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
@@ -213,7 +246,13 @@ impl Backend for SimEndpoint {
             slot,
         };
         reading.restart();
-        self.enqueue(&mut state, access.connection, read.fence, Kind::Read(reading), bytes);
+        self.enqueue(
+            &mut state,
+            access.connection,
+            read.fence,
+            Kind::Read(reading),
+            bytes,
+        );
         Ok(())
     }
 
@@ -222,9 +261,12 @@ impl Backend for SimEndpoint {
         self.wake_up(&mut state);
         Self::reclaim(&mut self.arena, &mut state, self.port);
         let (bytes, most, inline, slot) = match source {
-            Source::Inline(words) => {
-                (words.len() * WORD_BYTES, self.capabilities.max_inline_bytes, words, None)
-            }
+            Source::Inline(words) => (
+                words.len() * WORD_BYTES,
+                self.capabilities.max_inline_bytes,
+                words,
+                None,
+            ),
             Source::Slot { slot, bytes } => (bytes as usize, slot.bytes(), &[][..], Some(slot)),
         };
         if bytes > most {
@@ -245,7 +287,14 @@ impl Backend for SimEndpoint {
         counters.writes += 1;
         counters.write_bytes += bytes as u64;
         let (memory, offset, signal) = (access.memory, access.offset, write.signal);
-        let kind = Kind::Write(Writing { memory, offset, words, landed: 0, signal, slot });
+        let kind = Kind::Write(Writing {
+            memory,
+            offset,
+            words,
+            landed: 0,
+            signal,
+            slot,
+        });
         self.enqueue(&mut state, access.connection, write.fence, kind, bytes);
         if let Some(worker) = write.notify {
             let sleeper = WorkerRef::new(state.connections[access.connection].to, worker);
@@ -256,13 +305,27 @@ impl Backend for SimEndpoint {
         Ok(())
     }
 
-    fn post_atomic(&mut self, at: Remote, op: Atomic, fence: bool, token: Token) -> Result<(), Rejected> {
+    fn post_atomic(
+        &mut self,
+        at: Remote,
+        op: Atomic,
+        fence: bool,
+        token: Token,
+    ) -> Result<(), Rejected> {
         let mut state = lock(&self.state);
         self.wake_up(&mut state);
-        let access = self.judge(&mut state, at, WORD_BYTES, true, true).map_err(|fault| fault.reject(None))?;
+        let access = self
+            .judge(&mut state, at, WORD_BYTES, true, true)
+            .map_err(|fault| fault.reject(None))?;
         state.ports[self.port].counters.atomics += 1;
         let (memory, offset) = (access.memory, access.offset);
-        let kind = Kind::Atomic { memory, offset, op, token, seen: None };
+        let kind = Kind::Atomic {
+            memory,
+            offset,
+            op,
+            token,
+            seen: None,
+        };
         self.enqueue(&mut state, access.connection, fence, kind, WORD_BYTES);
         Ok(())
     }
@@ -295,7 +358,13 @@ impl Backend for SimEndpoint {
         let mut state = lock(&self.state);
         for (connection, sleeper) in std::mem::take(&mut self.notify) {
             if !state.connections[connection].broken && state.has_worker(sleeper) {
-                self.enqueue(&mut state, connection, false, Kind::Notify(sleeper.worker), 0);
+                self.enqueue(
+                    &mut state,
+                    connection,
+                    false,
+                    Kind::Notify(sleeper.worker),
+                    0,
+                );
             }
         }
     }
@@ -313,8 +382,11 @@ impl Backend for SimEndpoint {
     }
 
     fn arm(&mut self) {
-        *lock(&self.state).sleeper(self.worker) =
-            Sleeper { armed: true, notified: false, parked: None };
+        *lock(&self.state).sleeper(self.worker) = Sleeper {
+            armed: true,
+            notified: false,
+            parked: None,
+        };
     }
 
     fn disarm(&mut self) {
@@ -334,7 +406,10 @@ impl Backend for SimEndpoint {
             return Wake::Notified;
         }
         sleeper.parked = Some(until);
-        state.note(Event::Slept { worker: self.worker, until });
+        state.note(Event::Slept {
+            worker: self.worker,
+            until,
+        });
         Wake::TimedOut
     }
 }

@@ -68,11 +68,16 @@ pub struct SimFabric {
 impl SimFabric {
     /// A fabric on which `machines` are, all connected with each other and with themselves.
     pub fn new(config: SimConfig, machines: &[MachineId]) -> Self {
-        Self { state: Arc::new(Mutex::new(State::new(&config, machines))), config }
+        Self {
+            state: Arc::new(Mutex::new(State::new(&config, machines))),
+            config,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("the simulation has failed elsewhere")
+        self.state
+            .lock()
+            .expect("the simulation has failed elsewhere")
     }
 
     /// Memory of a machine that its peers can import.
@@ -164,6 +169,11 @@ impl SimFabric {
 
     /// The events themselves, if the configuration keeps them.
     pub fn events(&self) -> Vec<Event> {
-        self.state().trace.events().iter().map(|(_, event)| *event).collect()
+        self.state()
+            .trace
+            .events()
+            .iter()
+            .map(|(_, event)| *event)
+            .collect()
     }
 }

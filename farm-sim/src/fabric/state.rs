@@ -146,23 +146,42 @@ impl State {
     }
 
     fn machine(&self, id: MachineId) -> &Machine {
-        self.machines.get(&id).unwrap_or_else(|| panic!("{id} is no machine of this fabric"))
+        self.machines
+            .get(&id)
+            .unwrap_or_else(|| panic!("{id} is no machine of this fabric"))
     }
 
-    pub(super) fn export(&mut self, id: MachineId, bytes: usize, writable: bool) -> (Memory, Capability) {
+    pub(super) fn export(
+        &mut self,
+        id: MachineId,
+        bytes: usize,
+        writable: bool,
+    ) -> (Memory, Capability) {
         let memory = Memory::anonymous(bytes).window(0, bytes);
         let machine = self
             .machines
             .get_mut(&id)
             .unwrap_or_else(|| panic!("{id} is no machine of this fabric"));
-        machine.exports.push(Export { memory: memory.clone(), writable });
+        machine.exports.push(Export {
+            memory: memory.clone(),
+            writable,
+        });
         let key = machine.exports.len() as u64;
-        let capability =
-            Capability { machine: id, boot: machine.boot, key, bytes: bytes as u64, writable };
+        let capability = Capability {
+            machine: id,
+            boot: machine.boot,
+            key,
+            bytes: bytes as u64,
+            writable,
+        };
         (memory, capability)
     }
 
-    pub(super) fn import(&mut self, port: usize, capability: &Capability) -> Result<u32, ImportError> {
+    pub(super) fn import(
+        &mut self,
+        port: usize,
+        capability: &Capability,
+    ) -> Result<u32, ImportError> {
         let (own, to) = (self.ports[port].worker.machine, capability.machine);
         let Some(machine) = self.machines.get(&to) else {
             return Err(ImportError::NotConnected(to));
@@ -177,7 +196,9 @@ impl State {
                 current: machine.boot,
             });
         }
-        let export = (capability.key as usize).checked_sub(1).and_then(|at| machine.exports.get(at));
+        let export = (capability.key as usize)
+            .checked_sub(1)
+            .and_then(|at| machine.exports.get(at));
         let Some(export) = export.filter(|e| e.memory.len() as u64 >= capability.bytes) else {
             return Err(ImportError::Mapping(MappingError::Os {
                 what: "import",
@@ -189,7 +210,11 @@ impl State {
         let writable = export.writable && capability.writable;
         let connection = self.connection(port, to);
         let imports = &mut self.ports[port].imports;
-        imports.push(Import { memory, writable, connection });
+        imports.push(Import {
+            memory,
+            writable,
+            connection,
+        });
         Ok(imports.len() as u32 - 1)
     }
 
@@ -218,7 +243,11 @@ impl State {
         let sleeper = self.sleeper(worker);
         let woken = sleeper.armed;
         if woken {
-            *sleeper = Sleeper { armed: false, notified: true, parked: None };
+            *sleeper = Sleeper {
+                armed: false,
+                notified: true,
+                parked: None,
+            };
         }
         self.note(Event::Notified { worker, woken });
         woken
@@ -286,7 +315,12 @@ impl State {
         for place in 0..self.connections[index].acks.len() {
             if self.chance(Odds::WHOLE / 2) {
                 let completion = &mut self.connections[index].acks[place].completion;
-                *completion = Completion { status: Status::Broken, value: 0, slot: completion.slot.take(), ..*completion };
+                *completion = Completion {
+                    status: Status::Broken,
+                    value: 0,
+                    slot: completion.slot.take(),
+                    ..*completion
+                };
             }
         }
         let forgiven = self.has(Defect::BreakForgiven);
@@ -295,9 +329,33 @@ impl State {
         connection.stalled_until = self.now;
         for Operation { number, kind, .. } in operations {
             match kind {
-                Kind::Write(w) => self.acknowledge(index, number, w.signal, Status::Broken, w.slot, 0, Vec::new()),
-                Kind::Read(r) => self.acknowledge(index, number, Some(r.token), Status::Broken, Some(r.slot), 0, r.out),
-                Kind::Atomic { token, .. } => self.acknowledge(index, number, Some(token), Status::Broken, None, 0, Vec::new()),
+                Kind::Write(w) => self.acknowledge(
+                    index,
+                    number,
+                    w.signal,
+                    Status::Broken,
+                    w.slot,
+                    0,
+                    Vec::new(),
+                ),
+                Kind::Read(r) => self.acknowledge(
+                    index,
+                    number,
+                    Some(r.token),
+                    Status::Broken,
+                    Some(r.slot),
+                    0,
+                    r.out,
+                ),
+                Kind::Atomic { token, .. } => self.acknowledge(
+                    index,
+                    number,
+                    Some(token),
+                    Status::Broken,
+                    None,
+                    0,
+                    Vec::new(),
+                ),
                 Kind::Notify(_) => {}
             }
         }
@@ -329,7 +387,16 @@ impl State {
         if self.defect == Some(Defect::SlotKept) && data.is_empty() {
             slot = None;
         }
-        let completion = Completion { token, status, slot, value };
-        self.connections[connection].acks.push(Ack { number, completion, data });
+        let completion = Completion {
+            token,
+            status,
+            slot,
+            value,
+        };
+        self.connections[connection].acks.push(Ack {
+            number,
+            completion,
+            data,
+        });
     }
 }

@@ -25,7 +25,9 @@ const LONGEST_OPERATION_STEPS: usize = 32;
 impl State {
     /// Takes one step. False if nothing is in flight.
     pub(super) fn step(&mut self) -> bool {
-        let Some(connection) = self.choose_connection() else { return false };
+        let Some(connection) = self.choose_connection() else {
+            return false;
+        };
         let passed = self.rng.random_range(1..=STEP_NANOS);
         self.set_now(self.now + passed);
         if self.chance(self.odds.stall) {
@@ -74,12 +76,20 @@ impl State {
     }
 
     fn stall(&mut self, index: usize) {
-        let doublings = self.rng.random::<u64>().trailing_ones().min(STALL_DOUBLINGS);
+        let doublings = self
+            .rng
+            .random::<u64>()
+            .trailing_ones()
+            .min(STALL_DOUBLINGS);
         let until = Nanos(self.now.0 + self.rng.random_range(1..=STALL_NANOS << doublings));
         let connection = &mut self.connections[index];
         connection.stalled_until = until;
         let (port, to) = (connection.port, connection.to);
-        self.note(Event::Stalled { by: self.ports[port].worker, to, until });
+        self.note(Event::Stalled {
+            by: self.ports[port].worker,
+            to,
+            until,
+        });
     }
 
     /// A completion reaches its poster.
@@ -87,13 +97,19 @@ impl State {
         let pick = self.rng.random_range(0..self.connections[index].acks.len());
         let port = self.connections[index].port;
         let ack = self.connections[index].acks.swap_remove(pick);
-        self.note(Event::Completed { operation: ack.number, status: ack.completion.status });
+        self.note(Event::Completed {
+            operation: ack.number,
+            status: ack.completion.status,
+        });
         if self.has(Defect::CompletionLost) && self.chance(Odds::WHOLE / 16) {
             return;
         }
         let mut again = None;
         if self.has(Defect::CompletedTwice) && self.chance(Odds::WHOLE / 16) {
-            again = Some(farm_core::fabric::Completion { slot: None, ..ack.completion });
+            again = Some(farm_core::fabric::Completion {
+                slot: None,
+                ..ack.completion
+            });
         }
         let arrived = &mut self.ports[port].arrived;
         arrived.push_back((ack.completion, ack.data));
@@ -103,7 +119,11 @@ impl State {
     /// One operation goes on by one step, and is acknowledged when that was its last.
     fn advance(&mut self, index: usize, place: usize) {
         let operation = self.connections[index].operations.remove(place);
-        let Operation { number, fence, kind } = operation.expect("ready operations are outstanding");
+        let Operation {
+            number,
+            fence,
+            kind,
+        } = operation.expect("ready operations are outstanding");
         let unfinished = match kind {
             Kind::Write(write) => self.land(index, number, write).map(Kind::Write),
             Kind::Read(read) => self.collect(index, number, read).map(Kind::Read),
@@ -120,7 +140,14 @@ impl State {
         };
         if let Some(kind) = unfinished {
             let operations = &mut self.connections[index].operations;
-            operations.insert(place, Operation { number, fence, kind });
+            operations.insert(
+                place,
+                Operation {
+                    number,
+                    fence,
+                    kind,
+                },
+            );
         }
     }
 
@@ -134,30 +161,58 @@ impl State {
         let total = write.words.len();
         let words = self.portion(total).min(total - write.landed);
         for place in write.landed..write.landed + words {
-            let place = if self.has(Defect::PlacedBackwards) { total - 1 - place } else { place };
-            write.memory.store(write.offset + place * 8, write.words[place], Ordering::Release);
+            let place = if self.has(Defect::PlacedBackwards) {
+                total - 1 - place
+            } else {
+                place
+            };
+            write.memory.store(
+                write.offset + place * 8,
+                write.words[place],
+                Ordering::Release,
+            );
         }
         write.landed += words;
         let left = total - write.landed;
-        self.note(Event::Landed { operation: number, words: words as u64, left: left as u64 });
+        self.note(Event::Landed {
+            operation: number,
+            words: words as u64,
+            left: left as u64,
+        });
         if left > 0 {
             return Some(write);
         }
-        self.acknowledge(index, number, write.signal, Status::Ok, write.slot, 0, Vec::new());
+        self.acknowledge(
+            index,
+            number,
+            write.signal,
+            Status::Ok,
+            write.slot,
+            0,
+            Vec::new(),
+        );
         None
     }
 
     fn collect(&mut self, index: usize, number: u64, mut read: Reading) -> Option<Reading> {
-        let pieces = self.portion(read.out.len() / read.piece).min(read.left.len());
+        let pieces = self
+            .portion(read.out.len() / read.piece)
+            .min(read.left.len());
         let mut digest = 0u64;
         for _ in 0..pieces {
             let pick = self.rng.random_range(0..read.left.len());
             let first = read.left.swap_remove(pick) as usize * read.piece;
             let out = &mut read.out[first..first + read.piece];
             read.memory.read_words(read.offset + first * 8, out);
-            digest = out.iter().fold(digest, |digest, word| digest.rotate_left(7) ^ word);
+            digest = out
+                .iter()
+                .fold(digest, |digest, word| digest.rotate_left(7) ^ word);
         }
-        self.note(Event::Collected { operation: number, pieces: pieces as u64, digest });
+        self.note(Event::Collected {
+            operation: number,
+            pieces: pieces as u64,
+            digest,
+        });
         if !read.left.is_empty() {
             return Some(read);
         }
@@ -174,19 +229,53 @@ impl State {
             counters.reads_torn += 1;
             status = Status::Torn;
         }
-        self.acknowledge(index, number, Some(read.token), status, Some(read.slot), 0, read.out);
+        self.acknowledge(
+            index,
+            number,
+            Some(read.token),
+            status,
+            Some(read.slot),
+            0,
+            read.out,
+        );
         None
     }
 
     fn swap(&mut self, index: usize, number: u64, kind: Kind) -> Option<Kind> {
-        let Kind::Atomic { memory, offset, op, token, seen } = kind else { return Some(kind) };
+        let Kind::Atomic {
+            memory,
+            offset,
+            op,
+            token,
+            seen,
+        } = kind
+        else {
+            return Some(kind);
+        };
         let old = seen.unwrap_or_else(|| memory.load(offset, Ordering::Relaxed));
         if self.has(Defect::AtomicsTorn) && seen.is_none() {
-            return Some(Kind::Atomic { memory, offset, op, token, seen: Some(old) });
+            return Some(Kind::Atomic {
+                memory,
+                offset,
+                op,
+                token,
+                seen: Some(old),
+            });
         }
         store_result(&memory, offset, op, old);
-        self.note(Event::Swapped { operation: number, old });
-        self.acknowledge(index, number, Some(token), Status::Ok, None, old, Vec::new());
+        self.note(Event::Swapped {
+            operation: number,
+            old,
+        });
+        self.acknowledge(
+            index,
+            number,
+            Some(token),
+            Status::Ok,
+            None,
+            old,
+            Vec::new(),
+        );
         None
     }
 }

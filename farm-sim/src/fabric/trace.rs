@@ -12,13 +12,28 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 #[allow(missing_docs)] // The names of the fields say all there is to say.
 pub enum Event {
     /// A worker posted an operation.
-    Posted { by: WorkerRef, to: MachineId, operation: u64, what: Operation, bytes: u64, fence: bool },
+    Posted {
+        by: WorkerRef,
+        to: MachineId,
+        operation: u64,
+        what: Operation,
+        bytes: u64,
+        fence: bool,
+    },
     /// A post was answered with `Full` although there was room.
     Refused { by: WorkerRef },
     /// Part of a write became visible.
-    Landed { operation: u64, words: u64, left: u64 },
+    Landed {
+        operation: u64,
+        words: u64,
+        left: u64,
+    },
     /// Part of a read was collected; the digest is of what was seen.
-    Collected { operation: u64, pieces: u64, digest: u64 },
+    Collected {
+        operation: u64,
+        pieces: u64,
+        digest: u64,
+    },
     /// A read of objects saw a header change and starts again.
     Retried { operation: u64 },
     /// An atomic took place.
@@ -28,9 +43,17 @@ pub enum Event {
     /// A completion became visible to its poster.
     Completed { operation: u64, status: Status },
     /// A connection stands still until a moment.
-    Stalled { by: WorkerRef, to: MachineId, until: Nanos },
+    Stalled {
+        by: WorkerRef,
+        to: MachineId,
+        until: Nanos,
+    },
     /// A connection between two machines ended.
-    Broke { one: MachineId, other: MachineId, how: Departure },
+    Broke {
+        one: MachineId,
+        other: MachineId,
+        how: Departure,
+    },
     /// A worker went to sleep.
     Slept { worker: WorkerRef, until: Nanos },
 }
@@ -48,20 +71,44 @@ pub enum Operation {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Event::Posted { by, to, operation, what, bytes, fence } => {
+            Event::Posted {
+                by,
+                to,
+                operation,
+                what,
+                bytes,
+                fence,
+            } => {
                 let fence = if fence { ", fenced" } else { "" };
-                write!(f, "{by} posts #{operation} to {to}: {what:?} of {bytes} bytes{fence}")
+                write!(
+                    f,
+                    "{by} posts #{operation} to {to}: {what:?} of {bytes} bytes{fence}"
+                )
             }
             Event::Refused { by } => write!(f, "{by} is told that its queue is full"),
-            Event::Landed { operation, words, left } => {
+            Event::Landed {
+                operation,
+                words,
+                left,
+            } => {
                 write!(f, "#{operation} lands {words} words, {left} to go")
             }
-            Event::Collected { operation, pieces, .. } => write!(f, "#{operation} collects {pieces} pieces"),
+            Event::Collected {
+                operation, pieces, ..
+            } => write!(f, "#{operation} collects {pieces} pieces"),
             Event::Retried { operation } => write!(f, "#{operation} saw a header change, again"),
             Event::Swapped { operation, old } => write!(f, "#{operation} takes place on {old:#x}"),
-            Event::Notified { worker, woken: true } => write!(f, "{worker} is woken"),
-            Event::Notified { worker, woken: false } => write!(f, "{worker} is notified while awake"),
-            Event::Completed { operation, status } => write!(f, "#{operation} completes {status:?}"),
+            Event::Notified {
+                worker,
+                woken: true,
+            } => write!(f, "{worker} is woken"),
+            Event::Notified {
+                worker,
+                woken: false,
+            } => write!(f, "{worker} is notified while awake"),
+            Event::Completed { operation, status } => {
+                write!(f, "#{operation} completes {status:?}")
+            }
             Event::Stalled { by, to, until } => write!(f, "{by} to {to} stalls until {}", until.0),
             Event::Broke { one, other, how } => write!(f, "{one} and {other} part: {how:?}"),
             Event::Slept { worker, until } => write!(f, "{worker} sleeps until {}", until.0),
@@ -78,7 +125,10 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn new(keep_events: bool) -> Self {
-        Self { hash: 0, events: keep_events.then(Vec::new) }
+        Self {
+            hash: 0,
+            events: keep_events.then(Vec::new),
+        }
     }
 
     pub(super) fn add(&mut self, now: Nanos, event: Event) {
@@ -107,13 +157,28 @@ fn words_of(event: Event) -> [u64; 5] {
     let worker = |w: WorkerRef| u64::from(w.to_bits());
     let machine = |m: MachineId| u64::from(m.get());
     match event {
-        Event::Posted { by, to, operation, what, bytes, fence } => {
+        Event::Posted {
+            by,
+            to,
+            operation,
+            what,
+            bytes,
+            fence,
+        } => {
             let kind = what as u64 * 2 + u64::from(fence);
             [1 | kind << 8, worker(by), machine(to), operation, bytes]
         }
         Event::Refused { by } => [2, worker(by), 0, 0, 0],
-        Event::Landed { operation, words, left } => [3, operation, words, left, 0],
-        Event::Collected { operation, pieces, digest } => [4, operation, pieces, digest, 0],
+        Event::Landed {
+            operation,
+            words,
+            left,
+        } => [3, operation, words, left, 0],
+        Event::Collected {
+            operation,
+            pieces,
+            digest,
+        } => [4, operation, pieces, digest, 0],
         Event::Retried { operation } => [5, operation, 0, 0, 0],
         Event::Swapped { operation, old } => [6, operation, old, 0, 0],
         Event::Notified { worker: w, woken } => [7, worker(w), u64::from(woken), 0, 0],

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,31 @@ enum Answer {
     Refused(String),
 }
 
+/// How long a machine waits for the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience<'a> {
+    /// At most so long.
+    pub most: Duration,
+    /// Or until somebody sets this.
+    pub cancelled: Option<&'a AtomicBool>,
+}
+
+impl From<Duration> for Patience<'_> {
+    fn from(most: Duration) -> Self {
+        Self {
+            most,
+            cancelled: None,
+        }
+    }
+}
+
+impl Patience<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.cancelled
+            .is_some_and(|cancelled| cancelled.load(Ordering::Acquire))
+    }
+}
+
 /// Why the machines of a cluster did not meet.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -60,6 +86,9 @@ pub enum ConnectError {
         /// How long it waited.
         waited: Duration,
     },
+    /// The wait was cancelled.
+    #[error("told to stop while it waited for other machines")]
+    Cancelled,
     /// The other side refused, or is not what it should be.
     #[error("machine {machine} and this one do not fit together: {why}")]
     Refused {
@@ -93,7 +122,7 @@ pub(super) fn meet(
     listener: &UnixListener,
     machines: &[MachineId],
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
-    timeout: Duration,
+    patience: Patience<'_>,
 ) -> Result<Vec<Met>, ConnectError> {
     let own = shared.config.machine;
     let started = Instant::now();
@@ -101,14 +130,17 @@ pub(super) fn meet(
     let mut met = Vec::with_capacity(missing.len() + 1);
     listener.set_nonblocking(true)?;
     while !missing.is_empty() {
-        let left = timeout.saturating_sub(started.elapsed());
+        if patience.is_cancelled() {
+            return Err(ConnectError::Cancelled);
+        }
+        let left = patience.most.saturating_sub(started.elapsed());
         if left.is_zero() {
             let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Err(ConnectError::Missing {
                 own,
                 cluster: shared.config.cluster.clone(),
                 missing: names.join(", "),
-                waited: timeout,
+                waited: patience.most,
             });
         }
         let mut found = Vec::new();
@@ -144,7 +176,10 @@ fn dial(
             check(shared, &hello).map_err(refused)?;
             Ok((*hello, Some(socket)))
         }
-        Answer::Welcome(hello) => Err(refused(format!("it says that it is machine {}", hello.machine))),
+        Answer::Welcome(hello) => Err(refused(format!(
+            "it says that it is machine {}",
+            hello.machine
+        ))),
         Answer::Refused(why) => Err(refused(why)),
     }
 }
@@ -169,7 +204,9 @@ fn accept(
     let machine = hello.machine;
     let judged = check(shared, &hello).and_then(|()| {
         let awaited = missing.contains(&machine) && machine > shared.config.machine;
-        awaited.then_some(()).ok_or_else(|| format!("machine {machine} is not awaited here"))
+        awaited
+            .then_some(())
+            .ok_or_else(|| format!("machine {machine} is not awaited here"))
     });
     if let Err(why) = judged {
         // The caller hears the reason; if it is gone, nobody is left to tell.
@@ -177,17 +214,26 @@ fn accept(
         return Err(ConnectError::Refused { machine, why });
     }
     let welcome = Answer::Welcome(Box::new(shared.hello(offer(machine))));
-    send(&mut socket, &welcome).map_err(|error| ConnectError::Refused { machine, why: error.to_string() })?;
+    send(&mut socket, &welcome).map_err(|error| ConnectError::Refused {
+        machine,
+        why: error.to_string(),
+    })?;
     Ok(Some((hello, Some(socket))))
 }
 
 fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
     let own = &shared.config;
     if hello.version != VERSION {
-        return Err(format!("protocol version {} here, {} there", VERSION, hello.version));
+        return Err(format!(
+            "protocol version {} here, {} there",
+            VERSION, hello.version
+        ));
     }
     if hello.cluster != own.cluster {
-        return Err(format!("cluster \"{}\" here, \"{}\" there", own.cluster, hello.cluster));
+        return Err(format!(
+            "cluster \"{}\" here, \"{}\" there",
+            own.cluster, hello.cluster
+        ));
     }
     if hello.digest != own.digest {
         return Err(format!(
@@ -212,9 +258,14 @@ fn send(socket: &mut UnixStream, message: &impl Serialize) -> std::io::Result<()
 fn receive<T: serde::de::DeserializeOwned>(socket: &UnixStream) -> std::io::Result<T> {
     let mut line = Vec::new();
     // A buffer of one byte reads nothing past the line.
-    BufReader::with_capacity(1, socket).take(MAX_HELLO_BYTES).read_until(b'\n', &mut line)?;
+    BufReader::with_capacity(1, socket)
+        .take(MAX_HELLO_BYTES)
+        .read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {
-        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the line has no end"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::UnexpectedEof,
+            "the line has no end",
+        ));
     }
     Ok(serde_json::from_slice(&line)?)
 }
@@ -235,7 +286,10 @@ impl Monitor {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn(move || watch(&shared, sockets, &stopped))?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -255,7 +309,11 @@ fn watch(shared: &Shared, mut sockets: Vec<(MachineId, UnixStream)>, stopped: &U
             .iter()
             .map(|(_, socket)| socket.as_raw_fd())
             .chain([stopped.as_raw_fd()])
-            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            })
             .collect();
         // SAFETY: the array outlives the call and its length is given.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
@@ -285,7 +343,11 @@ fn watch(shared: &Shared, mut sockets: Vec<(MachineId, UnixStream)>, stopped: &U
 }
 
 fn wait_readable(fd: RawFd, most: Duration) {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     // SAFETY: one valid entry; the outcome does not matter, the caller looks for itself.
     unsafe { libc::poll(&mut poll, 1, most.as_millis() as libc::c_int) };
 }

@@ -13,9 +13,9 @@ use smallvec::SmallVec;
 
 use super::machine::Shared;
 use crate::fabric::{
-    Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion, Counters,
-    Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source, Status,
-    Token, Wake, Write,
+    Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
+    Counters, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source,
+    Status, Token, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
@@ -57,7 +57,12 @@ pub struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    pub(super) fn new(shared: Arc<Shared>, worker: WorkerId, arena: &ArenaConfig, most: usize) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        worker: WorkerId,
+        arena: &ArenaConfig,
+        most: usize,
+    ) -> Self {
         let peers = shared.peers().len();
         Self {
             shared,
@@ -85,7 +90,10 @@ impl ShmEndpoint {
     /// The import of a valid, allowed access; the error tells what is wrong with it.
     #[inline]
     fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
-        let import = self.imports.get(at.memory.index() as usize).ok_or(Fault::BadAccess)?;
+        let import = self
+            .imports
+            .get(at.memory.index() as usize)
+            .ok_or(Fault::BadAccess)?;
         if self.told[import.peer] {
             return Err(Fault::Closed);
         }
@@ -94,13 +102,19 @@ impl ShmEndpoint {
             && (bytes as u64) <= import.memory.len() as u64
             && at.offset <= (import.memory.len() - bytes) as u64;
         let allowed = !write || import.memory.access() == Access::ReadWrite;
-        if fits && allowed { Ok(import) } else { Err(Fault::BadAccess) }
+        if fits && allowed {
+            Ok(import)
+        } else {
+            Err(Fault::BadAccess)
+        }
     }
 
     #[inline]
     fn prefetch(imports: &[Import], read: &Read) {
         let import = &imports[read.from.memory.index() as usize];
-        import.memory.prefetch(read.from.offset as usize, read.bytes as usize);
+        import
+            .memory
+            .prefetch(read.from.offset as usize, read.bytes as usize);
     }
 
     /// Copies the oldest read.
@@ -111,7 +125,12 @@ impl ShmEndpoint {
             Self::prefetch(&self.imports, &ahead.read);
         }
         let status = self.copy(&read, &mut slot);
-        Some(Completion { token: read.token, status, slot: Some(slot), value: 0 })
+        Some(Completion {
+            token: read.token,
+            status,
+            slot: Some(slot),
+            value: 0,
+        })
     }
 
     #[inline]
@@ -126,7 +145,8 @@ impl ShmEndpoint {
                 fence(Ordering::Acquire);
                 Status::Ok
             }
-            ReadKind::Objects { stride } => match memory.copy_objects(offset, stride as usize, out) {
+            ReadKind::Objects { stride } => match memory.copy_objects(offset, stride as usize, out)
+            {
                 Ok(retries) => {
                     self.counters.read_retries += u64::from(retries);
                     Status::Ok
@@ -142,11 +162,18 @@ impl ShmEndpoint {
     /// Copies every outstanding read of one connection, for a fence.
     fn settle(&mut self, peer: usize) {
         for _ in 0..self.reads.len() {
-            let Some(next) = self.reads.pop_front() else { return };
+            let Some(next) = self.reads.pop_front() else {
+                return;
+            };
             if self.imports[next.read.from.memory.index() as usize].peer == peer {
                 let PendingRead { read, mut slot } = next;
                 let status = self.copy(&read, &mut slot);
-                self.done.push_back(Completion { token: read.token, status, slot: Some(slot), value: 0 });
+                self.done.push_back(Completion {
+                    token: read.token,
+                    status,
+                    slot: Some(slot),
+                    value: 0,
+                });
             } else {
                 self.reads.push_back(next);
             }
@@ -158,13 +185,17 @@ impl ShmEndpoint {
         self.departures_seen = count;
         self.told.resize(self.shared.peers().len(), false);
         for (index, peer) in self.shared.peers().iter().enumerate() {
-            let Some(how) = peer.departure() else { continue };
+            let Some(how) = peer.departure() else {
+                continue;
+            };
             if std::mem::replace(&mut self.told[index], true) {
                 continue;
             }
             self.departed.push_back((peer.machine, how));
             for _ in 0..self.reads.len() {
-                let Some(next) = self.reads.pop_front() else { break };
+                let Some(next) = self.reads.pop_front() else {
+                    break;
+                };
                 if self.imports[next.read.from.memory.index() as usize].peer == index {
                     self.done.push_back(Completion {
                         token: next.read.token,
@@ -225,7 +256,9 @@ impl Backend for ShmEndpoint {
         let whole = match read.kind {
             ReadKind::Raw => true,
             ReadKind::Objects { stride } => {
-                stride > 0 && (u64::from(stride) | read.from.offset | bytes as u64) % LINE_BYTES as u64 == 0
+                stride > 0
+                    && (u64::from(stride) | read.from.offset | bytes as u64) % LINE_BYTES as u64
+                        == 0
             }
         };
         let import = match self.checked(read.from, bytes, false) {
@@ -285,7 +318,12 @@ impl Backend for ShmEndpoint {
         }
         match (write.signal, slot) {
             (Some(token), slot) => {
-                self.done.push_back(Completion { token, status: Status::Ok, slot: slot.ok(), value: 0 });
+                self.done.push_back(Completion {
+                    token,
+                    status: Status::Ok,
+                    slot: slot.ok(),
+                    value: 0,
+                });
             }
             (None, Ok(slot)) => self.arena.give(slot),
             (None, Err(_)) => {}
@@ -293,8 +331,17 @@ impl Backend for ShmEndpoint {
         Ok(())
     }
 
-    fn post_atomic(&mut self, at: Remote, op: Atomic, fence: bool, token: Token) -> Result<(), Rejected> {
-        let peer = self.checked(at, WORD_BYTES, true).map_err(|fault| fault.reject(None))?.peer;
+    fn post_atomic(
+        &mut self,
+        at: Remote,
+        op: Atomic,
+        fence: bool,
+        token: Token,
+    ) -> Result<(), Rejected> {
+        let peer = self
+            .checked(at, WORD_BYTES, true)
+            .map_err(|fault| fault.reject(None))?
+            .peer;
         if self.is_full() {
             return Err(Rejected::Full(None));
         }
@@ -304,13 +351,20 @@ impl Backend for ShmEndpoint {
         let memory = &self.imports[at.memory.index() as usize].memory;
         let offset = at.offset as usize;
         let value = match op {
-            Atomic::CompareSwap { expected, new } => match memory.compare_exchange(offset, expected, new) {
-                Ok(old) | Err(old) => old,
-            },
+            Atomic::CompareSwap { expected, new } => {
+                match memory.compare_exchange(offset, expected, new) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
             Atomic::FetchAdd { delta } => memory.fetch_add(offset, delta),
         };
         self.counters.atomics += 1;
-        self.done.push_back(Completion { token, status: Status::Ok, slot: None, value });
+        self.done.push_back(Completion {
+            token,
+            status: Status::Ok,
+            slot: None,
+            value,
+        });
         Ok(())
     }
 
@@ -324,7 +378,9 @@ impl Backend for ShmEndpoint {
         let early = most.min(self.done.len());
         out.extend(self.done.drain(..early));
         for _ in early..most {
-            let Some(completion) = self.take_read() else { break };
+            let Some(completion) = self.take_read() else {
+                break;
+            };
             out.push(completion);
         }
         out.len() - before

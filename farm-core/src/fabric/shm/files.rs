@@ -79,7 +79,8 @@ impl Names {
     /// The file of an exported memory. The start number is random and 64 bits long: nobody who was
     /// not told can guess the name.
     pub(super) fn memory(&self, machine: MachineId, boot: u64, key: u64) -> PathBuf {
-        self.memory_dir.join(format!("{}{boot:016x}-{key}", self.memory_prefix(machine)))
+        self.memory_dir
+            .join(format!("{}{boot:016x}-{key}", self.memory_prefix(machine)))
     }
 
     /// Takes the machine's lock, and removes what an earlier process left behind.
@@ -133,13 +134,22 @@ impl Names {
 
 fn remove(path: &Path) -> Result<(), StartError> {
     match std::fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(os("remove", path)(source)),
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(os("remove", path)(source))
+        }
         _ => Ok(()),
     }
 }
 
-pub(super) fn os<'a>(what: &'static str, path: &'a Path) -> impl Fn(std::io::Error) -> StartError + 'a {
-    move |source| StartError::Os { what, path: path.into(), source }
+pub(super) fn os<'a>(
+    what: &'static str,
+    path: &'a Path,
+) -> impl Fn(std::io::Error) -> StartError + 'a {
+    move |source| StartError::Os {
+        what,
+        path: path.into(),
+        source,
+    }
 }
 
 /// A random start number from the system.
@@ -167,8 +177,13 @@ mod tests {
         let _held = names.claim(id(1)).unwrap();
         let refused = names.claim(id(1)).unwrap_err();
         let text = refused.to_string();
-        assert!(text.contains("twice") && text.contains(&std::process::id().to_string()), "{text}");
-        names.claim(id(2)).expect("another machine of the same cluster may start");
+        assert!(
+            text.contains("twice") && text.contains(&std::process::id().to_string()),
+            "{text}"
+        );
+        names
+            .claim(id(2))
+            .expect("another machine of the same cluster may start");
     }
 
     #[test]

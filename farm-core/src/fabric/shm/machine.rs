@@ -6,9 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
-use super::connect::{self, ConnectError, Hello, Monitor};
+use super::connect::{self, ConnectError, Hello, Monitor, Patience};
 use super::endpoint::ShmEndpoint;
 use super::files::{Names, StartError, os, random_boot};
 use super::park::Doorbells;
@@ -93,12 +92,16 @@ impl Shared {
     }
 
     pub(super) fn peer_index(&self, machine: MachineId) -> Option<usize> {
-        self.peers().binary_search_by_key(&machine, |peer| peer.machine).ok()
+        self.peers()
+            .binary_search_by_key(&machine, |peer| peer.machine)
+            .ok()
     }
 
     pub(super) fn import(&self, capability: &Capability) -> Result<(Memory, usize), ImportError> {
         let machine = capability.machine;
-        let index = self.peer_index(machine).ok_or(ImportError::NotConnected(machine))?;
+        let index = self
+            .peer_index(machine)
+            .ok_or(ImportError::NotConnected(machine))?;
         let peer = &self.peers()[index];
         if peer.departure().is_some() {
             return Err(ImportError::NotConnected(machine));
@@ -121,7 +124,9 @@ impl Shared {
 
     /// Called by the monitor when a peer's socket ends.
     pub(super) fn depart(&self, machine: MachineId, how: Departure) {
-        let Some(index) = self.peer_index(machine) else { return };
+        let Some(index) = self.peer_index(machine) else {
+            return;
+        };
         let state = if how == Departure::Left { LEFT } else { LOST };
         self.peers()[index].state.store(state, Ordering::Release);
         self.departures.fetch_add(1, Ordering::Release);
@@ -131,7 +136,8 @@ impl Shared {
     pub(super) fn wake_all(&self) {
         fence(Ordering::SeqCst);
         for worker in 0..self.config.workers {
-            self.doorbells.ring(WorkerId::new(worker as u16).expect("workers are within the limit"));
+            self.doorbells
+                .ring(WorkerId::new(worker as u16).expect("workers are within the limit"));
         }
     }
 
@@ -153,7 +159,11 @@ impl Shared {
 }
 
 fn map_capability(names: &Names, capability: &Capability) -> Result<Memory, MappingError> {
-    let access = if capability.writable { Access::ReadWrite } else { Access::ReadOnly };
+    let access = if capability.writable {
+        Access::ReadWrite
+    } else {
+        Access::ReadOnly
+    };
     let path = names.memory(capability.machine, capability.boot, capability.key);
     let bytes = capability.bytes as usize;
     Ok(Memory::of(Mapping::open(&path, bytes, access)?).window(0, bytes))
@@ -200,35 +210,52 @@ impl ShmMachine {
             departures: AtomicU32::new(0),
             imported: Mutex::new(BTreeMap::new()),
         });
-        Ok(Self { shared, listener, monitor: None, _lock: lock })
+        Ok(Self {
+            shared,
+            listener,
+            monitor: None,
+            _lock: lock,
+        })
     }
 
     /// A handle by which threads other than the machine's own export memory and wake workers.
     pub fn exporter(&self) -> Exporter {
-        Exporter { shared: Arc::clone(&self.shared) }
+        Exporter {
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     /// Makes memory that peers can import. Its space is reserved now.
     ///
     /// # Errors
     /// [`MappingError::NoSpace`] when the directory is full.
-    pub fn export(&self, bytes: usize, writable: bool) -> Result<(Memory, Capability), MappingError> {
+    pub fn export(
+        &self,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(Memory, Capability), MappingError> {
         self.exporter().export(bytes, writable)
     }
 
     /// Connects to every machine of the cluster (this one included, through the same code), giving
-    /// each the memory that `offer` names for it.
+    /// each the memory that `offer` names for it. Waits for them no longer than `patience` says.
     ///
     /// # Errors
     /// [`ConnectError`] names the machine that did not come, or refused, and why.
-    pub fn connect(
+    pub fn connect<'p>(
         &mut self,
         machines: &[MachineId],
         offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
-        timeout: Duration,
+        patience: impl Into<Patience<'p>>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {
         let own = self.shared.config.machine;
-        let mut met = connect::meet(&self.shared, &self.listener, machines, offer, timeout)?;
+        let mut met = connect::meet(
+            &self.shared,
+            &self.listener,
+            machines,
+            offer,
+            patience.into(),
+        )?;
         met.push((self.shared.hello(offer(own)), None));
         met.sort_by_key(|(hello, _)| hello.machine);
 
@@ -236,8 +263,13 @@ impl ShmMachine {
         let mut offers = Vec::with_capacity(met.len());
         let mut sockets: Vec<(MachineId, UnixStream)> = Vec::new();
         for (hello, socket) in met {
-            let doorbells = map_capability(&self.shared.names, &hello.doorbells)
-                .map_err(|source| ConnectError::Memory { machine: hello.machine, source })?;
+            let doorbells =
+                map_capability(&self.shared.names, &hello.doorbells).map_err(|source| {
+                    ConnectError::Memory {
+                        machine: hello.machine,
+                        source,
+                    }
+                })?;
             peers.push(PeerState {
                 machine: hello.machine,
                 boot: hello.boot,
@@ -245,15 +277,26 @@ impl ShmMachine {
                 state: AtomicU8::new(CONNECTED),
             });
             sockets.extend(socket.map(|socket| (hello.machine, socket)));
-            offers.push(PeerOffer { machine: hello.machine, offer: hello.offer });
+            offers.push(PeerOffer {
+                machine: hello.machine,
+                offer: hello.offer,
+            });
         }
-        self.shared.peers.set(peers).map_err(|_| ConnectError::Twice)?;
+        self.shared
+            .peers
+            .set(peers)
+            .map_err(|_| ConnectError::Twice)?;
         self.monitor = Some(Monitor::start(Arc::clone(&self.shared), sockets)?);
         Ok(offers)
     }
 
     /// The endpoint of one of this machine's workers.
-    pub fn endpoint(&self, worker: WorkerId, arena: &ArenaConfig, most_outstanding: usize) -> ShmEndpoint {
+    pub fn endpoint(
+        &self,
+        worker: WorkerId,
+        arena: &ArenaConfig,
+        most_outstanding: usize,
+    ) -> ShmEndpoint {
         ShmEndpoint::new(Arc::clone(&self.shared), worker, arena, most_outstanding)
     }
 }
@@ -278,11 +321,16 @@ impl Exporter {
     ///
     /// # Errors
     /// [`MappingError::NoSpace`] when the directory is full.
-    pub fn export(&self, bytes: usize, writable: bool) -> Result<(Memory, Capability), MappingError> {
+    pub fn export(
+        &self,
+        bytes: usize,
+        writable: bool,
+    ) -> Result<(Memory, Capability), MappingError> {
         let shared = &self.shared;
         let key = shared.next_key.fetch_add(1, Ordering::Relaxed);
         let path = shared.names.memory(shared.config.machine, shared.boot, key);
-        let memory = Memory::of(Mapping::create(&path, bytes, shared.config.huge_pages)?).window(0, bytes);
+        let memory =
+            Memory::of(Mapping::create(&path, bytes, shared.config.huge_pages)?).window(0, bytes);
         let capability = Capability {
             machine: shared.config.machine,
             boot: shared.boot,

@@ -22,7 +22,7 @@ mod files;
 mod machine;
 mod park;
 
-pub use connect::ConnectError;
+pub use connect::{ConnectError, Patience};
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
 pub use machine::{Exporter, PeerOffer, ShmConfig, ShmMachine};

@@ -60,7 +60,11 @@ impl Doorbells {
         }
         let woken = self.0.load(Self::at(worker), Ordering::SeqCst) == AWAKE;
         self.disarm(worker);
-        if woken { Wake::Notified } else { Wake::TimedOut }
+        if woken {
+            Wake::Notified
+        } else {
+            Wake::TimedOut
+        }
     }
 
     /// Wakes the worker if it sleeps or is about to. The caller has fenced after its data.
@@ -100,7 +104,10 @@ mod tests {
     fn a_quiet_wait_times_out() {
         let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
         bells.arm(worker(0));
-        assert_eq!(bells.wait(worker(0), Duration::from_millis(1)), Wake::TimedOut);
+        assert_eq!(
+            bells.wait(worker(0), Duration::from_millis(1)),
+            Wake::TimedOut
+        );
     }
 
     /// Two threads hand a counter back and forth, each sleeping until rung: no hand-over is lost.

@@ -19,7 +19,7 @@ pub(in crate::conformance) const HAMMERED_OBJECTS: usize = 2;
 const OBJECT_WORDS: usize = OBJECT_BYTES / WORD_BYTES;
 const LINES: usize = OBJECT_BYTES / LINE_BYTES;
 /// Most steps of rest between two updates.
-const LONGEST_REST: u64 = 400;
+const LONGEST_REST: u64 = 128;
 
 /// The word at `word` of object `object` at a version. The header has no content of its own; a
 /// further line's first word ends in the line version.
@@ -94,7 +94,11 @@ impl Hammer {
         match self.phase {
             Phase::Rest(left) => left.checked_sub(1).map_or(Phase::Lock, Phase::Rest),
             Phase::Lock => {
-                memory.store(at, VersionWord::of(old, LockMode::Exclusive).0, Ordering::Relaxed);
+                memory.store(
+                    at,
+                    VersionWord::of(old, LockMode::Exclusive).0,
+                    Ordering::Relaxed,
+                );
                 fence(Ordering::Release);
                 Phase::Mark(1)
             }
@@ -104,7 +108,11 @@ impl Hammer {
             }
             Phase::Mark(line) => {
                 let first = at + line * LINE_BYTES;
-                memory.store(first, marked(memory.load(first, Ordering::Relaxed)), Ordering::Relaxed);
+                memory.store(
+                    first,
+                    marked(memory.load(first, Ordering::Relaxed)),
+                    Ordering::Relaxed,
+                );
                 Phase::Mark(line + 1)
             }
             Phase::Data(OBJECT_WORDS) => {
@@ -113,7 +121,11 @@ impl Hammer {
             }
             Phase::Data(word) => {
                 let value = content(self.object, new, word);
-                let value = if word.is_multiple_of(LINE_WORDS) { marked(value) } else { value };
+                let value = if word.is_multiple_of(LINE_WORDS) {
+                    marked(value)
+                } else {
+                    value
+                };
                 memory.store(at + word * WORD_BYTES, value, Ordering::Relaxed);
                 Phase::Data(word + 1)
             }

@@ -95,7 +95,11 @@ impl Role {
             }
             Role::Add { to, count } => Box::new(posters::Adder::new(to, count)),
             Role::Swap { to, count } => Box::new(posters::Swapper::new(to, count)),
-            Role::Play { with, rounds, first } => Box::new(player::Player::new(with, rounds, first)),
+            Role::Play {
+                with,
+                rounds,
+                first,
+            } => Box::new(player::Player::new(with, rounds, first)),
         }
     }
 }

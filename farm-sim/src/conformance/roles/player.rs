@@ -34,7 +34,13 @@ pub(super) struct Player {
 impl Player {
     pub(super) fn new(with: MachineId, rounds: u64, first: bool) -> Self {
         // Turn 0 is the empty memory: the first player finds the ball at once.
-        Self { with, rounds, turn: u64::from(!first), state: State::Look, sleeps: 0 }
+        Self {
+            with,
+            rounds,
+            turn: u64::from(!first),
+            state: State::Look,
+            sleeps: 0,
+        }
     }
 
     /// Throws the ball back, unless the game is over.
@@ -54,7 +60,8 @@ impl Player {
 
 impl Actor for Player {
     fn step(&mut self, node: &mut Node) -> Step {
-        node.poll();
+        // Without a pause in between: the race is between this look and the other's throw.
+        node.poll_once();
         if self.is_over() {
             return Step::Done(vec![self.sleeps]);
         }
@@ -79,6 +86,11 @@ impl Actor for Player {
     }
 
     fn woken(&mut self, wake: Wake) {
-        assert_eq!(wake, Wake::Notified, "a wake-up was lost at turn {}", self.turn);
+        assert_eq!(
+            wake,
+            Wake::Notified,
+            "a wake-up was lost at turn {}",
+            self.turn
+        );
     }
 }

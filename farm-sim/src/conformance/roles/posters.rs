@@ -20,7 +20,7 @@ const ATOMICS_IN_FLIGHT: usize = 4;
 /// Most signalled writes in flight: fewer than there are slots.
 const SIGNALLED_IN_FLIGHT: usize = 4;
 /// One in so many ordered writes is signalled.
-const SIGNALLED_ONE_IN: u64 = 16;
+const SIGNALLED_ONE_IN: u64 = 64;
 
 /// See [`Role::WriteInOrder`](super::Role::WriteInOrder).
 pub(super) struct OrderedWriter {
@@ -33,7 +33,13 @@ pub(super) struct OrderedWriter {
 
 impl OrderedWriter {
     pub(super) fn new(to: MachineId, words: usize, rounds: u64) -> Self {
-        Self { to, words: vec![0; words], rounds, round: 0, signalled: 0 }
+        Self {
+            to,
+            words: vec![0; words],
+            rounds,
+            round: 0,
+            signalled: 0,
+        }
     }
 }
 
@@ -41,7 +47,10 @@ impl Actor for OrderedWriter {
     fn step(&mut self, node: &mut Node) -> Step {
         for completion in node.take_inbox() {
             assert_eq!(completion.status, Status::Ok, "a write to a living machine");
-            completion.slot.into_iter().for_each(|slot| node.endpoint.arena().give(slot));
+            completion
+                .slot
+                .into_iter()
+                .for_each(|slot| node.endpoint.arena().give(slot));
             self.signalled -= 1;
         }
         if self.signalled >= SIGNALLED_IN_FLIGHT {
@@ -52,10 +61,19 @@ impl Actor for OrderedWriter {
         if self.round < self.rounds {
             self.round += 1;
             self.words.fill(self.round);
-            let signal = self.round.is_multiple_of(SIGNALLED_ONE_IN).then(|| node.token());
+            let signal = self
+                .round
+                .is_multiple_of(SIGNALLED_ONE_IN)
+                .then(|| node.token());
             self.signalled += usize::from(signal.is_some());
-            let write = Write { to: peer.open(AREA), fence: false, notify: None, signal };
-            node.try_write(write, &self.words).expect("a good write is taken");
+            let write = Write {
+                to: peer.open(AREA),
+                fence: false,
+                notify: None,
+                signal,
+            };
+            node.try_write(write, &self.words)
+                .expect("a good write is taken");
             node.write_silently(peer.open(FLAG), &[self.round]);
             return Step::More;
         }
@@ -77,7 +95,12 @@ pub(super) struct Adder {
 
 impl Adder {
     pub(super) fn new(to: MachineId, count: u64) -> Self {
-        Self { to, left: count, in_flight: BTreeSet::new(), old_values: Vec::new() }
+        Self {
+            to,
+            left: count,
+            in_flight: BTreeSet::new(),
+            old_values: Vec::new(),
+        }
     }
 }
 
@@ -86,20 +109,30 @@ impl Actor for Adder {
         if self.left > 0 && self.in_flight.len() < ATOMICS_IN_FLIGHT {
             let at = node.peer(self.to).open(COUNTER);
             let token = node.try_atomic(at, Atomic::FetchAdd { delta: 1 }, false);
-            self.in_flight.insert(token.expect("a good atomic is taken").0);
+            self.in_flight
+                .insert(token.expect("a good atomic is taken").0);
             self.left -= 1;
             return Step::More;
         }
         if self.in_flight.is_empty() {
             return Step::Done(std::mem::take(&mut self.old_values));
         }
-        node.poll();
+        if node.poll() == 0 {
+            return Step::Idle;
+        }
         for completion in node.take_inbox() {
-            assert_eq!(completion.status, Status::Ok, "an atomic on a living machine");
-            assert!(self.in_flight.remove(&completion.token.0), "{completion:?} was not awaited");
+            assert_eq!(
+                completion.status,
+                Status::Ok,
+                "an atomic on a living machine"
+            );
+            assert!(
+                self.in_flight.remove(&completion.token.0),
+                "{completion:?} was not awaited"
+            );
             self.old_values.push(completion.value);
         }
-        Step::Idle
+        Step::More
     }
 }
 
@@ -115,7 +148,13 @@ pub(super) struct Swapper {
 
 impl Swapper {
     pub(super) fn new(to: MachineId, count: u64) -> Self {
-        Self { to, left: count, in_flight: None, seen: 0, won: Vec::new() }
+        Self {
+            to,
+            left: count,
+            in_flight: None,
+            seen: 0,
+            won: Vec::new(),
+        }
     }
 }
 
@@ -125,13 +164,20 @@ impl Actor for Swapper {
             return Step::Done(std::mem::take(&mut self.won));
         }
         let Some((token, expected)) = self.in_flight else {
-            let op = Atomic::CompareSwap { expected: self.seen, new: self.seen + 1 };
+            let op = Atomic::CompareSwap {
+                expected: self.seen,
+                new: self.seen + 1,
+            };
             let at = node.peer(self.to).open(COUNTER);
-            let token = node.try_atomic(at, op, false).expect("a good atomic is taken");
+            let token = node
+                .try_atomic(at, op, false)
+                .expect("a good atomic is taken");
             self.in_flight = Some((token, self.seen));
             return Step::More;
         };
-        node.poll();
+        if node.poll() == 0 {
+            return Step::Idle;
+        }
         for completion in node.take_inbox() {
             assert_eq!((completion.token, completion.status), (token, Status::Ok));
             self.in_flight = None;
@@ -142,6 +188,6 @@ impl Actor for Swapper {
                 self.seen += 1;
             }
         }
-        Step::Idle
+        Step::More
     }
 }

@@ -84,14 +84,20 @@ impl Child {
         // Ends with the child, whose death closes the pipe.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let Some((_, reply)) = line.split_once(MARK) else { continue };
+                let Some((_, reply)) = line.split_once(MARK) else {
+                    continue;
+                };
                 let reply = serde_json::from_str(reply).expect("a child speaks JSON");
                 if send.send(reply).is_err() {
                     return;
                 }
             }
         });
-        Self { process, commands, replies }
+        Self {
+            process,
+            commands,
+            replies,
+        }
     }
 
     /// Its process id.
@@ -114,7 +120,9 @@ impl Child {
     /// # Panics
     /// If none comes in time, or the child is gone.
     pub fn reply(&mut self) -> Reply {
-        self.replies.recv_timeout(PATIENCE).expect("the child answers in time")
+        self.replies
+            .recv_timeout(PATIENCE)
+            .expect("the child answers in time")
     }
 
     /// Its next reply, if there is one.
@@ -125,7 +133,9 @@ impl Child {
         match self.replies.try_recv() {
             Ok(reply) => Some(reply),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => panic!("the child failed: see its own message above"),
+            Err(TryRecvError::Disconnected) => {
+                panic!("the child failed: see its own message above")
+            }
         }
     }
 
@@ -168,7 +178,9 @@ impl Owner for Child {
 /// }
 /// ```
 pub fn be_child_if_asked() {
-    let Ok(task) = std::env::var(TASK) else { return };
+    let Ok(task) = std::env::var(TASK) else {
+        return;
+    };
     std::thread::spawn(|| {
         std::thread::sleep(LONGEST_LIFE);
         eprintln!("a conformance child was forgotten and ends itself");
@@ -209,7 +221,9 @@ fn be_member(place: &Place, machine: MachineId) {
     say(&Reply::Ready);
     for command in commands {
         match command {
-            Command::Load(location, offset, words) => say(&Reply::Words(node.load(location, offset, words))),
+            Command::Load(location, offset, words) => {
+                say(&Reply::Words(node.load(location, offset, words)))
+            }
             Command::Store(location, offset, words) => {
                 node.store(location, offset, &words);
                 say(&Reply::Done);
@@ -231,7 +245,9 @@ fn play(role: Role, node: &mut Node) -> Vec<u64> {
 fn be_alone(place: &Place, machine: MachineId) {
     let commands = commands();
     let fabric = ShmMachine::start(place.config(machine)).expect("the machine starts");
-    let exported = fabric.export(1 << 20, true).expect("room for shared memory");
+    let exported = fabric
+        .export(1 << 20, true)
+        .expect("room for shared memory");
     say(&Reply::Ready);
     // Nothing is asked of it; it ends with its parent.
     commands.into_iter().for_each(drop);

@@ -87,15 +87,27 @@ impl Place {
 /// If any of it fails.
 fn join(place: &Place, machine: MachineId) -> (ShmMachine, Node) {
     let mut fabric = ShmMachine::start(place.config(machine)).expect("the machine starts");
-    let (open, open_capability) = fabric.export(OPEN_BYTES, true).expect("room for shared memory");
-    let (closed, closed_capability) = fabric.export(CLOSED_BYTES, false).expect("room for shared memory");
+    let (open, open_capability) = fabric
+        .export(OPEN_BYTES, true)
+        .expect("room for shared memory");
+    let (closed, closed_capability) = fabric
+        .export(CLOSED_BYTES, false)
+        .expect("room for shared memory");
     let mut offer = |_| vec![open_capability, closed_capability];
-    let met = fabric.connect(&THREE, &mut offer, PATIENCE).expect("the machines meet");
+    let met = fabric
+        .connect(&THREE, &mut offer, PATIENCE)
+        .expect("the machines meet");
     let offers: Vec<Offer> = met
         .iter()
-        .map(|peer| Offer { open: peer.offer[0], closed: peer.offer[1] })
+        .map(|peer| Offer {
+            open: peer.offer[0],
+            closed: peer.offer[1],
+        })
         .collect();
     let endpoint = fabric.endpoint(WorkerId::FIRST, &Node::arena(), MOST_OUTSTANDING);
     let endpoint = Endpoint::Shm(Box::new(endpoint));
-    (fabric, Node::new(machine, endpoint, (open, closed), &offers, PATIENCE))
+    (
+        fabric,
+        Node::new(machine, endpoint, (open, closed), &offers, PATIENCE),
+    )
 }

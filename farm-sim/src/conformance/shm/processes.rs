@@ -30,17 +30,29 @@ struct ProcessCluster {
 impl ProcessCluster {
     fn start() -> Self {
         let (place, dir) = Place::fresh();
-        let child = |machine| (machine, Child::start(&ChildTask::Member(place.clone(), machine)));
+        let child = |machine| {
+            (
+                machine,
+                Child::start(&ChildTask::Member(place.clone(), machine)),
+            )
+        };
         let mut children = BTreeMap::from([PEER, THIRD].map(child));
         let (machine, ours) = join(&place, OURS);
         for child in children.values_mut() {
             assert_eq!(child.reply(), Reply::Ready);
         }
-        Self { ours, children, _machine: machine, _dir: dir }
+        Self {
+            ours,
+            children,
+            _machine: machine,
+            _dir: dir,
+        }
     }
 
     fn child(&mut self, machine: MachineId) -> &mut Child {
-        self.children.get_mut(&machine).unwrap_or_else(|| panic!("{machine} is gone"))
+        self.children
+            .get_mut(&machine)
+            .unwrap_or_else(|| panic!("{machine} is gone"))
     }
 }
 

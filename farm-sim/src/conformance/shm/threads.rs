@@ -12,9 +12,7 @@ use farm_core::ids::MachineId;
 use tempfile::TempDir;
 
 use super::{PATIENCE, Place, join};
-use crate::conformance::{
-    Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end,
-};
+use crate::conformance::{Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
 
 /// Clusters of three machines in one process.
 pub struct Threads;
@@ -48,19 +46,34 @@ impl ThreadCluster {
                 let place = &place;
                 scope.spawn(move || join(place, machine))
             });
-            let started = starting.into_iter().map(|thread| thread.join().expect("machines start"));
-            started.map(|(machine, node)| {
-                machines.insert(node.machine, machine);
-                node
-            }).collect()
+            let started = starting
+                .into_iter()
+                .map(|thread| thread.join().expect("machines start"));
+            started
+                .map(|(machine, node)| {
+                    machines.insert(node.machine, machine);
+                    node
+                })
+                .collect()
         });
         let ours = nodes.remove(0);
-        let others = nodes.into_iter().map(|node| (node.machine, Member::Idle(node))).collect();
-        Self { ours, others, machines, stop: Arc::default(), _dir: dir }
+        let others = nodes
+            .into_iter()
+            .map(|node| (node.machine, Member::Idle(node)))
+            .collect();
+        Self {
+            ours,
+            others,
+            machines,
+            stop: Arc::default(),
+            _dir: dir,
+        }
     }
 
     fn member(&mut self, machine: MachineId) -> &mut Member {
-        self.others.get_mut(&machine).expect("the machine is of the cluster")
+        self.others
+            .get_mut(&machine)
+            .expect("the machine is of the cluster")
     }
 }
 
@@ -93,7 +106,9 @@ impl Cluster for ThreadCluster {
         if !matches!(member, Member::Working(thread) if thread.is_finished()) {
             return None;
         }
-        let Member::Working(thread) = std::mem::replace(member, Member::Gone) else { return None };
+        let Member::Working(thread) = std::mem::replace(member, Member::Gone) else {
+            return None;
+        };
         let (node, outcome) = thread.join().expect("the role does not fail");
         *member = Member::Idle(node);
         outcome

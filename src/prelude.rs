@@ -1,0 +1,24 @@
+//! What programs use.
+
+use std::sync::Arc;
+
+use farm_core::machine::Attach;
+
+pub use farm_core::config::Config;
+pub use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
+pub use farm_core::machine::{Machine, MachineError, start_all};
+pub use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+pub use farm_core::object::{FatPointer, Incarnation};
+pub use farm_core::worker::{Cont, Worker};
+pub use farm_kv::blocking;
+pub use farm_kv::shard::Changed;
+pub use farm_kv::{Change, ChangeCont, GetCont, Key, KvError, TableId, TableSpec};
+pub use farm_txn::{ObjectId, TxError, TxHandle, api as txn};
+
+/// Attaches transactions and the hashtable to a worker: what a machine is started with.
+pub fn layers() -> Attach {
+    Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        farm_kv::attach(worker);
+    })
+}
