@@ -17,3 +17,17 @@
 #![forbid(unsafe_code)]
 
 pub mod prelude;
+
+/// The README's examples, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_readme_shows_the_example_that_is_built() {
+        let readme = include_str!("../README.md");
+        assert!(readme.contains(include_str!("../examples/embedded.rs")));
+    }
+}

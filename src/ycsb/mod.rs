@@ -39,6 +39,9 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
     let facts = probe(&plan.config.memory.dir);
     check_memory(&plan.config, &facts)?;
     let table = plan.table()?;
+    if let Some(path) = json {
+        try_writing(path)?;
+    }
     let mut cluster = Cluster::start(&plan.config, log)?;
     let measured = measure(&mut cluster, plan, table, &facts);
     let report = match measured {
@@ -52,12 +55,13 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
             return Err(error);
         }
     };
-    if let Some(path) = json {
+    let written = json.map_or(Ok(()), |path| {
         std::fs::write(path, report.to_json() + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+            .with_context(|| format!("cannot write {}", path.display()))
+    });
     io::stdout().write_all(report.to_string().as_bytes())?;
     io::stdout().write_all(b"\n")?;
+    written?;
     let bad: u64 = report
         .runs
         .iter()
@@ -68,6 +72,20 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Finds out before anything is measured whether the results can be written.
+fn try_writing(path: &Path) -> anyhow::Result<()> {
+    let is_new = !path.exists();
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(|| format!("cannot write the results to {} (--json)", path.display()))?;
+    if is_new {
+        std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn measure(

@@ -21,6 +21,8 @@ use crate::time::Nanos;
 /// A read that took longer than this from start to end is not trusted: 16 bits of line version
 /// could have come round. An object of three lines cannot be written 65,535 times in less.
 const WRAP_BOUND: Duration = Duration::from_micros(500);
+/// The same for each line of a larger object, of which a writer touches every one.
+const WRAP_BOUND_OF_LINE: Duration = Duration::from_micros(160);
 /// First backoff of a read that met a writer; doubled each time up to `MAX_BACKOFF`.
 const MIN_BACKOFF_NANOS: u64 = 200;
 const MAX_BACKOFF_NANOS: u64 = 20_000;
@@ -267,9 +269,10 @@ impl Worker {
             );
             self.local_done.push((key, slot, status));
         }
-        let slow = self.clock.now().since(started) > WRAP_BOUND;
+        let took = self.clock.now().since(started);
         let mut done = std::mem::take(&mut self.local_done);
         for (key, slot, status) in done.drain(..) {
+            let slow = self.is_too_slow(key as usize, took);
             self.read_done(key as usize, slot, if slow { Status::Torn } else { status });
         }
         self.local_done = done;
@@ -293,12 +296,21 @@ impl Worker {
                 let slot = slot.expect("every read has a slot");
                 let key = token.0 as usize;
                 let began = started.unwrap_or(self.reads.in_flight[key].posted);
-                let slow = status == Status::Ok && ended.since(began) > WRAP_BOUND;
+                let slow = status == Status::Ok && self.is_too_slow(key, ended.since(began));
                 self.read_done(key, slot, if slow { Status::Torn } else { status });
             }
         }
         self.completions = completions;
         count
+    }
+
+    /// Whether a read took so long that line versions could have come round.
+    #[inline]
+    fn is_too_slow(&self, key: usize, took: Duration) -> bool {
+        took > WRAP_BOUND && {
+            let lines = self.reads.in_flight[key].request.stride / LINE_BYTES as u32;
+            took > WRAP_BOUND_OF_LINE * lines
+        }
     }
 
     /// The moment before a poll, where reads take place inside it.

@@ -1,0 +1,175 @@
+//! Machines of one process, and calls on their workers.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use farm_core::alloc::{ClassUsage, SizeClass};
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::machine::{Attach, Machine};
+use farm_core::object::{Image, Incarnation, LockMode, Version, write};
+use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_txn::{ObjectId, Tx, TxError};
+
+/// A running cluster with the transaction layer on every worker, memory and rings tiny.
+pub(crate) struct Cluster {
+    pub(crate) machines: Vec<Machine>,
+    _dir: tempfile::TempDir,
+}
+
+pub(crate) fn cluster(name: &str, machines: u16, workers: u16) -> Cluster {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(machines, workers);
+    config.cluster.name = name.into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    let attach: Attach = Arc::new(farm_txn::attach);
+    let starts: Vec<_> = config
+        .machines
+        .iter()
+        .map(|machine| {
+            let (config, id, attach) = (config.clone(), machine.id, Arc::clone(&attach));
+            std::thread::spawn(move || Machine::start(&config, id, attach, Duration::from_secs(20)))
+        })
+        .collect();
+    let machines = starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect();
+    Cluster { machines, _dir: dir }
+}
+
+impl Cluster {
+    /// Runs `work` on a worker, in one of its turns.
+    pub(crate) fn on<T: Send + 'static>(
+        &self,
+        machine: usize,
+        worker: usize,
+        work: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> T {
+        self.machines[machine]
+            .ask(worker, |worker, answer| answer.send(work(worker)).unwrap())
+            .unwrap()
+    }
+
+    /// Reads an object without locks, and waits for it.
+    pub(crate) fn look(&self, machine: usize, address: Address, bytes: usize) -> Result<Seen, ReadError> {
+        self.machines[machine]
+            .ask(0, move |worker, answer| start_look(worker, address, bytes, answer))
+            .unwrap()
+    }
+
+    /// Starts a lock-free read; the answer comes when it has succeeded.
+    pub(crate) fn start_look(&self, machine: usize, address: Address, bytes: usize) -> Looks {
+        let (answer, answers) = mpsc::channel();
+        assert!(self.machines[machine].submit(0, move |worker| {
+            start_look(worker, address, bytes, answer);
+        }));
+        answers
+    }
+
+    /// Waits until a worker's slab allocator and memory agree: freed objects may be on their way.
+    pub(crate) fn settle(&self, machine: usize, worker: usize) {
+        for _ in 0..2000 {
+            if self.on(machine, worker, |w| w.check_slab()).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.on(machine, worker, |w| w.check_slab()).unwrap();
+    }
+
+    /// Stops it; no worker may have failed.
+    pub(crate) fn stop(self) {
+        for machine in self.machines {
+            machine.stop().unwrap();
+        }
+    }
+}
+
+pub(crate) type Looks = mpsc::Receiver<Result<Seen, ReadError>>;
+type Look = mpsc::Sender<Result<Seen, ReadError>>;
+
+/// What a lock-free read showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) version: Version,
+    pub(crate) mode: LockMode,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) payload: Vec<u8>,
+}
+
+fn start_look(worker: &mut Worker, address: Address, bytes: usize, answer: Look) {
+    worker.put_layer(Box::new(answer));
+    let request = ReadRequest { address, stride: bytes as u32, bytes: bytes as u32 };
+    worker.read_lock_free(request, Cont::new(looked, bytes as u64)).unwrap();
+}
+
+fn looked(worker: &mut Worker, bytes: u64, result: ReadResult) {
+    let seen = result.map(|slot| {
+        let words = worker.arena().words(&slot);
+        let image = Image::check(&words[..bytes as usize / 8]).unwrap();
+        let mut payload = vec![0; image.payload_len()];
+        image.copy_payload(0, &mut payload);
+        let word = image.version_word();
+        let seen = Seen { version: word.version(), mode: word.mode(), incarnation: image.incarnation(), payload };
+        worker.arena().give(slot);
+        seen
+    });
+    worker.take_layer::<Look>().send(seen).unwrap();
+}
+
+/// Runs one transaction to its end: the outcome of `body`, or of the commit after it.
+pub(crate) fn transact<T>(
+    worker: &mut Worker,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    let mut tx = farm_txn::take(worker);
+    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
+    farm_txn::give(worker, tx);
+    outcome
+}
+
+/// Commits a new object whose payload starts with `payload`.
+pub(crate) fn create(worker: &mut Worker, payload: &[u8]) -> Address {
+    transact(worker, |tx, worker| {
+        let object = tx.alloc(worker, payload.len(), None)?;
+        tx.payload_mut(object)[..payload.len()].copy_from_slice(payload);
+        Ok(tx.address(object))
+    })
+    .unwrap()
+}
+
+/// Reads an object of at most `bytes` in a transaction, and begins to write it.
+pub(crate) fn overwrite(tx: &mut Tx, worker: &mut Worker, at: Address, bytes: &[u8]) -> Result<ObjectId, TxError> {
+    let object = tx.read(worker, at, bytes.len())?;
+    tx.payload_mut(object)[..bytes.len()].copy_from_slice(bytes);
+    Ok(object)
+}
+
+/// The first bytes of an object, by a transaction of its own.
+pub(crate) fn contents(worker: &mut Worker, at: Address, bytes: usize) -> Result<Vec<u8>, TxError> {
+    transact(worker, |tx, worker| {
+        let object = tx.read(worker, at, bytes)?;
+        Ok(tx.payload(object)[..bytes].to_vec())
+    })
+}
+
+/// Changes the lock of an object by hand, as another worker's commit would.
+pub(crate) fn lock(worker: &mut Worker, at: Address, mode: LockMode) {
+    let (memory, at) = worker.local_memory(at).unwrap();
+    let version = write::load_version(memory, at).version();
+    if mode == LockMode::Unlocked {
+        write::unlock(memory, at, version);
+    } else {
+        assert!(write::try_lock(memory, at, version, mode), "it is locked already");
+    }
+}
+
+/// How an object is locked.
+pub(crate) fn mode(worker: &mut Worker, at: Address) -> LockMode {
+    let (memory, at) = worker.local_memory(at).unwrap();
+    write::load_version(memory, at).mode()
+}
+
+/// Usage of every class that has blocks.
+pub(crate) fn usage(worker: &mut Worker) -> Vec<(u8, ClassUsage)> {
+    let all = SizeClass::all().map(|class| (class.get(), worker.slab_usage(class)));
+    all.filter(|(_, usage)| usage.blocks > 0).collect()
+}

@@ -1,0 +1,11 @@
+//! Transactions on the machines of one process, and what others see of them.
+
+#![allow(clippy::disallowed_methods)] // Tests may wait, and start threads.
+
+mod cluster;
+mod conflicts;
+mod handles;
+mod invariants;
+mod locks;
+mod model;
+mod objects;
