@@ -6,7 +6,8 @@ mod cluster;
 mod doctor;
 mod ycsb;
 
-use std::io;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -32,11 +33,11 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<cluster::Interrupted>() => {
-            eprintln!("farm: {error}");
+            say(format_args!("farm: {error}"));
             ExitCode::from(EXIT_INTERRUPTED)
         }
         Err(error) => {
-            eprintln!("farm: error: {}", with_causes(&error));
+            say(format_args!("farm: error: {}", with_causes(&error)));
             exit_code_of(&error)
         }
     }
@@ -70,8 +71,15 @@ fn log_to_stderr(filter: Option<&str>) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .log_internal_errors(false)
         .init();
     Ok(())
+}
+
+/// Tells people something on standard error. Nothing ends because nobody listens.
+pub(crate) fn say(what: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{what}");
 }
 
 /// The error and what caused it, without causes that it has told already.

@@ -10,5 +10,6 @@
 pub mod alloc;
 pub mod driver;
 pub mod lookups;
+pub mod micro;
 pub mod report;
 pub mod ycsb;

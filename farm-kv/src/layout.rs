@@ -18,7 +18,9 @@
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::{Address, RegionId};
 use farm_core::mem::LINE_BYTES;
-use farm_core::object::{FIRST_LINE_PAYLOAD, Incarnation, LINE_PAYLOAD, position};
+use farm_core::object::{
+    FIRST_LINE_PAYLOAD, HEADER_BYTES, Incarnation, LINE_PAYLOAD, LINE_VERSION_BYTES, position,
+};
 
 use crate::{KEY_BYTES, Key, KvError};
 
@@ -144,6 +146,8 @@ pub struct Layout {
     aligned: bool,
     next_at: usize,
     meta_at: usize,
+    /// Where that is in the object, if it is within one line.
+    meta_in_line: usize,
     block_next_at: usize,
 }
 
@@ -202,6 +206,7 @@ impl Layout {
             aligned,
             next_at,
             meta_at,
+            meta_in_line: position(meta_at),
             block_next_at,
         })
     }
@@ -240,40 +245,46 @@ impl Layout {
 
     /// Finds a key among the pairs that `wanted` has a bit for, in the bytes of an object with its
     /// versions. `None` if it is not there.
+    ///
+    /// Compares every slot and branches once: where a key is found cannot be predicted.
     #[inline]
     pub(crate) fn find_in_object(&self, object: &[u8], wanted: u8, key: &Key) -> Option<usize> {
-        let mut left = wanted;
-        while left != 0 {
-            let slot = left.trailing_zeros() as usize;
-            left &= left - 1;
-            if self.key_in_object(object, slot) == *key {
-                return Some(slot);
+        let mut found = 0u8;
+        for slot in 0..self.slots.max(BLOCK_SLOTS) {
+            if wanted >> slot == 0 {
+                break;
             }
+            found |= u8::from(self.key_in_object(object, slot) == *key) << slot;
         }
-        None
+        found &= wanted;
+        (found != 0).then(|| found.trailing_zeros() as usize)
     }
 
     #[inline]
     fn key_in_object(&self, object: &[u8], slot: usize) -> Key {
-        let at = self.positions.at(slot);
         let mut key = [0; KEY_BYTES];
         if self.aligned {
-            key.copy_from_slice(&object[position(at)..][..KEY_BYTES]);
+            key.copy_from_slice(&object[Self::aligned_at(slot)..][..KEY_BYTES]);
         } else {
-            copy_out(object, at, &mut key);
+            copy_out(object, self.positions.at(slot), &mut key);
         }
         key
+    }
+
+    /// Where the pair of a slot stands in the object, where each is in a line of its own.
+    #[inline]
+    fn aligned_at(slot: usize) -> usize {
+        if slot == 0 { HEADER_BYTES } else { slot * LINE_BYTES + LINE_VERSION_BYTES }
     }
 
     /// Copies the value of a slot out of the bytes of an object with its versions.
     #[inline]
     pub(crate) fn value_in_object(&self, object: &[u8], slot: usize, out: &mut [u8]) {
-        let at = self.positions.at(slot) + KEY_BYTES;
         if self.aligned {
-            let at = position(at);
+            let at = Self::aligned_at(slot) + KEY_BYTES;
             out.copy_from_slice(&object[at..at + out.len()]);
         } else {
-            copy_out(object, at, out);
+            copy_out(object, self.positions.at(slot) + KEY_BYTES, out);
         }
     }
 
@@ -282,11 +293,13 @@ impl Layout {
     pub(crate) fn meta_in_object(&self, object: &[u8]) -> Meta {
         let mut bytes = [0; META_BYTES];
         if self.aligned {
-            bytes.copy_from_slice(&object[position(self.meta_at)..][..META_BYTES]);
+            bytes.copy_from_slice(&object[self.meta_in_line..][..META_BYTES]);
         } else {
             copy_out(object, self.meta_at, &mut bytes);
         }
-        Meta::from_bytes(bytes)
+        let meta = Meta::from_bytes(bytes);
+        // Another machine's memory: bits of slots that there are, whatever stands in it.
+        Meta { occupied: meta.occupied & ((1 << self.slots) - 1), ..meta }
     }
 
     /// The chain of a bucket, out of its bytes with versions.
@@ -301,7 +314,8 @@ impl Layout {
     pub(crate) fn next_in_block(&self, object: &[u8]) -> (Option<Next>, u8) {
         let mut bytes = [0; NEXT_BYTES];
         copy_out(object, self.block_next_at, &mut bytes);
-        unpack(&bytes)
+        let (next, occupied) = unpack(&bytes);
+        (next, occupied & ((1 << BLOCK_SLOTS) - 1))
     }
 }
 

@@ -70,11 +70,10 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
         .get(&table.0)
         .expect("the table is open on this worker");
     let (shard, bucket) = open.locate(key);
-    let (address, bytes) = (
-        open.bucket(shard, bucket),
-        open.layout.bucket_bytes() as u32,
-    );
+    let (address, bytes) = (open.bucket(shard, bucket), open.layout.bucket_bytes() as u32);
     let local = open.shards[shard as usize].owner.machine == machine;
+    state.counters.local += u64::from(local);
+    state.counters.remote += u64::from(!local);
     let entry = Lookup {
         table: table.0,
         shard,
@@ -86,24 +85,15 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
         cont,
     };
     let lookup = state.lookups.insert(entry);
-    let request = ReadRequest {
-        address,
-        stride: bytes,
-        bytes: 2 * bytes,
-    };
+    let request = ReadRequest { address, stride: bytes, bytes: 2 * bytes };
     let posted = worker.read_lock_free(request, Cont::new(buckets_came, lookup as u64));
-    let state = kv(worker);
-    match posted {
-        Ok(()) => {
-            state.counters.local += u64::from(local);
-            state.counters.remote += u64::from(!local);
-            Ok(())
-        }
-        Err(error) => {
-            state.lookups.remove(lookup);
-            Err(error.into())
-        }
-    }
+    posted.map_err(|error| {
+        let state = kv(worker);
+        state.lookups.remove(lookup);
+        state.counters.local -= u64::from(local);
+        state.counters.remote -= u64::from(!local);
+        error.into()
+    })
 }
 
 fn buckets_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
@@ -121,43 +111,48 @@ type Search = fn(&Kv, &Lookup, &[u8], &mut [u8]) -> Step;
 fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) {
     let slot = match result {
         Ok(slot) => slot,
-        Err(error) => return finish(worker, lookup, Err(error.into())),
+        Err(error) => return fail(worker, lookup, error.into()),
     };
-    let (state, _) = worker.layer_and_arena::<Kv>();
-    let length = state.tables[&state.lookups[lookup].table]
-        .layout
-        .value_bytes;
-    if length <= STACK_VALUE {
-        let mut value = [0; STACK_VALUE];
-        search_and_go_on(worker, lookup, slot, search, &mut value[..length]);
-    } else {
-        let mut value = std::mem::take(&mut state.value);
-        value.resize(length, 0);
-        search_and_go_on(worker, lookup, slot, search, &mut value);
-        kv(worker).value = value;
+    let (state, arena) = worker.layer_and_arena::<Kv>();
+    let length = state.tables[&state.lookups[lookup].table].layout.value_bytes;
+    if length > STACK_VALUE {
+        return long_came(worker, lookup, slot, search, length);
+    }
+    let mut value = [0; STACK_VALUE];
+    let value = &mut value[..length];
+    let bytes = bytemuck::cast_slice(arena.words(&slot));
+    let step = search(state, &state.lookups[lookup], bytes, value);
+    arena.give(slot);
+    match step {
+        Step::Found => {
+            let cont = state.hit(lookup);
+            cont.resume(worker, Ok(Some(value)));
+        }
+        other => go_on(worker, lookup, other),
     }
 }
 
-#[inline]
-fn search_and_go_on(
-    worker: &mut Worker,
-    lookup: usize,
-    slot: Slot,
-    search: Search,
-    value: &mut [u8],
-) {
+/// As [`came`], for values that the stack is not meant for.
+fn long_came(worker: &mut Worker, lookup: usize, slot: Slot, search: Search, length: usize) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let entry = &state.lookups[lookup];
-    let step = search(
-        state,
-        entry,
-        bytemuck::cast_slice(arena.words(&slot)),
-        value,
-    );
+    let mut value = std::mem::take(&mut state.value);
+    value.resize(length, 0);
+    let bytes = bytemuck::cast_slice(arena.words(&slot));
+    let step = search(state, &state.lookups[lookup], bytes, &mut value);
     arena.give(slot);
     match step {
-        Step::Found => finish(worker, lookup, Ok(Some(value))),
-        Step::Missing => finish(worker, lookup, Ok(None)),
+        Step::Found => {
+            let cont = state.hit(lookup);
+            cont.resume(worker, Ok(Some(&value)));
+        }
+        other => go_on(worker, lookup, other),
+    }
+    kv(worker).value = value;
+}
+
+fn go_on(worker: &mut Worker, lookup: usize, step: Step) {
+    match step {
+        Step::Found | Step::Missing => miss(worker, lookup),
         Step::Follow(next) => follow(worker, lookup, next),
         Step::Restart => restart(worker, lookup),
     }
@@ -227,7 +222,7 @@ fn restart(worker: &mut Worker, lookup: usize) {
     entry.reads += 1;
     entry.restarts += 1;
     if entry.restarts > MAX_RESTARTS {
-        return finish(worker, lookup, Err(KvError::Conflict));
+        return fail(worker, lookup, KvError::Conflict);
     }
     let table = &state.tables[&entry.table];
     let bytes = table.layout.bucket_bytes() as u32;
@@ -247,26 +242,33 @@ fn post(
     came: fn(&mut Worker, u64, ReadResult),
 ) {
     if let Err(error) = worker.read_lock_free(request, Cont::new(came, lookup as u64)) {
-        finish(worker, lookup, Err(error.into()));
+        fail(worker, lookup, error.into());
     }
 }
 
-#[inline]
-fn finish(worker: &mut Worker, lookup: usize, result: Result<Option<&[u8]>, KvError>) {
+impl Kv {
+    /// Ends a lookup that found its key.
+    #[inline]
+    fn hit(&mut self, lookup: usize) -> GetCont {
+        let entry = self.lookups.remove(lookup);
+        self.counters.hits += 1;
+        self.counters.reads_of_hits += u64::from(entry.reads);
+        entry.cont
+    }
+}
+
+fn miss(worker: &mut Worker, lookup: usize) {
     let state = kv(worker);
     let entry = state.lookups.remove(lookup);
-    match &result {
-        Ok(Some(_)) => {
-            state.counters.hits += 1;
-            state.counters.reads_of_hits += u64::from(entry.reads);
-        }
-        Ok(None) => {
-            state.counters.misses += 1;
-            state.counters.reads_of_misses += u64::from(entry.reads);
-        }
-        Err(_) => {}
-    }
-    entry.cont.resume(worker, result);
+    state.counters.misses += 1;
+    state.counters.reads_of_misses += u64::from(entry.reads);
+    entry.cont.resume(worker, Ok(None));
+}
+
+#[cold]
+fn fail(worker: &mut Worker, lookup: usize, error: KvError) {
+    let entry = kv(worker).lookups.remove(lookup);
+    entry.cont.resume(worker, Err(error));
 }
 
 /// The worker that owns the shard of a key.
@@ -281,3 +283,6 @@ pub fn owner_of(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
         .expect("the table is open on this worker");
     open.shards[open.locate(key).0 as usize].owner
 }
+
+#[cfg(test)]
+mod tests;

@@ -114,9 +114,10 @@ pub fn change(
     Ok(())
 }
 
-/// Sends a change, or lets it wait for room. Those that wait keep their order.
+/// Sends a change, or lets it wait for room. Those that wait keep their order, and nobody who comes
+/// later takes the room from them.
 fn send(worker: &mut Worker, pending: usize) {
-    if try_send(worker, pending) {
+    if kv(worker).waiting.is_empty() && try_send(worker, pending) {
         return;
     }
     let state = kv(worker);
@@ -280,7 +281,11 @@ fn apply(worker: &mut Worker, body: &[u8]) -> Result<Changed, KvError> {
         .first;
     let (layout, buckets) = (table.layout, table.spec.buckets);
     let whole = order.code == 4 || order.pair.len() == layout.pair_bytes();
-    if !whole || order.bucket >= buckets || !(1..=4).contains(&order.code) {
+    let key: &Key = order.pair[..KEY_BYTES]
+        .try_into()
+        .expect("parsing found a whole key");
+    let at_home = table.locate(key) == (order.shard, order.bucket);
+    if !whole || !at_home || !(1..=4).contains(&order.code) {
         return Err(damaged("does not fit the table"));
     }
     let mut tx = farm_txn::take(worker);

@@ -170,9 +170,14 @@ impl Editor<'_> {
     }
 
     fn block(&mut self, next: Next) -> Result<ObjectId, TxError> {
-        let block = self
-            .tx
-            .read_class(self.worker, next.address, self.layout.block_class)?;
+        let class = self.layout.block_class;
+        let block = match self.tx.read_class(self.worker, next.address, class) {
+            // Freed since the pointer to it was read.
+            Err(TxError::NotAllocated(address)) => {
+                return Err(farm_txn::Abort::Changed(address).into());
+            }
+            block => block?,
+        };
         if !next.names(self.tx.incarnation(block)) {
             return Err(farm_txn::Abort::Changed(next.address).into());
         }

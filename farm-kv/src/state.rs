@@ -1,6 +1,6 @@
 //! What the hashtable keeps with each worker.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use farm_core::worker::{Cont, Worker};
 use slab::Slab;
@@ -30,9 +30,40 @@ pub struct LookupCounters {
     pub remote: u64,
 }
 
+/// Open tables, by their numbers.
+#[derive(Default)]
+pub(crate) struct Tables(Vec<Option<Box<Table>>>);
+
+impl Tables {
+    #[inline]
+    pub(crate) fn get(&self, id: &u16) -> Option<&Table> {
+        self.0.get(usize::from(*id))?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: &u16) -> Option<&mut Table> {
+        self.0.get_mut(usize::from(*id))?.as_deref_mut()
+    }
+
+    pub(crate) fn insert(&mut self, id: u16, table: Table) {
+        if self.0.len() <= usize::from(id) {
+            self.0.resize_with(usize::from(id) + 1, || None);
+        }
+        self.0[usize::from(id)] = Some(Box::new(table));
+    }
+}
+
+impl std::ops::Index<&u16> for Tables {
+    type Output = Table;
+
+    #[inline]
+    fn index(&self, id: &u16) -> &Table {
+        self.get(id).expect("an operation is on a table that is open")
+    }
+}
+
 /// State of the layer on one worker.
 pub(crate) struct Kv {
-    pub(crate) tables: BTreeMap<u16, Table>,
+    pub(crate) tables: Tables,
     pub(crate) lookups: Slab<Lookup>,
     pub(crate) changes: Slab<Pending>,
     /// Changes that wait for room in the rings.
@@ -49,7 +80,7 @@ pub(crate) struct Kv {
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::new(Kv {
-        tables: BTreeMap::new(),
+        tables: Tables::default(),
         lookups: Slab::with_capacity(1024),
         changes: Slab::with_capacity(1024),
         waiting: VecDeque::with_capacity(1024),
@@ -63,6 +94,7 @@ pub fn attach(worker: &mut Worker) {
     worker.register(crate::ops::CHANGE, crate::ops::handle);
 }
 
+#[inline]
 pub(crate) fn kv(worker: &mut Worker) -> &mut Kv {
     worker
         .layer()

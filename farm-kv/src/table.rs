@@ -15,6 +15,10 @@ use crate::{Key, KvError};
 
 /// Asks the owner of a shard where it is.
 pub(crate) const SHARD: MessageId = MessageId(MessageId::KV);
+/// Bytes of the question: table, shard, and digest of what the table is.
+const ASK_BYTES: usize = 14;
+/// The answer of an owner that has opened another table by that number.
+const ANOTHER_TABLE: u8 = 1;
 /// A worker asks again this often while an owner is still making its shards.
 const ASK_AGAIN: Duration = Duration::from_micros(200);
 /// Buckets initialised in one turn.
@@ -69,6 +73,17 @@ impl TableSpec {
             shards,
             buckets: buckets as u32,
         })
+    }
+
+    /// Tells tables apart that are not opened the same everywhere.
+    fn digest(&self) -> u64 {
+        let words = [
+            u64::from(self.neighbourhood),
+            self.value_bytes as u64,
+            u64::from(self.shards),
+            u64::from(self.buckets),
+        ];
+        xxh3_64(bytemuck::cast_slice(&words.map(u64::to_le)))
     }
 
     /// Slots in the buckets of all shards.
@@ -162,9 +177,9 @@ pub(crate) fn owners(
 /// are. Every worker of the cluster has to open it; the continuation is called when this one can
 /// reach all shards.
 pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvError>>) {
-    let layout = match Layout::new(spec.neighbourhood, spec.value_bytes) {
+    let layout = match possible(worker, &spec) {
         Ok(layout) => layout,
-        Err(error) => return open_failed(worker, spec, cont, error),
+        Err(error) => return open_failed(worker, cont, error),
     };
     let machines = worker.machines().to_vec();
     let owners = owners(worker.store().placement(), &machines, spec.shards);
@@ -200,15 +215,32 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
     }
 }
 
-fn open_failed(
-    worker: &mut Worker,
-    spec: TableSpec,
-    cont: Cont<Result<TableId, KvError>>,
-    error: KvError,
-) {
-    let state = kv(worker);
-    state.failed_opens.push((cont, error));
-    let _ = spec;
+/// The layout of a table that this worker can open.
+fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
+    let layout = Layout::new(spec.neighbourhood, spec.value_bytes)?;
+    let (id, shards, buckets) = (spec.id, spec.shards, spec.buckets);
+    let bucket_bytes = layout.bucket_bytes();
+    let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
+    let read_bytes = worker.arena().largest();
+    let why = if shards == 0 || buckets == 0 {
+        format!("{shards} shards of {buckets} buckets: want at least one of each")
+    } else if shard_bytes > u64::from(u32::MAX) {
+        format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
+    } else if 2 * bucket_bytes > read_bytes {
+        format!(
+            "two buckets of {bucket_bytes} bytes are more than the {read_bytes} that one read \
+             brings; use smaller values or a smaller neighbourhood"
+        )
+    } else if kv(worker).tables.get(&id).is_some() {
+        format!("table {id} has been opened already")
+    } else {
+        return Ok(layout);
+    };
+    Err(KvError::Spec(why))
+}
+
+fn open_failed(worker: &mut Worker, cont: Cont<Result<TableId, KvError>>, error: KvError) {
+    kv(worker).failed_opens.push((cont, error));
     worker.defer(Cont::new(tell_failed, 0));
 }
 
@@ -289,9 +321,10 @@ fn ask(worker: &mut Worker, context: u64, (): ()) {
         return;
     };
     let owner = table.shards[shard as usize].owner;
-    let mut body = [0; 6];
+    let mut body = [0; ASK_BYTES];
     body[..2].copy_from_slice(&id.to_le_bytes());
-    body[2..].copy_from_slice(&shard.to_le_bytes());
+    body[2..6].copy_from_slice(&shard.to_le_bytes());
+    body[6..].copy_from_slice(&table.spec.digest().to_le_bytes());
     match worker.call(owner, SHARD, &[&body], 8, ReplyCont::new(told, context)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, context)),
@@ -305,6 +338,10 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
         Some(table) => table.shards[shard as usize].owner,
         None => return,
     };
+    if let Ok([ANOTHER_TABLE]) = reply {
+        let why = format!("worker {owner} has opened another table as table {id}");
+        return fail(worker, id, KvError::Spec(why));
+    }
     match reply.map(|bytes| bytes.try_into().map(u64::from_le_bytes)) {
         Ok(Ok(bits)) => match Address::from_bits(bits) {
             Some(first) if !first.is_null() => found(worker, id, shard, first),
@@ -324,23 +361,26 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
 
 /// Answers where a shard is: its address, null while it is not there yet, nothing if it will not be.
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    let asked = <[u8; 6]>::try_from(body).ok().map(|bytes| {
+    let asked = <[u8; ASK_BYTES]>::try_from(body).ok().map(|bytes| {
         let id = u16::from_le_bytes([bytes[0], bytes[1]]);
-        (
-            id,
-            u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]),
-        )
+        let shard = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
+        let digest = u64::from_le_bytes(bytes[6..].try_into().expect("a word"));
+        (id, shard, digest)
     });
     let state: &mut Kv = kv(worker);
-    let table = asked.and_then(|(id, _)| state.tables.get(&id));
-    let shard = table.and_then(|table| table.shards.get(asked?.1 as usize));
-    let failed = table.is_some_and(|table| table.failed.is_some());
-    let first = shard.map_or(Address::NULL, |shard| shard.first);
-    if failed {
-        worker.reply(request, &[]);
-    } else {
-        worker.reply(request, &[&first.to_bits().to_le_bytes()]);
+    let table = asked.and_then(|(id, ..)| state.tables.get(&id));
+    let (Some((_, shard, digest)), Some(table)) = (asked, table) else {
+        return worker.reply(request, &[&Address::NULL.to_bits().to_le_bytes()]);
+    };
+    if table.spec.digest() != digest {
+        return worker.reply(request, &[&[ANOTHER_TABLE]]);
     }
+    if table.failed.is_some() {
+        return worker.reply(request, &[]);
+    }
+    let shard = table.shards.get(shard as usize);
+    let first = shard.map_or(Address::NULL, |shard| shard.first);
+    worker.reply(request, &[&first.to_bits().to_le_bytes()]);
 }
 
 fn found(worker: &mut Worker, id: u16, shard: u32, first: Address) {

@@ -41,13 +41,27 @@ fn a_second_cluster_of_one_name_is_refused_and_told_who_runs() {
     let child = running(&place);
     let files = place.memory_files();
     let error = refused(place.config(OURS));
-    assert!(matches!(error, StartError::AlreadyRunning { .. }), "{error}");
+    assert!(
+        matches!(error, StartError::AlreadyRunning { .. }),
+        "{error}"
+    );
     let text = error.to_string();
     assert!(text.contains(&format!("process {}", child.id())), "{text}");
-    assert!(text.contains(&place.cluster) && text.contains("m1"), "{text}");
-    assert_eq!(place.memory_files(), files, "the running cluster keeps its memory");
+    assert!(
+        text.contains(&place.cluster) && text.contains("m1"),
+        "{text}"
+    );
+    assert_eq!(
+        place.memory_files(),
+        files,
+        "the running cluster keeps its memory"
+    );
     ShmMachine::start(place.config(PEER)).expect("another machine of the cluster may start");
-    assert_eq!(place.memory_files(), files, "and cleans up after itself alone");
+    assert_eq!(
+        place.memory_files(),
+        files,
+        "and cleans up after itself alone"
+    );
 }
 
 /// The message of a refused start offers another run directory as a way out. Taking it must not
@@ -59,23 +73,38 @@ fn a_cluster_of_the_same_name_elsewhere_keeps_its_memory() {
     let _child = running(&place);
     let files = place.memory_files();
     assert!(files.len() >= 2, "doorbells and an export: {files:?}");
-    let other = Place { run_dir: elsewhere.path().into(), ..place.clone() };
-    let machine = ShmMachine::start(other.config(OURS)).expect("another directory is another cluster");
+    let other = Place {
+        run_dir: elsewhere.path().into(),
+        ..place.clone()
+    };
+    let machine =
+        ShmMachine::start(other.config(OURS)).expect("another directory is another cluster");
     assert!(place.memory_files().len() > files.len());
     drop(machine);
-    assert_eq!(place.memory_files(), files, "each cleans up after itself alone");
+    assert_eq!(
+        place.memory_files(),
+        files,
+        "each cleans up after itself alone"
+    );
 }
 
 /// Names may contain what the names of files are made of.
 #[test]
 fn a_cluster_whose_name_begins_like_another_ones_files_keeps_its_memory() {
     let (place, _dir) = Place::fresh();
-    let longer = Place { cluster: format!("{}-m1-x", place.cluster), ..place.clone() };
+    let longer = Place {
+        cluster: format!("{}-m1-x", place.cluster),
+        ..place.clone()
+    };
     let other = ShmMachine::start(longer.config(PEER)).expect("the longer name starts");
     let files = longer.memory_files();
     let ours = ShmMachine::start(place.config(OURS)).expect("the shorter name starts");
     drop(ours);
-    assert_eq!(longer.memory_files(), files, "a start removed another cluster's memory");
+    assert_eq!(
+        longer.memory_files(),
+        files,
+        "a start removed another cluster's memory"
+    );
     drop(other);
 }
 
@@ -89,16 +118,19 @@ fn different_configurations_are_refused_on_both_sides() {
     });
     let both = [OURS, PEER];
     let answers = std::thread::scope(|scope| {
-        let meeting = machines.each_mut().map(|machine| {
-            scope.spawn(|| machine.connect(&both, &mut |_| Vec::new(), IN_TIME))
-        });
+        let meeting = machines
+            .each_mut()
+            .map(|machine| scope.spawn(|| machine.connect(&both, &mut |_| Vec::new(), IN_TIME)));
         meeting.map(|thread| thread.join().expect("no panic"))
     });
     for answer in answers {
         let error = answer.expect_err("their digests differ");
         assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("0x1") && text.contains("0x2") && text.contains("same file"), "{text}");
+        assert!(
+            text.contains("0x1") && text.contains("0x2") && text.contains("same file"),
+            "{text}"
+        );
     }
 }
 
@@ -106,10 +138,15 @@ fn different_configurations_are_refused_on_both_sides() {
 fn a_machine_that_does_not_come_is_named() {
     let (place, _dir) = Place::fresh();
     let mut machine = ShmMachine::start(place.config(PEER)).expect("the machine starts");
-    let error = machine.connect(&THREE, &mut |_| Vec::new(), SOON).expect_err("nobody else is there");
+    let error = machine
+        .connect(&THREE, &mut |_| Vec::new(), SOON)
+        .expect_err("nobody else is there");
     let text = error.to_string();
     assert!(matches!(error, ConnectError::Missing { .. }), "{text}");
-    assert!(text.contains("m1, m3") && text.contains(&place.cluster), "{text}");
+    assert!(
+        text.contains("m1, m3") && text.contains(&place.cluster),
+        "{text}"
+    );
 }
 
 #[test]
@@ -122,20 +159,27 @@ fn a_stranger_at_the_door_is_no_reason_to_fail() {
         let mut stranger = UnixStream::connect(&door).expect("the machine listens");
         stranger.write_all(bytes).expect("it reads");
     }
-    let error = machine.connect(&[OURS, PEER], &mut |_| Vec::new(), SOON).expect_err("nobody came");
+    let error = machine
+        .connect(&[OURS, PEER], &mut |_| Vec::new(), SOON)
+        .expect_err("nobody came");
     assert!(matches!(error, ConnectError::Missing { .. }), "{error}");
 }
 
 /// The one socket below a run directory.
 fn socket(run_dir: &Path) -> PathBuf {
     let is_socket = |path: &PathBuf| path.extension().is_some_and(|end| end == "sock");
-    let mut found = entries(run_dir).into_iter().flat_map(|cluster| entries(&cluster)).filter(is_socket);
+    let mut found = entries(run_dir)
+        .into_iter()
+        .flat_map(|cluster| entries(&cluster))
+        .filter(is_socket);
     found.next().expect("a running machine has a socket")
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("a directory");
-    entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect()
+    entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect()
 }
 
 #[test]
@@ -145,15 +189,28 @@ fn leavings_of_a_killed_process_are_cleaned_at_the_next_start() {
     child.kill();
     let left = place.memory_files();
     let old_socket = socket(&place.run_dir);
-    assert!(left.len() >= 2, "doorbells and an export were left: {left:?}");
-    assert!(UnixStream::connect(&old_socket).is_err(), "nobody listens there any more");
+    assert!(
+        left.len() >= 2,
+        "doorbells and an export were left: {left:?}"
+    );
+    assert!(
+        UnixStream::connect(&old_socket).is_err(),
+        "nobody listens there any more"
+    );
 
     let machine = ShmMachine::start(place.config(OURS)).expect("the machine starts again");
     let now = place.memory_files();
-    assert!(now.iter().all(|file| !left.contains(file)), "left from before: {left:?}, now {now:?}");
+    assert!(
+        now.iter().all(|file| !left.contains(file)),
+        "left from before: {left:?}, now {now:?}"
+    );
     UnixStream::connect(socket(&place.run_dir)).expect("the new process listens");
     drop(machine);
-    assert_eq!(place.memory_files(), [] as [PathBuf; 0], "a clean end leaves nothing behind");
+    assert_eq!(
+        place.memory_files(),
+        [] as [PathBuf; 0],
+        "a clean end leaves nothing behind"
+    );
     assert!(!old_socket.exists());
 }
 
@@ -185,9 +242,14 @@ impl Drop for SmallFileSystem {
 
 #[test]
 fn a_full_file_system_is_an_error_and_no_bus_error() {
-    let Some(small) = SmallFileSystem::mount() else { return };
+    let Some(small) = SmallFileSystem::mount() else {
+        return;
+    };
     let (place, _dir) = Place::fresh();
-    let place = Place { memory_dir: small.0.path().into(), ..place };
+    let place = Place {
+        memory_dir: small.0.path().into(),
+        ..place
+    };
     let machine = ShmMachine::start(place.config(THIRD)).expect("doorbells fit");
     let no_space = |answer: Result<_, MappingError>| match answer {
         Ok((_, _)) => panic!("there is no room for that"),
@@ -196,7 +258,10 @@ fn a_full_file_system_is_an_error_and_no_bus_error() {
     };
     let text = no_space(machine.export(2 << 20, true));
     let dir = small.0.path().display().to_string();
-    assert!(text.contains(&dir) && text.contains("bytes are free"), "{text}");
+    assert!(
+        text.contains(&dir) && text.contains("bytes are free"),
+        "{text}"
+    );
     let before = place.memory_files();
 
     // Fill it: every page that was promised is there, to the last one.
@@ -205,11 +270,18 @@ fn a_full_file_system_is_an_error_and_no_bus_error() {
         memory.store(page, 1, std::sync::atomic::Ordering::Relaxed);
     }
     no_space(machine.export(512 << 10, true));
-    assert_eq!(place.memory_files().len(), before.len() + 1, "a refused export leaves no file");
+    assert_eq!(
+        place.memory_files().len(),
+        before.len() + 1,
+        "a refused export leaves no file"
+    );
 
     let mut config = place.config(OURS);
     std::fs::write(small.0.path().join("rest"), vec![0; 2 << 20]).expect_err("the rest is filled");
     config.cluster.push('b');
     let error = refused(config);
-    assert!(matches!(error, StartError::Mapping(MappingError::NoSpace { .. })), "{error}");
+    assert!(
+        matches!(error, StartError::Mapping(MappingError::NoSpace { .. })),
+        "{error}"
+    );
 }

@@ -92,13 +92,20 @@ fn start(
 
 fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     let interrupted = interrupts()?;
+    let name = &config.cluster.name;
+    if config.machines.len() > 1 {
+        let seconds = PATIENCE.as_secs();
+        crate::say(format_args!(
+            "machine {id} of cluster \"{name}\" waits up to {seconds} s for the others"
+        ));
+    }
     let Some(machine) = start(config, id, &interrupted)? else {
         return Ok(());
     };
-    eprintln!(
+    crate::say(format_args!(
         "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
         config.cluster.name
-    );
+    ));
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
             return Ok(machine.stop()?);

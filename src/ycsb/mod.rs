@@ -31,7 +31,10 @@ pub(crate) fn run(args: &YcsbArgs, log: Option<&str>) -> anyhow::Result<ExitCode
 pub(crate) fn demo(args: &DemoArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
     let plan = Plan::of_demo(args)?;
     let code = execute(&plan, Some(&args.json), log)?;
-    eprintln!("The same as JSON is in {}.", args.json.display());
+    crate::say(format_args!(
+        "The same as JSON is in {}.",
+        args.json.display()
+    ));
     Ok(code)
 }
 
@@ -140,10 +143,10 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let total: u64 = loaded.iter().map(|part| part.0).sum();
     let seconds = loaded.iter().map(|part| part.1).fold(0.0, f64::max);
-    eprintln!(
+    crate::say(format_args!(
         "loaded {total} records into {} machines in {seconds:.1} s",
         cluster.len()
-    );
+    ));
     if total != records {
         bail!("{total} of {records} records were loaded");
     }
@@ -159,7 +162,10 @@ fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Res
         &name,
         "{msg} {wide_bar} {elapsed}",
     );
-    eprintln!("running {name} for {:.1} s", plan.duration.as_secs_f64());
+    crate::say(format_args!(
+        "running {name} for {:.1} s",
+        plan.duration.as_secs_f64()
+    ));
     cluster.order(&Order::Run {
         workload: order_of(planned),
         warmup_s: plan.warmup.as_secs_f64(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::spec::{WorkloadSpec, builtin};
 use farm_core::config::Config;
-use farm_kv::TableSpec;
 use farm_kv::layout::Layout;
+use farm_kv::{KEY_BYTES, TableSpec};
 
 use crate::cli::{DemoArgs, Workload, YcsbArgs};
 
@@ -123,6 +123,11 @@ impl Plan {
     /// The table: as many shards as the workers own, more where a shard would not fit a region.
     pub(super) fn table(&self) -> anyhow::Result<TableSpec> {
         let table = &self.config.table;
+        anyhow::ensure!(
+            table.key_bytes == KEY_BYTES as u64,
+            "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
+            table.key_bytes
+        );
         let (h, value_bytes) = (table.neighbourhood, table.value_bytes as usize);
         let layout = Layout::new(h, value_bytes)?;
         let owners = self.config.total_workers() as u32;
@@ -182,7 +187,7 @@ fn planned(
         } else {
             "note"
         };
-        eprintln!("farm: {level}: workload {name}: {remark}");
+        crate::say(format_args!("farm: {level}: workload {name}: {remark}"));
     }
     let mut spec = parsed.spec;
     // A workload that says nothing of fields has the table's values.

@@ -1,29 +1,10 @@
 //! The checked copy: a consistent image of an object from memory that its owner may be updating.
 //!
-//! It is the hot path of every read, so lines are loaded by the widest instructions that the
-//! processor has. Random reads of 384 bytes from 4 GiB, 32 at a time (Sapphire Rapids, 4 KiB pages;
-//! `farm bench limit` measures it anywhere): words 7.5 million a second, 64-byte loads 8.0 million,
-//! memcpy without any check 8.1 million; from the first-level cache 74, 155 and 234 million.
-//!
-//! # Why a copy by vectors is sound
-//!
-//! The loads are inline assembly, so the compiler sees no access of the language's at all and can
-//! assume nothing about the memory but what the assembly answers: that the first word of every line
-//! was the same before and after the line was loaded, or that some was not. In the second case the
-//! copy is thrown away, so it does not matter what a racing store left in it. In the first, writers
-//! that keep to the discipline (mark the line's first word, change the line, set the word to what it
-//! never was before) have not stored to the line in between. The copy is then what relaxed atomic
-//! loads of its words would have given: the assembly does nothing that atomics could not.
-//!
-//! The processor must load the first word, then the line, then the first word again. x86-64 keeps
-//! the order of loads from write-back memory (Intel SDM 3A 9.2.2, AMD APM 2 7.2). That binds the
-//! loads of different instructions; the pieces that a wide load may be split into can come in any
-//! order, which is why the first word is loaded by itself before and after. Nothing is assumed about
-//! the atomicity of a wide load, and the first word of the copy, which the wide load brought between
-//! the two, is that same word.
+//! How its lines are loaded, and why that is sound, is told in `lines`.
 
 use std::sync::atomic::{Ordering, fence};
 
+use super::lines::{self, LineLoads, Width};
 use super::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
 
 /// Most times some lines, or one whole read, are tried again before the read is [`Torn`].
@@ -36,74 +17,6 @@ const CHUNK_LINES: usize = 16;
 /// The memory changed under the copy at every try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn;
-
-/// The instructions by which whole lines are loaded: only such as this processor has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineLoads(Width);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Width {
-    /// Atomic words.
-    Words,
-    /// 16 bytes.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Sse,
-    /// 32 bytes.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Avx,
-    /// A line.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Avx512,
-}
-
-impl LineLoads {
-    /// By atomic words: the reference, and all that processors other than x86-64 have.
-    pub const WORDS: Self = Self(Width::Words);
-
-    /// The widest that this processor has. Found out once; a load and a branch from then on.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    #[inline]
-    pub fn best() -> Self {
-        if std::is_x86_feature_detected!("avx512f") {
-            Self(Width::Avx512)
-        } else if std::is_x86_feature_detected!("avx") {
-            Self(Width::Avx)
-        } else {
-            Self(Width::Sse)
-        }
-    }
-
-    /// The widest that this processor has.
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    pub fn best() -> Self {
-        Self::WORDS
-    }
-
-    /// All that this processor has, the narrowest first.
-    pub fn available() -> Vec<Self> {
-        let mut all = vec![Self::WORDS];
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            all.push(Self(Width::Sse));
-            all.extend(std::is_x86_feature_detected!("avx").then_some(Self(Width::Avx)));
-            all.extend(std::is_x86_feature_detected!("avx512f").then_some(Self(Width::Avx512)));
-        }
-        all
-    }
-
-    /// What they are called in results.
-    pub fn name(self) -> &'static str {
-        match self.0 {
-            Width::Words => "words",
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Width::Sse => "sse",
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Width::Avx => "avx",
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Width::Avx512 => "avx512",
-        }
-    }
-}
 
 impl Memory {
     /// Copies adjacent objects of `stride` bytes, so that every line is an image of one moment and
@@ -143,8 +56,8 @@ impl Memory {
     ) -> Result<u32, Torn> {
         assert!(
             stride >= LINE_BYTES
-                && (offset | stride) % LINE_BYTES == 0
-                && out.len() % LINE_WORDS == 0,
+                && (offset | stride).is_multiple_of(LINE_BYTES)
+                && out.len().is_multiple_of(LINE_WORDS),
             "objects of {stride} bytes at {offset}, {} words, are not whole lines",
             out.len()
         );
@@ -188,15 +101,14 @@ impl Memory {
     /// was copied and after. No branch on what is loaded, so that the lines' misses overlap.
     #[inline]
     fn copy_lines_once(&self, loads: LineLoads, at: usize, out: &mut [u64]) -> u64 {
-        match loads.0 {
+        match loads.width() {
             Width::Words => self.copy_words_once(at, out),
-            #[cfg(all(target_arch = "x86_64", not(miri)))]
             wide => {
                 let lines = out.len() / LINE_WORDS;
                 // SAFETY: the caller has checked the source range; the destination is a unique
                 // slice of as many lines, at least one as `chunks_mut` gives no empty slice; the
                 // processor has the instructions, else there would be no such `LineLoads`.
-                unsafe { x86::copy::<true>(wide, self.at(at), out.as_mut_ptr(), lines) }
+                unsafe { lines::copy::<true>(wide, self.at(at), out.as_mut_ptr(), lines) }
             }
         }
     }
@@ -245,153 +157,28 @@ pub fn copy_lines_raw(from: &Memory, offset: usize, out: &mut [u64]) {
     }
 }
 
-/// As [`copy_lines_raw`], by these instructions; whole words whoever writes.
+/// As [`copy_lines_raw`], by these instructions.
 ///
 /// # Panics
 /// On a range outside the window or not aligned, or a length that is not whole lines.
 #[inline]
 pub fn copy_lines_by(loads: LineLoads, from: &Memory, offset: usize, out: &mut [u64]) {
     assert!(
-        out.len() % LINE_WORDS == 0,
+        out.len().is_multiple_of(LINE_WORDS),
         "{} words are not whole lines",
         out.len()
     );
-    match loads.0 {
+    match loads.width() {
         Width::Words => from.read_words(offset, out),
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
         wide => {
             from.check(offset, out.len() * WORD_BYTES);
             let lines = out.len() / LINE_WORDS;
             if lines > 0 {
                 // SAFETY: source inside the window by the check, destination a unique slice of as
                 // many lines, at least one; the processor has the instructions.
-                unsafe { x86::copy::<false>(wide, from.at(offset), out.as_mut_ptr(), lines) };
+                unsafe { lines::copy::<false>(wide, from.at(offset), out.as_mut_ptr(), lines) };
             }
         }
-    }
-}
-
-/// The loops over lines, in assembly. The module's documentation tells why they are sound.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-mod x86 {
-    use std::arch::asm;
-
-    use super::Width;
-
-    /// A loop over `$lines` lines that are copied by `$copy`. The checked one loads the first word
-    /// before and after, and gathers in `$changed` every bit in which the two ever differ.
-    macro_rules! copy_lines {
-        ($check:expr, $from:ident, $to:ident, $lines:ident, $changed:ident,
-         [$($copy:literal),+], [$($end:literal),*], [$($clobber:tt),+]) => {
-            if $check {
-                asm!(
-                    "2:",
-                    "mov {mark}, [{from}]",
-                    $($copy,)+
-                    "xor {mark}, [{from}]",
-                    "or {changed}, {mark}",
-                    "add {from}, 64",
-                    "add {to}, 64",
-                    "dec {lines}",
-                    "jnz 2b",
-                    $($end,)*
-                    mark = out(reg) _,
-                    changed = inout(reg) $changed,
-                    from = inout(reg) $from => _,
-                    to = inout(reg) $to => _,
-                    lines = inout(reg) $lines => _,
-                    $(out($clobber) _,)+
-                    options(nostack),
-                )
-            } else {
-                asm!(
-                    "2:",
-                    $($copy,)+
-                    "add {from}, 64",
-                    "add {to}, 64",
-                    "dec {lines}",
-                    "jnz 2b",
-                    $($end,)*
-                    from = inout(reg) $from => _,
-                    to = inout(reg) $to => _,
-                    lines = inout(reg) $lines => _,
-                    $(out($clobber) _,)+
-                    options(nostack),
-                )
-            }
-        };
-    }
-
-    /// Copies `lines` lines, at least one. With `CHECK`, zero if the first word of each was the same
-    /// before and after; without, zero.
-    ///
-    /// # Safety
-    /// `from` and `to` are good for so many lines, nobody else uses `to`, and the processor has the
-    /// instructions of `width`.
-    #[inline]
-    pub(super) unsafe fn copy<const CHECK: bool>(
-        width: Width,
-        from: *const u8,
-        to: *mut u64,
-        lines: usize,
-    ) -> u64 {
-        debug_assert!(lines > 0);
-        let mut changed = 0u64;
-        // SAFETY: the caller's promises. Registers 16 and up need no `vzeroupper`; the others' upper
-        // halves are zeroed, as the code around expects them.
-        unsafe {
-            match width {
-                Width::Words => unreachable!("words are not copied by assembly"),
-                Width::Sse => copy_lines!(
-                    CHECK,
-                    from,
-                    to,
-                    lines,
-                    changed,
-                    [
-                        "movups xmm0, [{from}]",
-                        "movups xmm1, [{from} + 16]",
-                        "movups xmm2, [{from} + 32]",
-                        "movups xmm3, [{from} + 48]",
-                        "movups [{to}], xmm0",
-                        "movups [{to} + 16], xmm1",
-                        "movups [{to} + 32], xmm2",
-                        "movups [{to} + 48], xmm3"
-                    ],
-                    [],
-                    ["xmm0", "xmm1", "xmm2", "xmm3"]
-                ),
-                Width::Avx => copy_lines!(
-                    CHECK,
-                    from,
-                    to,
-                    lines,
-                    changed,
-                    [
-                        "vmovdqu ymm0, [{from}]",
-                        "vmovdqu ymm1, [{from} + 32]",
-                        "vmovdqu [{to}], ymm0",
-                        "vmovdqu [{to} + 32], ymm1"
-                    ],
-                    ["vzeroupper"],
-                    [
-                        "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8",
-                        "ymm9", "ymm10", "ymm11", "ymm12", "ymm13", "ymm14", "ymm15"
-                    ]
-                ),
-                Width::Avx512 => copy_lines!(
-                    CHECK,
-                    from,
-                    to,
-                    lines,
-                    changed,
-                    ["vmovdqu64 zmm16, [{from}]", "vmovdqu64 [{to}], zmm16"],
-                    [],
-                    ["zmm16"]
-                ),
-            }
-        }
-        changed
     }
 }
 
@@ -400,7 +187,9 @@ mod tests {
     use super::*;
     use std::ops::Range;
     use std::sync::atomic::AtomicBool;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    use crate::time::{Clock, Nanos};
 
     #[test]
     fn a_quiet_object_copies_at_the_first_try() {
@@ -446,6 +235,11 @@ mod tests {
         copy_lines_by(LineLoads::best(), &memory, 64, &mut [0; 16]);
     }
 
+    /// Long enough that reader and writer are really at it at the same time.
+    fn in_a_while() -> Nanos {
+        Clock::Host.now().after(Duration::from_millis(150))
+    }
+
     /// Ends the writer however the reader ends: a scope waits for its threads.
     struct StopOnDrop<'a>(&'a AtomicBool);
 
@@ -484,9 +278,9 @@ mod tests {
                 });
                 let _stop = StopOnDrop(&stop);
                 let mut out = [0; (LAST + LINE_BYTES) / WORD_BYTES];
-                let until = Instant::now() + Duration::from_millis(300);
+                let until = in_a_while();
                 let mut good = 0;
-                while Instant::now() < until {
+                while Clock::Host.now() < until {
                     let copied = memory.copy_objects_by(loads, 0, LAST + LINE_BYTES, &mut out);
                     if copied.is_ok() && out[0] % 2 == 0 {
                         assert_eq!(out[LAST / WORD_BYTES], out[0], "{loads:?}");
@@ -531,9 +325,9 @@ mod tests {
             let (mut good, mut retried) = (0, 0);
             let mut out = vec![0; written.end * LINE_WORDS];
             let stride = out.len() * WORD_BYTES;
-            let until = Instant::now() + Duration::from_millis(400);
+            let until = in_a_while();
             // Enough that the two were really at it at the same time, where that is to be had.
-            while (good < 100_000 || retried < 1000) && Instant::now() < until {
+            while (good < 100_000 || retried < 1000) && Clock::Host.now() < until {
                 let Ok(retries) = memory.copy_objects_by(loads, 0, stride, &mut out) else {
                     continue;
                 };

@@ -195,7 +195,21 @@ impl Mapping {
                 0,
             )
         };
-        Self::from_mmap(base, len, access, path)
+        let mapping = Self::from_mmap(base, len, access, path)?;
+        mapping.populate();
+        Ok(mapping)
+    }
+
+    /// Enters the pages into the page table now, so that no read or write takes a fault later: what
+    /// registering memory with a NIC does.
+    fn populate(&self) {
+        let advice = match self.access {
+            Access::ReadOnly => libc::MADV_POPULATE_READ,
+            Access::ReadWrite => libc::MADV_POPULATE_WRITE,
+        };
+        // SAFETY: the range is our own mapping of a file whose space is reserved; contents stay. A
+        // kernel that does not know the advice leaves the faults for later.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
     }
 
     fn from_mmap(

@@ -15,10 +15,12 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod lines;
 mod mapping;
 mod words;
 
-pub use copy::{LineLoads, MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
+pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
+pub use lines::LineLoads;
 pub use mapping::{Access, Mapping, MappingError};
 pub use words::Memory;
 

@@ -13,6 +13,21 @@ pub enum Inconsistent {
     Torn,
 }
 
+/// Whether images of adjacent objects of `stride` words each, the last possibly cut short at a line,
+/// would all pass [`Image::check`].
+#[inline]
+pub fn all_consistent(words: &[u64], stride: usize) -> bool {
+    let mut left = words;
+    while !left.is_empty() {
+        let (object, rest) = left.split_at(stride.min(left.len()));
+        if Image::check(object).is_err() {
+            return false;
+        }
+        left = rest;
+    }
+    true
+}
+
 /// A consistent image of one object, borrowed from the slot it was read into.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {

@@ -10,7 +10,7 @@ pub mod image;
 pub mod write;
 
 pub use header::{FatPointer, Incarnation, LockMode, Version, VersionWord};
-pub use image::{Image, Inconsistent};
+pub use image::{Image, Inconsistent, all_consistent};
 
 use crate::mem::LINE_BYTES;
 

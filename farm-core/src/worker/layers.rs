@@ -21,12 +21,14 @@ impl Layers {
         }
     }
 
+    #[inline]
     pub(crate) fn take<T: Any + Send>(&mut self) -> Option<Box<T>> {
         let id = TypeId::of::<T>();
         let entry = self.entries.iter_mut().find(|entry| entry.0 == id)?;
         entry.1.take()?.downcast().ok()
     }
 
+    #[inline]
     pub(crate) fn get<T: Any + Send>(&mut self) -> Option<&mut T> {
         let id = TypeId::of::<T>();
         let entry = self.entries.iter_mut().find(|entry| entry.0 == id)?;

@@ -287,6 +287,7 @@ impl Worker {
     }
 
     /// A layer's state, where nothing else of the worker is needed meanwhile.
+    #[inline]
     pub fn layer<T: Any + Send>(&mut self) -> Option<&mut T> {
         self.layers.get()
     }

@@ -14,7 +14,7 @@ use super::{Cont, Worker};
 use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, Token};
 use crate::ids::{Address, MachineId};
 use crate::mem::{LINE_BYTES, Memory};
-use crate::object::Image;
+use crate::object::all_consistent;
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
@@ -280,24 +280,26 @@ impl Worker {
     }
 
     /// Takes the fabric's completions of lock-free reads, at most `most`.
-    pub(super) fn poll_fabric(&mut self, most: usize) -> usize {
-        let started = self.clock_before_poll();
+    ///
+    /// `looked` is a moment before this poll, and is moved on to one after it: together they bound
+    /// how long a read that takes place inside the poll can have lasted.
+    #[inline]
+    pub(super) fn poll_fabric(&mut self, most: usize, looked: &mut Nanos) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         let count = self.endpoint.poll(most, &mut completions);
         if count > 0 {
+            let inside = self.endpoint.capabilities().reads_begin_at_poll;
             let ended = self.clock.now();
-            for Completion {
-                token,
-                status,
-                slot,
-                ..
-            } in completions.drain(..)
-            {
+            let poll_took = ended.since(*looked);
+            *looked = ended;
+            for completion in completions.drain(..) {
+                let Completion { token, status, slot, .. } = completion;
                 let slot = slot.expect("every read has a slot");
                 let key = token.0 as usize;
-                let began = started.unwrap_or(self.reads.in_flight[key].posted);
-                let slow = status == Status::Ok && self.is_too_slow(key, ended.since(began));
-                self.read_done(key, slot, if slow { Status::Torn } else { status });
+                let took = if inside { poll_took } else { ended.since(self.reads.in_flight[key].posted) };
+                let slow = self.is_too_slow(key, took);
+                let status = if slow && status == Status::Ok { Status::Torn } else { status };
+                self.read_done(key, slot, status);
             }
         }
         self.completions = completions;
@@ -313,14 +315,6 @@ impl Worker {
         }
     }
 
-    /// The moment before a poll, where reads take place inside it.
-    #[inline]
-    fn clock_before_poll(&self) -> Option<Nanos> {
-        let inside =
-            self.endpoint.capabilities().reads_begin_at_poll && self.endpoint.outstanding() > 0;
-        inside.then(|| self.clock.now())
-    }
-
     #[inline]
     fn read_done(&mut self, key: usize, slot: Slot, status: Status) {
         let read = &self.reads.in_flight[key];
@@ -328,9 +322,7 @@ impl Worker {
         let consistent = match status {
             Status::Ok => {
                 let words = &self.endpoint.arena().words(&slot)[..bytes as usize / 8];
-                words
-                    .chunks(stride as usize / 8)
-                    .all(|object| Image::check(object).is_ok())
+                all_consistent(words, stride as usize / 8)
             }
             Status::Torn => false,
             Status::Broken => return self.peer_lost(key, slot),

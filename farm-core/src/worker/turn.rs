@@ -8,6 +8,8 @@ use crate::time::Nanos;
 /// Completions taken in one turn: enough to overlap their misses, few enough that messages wait for
 /// microseconds.
 const MOST_COMPLETIONS: usize = 32;
+/// Completions taken at a time.
+const CHUNK: usize = 8;
 /// How often those who wait for room look without having heard of any.
 const ROOM_RETRY_NANOS: u64 = 20_000;
 /// Work items from outside taken in one turn.
@@ -27,7 +29,7 @@ impl Worker {
         let rings = self.poll_rings();
         busy |= rings;
         self.retry_for_room(rings);
-        busy |= self.poll_fabric(MOST_COMPLETIONS) > 0;
+        busy |= self.poll_completions();
         busy |= self.poll_local_reads(MOST_COMPLETIONS) > 0;
         busy |= self.run_ready();
         self.endpoint.flush();
@@ -46,6 +48,26 @@ impl Worker {
             || !self.reads.is_idle()
             || self.messaging.is_waiting()
             || !self.room_waiters.is_empty()
+    }
+
+    /// Completions of the fabric, a chunk at a time: their continuations run, and post, before the
+    /// next are taken, so that misses of memory and work on what has come overlap.
+    #[inline]
+    fn poll_completions(&mut self) -> bool {
+        if self.endpoint.outstanding() == 0 {
+            // Nothing can have come but the news that a connection is broken.
+            return self.poll_fabric(CHUNK, &mut Nanos::default()) > 0;
+        }
+        let mut looked = self.clock.now();
+        let mut taken = 0;
+        while taken < MOST_COMPLETIONS {
+            let polled = self.poll_fabric(CHUNK, &mut looked);
+            taken += polled;
+            if polled < CHUNK {
+                break;
+            }
+        }
+        taken > 0
     }
 
     fn run_timers(&mut self) -> bool {

@@ -54,6 +54,9 @@ pub(super) fn reads_give_the_content(cluster: &mut dyn Cluster) {
 /// Turns that the writer gets per read, where it does not run by itself.
 const TURNS_PER_READ: u32 = 32;
 
+/// Versions seen, and reads that were disturbed, before a run counts.
+const LEAST_MEETINGS: u64 = 20;
+
 /// What became of the reads of a hammered object.
 #[derive(Debug, Default)]
 struct Harvest {
@@ -61,6 +64,17 @@ struct Harvest {
     accepted: u64,
     refused: u64,
     torn: u64,
+    /// Times that an accepted image of the first object was of another version than the one before.
+    newer: u64,
+    newest: Version,
+}
+
+impl Harvest {
+    /// Whether reads and updates met often enough to have tried anything.
+    fn is_rich(&self, accepted: u64, retries: u64) -> bool {
+        let met = self.refused + self.torn + retries;
+        self.accepted >= accepted && met >= LEAST_MEETINGS && self.newer >= LEAST_MEETINGS
+    }
 }
 
 /// A read of objects that a writer updates all the time brings whole lines and headers of one
@@ -76,8 +90,8 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
     let enough = cluster.rounds(40_000);
     let deadline = cluster.deadline();
     let (mut harvest, mut in_flight, mut retries) = (Harvest::default(), Vec::new(), 0);
-    while harvest.accepted < enough || harvest.refused + harvest.torn + retries == 0 {
-        deadline.check("enough good reads of a hammered object, and one that was not");
+    while !harvest.is_rich(enough, retries) {
+        deadline.check("enough good reads of a hammered object, and some that were not");
         let node = cluster.node();
         while in_flight.len() < IN_FLIGHT {
             let from = node.peer(PEER).closed(0);
@@ -145,6 +159,10 @@ fn judge(seen: &[u64], harvest: &mut Harvest) {
         match Image::check(words) {
             Ok(image) => {
                 harvest.accepted += 1;
+                if object == 0 {
+                    harvest.newer += u64::from(image.version() != harvest.newest);
+                    harvest.newest = image.version();
+                }
                 object_is_of_one_version(object, image.version(), words);
             }
             Err(_) => harvest.refused += 1,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farm_core::alloc::{ClassUsage, SizeClass};
 use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::{Attach, Machine};
+use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::object::{Image, Incarnation, LockMode, Version, write};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use farm_txn::{ObjectId, Tx, TxError};
@@ -23,16 +23,10 @@ pub(crate) fn cluster(name: &str, machines: u16, workers: u16) -> Cluster {
     config.cluster.name = name.into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
     let attach: Attach = Arc::new(farm_txn::attach);
-    let starts: Vec<_> = config
-        .machines
-        .iter()
-        .map(|machine| {
-            let (config, id, attach) = (config.clone(), machine.id, Arc::clone(&attach));
-            std::thread::spawn(move || Machine::start(&config, id, attach, Duration::from_secs(20)))
-        })
-        .collect();
-    let machines = starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect();
-    Cluster { machines, _dir: dir }
+    Cluster {
+        machines: start_all(&config, &attach).unwrap(),
+        _dir: dir,
+    }
 }
 
 impl Cluster {
@@ -49,9 +43,16 @@ impl Cluster {
     }
 
     /// Reads an object without locks, and waits for it.
-    pub(crate) fn look(&self, machine: usize, address: Address, bytes: usize) -> Result<Seen, ReadError> {
+    pub(crate) fn look(
+        &self,
+        machine: usize,
+        address: Address,
+        bytes: usize,
+    ) -> Result<Seen, ReadError> {
         self.machines[machine]
-            .ask(0, move |worker, answer| start_look(worker, address, bytes, answer))
+            .ask(0, move |worker, answer| {
+                start_look(worker, address, bytes, answer)
+            })
             .unwrap()
     }
 
@@ -97,8 +98,14 @@ pub(crate) struct Seen {
 
 fn start_look(worker: &mut Worker, address: Address, bytes: usize, answer: Look) {
     worker.put_layer(Box::new(answer));
-    let request = ReadRequest { address, stride: bytes as u32, bytes: bytes as u32 };
-    worker.read_lock_free(request, Cont::new(looked, bytes as u64)).unwrap();
+    let request = ReadRequest {
+        address,
+        stride: bytes as u32,
+        bytes: bytes as u32,
+    };
+    worker
+        .read_lock_free(request, Cont::new(looked, bytes as u64))
+        .unwrap();
 }
 
 fn looked(worker: &mut Worker, bytes: u64, result: ReadResult) {
@@ -108,7 +115,12 @@ fn looked(worker: &mut Worker, bytes: u64, result: ReadResult) {
         let mut payload = vec![0; image.payload_len()];
         image.copy_payload(0, &mut payload);
         let word = image.version_word();
-        let seen = Seen { version: word.version(), mode: word.mode(), incarnation: image.incarnation(), payload };
+        let seen = Seen {
+            version: word.version(),
+            mode: word.mode(),
+            incarnation: image.incarnation(),
+            payload,
+        };
         worker.arena().give(slot);
         seen
     });
@@ -137,7 +149,12 @@ pub(crate) fn create(worker: &mut Worker, payload: &[u8]) -> Address {
 }
 
 /// Reads an object of at most `bytes` in a transaction, and begins to write it.
-pub(crate) fn overwrite(tx: &mut Tx, worker: &mut Worker, at: Address, bytes: &[u8]) -> Result<ObjectId, TxError> {
+pub(crate) fn overwrite(
+    tx: &mut Tx,
+    worker: &mut Worker,
+    at: Address,
+    bytes: &[u8],
+) -> Result<ObjectId, TxError> {
     let object = tx.read(worker, at, bytes.len())?;
     tx.payload_mut(object)[..bytes.len()].copy_from_slice(bytes);
     Ok(object)
@@ -158,7 +175,10 @@ pub(crate) fn lock(worker: &mut Worker, at: Address, mode: LockMode) {
     if mode == LockMode::Unlocked {
         write::unlock(memory, at, version);
     } else {
-        assert!(write::try_lock(memory, at, version, mode), "it is locked already");
+        assert!(
+            write::try_lock(memory, at, version, mode),
+            "it is locked already"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Transactions on the machines of one process, and what others see of them.
 
-#![allow(clippy::disallowed_methods)] // Tests may wait, and start threads.
+#![allow(clippy::disallowed_methods)] // Tests may wait.
 
 mod cluster;
 mod conflicts;

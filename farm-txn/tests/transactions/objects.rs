@@ -40,11 +40,17 @@ fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once(
     let cluster = cluster("freed", 2, 1);
     let (address, pointer) = cluster.on(0, 0, |w| {
         let address = create(w, b"here");
-        let pointer = transact(w, |tx, w| tx.read(w, address, 4).map(|object| tx.pointer(object))).unwrap();
+        let pointer = transact(w, |tx, w| {
+            tx.read(w, address, 4).map(|object| tx.pointer(object))
+        })
+        .unwrap();
         let mut tx = Tx::new();
         let object = tx.read(w, address, 4).unwrap();
         tx.free(object);
-        assert!(matches!(tx.read(w, address, 4), Err(TxError::NotAllocated(_))));
+        assert!(matches!(
+            tx.read(w, address, 4),
+            Err(TxError::NotAllocated(_))
+        ));
         assert_eq!(contents(w, address, 4).unwrap(), b"here", "not committed");
         let before = usage(w);
         tx.abort(w);
@@ -57,9 +63,15 @@ fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once(
     cluster.on(0, 0, move |w| {
         let live = |w: &mut farm_core::worker::Worker| w.slab_usage(SizeClass::SMALLEST).live;
         let before = live(w);
-        transact(w, |tx, w| tx.read(w, address, 4).map(|object| tx.free(object))).unwrap();
+        transact(w, |tx, w| {
+            tx.read(w, address, 4).map(|object| tx.free(object))
+        })
+        .unwrap();
         assert_eq!(live(w), before - 1);
-        assert!(matches!(contents(w, address, 4), Err(TxError::NotAllocated(_))));
+        assert!(matches!(
+            contents(w, address, 4),
+            Err(TxError::NotAllocated(_))
+        ));
         w.check_slab().unwrap();
     });
     let seen = cluster.look(1, address, 64).unwrap();
@@ -70,7 +82,11 @@ fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once(
     assert_eq!(again, address, "the lowest free slot");
     let seen = cluster.look(1, address, 64).unwrap();
     assert!(seen.incarnation.is_allocated() && !pointer.names(seen.incarnation));
-    assert_eq!(seen.payload, vec![0; 48], "nothing of what was there before");
+    assert_eq!(
+        seen.payload,
+        vec![0; 48],
+        "nothing of what was there before"
+    );
     cluster.stop();
 }
 
@@ -86,12 +102,19 @@ fn an_abort_gives_back_what_was_reserved() {
                 tx.payload_mut(object).fill(7);
             }
             overwrite(&mut tx, w, old, b"new").unwrap();
-            if commit { tx.commit(w).unwrap() } else { tx.abort(w) }
+            if commit {
+                tx.commit(w).unwrap()
+            } else {
+                tx.abort(w)
+            }
             assert!(tx.is_empty());
         };
         warm(w, false);
         let before = usage(w);
-        assert!(before.iter().map(|(_, usage)| usage.live).sum::<u64>() == 1, "only the old one: {before:?}");
+        assert!(
+            before.iter().map(|(_, usage)| usage.live).sum::<u64>() == 1,
+            "only the old one: {before:?}"
+        );
         warm(w, false);
         assert_eq!(usage(w), before);
         w.check_slab().unwrap();
@@ -139,7 +162,10 @@ fn an_object_may_be_allocated_and_freed_in_one_transaction() {
         assert_eq!(w.slab_usage(SizeClass::SMALLEST).live, 0);
         w.check_slab().unwrap();
         assert_eq!(create(w, b"next"), address);
-        let now = transact(w, |tx, w| tx.read(w, address, 4).map(|object| tx.incarnation(object))).unwrap();
+        let now = transact(w, |tx, w| {
+            tx.read(w, address, 4).map(|object| tx.incarnation(object))
+        })
+        .unwrap();
         assert!(!pointer.names(now));
     });
     cluster.stop();
@@ -173,7 +199,10 @@ fn an_incremented_incarnation_ends_the_pointers_held_before() {
         tx.increment_incarnation(object);
         let new = tx.pointer(object);
         tx.commit(w).unwrap();
-        let now = transact(w, |tx, w| tx.read(w, address, 4).map(|object| tx.incarnation(object))).unwrap();
+        let now = transact(w, |tx, w| {
+            tx.read(w, address, 4).map(|object| tx.incarnation(object))
+        })
+        .unwrap();
         assert!(!old.names(now) && new.names(now), "{old:?} {new:?} {now:?}");
     });
     cluster.stop();
@@ -197,7 +226,10 @@ fn versions_and_incarnations_count_what_was_committed() {
             transact(w, |tx, w| overwrite(tx, w, address, b"1")).unwrap();
         }
         assert_eq!(facts(w), Incarnation::default().allocated());
-        transact(w, |tx, w| tx.read(w, address, 1).map(|object| tx.free(object))).unwrap();
+        transact(w, |tx, w| {
+            tx.read(w, address, 1).map(|object| tx.free(object))
+        })
+        .unwrap();
         assert_eq!(create(w, b"2"), address);
         assert_eq!(facts(w), Incarnation::default().freed().allocated());
         let (memory, at) = w.local_memory(address).unwrap();
@@ -228,7 +260,7 @@ fn freed_objects_of_another_workers_blocks_go_home() {
                 Ok(())
             })
             .unwrap();
-            assert_eq!(usage(w), [], "they are in no block of this worker");
+            assert!(usage(w).is_empty(), "they are in no block of this worker");
         });
     }
     cluster.settle(0, 0);
@@ -262,8 +294,14 @@ fn an_object_of_an_array_can_be_freed() {
     });
     for (worker, address) in addresses.into_iter().enumerate() {
         cluster.on(0, worker, move |w| {
-            transact(w, |tx, w| tx.read(w, address, 100).map(|object| tx.free(object))).unwrap();
-            assert!(matches!(contents(w, address, 100), Err(TxError::NotAllocated(_))));
+            transact(w, |tx, w| {
+                tx.read(w, address, 100).map(|object| tx.free(object))
+            })
+            .unwrap();
+            assert!(matches!(
+                contents(w, address, 100),
+                Err(TxError::NotAllocated(_))
+            ));
         });
     }
     cluster.on(0, 0, |w| w.check_slab()).unwrap();
@@ -280,7 +318,10 @@ fn a_transaction_beyond_its_limits_is_a_typed_error_and_can_still_end() {
             tx.alloc(w, 1, None).unwrap();
         }
         let more = tx.alloc(w, 1, None);
-        assert!(matches!(&more, Err(TxError::Limit { objects: n, .. }) if *n == objects + 1), "{more:?}");
+        assert!(
+            matches!(&more, Err(TxError::Limit { objects: n, .. }) if *n == objects + 1),
+            "{more:?}"
+        );
         let before = w.slab_usage(SizeClass::SMALLEST).live;
         assert_eq!(before, objects as u64, "the refused one took nothing");
         tx.commit(w).unwrap();
@@ -289,7 +330,10 @@ fn a_transaction_beyond_its_limits_is_a_typed_error_and_can_still_end() {
         let large = class_for_payload(100_000).unwrap();
         let mut tx = Tx::new();
         let refused = (0..=bytes / 100_000).find_map(|_| tx.alloc(w, 100_000, None).err());
-        assert!(matches!(&refused, Some(TxError::Limit { bytes: n, .. }) if *n > bytes), "{refused:?}");
+        assert!(
+            matches!(&refused, Some(TxError::Limit { bytes: n, .. }) if *n > bytes),
+            "{refused:?}"
+        );
         tx.abort(w);
         assert_eq!(w.slab_usage(large).live, 0);
         let refused = tx.alloc(w, 1 << 20, None);
@@ -305,7 +349,9 @@ fn memory_that_is_not_to_be_had_is_a_typed_error_and_takes_nothing() {
     cluster.on(0, 0, |w| {
         let mut kept = vec![];
         let refused = loop {
-            match transact(w, |tx, w| tx.alloc(w, 200_000, None).map(|object| tx.address(object))) {
+            match transact(w, |tx, w| {
+                tx.alloc(w, 200_000, None).map(|object| tx.address(object))
+            }) {
                 Ok(address) => kept.push(address),
                 Err(error) => break error,
             }
@@ -313,7 +359,10 @@ fn memory_that_is_not_to_be_had_is_a_typed_error_and_takes_nothing() {
         assert!(matches!(refused, TxError::Alloc(_)), "{refused}");
         assert!(kept.len() > 5);
         w.check_slab().unwrap();
-        transact(w, |tx, w| tx.read(w, kept[0], 200_000).map(|object| tx.free(object))).unwrap();
+        transact(w, |tx, w| {
+            tx.read(w, kept[0], 200_000).map(|object| tx.free(object))
+        })
+        .unwrap();
         transact(w, |tx, w| tx.alloc(w, 200_000, None)).unwrap();
         w.check_slab().unwrap();
     });
@@ -327,8 +376,9 @@ fn addresses_of_no_use_are_typed_errors() {
     let there = cluster.on(1, 0, |w| create(w, b"there"));
     // Before this worker has met the region, and after.
     for _ in 0..2 {
-        let (error, machine) =
-            cluster.on(0, 0, move |w| (Tx::new().read(w, there, 5).unwrap_err(), w.me().machine));
+        let (error, machine) = cluster.on(0, 0, move |w| {
+            (Tx::new().read(w, there, 5).unwrap_err(), w.me().machine)
+        });
         assert!(
             matches!(error, TxError::Address(AddressError::Elsewhere { address, machine: m }) if address == there && m != machine),
             "{error}"
@@ -336,17 +386,24 @@ fn addresses_of_no_use_are_typed_errors() {
         assert_eq!(&cluster.look(0, there, 64).unwrap().payload[..5], b"there");
     }
     cluster.on(0, 0, move |w| {
-        let nowhere = RegionId::new(here.region().ring(), here.region().successor().position()).unwrap();
-        let offsets = [8, 1, 1 << 20, u32::MAX - 63].map(|offset| Address::new(here.region(), offset));
+        let nowhere =
+            RegionId::new(here.region().ring(), here.region().successor().position()).unwrap();
+        let offsets =
+            [8, 1, 1 << 20, u32::MAX - 63].map(|offset| Address::new(here.region(), offset));
         let last = Address::new(here.region(), (1 << 20) - 64);
-        for address in offsets.into_iter().chain([Address::NULL, Address::new(nowhere, 0), last]) {
+        for address in offsets
+            .into_iter()
+            .chain([Address::NULL, Address::new(nowhere, 0), last])
+        {
             let mut tx = Tx::new();
             let error = tx.read(w, address, 100).unwrap_err();
             assert!(matches!(error, TxError::Address(_)), "{address}: {error}");
             assert!(tx.is_empty());
         }
         let unborn = here.checked_add(64).unwrap();
-        assert!(matches!(Tx::new().read(w, unborn, 4), Err(TxError::NotAllocated(at)) if at == unborn));
+        assert!(
+            matches!(Tx::new().read(w, unborn, 4), Err(TxError::NotAllocated(at)) if at == unborn)
+        );
     });
     cluster.stop();
 }

@@ -6,10 +6,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use fs4::fs_std::FileExt;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::MachineId;
 
@@ -53,15 +55,18 @@ pub(super) struct Names {
     run_dir: PathBuf,
     memory_dir: PathBuf,
     cluster: String,
+    /// Tells this cluster's memory from that of others in the same directory: a hash of the run
+    /// directory and the name, which the lock covers. The name alone would not do: a cluster of the
+    /// same name in another run directory is another cluster, and a name may begin like another's
+    /// files.
+    identity: u64,
 }
 
 impl Names {
     pub(super) fn new(run_dir: &Path, memory_dir: &Path, cluster: &str) -> Self {
-        Self {
-            run_dir: run_dir.join(cluster),
-            memory_dir: memory_dir.into(),
-            cluster: cluster.into(),
-        }
+        let run_dir = run_dir.join(cluster);
+        let identity = xxh3_64(run_dir.as_os_str().as_bytes());
+        Self { run_dir, memory_dir: memory_dir.into(), cluster: cluster.into(), identity }
     }
 
     pub(super) fn socket(&self, machine: MachineId) -> PathBuf {
@@ -73,14 +78,15 @@ impl Names {
     }
 
     fn memory_prefix(&self, machine: MachineId) -> String {
-        format!("farm-{}-m{}-", self.cluster, machine.get())
+        format!("farm-{:016x}-m{}-", self.identity, machine.get())
     }
 
     /// The file of an exported memory. The start number is random and 64 bits long: nobody who was
-    /// not told can guess the name.
+    /// not told can guess the name. The cluster's name at the end is for people.
     pub(super) fn memory(&self, machine: MachineId, boot: u64, key: u64) -> PathBuf {
+        let prefix = self.memory_prefix(machine);
         self.memory_dir
-            .join(format!("{}{boot:016x}-{key}", self.memory_prefix(machine)))
+            .join(format!("{prefix}{boot:016x}-{key}-{}", self.cluster))
     }
 
     /// Takes the machine's lock, and removes what an earlier process left behind.
@@ -193,10 +199,13 @@ mod tests {
         let left = names.memory(id(1), 0xdead, 3);
         let others = names.memory(id(11), 0xdead, 3);
         let foreign = Names::new(dir.path(), dir.path(), "d").memory(id(1), 1, 1);
-        for path in [&left, &others, &foreign] {
+        let longer = Names::new(dir.path(), dir.path(), "c-m1-c").memory(id(1), 1, 1);
+        let elsewhere = Names::new(&dir.path().join("run"), dir.path(), "c").memory(id(1), 1, 1);
+        let kept = [&others, &foreign, &longer, &elsewhere];
+        for path in [&left].into_iter().chain(kept) {
             std::fs::write(path, b"x").unwrap();
         }
         let _lock = names.claim(id(1)).unwrap();
-        assert!(!left.exists() && others.exists() && foreign.exists());
+        assert!(!left.exists() && kept.iter().all(|path| path.exists()));
     }
 }

@@ -186,6 +186,23 @@ impl ShmMachine {
     pub fn start(config: ShmConfig) -> Result<Self, StartError> {
         let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
         let lock = names.claim(config.machine)?;
+        let machine = config.machine;
+        match Self::listen(config, names.clone()) {
+            Ok((shared, listener)) => Ok(Self {
+                shared,
+                listener,
+                monitor: None,
+                _lock: lock,
+            }),
+            Err(error) => {
+                // The error matters more than what stays for the next start to remove.
+                let _ = names.clean(machine);
+                Err(error)
+            }
+        }
+    }
+
+    fn listen(config: ShmConfig, names: Names) -> Result<(Arc<Shared>, UnixListener), StartError> {
         let boot = random_boot()?;
         let socket = names.socket(config.machine);
         let listener = UnixListener::bind(&socket).map_err(os("listen on", &socket))?;
@@ -210,12 +227,7 @@ impl ShmMachine {
             departures: AtomicU32::new(0),
             imported: Mutex::new(BTreeMap::new()),
         });
-        Ok(Self {
-            shared,
-            listener,
-            monitor: None,
-            _lock: lock,
-        })
+        Ok((shared, listener))
     }
 
     /// A handle by which threads other than the machine's own export memory and wake workers.

@@ -1,6 +1,9 @@
 //! The suite on shared memory: [`Threads`] has all machines in the test's own process, [`Processes`]
 //! has each in a process of its own, which is how they run in production.
 
+// Real threads, processes and their environment are what this harness is made of.
+#![allow(clippy::disallowed_methods)]
+
 mod child;
 mod processes;
 mod threads;

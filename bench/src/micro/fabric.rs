@@ -1,0 +1,507 @@
+//! `farm bench fabric`: one-sided reads and writes against another machine's memory, beside what the
+//! memory itself does at the same sizes.
+//!
+//! The other machine is in the same process: it has no part in one-sided operations, and so its own
+//! mapping of the memory can be measured beside. The reading machine maps the memory by itself, as
+//! it would from another process.
+
+use std::fmt;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use farm_core::fabric::shm::ShmMachine;
+use farm_core::fabric::{
+    ArenaConfig, Completion, Endpoint, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot,
+    Source, Token, Write,
+};
+use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
+use rand::{RngCore, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use super::host::{Conditions, Pin, Watch, allowed_cores};
+use super::reads::{Access, Copying, Reader};
+use super::ring::raw::offered;
+use super::{
+    Latency, MicroError, PATIENCE, Place, Progress, Rate, WORKER, check_completion, histogram,
+    limit, machine_id, rate_of, record, text,
+};
+
+/// Outstanding operations that rates are measured at.
+const FEW: usize = 32;
+const MANY: usize = 256;
+/// Completions taken by one poll, as a worker does.
+const POLL: usize = 32;
+/// Completions between two looks at the clock.
+const CHUNK: u64 = 1024;
+/// The machine that reads and writes, and the one whose memory it is.
+const READER: u16 = 1;
+const OWNER: u16 = 2;
+
+/// What [`run`] measures.
+#[derive(Clone, Debug)]
+pub struct FabricRun {
+    /// Where the machines meet.
+    pub place: Place,
+    /// Bytes of the memory that is read, and of that which is written.
+    pub bytes: u64,
+    /// Bytes of an operation.
+    pub sizes: Vec<usize>,
+    /// Core to measure on; `None` takes the last that this process may use.
+    pub core: Option<u32>,
+    /// Slices of each measurement.
+    pub repeats: usize,
+    /// Time of one slice.
+    pub slice: Duration,
+}
+
+impl FabricRun {
+    /// Operations of 16 B to 4 KiB on 1 GiB.
+    pub fn new(place: Place) -> Self {
+        Self {
+            place,
+            bytes: 1 << 30,
+            sizes: (4..=12).map(|shift| 1 << shift).collect(),
+            core: None,
+            repeats: 7,
+            slice: Duration::from_millis(40),
+        }
+    }
+
+    fn check(&self) -> Result<(), MicroError> {
+        let fits =
+            |bytes: &usize| *bytes > 0 && bytes.is_multiple_of(WORD_BYTES) && *bytes <= 1 << 20;
+        match () {
+            () if !self.sizes.iter().all(fits) => {
+                let why = format!("multiples of {WORD_BYTES} from {WORD_BYTES} bytes to 1 MiB");
+                Err(MicroError::bad("sizes", why))
+            }
+            () if self.repeats == 0 => Err(MicroError::bad("repeats", "at least one is needed")),
+            () if !self.bytes.is_multiple_of(LINE_BYTES as u64) => Err(MicroError::bad(
+                "bytes",
+                format!("a multiple of {LINE_BYTES}"),
+            )),
+            () => Ok(()),
+        }
+    }
+}
+
+/// Operations of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Operations {
+    /// From the post to the completion, one at a time.
+    pub latency: Latency,
+    /// Operations a second, one at a time.
+    pub one: Rate,
+    /// With 32 outstanding.
+    pub of_32: Rate,
+    /// With 256 outstanding.
+    pub of_256: Rate,
+}
+
+/// Operations of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FabricRow {
+    /// Bytes of an operation.
+    pub bytes: usize,
+    /// Reads whose words are whole.
+    pub read_raw: Operations,
+    /// Reads of one object; only of whole lines.
+    pub read_object: Option<Operations>,
+    /// Writes, each signalled.
+    pub write: Operations,
+    /// `memcpy` of as many bytes from the same memory, prefetched in batches of 32: the limit of the
+    /// rates of reads.
+    pub memcpy_of_32: Rate,
+    /// `memcpy` that waits for the one before: what the latency of reads is held against.
+    pub memcpy_one: Rate,
+}
+
+/// What [`run`] found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FabricReport {
+    /// What it was measured on.
+    pub conditions: Conditions,
+    /// Bytes of the memory that is read, and of that which is written.
+    pub memory_bytes: u64,
+    /// A row for each size.
+    pub rows: Vec<FabricRow>,
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Read(ReadKind),
+    Write,
+}
+
+/// The measuring end.
+struct Bench {
+    endpoint: Endpoint,
+    readable: RemoteMemory,
+    writable: RemoteMemory,
+    memory_bytes: u64,
+    rng: Xoshiro256PlusPlus,
+    words: Vec<u64>,
+    done: Vec<Completion>,
+}
+
+/// Measures one-sided operations at every size.
+///
+/// # Errors
+/// [`MicroError`]: no space, or sizes that the fabric does not take.
+pub fn run(run: &FabricRun, progress: Progress<'_>) -> Result<FabricReport, MicroError> {
+    run.check()?;
+    let FabricRun {
+        place,
+        bytes,
+        repeats,
+        slice,
+        ..
+    } = run;
+    let core = run.core.or_else(|| allowed_cores().last().copied());
+    let _pin = core.map(Pin::to).transpose()?;
+    let mut conditions =
+        Conditions::before(&place.memory_dir, place.page_bytes()?, *repeats, *slice);
+    conditions.pinned.extend(core);
+    let watch = Watch::begin();
+    progress(&format!(
+        "making and filling two memories of {}",
+        text::bytes(*bytes)
+    ));
+    let owner = place.machine(OWNER)?;
+    let readable = owner.export(*bytes as usize, false)?;
+    let writable = owner.export(*bytes as usize, true)?;
+    limit::fill(&readable.0);
+    limit::fill(&writable.0);
+    let memory = readable.0.clone();
+    let (reader, owner, offer) = meet(place, owner, vec![readable.1, writable.1])?;
+    let most = run.sizes.iter().copied().max().unwrap_or(0);
+    let mut bench = Bench::new(&reader, offer, *bytes, most)?;
+    bench.touch()?;
+    let mut rows = Vec::with_capacity(run.sizes.len());
+    for size in &run.sizes {
+        progress(&format!(
+            "one-sided operations of {}",
+            text::bytes(*size as u64)
+        ));
+        rows.push(bench.row(run, *size, &memory)?);
+    }
+    drop(bench);
+    drop((reader, owner));
+    watch.end(&mut conditions);
+    Ok(FabricReport {
+        conditions,
+        memory_bytes: *bytes,
+        rows,
+    })
+}
+
+type Offer = Vec<farm_core::fabric::Capability>;
+
+/// The two machines, connected, and what the reader was offered.
+fn meet(
+    place: &Place,
+    mut owner: ShmMachine,
+    offer: Offer,
+) -> Result<(ShmMachine, ShmMachine, Offer), MicroError> {
+    let mut reader = place.machine(READER)?;
+    let machines = [READER, OWNER].map(machine_id);
+    let met = std::thread::scope(|scope| {
+        let owner = &mut owner;
+        let owners = scope.spawn(move || {
+            owner
+                .connect(&machines, &mut |_| offer.clone(), PATIENCE)
+                .map(drop)
+        });
+        let met = reader.connect(&machines, &mut |_| Vec::new(), PATIENCE);
+        owners.join().expect("connecting does not panic")?;
+        met
+    })?;
+    offered(&met, machine_id(OWNER))?;
+    let offer = met
+        .into_iter()
+        .find(|offer| offer.machine == machine_id(OWNER));
+    Ok((
+        reader,
+        owner,
+        offer.map(|offer| offer.offer).unwrap_or_default(),
+    ))
+}
+
+impl Bench {
+    fn new(
+        reader: &ShmMachine,
+        offer: Offer,
+        memory_bytes: u64,
+        most: usize,
+    ) -> Result<Self, MicroError> {
+        if most as u64 > memory_bytes {
+            return Err(MicroError::bad(
+                "bytes",
+                format!("less than an operation of {most} bytes"),
+            ));
+        }
+        let slots = MANY + FEW;
+        let mut classes = vec![(512, slots)];
+        classes.extend((most > 512).then_some((most.next_multiple_of(LINE_BYTES), slots)));
+        let arena = ArenaConfig { classes };
+        let mut endpoint = Endpoint::Shm(Box::new(reader.endpoint(WORKER, &arena, slots)));
+        let [readable, writable] = offer.as_slice() else {
+            return Err(MicroError::broken(
+                "the owner did not offer its two memories",
+            ));
+        };
+        Ok(Self {
+            readable: endpoint.import(readable)?,
+            writable: endpoint.import(writable)?,
+            endpoint,
+            memory_bytes,
+            rng: Xoshiro256PlusPlus::seed_from_u64(1),
+            words: vec![7; most / WORD_BYTES],
+            done: Vec::with_capacity(slots),
+        })
+    }
+
+    /// Touches every page of both memories, so that none is mapped in while the clock runs.
+    fn touch(&mut self) -> Result<(), MicroError> {
+        for offset in (0..self.memory_bytes).step_by(4096) {
+            self.post(Operation::Read(ReadKind::Raw), WORD_BYTES, offset)?;
+            self.post(Operation::Write, WORD_BYTES, offset)?;
+            self.complete(2)?;
+        }
+        Ok(())
+    }
+
+    fn row(
+        &mut self,
+        run: &FabricRun,
+        bytes: usize,
+        memory: &Memory,
+    ) -> Result<FabricRow, MicroError> {
+        let objects = ReadKind::Objects {
+            stride: bytes as u32,
+        };
+        let whole_lines = bytes.is_multiple_of(LINE_BYTES);
+        let mut row = FabricRow {
+            bytes,
+            ..FabricRow::default()
+        };
+        row.read_raw = self.operations(run, bytes, Operation::Read(ReadKind::Raw))?;
+        if whole_lines {
+            row.read_object = Some(self.operations(run, bytes, Operation::Read(objects))?);
+        }
+        row.write = self.operations(run, bytes, Operation::Write)?;
+        let memories = std::slice::from_ref(memory);
+        let mut reader = Reader::new(memories, stride_of(bytes), bytes, FEW, 1)?;
+        let mut of = |access| {
+            let slices = (0..run.repeats).map(|_| reader.rate(access, Copying::Memcpy, run.slice));
+            Rate::of(slices.collect())
+        };
+        row.memcpy_of_32 = of(Access::Batched(FEW));
+        row.memcpy_one = of(Access::Dependent);
+        Ok(row)
+    }
+
+    fn operations(
+        &mut self,
+        run: &FabricRun,
+        bytes: usize,
+        operation: Operation,
+    ) -> Result<Operations, MicroError> {
+        let mut latencies = histogram();
+        let mut slices = [const { Vec::new() }; 3];
+        for _ in 0..run.repeats {
+            let until = Instant::now() + run.slice;
+            let mut before = Instant::now();
+            while before < until {
+                self.one(operation, bytes)?;
+                let now = Instant::now();
+                record(&mut latencies, now - before);
+                before = now;
+            }
+            for (outstanding, slices) in [1, FEW, MANY].into_iter().zip(&mut slices) {
+                slices.push(rate_of(run.slice, || {
+                    self.chunk(operation, bytes, outstanding)
+                })?);
+                self.complete(outstanding)?;
+            }
+        }
+        let [one, of_32, of_256] = slices.map(Rate::of);
+        Ok(Operations {
+            latency: Latency::of(&latencies),
+            one,
+            of_32,
+            of_256,
+        })
+    }
+
+    #[inline]
+    fn one(&mut self, operation: Operation, bytes: usize) -> Result<(), MicroError> {
+        let offset = self.draw(bytes);
+        self.post(operation, bytes, offset)?;
+        self.complete(1).map(drop)
+    }
+
+    /// Keeps so many outstanding until a chunk of them is complete.
+    #[inline(never)]
+    fn chunk(
+        &mut self,
+        operation: Operation,
+        bytes: usize,
+        outstanding: usize,
+    ) -> Result<u64, MicroError> {
+        let mut complete = 0;
+        while complete < CHUNK {
+            while self.endpoint.outstanding() < outstanding {
+                let offset = self.draw(bytes);
+                self.post(operation, bytes, offset)?;
+            }
+            complete += self.complete(POLL)?;
+        }
+        Ok(complete)
+    }
+
+    #[inline]
+    fn draw(&mut self, bytes: usize) -> u64 {
+        let stride = stride_of(bytes) as u64;
+        let places = (self.memory_bytes - bytes as u64) / stride + 1;
+        ((u128::from(self.rng.next_u64()) * u128::from(places)) >> 64) as u64 * stride
+    }
+
+    #[inline]
+    fn post(&mut self, operation: Operation, bytes: usize, offset: u64) -> Result<(), MicroError> {
+        let token = Token(offset);
+        let posted = match operation {
+            Operation::Read(kind) => {
+                let from = Remote {
+                    memory: self.readable,
+                    offset,
+                };
+                let slot = self.slot(bytes)?;
+                let read = Read {
+                    from,
+                    bytes: bytes as u32,
+                    kind,
+                    fence: false,
+                    token,
+                };
+                self.endpoint.post_read(read, slot)
+            }
+            Operation::Write => {
+                let to = Remote {
+                    memory: self.writable,
+                    offset,
+                };
+                let write = Write {
+                    to,
+                    fence: false,
+                    notify: None,
+                    signal: Some(token),
+                };
+                if bytes <= self.endpoint.capabilities().max_inline_bytes {
+                    let words = &self.words[..bytes / WORD_BYTES];
+                    self.endpoint.post_write(write, Source::Inline(words))
+                } else {
+                    let slot = self.slot(bytes)?;
+                    self.endpoint.post_write(
+                        write,
+                        Source::Slot {
+                            slot,
+                            bytes: bytes as u32,
+                        },
+                    )
+                }
+            }
+        };
+        posted.map_err(|rejected: Rejected| MicroError::broken(rejected))
+    }
+
+    #[inline]
+    fn slot(&mut self, bytes: usize) -> Result<Slot, MicroError> {
+        let taken = self.endpoint.arena().take(bytes);
+        taken.ok_or_else(|| MicroError::broken("the arena has no slot left"))
+    }
+
+    /// Takes what a poll for so many gives, and tells how many it was.
+    #[inline]
+    fn complete(&mut self, most: usize) -> Result<u64, MicroError> {
+        let count = self.endpoint.poll(most, &mut self.done);
+        for completion in self.done.drain(..) {
+            check_completion(completion.status)?;
+            if let Some(slot) = completion.slot {
+                let arena = self.endpoint.arena();
+                black_box(arena.words(&slot));
+                arena.give(slot);
+            }
+        }
+        Ok(count as u64)
+    }
+}
+
+/// Operations are at whole lines.
+fn stride_of(bytes: usize) -> usize {
+    bytes.next_multiple_of(LINE_BYTES)
+}
+
+impl fmt::Display for FabricReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = text::bytes(self.memory_bytes);
+        writeln!(
+            out,
+            "fabric: one-sided operations at random places of {memory} of another machine"
+        )?;
+        write!(out, "{}", self.conditions)?;
+        writeln!(out, "\n  one at a time, ns: median / 99th percentile")?;
+        let columns = ["bytes", "read raw", "read object", "write", "memcpy"];
+        write_row(out, columns.map(String::from))?;
+        for row in &self.rows {
+            let of = |it: &Operations| format!("{} / {}", it.latency.p50_ns, it.latency.p99_ns);
+            let object = row.read_object.as_ref().map_or("-".into(), of);
+            let memcpy = format!("{:.0}", 1e9 / row.memcpy_one.per_s);
+            write_row(
+                out,
+                [
+                    row.bytes.to_string(),
+                    of(&row.read_raw),
+                    object,
+                    of(&row.write),
+                    memcpy,
+                ],
+            )?;
+        }
+        writeln!(
+            out,
+            "\n  rates, million/s: 32 / 256 outstanding; memcpy: batches of 32"
+        )?;
+        write_row(out, columns.map(String::from))?;
+        for row in &self.rows {
+            let of = |it: &Operations| {
+                format!(
+                    "{} / {}",
+                    text::millions(it.of_32.per_s),
+                    text::millions(it.of_256.per_s)
+                )
+            };
+            let object = row.read_object.as_ref().map_or("-".into(), of);
+            let memcpy = text::millions(row.memcpy_of_32.per_s);
+            write_row(
+                out,
+                [
+                    row.bytes.to_string(),
+                    of(&row.read_raw),
+                    object,
+                    of(&row.write),
+                    memcpy,
+                ],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn write_row(out: &mut fmt::Formatter<'_>, [first, rest @ ..]: [String; 5]) -> fmt::Result {
+    write!(out, "  {first:>6}")?;
+    rest.iter()
+        .try_for_each(|cell| write!(out, " {cell:>16}"))?;
+    writeln!(out)
+}

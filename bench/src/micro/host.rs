@@ -1,0 +1,193 @@
+//! What a measurement was made on: cores, pinning, pages, and how much others disturbed it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+use super::{MicroError, text};
+
+/// The conditions of a measurement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conditions {
+    /// The processor, as the system calls it.
+    pub processor: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Cores that the measuring threads were pinned to; empty if they were not.
+    pub pinned: Vec<u32>,
+    /// Why they were not pinned.
+    pub not_pinned: Option<String>,
+    /// Directory of the shared memory.
+    pub memory_dir: PathBuf,
+    /// Bytes of its pages.
+    pub page_bytes: u64,
+    /// Slices of each measurement; the median counts.
+    pub repeats: usize,
+    /// Seconds of one slice.
+    pub slice_s: f64,
+    /// Seconds of everything.
+    pub took_s: f64,
+    /// Share of that time in which others had the measuring thread's core though it was ready to
+    /// run, where the system tells: much of it makes the figures worthless.
+    pub waited_share: Option<f64>,
+}
+
+impl Conditions {
+    /// What can be told before the measurement.
+    pub(super) fn before(
+        memory_dir: &Path,
+        page_bytes: u64,
+        repeats: usize,
+        slice: Duration,
+    ) -> Self {
+        Self {
+            processor: processor(),
+            cores: allowed_cores().len(),
+            memory_dir: memory_dir.to_owned(),
+            page_bytes,
+            repeats,
+            slice_s: slice.as_secs_f64(),
+            ..Self::default()
+        }
+    }
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pinning = match (&self.not_pinned, self.pinned.as_slice()) {
+            (Some(why), _) => format!("not pinned: {why}"),
+            (None, cores) => format!("pinned to {cores:?}"),
+        };
+        writeln!(out, "  {}, {} cores, {pinning}", self.processor, self.cores)?;
+        writeln!(
+            out,
+            "  memory in {}, pages of {}; median of {} slices of {:.0} ms, {:.0} s in all",
+            self.memory_dir.display(),
+            text::bytes(self.page_bytes),
+            self.repeats,
+            self.slice_s * 1e3,
+            self.took_s
+        )?;
+        match self.waited_share {
+            Some(share) if share > 0.01 => {
+                writeln!(
+                    out,
+                    "  disturbed: others had the core for {:.0} % of it",
+                    share * 100.0
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Watches the calling thread for as long as it measures.
+pub(super) struct Watch {
+    began: Instant,
+    waited_ns: Option<u64>,
+}
+
+impl Watch {
+    pub(super) fn begin() -> Self {
+        Self {
+            began: Instant::now(),
+            waited_ns: waited_ns(),
+        }
+    }
+
+    /// Fills in what is known now.
+    pub(super) fn end(&self, conditions: &mut Conditions) {
+        let took = self.began.elapsed();
+        conditions.took_s = took.as_secs_f64();
+        let waited = self.waited_ns.zip(waited_ns());
+        conditions.waited_share =
+            waited.map(|(before, after)| (after - before) as f64 / took.as_nanos() as f64);
+    }
+}
+
+/// Time that the calling thread was ready to run and did not, since it began.
+fn waited_ns() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Keeps the calling thread on one core until it is dropped.
+pub(super) struct Pin(CpuSet);
+
+impl Pin {
+    pub(super) fn to(core: u32) -> Result<Self, MicroError> {
+        let before = sched_getaffinity(None).map_err(pinning(core))?;
+        let mut only = CpuSet::new();
+        only.set(core as usize);
+        sched_setaffinity(None, &only).map_err(pinning(core))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // The thread ran on these cores before; if they are gone it stays where it is.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+fn pinning(core: u32) -> impl Fn(rustix::io::Errno) -> MicroError {
+    move |error| MicroError::bad("cores", format!("cannot pin to core {core}: {error}"))
+}
+
+/// The cores that this process may use, in ascending order.
+pub(super) fn allowed_cores() -> Vec<u32> {
+    let Ok(set) = sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|core| set.is_set(*core))
+        .map(|core| core as u32)
+        .collect()
+}
+
+/// The two cores of a pair: those asked for, else the first two allowed, else none and why.
+pub(super) fn two_cores(asked: Option<[u32; 2]>) -> Result<[u32; 2], String> {
+    let allowed = allowed_cores();
+    match (asked, allowed.as_slice()) {
+        (Some(cores), _) => Ok(cores),
+        (None, &[first, second, ..]) => Ok([first, second]),
+        (None, few) => Err(format!("only {} core for two processes", few.len())),
+    }
+}
+
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let name = name
+        .and_then(|rest| rest.split_once(':'))
+        .map(|(_, name)| name.trim());
+    name.unwrap_or("unknown processor").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinning_ends_with_the_pin() {
+        let before = allowed_cores();
+        let core = *before.last().expect("there is a core");
+        let pin = Pin::to(core).unwrap();
+        assert_eq!(allowed_cores(), [core]);
+        assert!(two_cores(None).unwrap_err().contains("only 1 core"));
+        drop(pin);
+        assert_eq!(allowed_cores(), before);
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_is_named() {
+        let refused = Pin::to(1000).err().unwrap().to_string();
+        assert!(refused.contains("core 1000"), "{refused}");
+    }
+}

@@ -1,0 +1,277 @@
+//! What a lookup may meet, as a NIC could bring it: its two buckets from different moments, and each
+//! block of the chain from a later one.
+//!
+//! A read of two buckets through shared memory checks both headers again at its end, so that threads
+//! never show what happens without joint versions. Here every mix of a shard's last few states is
+//! looked at: a key that was there all the while is found, or the lookup begins again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::machine::{Attach, start_all};
+use farm_core::mem::LINE_WORDS;
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::*;
+use crate::blocking::{self, OwnedChange};
+use crate::shard::Changed;
+use crate::TableSpec;
+
+/// States of the past that are mixed.
+const WINDOW: usize = 4;
+
+/// All bytes of a shard at one moment, and what it holds.
+struct State {
+    buckets: Vec<Vec<u64>>,
+    blocks: BTreeMap<Address, Vec<u64>>,
+    pairs: BTreeMap<Key, Vec<u8>>,
+}
+
+fn words(worker: &mut Worker, address: Address, bytes: usize) -> Vec<u64> {
+    let (memory, at) = worker.local_memory(address).unwrap();
+    let mut words = vec![0; bytes / 8];
+    memory.copy_objects(at, bytes, &mut words).unwrap();
+    words
+}
+
+/// Looks at a shard whose owner is idle; `known` gathers the blocks that it ever had.
+fn capture(worker: &mut Worker, table: u16, known: &mut Vec<Address>, pairs: BTreeMap<Key, Vec<u8>>) -> State {
+    let open = &kv(worker).tables[&table];
+    let (layout, spec, first) = (open.layout, open.spec, open.shards[0].first);
+    let mut buckets = vec![];
+    for bucket in 0..=spec.buckets {
+        let address = first.checked_add(bucket * layout.bucket_bytes() as u32).unwrap();
+        let object = words(worker, address, layout.bucket_bytes());
+        let mut next = layout.next_in_bucket(bytemuck::cast_slice(&object));
+        while let Some(pointer) = next {
+            if !known.contains(&pointer.address) {
+                known.push(pointer.address);
+            }
+            let block = words(worker, pointer.address, layout.block_bytes());
+            next = layout.next_in_block(bytemuck::cast_slice(&block)).0;
+        }
+        buckets.push(object);
+    }
+    let blocks = known.iter().map(|at| (*at, words(worker, *at, layout.block_bytes()))).collect();
+    State {
+        buckets,
+        blocks,
+        pairs,
+    }
+}
+
+/// Runs a lookup over a mix of states: the two buckets from `home` and `next`, each block from the
+/// state that `later` gives, which never goes back. `None` where it begins again.
+fn look(
+    state: &Kv,
+    table: u16,
+    key: &Key,
+    window: &VecDeque<State>,
+    (home, next): (usize, usize),
+    mut later: impl FnMut(usize) -> usize,
+) -> Option<(usize, Option<Vec<u8>>)> {
+    let open = &state.tables[&table];
+    let (shard, bucket) = open.locate(key);
+    let mut lookup = Lookup {
+        table,
+        shard,
+        bucket,
+        key: *key,
+        reads: 1,
+        restarts: 0,
+        block: None,
+        cont: GetCont::new(|_, _, _| {}, 0),
+    };
+    let mut value = vec![0; open.layout.value_bytes];
+    let home_words = &window[home].buckets[bucket as usize];
+    let next_words = &window[next].buckets[bucket as usize + 1];
+    let both = [&home_words[..], next_words].concat();
+    let mut moment = home.max(next);
+    let mut step = search_buckets(state, &lookup, bytemuck::cast_slice(&both), &mut value);
+    loop {
+        match step {
+            Step::Found => return Some((moment, Some(value))),
+            Step::Missing => return Some((moment, None)),
+            Step::Restart => return None,
+            Step::Follow(pointer) => {
+                moment = later(moment);
+                lookup.block = Some(pointer);
+                let block = &window[moment].blocks[&pointer.address];
+                step = search_block(state, &lookup, bytemuck::cast_slice(block), &mut value);
+            }
+        }
+    }
+}
+
+#[derive(Default, Debug)]
+struct Seen {
+    found: u64,
+    missing: u64,
+    restarted: u64,
+}
+
+/// Every mix of two buckets, for every key; blocks at random moments after them.
+fn mix(
+    worker: &mut Worker,
+    table: u16,
+    window: &VecDeque<State>,
+    keys: &[Key],
+    rng: &mut Xoshiro256PlusPlus,
+    seen: &mut Seen,
+) {
+    let last = window.len() - 1;
+    for key in keys {
+        for home in 0..=last {
+            for next in 0..=last {
+                let later = |moment| rng.random_range(moment..=last);
+                let looked = look(kv(worker), table, key, window, (home, next), later);
+                let Some((end, found)) = looked else {
+                    seen.restarted += 1;
+                    continue;
+                };
+                let mut moments = window.range(home.min(next)..=end);
+                assert!(
+                    moments.any(|state| state.pairs.get(key) == found.as_ref()),
+                    "key {key:?} from states {home} and {next} to {end}: {found:?} at none of them"
+                );
+                match found {
+                    Some(_) => seen.found += 1,
+                    None => seen.missing += 1,
+                }
+            }
+        }
+    }
+}
+
+fn key(number: u64) -> Key {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    key
+}
+
+fn machine(name: &str) -> (farm_core::machine::Machine, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(1, 1);
+    config.cluster.name = name.into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    let attach: Attach = Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        crate::attach(worker);
+    });
+    (start_all(&config, &attach).unwrap().remove(0), dir)
+}
+
+/// Random changes of a small shard; after each, every mix of the last states is looked at.
+fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, steps: u64) {
+    let (machine, _dir) = machine(&format!("mix-{neighbourhood}-{value_bytes}"));
+    let spec = TableSpec {
+        id: 0,
+        neighbourhood,
+        value_bytes,
+        shards: 1,
+        buckets,
+    };
+    let table = blocking::open([&machine], spec).unwrap();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(neighbourhood.into());
+    let mut pairs: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
+    let (mut window, mut known) = (VecDeque::new(), vec![]);
+    let mut seen = Seen::default();
+    let slots = spec.slots();
+    for step in 0..steps {
+        // It fills beyond its slots, and empties.
+        let keys = if step / 200 % 2 == 0 { slots * 2 } else { slots };
+        let number = key(rng.random_range(0..keys));
+        let value: Vec<u8> = (0..value_bytes).map(|byte| (step + byte as u64) as u8).collect();
+        let fill = if step / 100 % 2 == 0 { 7 } else { 3 };
+        let change = match rng.random_range(0..10) {
+            choice if choice < fill => OwnedChange::Upsert(value.clone()),
+            _ => OwnedChange::Remove,
+        };
+        match blocking::change(&machine, 0, table, number, change).unwrap() {
+            Changed::Inserted | Changed::Updated => drop(pairs.insert(number, value)),
+            Changed::Removed => drop(pairs.remove(&number)),
+            Changed::Absent | Changed::Exists => continue,
+        }
+        let (now, all) = (pairs.clone(), (0..slots * 2).map(key).collect::<Vec<_>>());
+        let moved = (window, known, seen, rng);
+        (window, known, seen, rng) = machine
+            .ask(0, move |worker, answer| {
+                let (mut window, mut known, mut seen, mut rng) = moved;
+                let state = capture(worker, 0, &mut known, now);
+                window.push_back(state);
+                if window.len() > WINDOW {
+                    window.pop_front();
+                }
+                // A block that is younger than a state was of no use to anybody then.
+                for state in window.iter_mut() {
+                    let blank = vec![0; window_block_words(worker)];
+                    for at in &known {
+                        state.blocks.entry(*at).or_insert_with(|| blank.clone());
+                    }
+                }
+                mix(worker, 0, &window, &all, &mut rng, &mut seen);
+                answer.send((window, known, seen, rng)).unwrap();
+            })
+            .unwrap();
+    }
+    println!("H = {neighbourhood}: {seen:?}");
+    assert!(seen.found > 0 && seen.missing > 0 && seen.restarted > 0, "{seen:?}: no teeth");
+    machine.stop().unwrap();
+}
+
+fn window_block_words(worker: &mut Worker) -> usize {
+    kv(worker).tables[&0].layout.block_bytes() / 8
+}
+
+#[test]
+fn no_mix_hides_a_key_of_h_2() {
+    no_mix_hides_a_key(2, 32, 4, 1200);
+}
+
+#[test]
+fn no_mix_hides_a_key_of_h_4() {
+    no_mix_hides_a_key(4, 32, 5, 1200);
+}
+
+#[test]
+fn no_mix_hides_a_key_of_h_6() {
+    no_mix_hides_a_key(6, 45, 4, 1000);
+}
+
+proptest! {
+    /// Another machine's memory may hold anything: a lookup ends, and nothing is read out of bounds.
+    #[test]
+    fn any_bytes_are_an_answer(
+        h in 0usize..5,
+        value_bytes in prop_oneof![Just(32usize), 0usize..200],
+        noise in prop::collection::vec(any::<u64>(), 1..64),
+        key in any::<Key>(),
+    ) {
+        let layout = crate::layout::Layout::new(crate::layout::NEIGHBOURHOODS[h], value_bytes).unwrap();
+        let (bucket, block) = (layout.bucket_bytes(), layout.block_bytes());
+        let words = noise.iter().cycle().copied();
+        let object: Vec<u64> = words.take(bucket.max(block) / 8).collect();
+        assert!(object.len() >= LINE_WORDS);
+        let bytes: &[u8] = bytemuck::cast_slice(&object);
+        let meta = layout.meta_in_object(&bytes[..bucket]);
+        let mut value = vec![0; value_bytes];
+        for wanted in [meta.occupied & meta.native, meta.occupied & !meta.native] {
+            if let Some(slot) = layout.find_in_object(&bytes[..bucket], wanted, &key) {
+                layout.value_in_object(&bytes[..bucket], slot, &mut value);
+            }
+        }
+        for slot in (0..8).filter(|slot| meta.occupied & 1 << slot != 0) {
+            layout.value_in_object(&bytes[..bucket], slot, &mut value);
+        }
+        layout.next_in_bucket(&bytes[..bucket]);
+        let (_, occupied) = layout.next_in_block(&bytes[..block]);
+        layout.find_in_object(&bytes[..block], occupied, &key);
+        for slot in (0..8).filter(|slot| occupied & 1 << slot != 0) {
+            layout.value_in_object(&bytes[..block], slot, &mut value);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What operations cost, counted at both ends: ring messages and one-sided reads.
+
+use std::sync::mpsc;
+
+use farm_core::fabric::Counters;
+use farm_core::messaging::MessageCounters;
+use farm_core::worker::{ReadCounters, Worker};
+use farm_kv::blocking::{self, OwnedChange};
+use farm_kv::shard::Changed;
+use farm_kv::{GetCont, Key, KvError, LookupCounters, TableSpec};
+
+use crate::cluster::{Cluster, cluster, key, wait};
+
+fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
+    TableSpec {
+        id: 1,
+        neighbourhood,
+        value_bytes: 32,
+        shards,
+        buckets,
+    }
+}
+
+/// Everything that is counted on one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    messages: MessageCounters,
+    fabric: Counters,
+    reads: ReadCounters,
+    lookups: LookupCounters,
+}
+
+fn counted(worker: &mut Worker) -> Counted {
+    Counted {
+        messages: worker.message_counters(),
+        fabric: worker.fabric_counters(),
+        reads: worker.read_counters(),
+        lookups: farm_kv::counters(worker),
+    }
+}
+
+/// A key of a shard of this machine, which has one worker; not one of the first `from` numbers.
+fn key_of(cluster: &Cluster, machine: usize, from: u64) -> Key {
+    let table = cluster.table;
+    let owner = cluster.machines[machine].id();
+    cluster.on(0, 0, move |worker| {
+        (from..)
+            .map(key)
+            .find(|key| farm_kv::lookup::owner_of(worker, table, key).machine == owner)
+            .unwrap()
+    })
+}
+
+/// A change of a pair on another machine is one request and one reply, and no one-sided read; one of a
+/// pair that the worker itself owns is no message at all.
+#[test]
+fn a_shipped_change_is_one_request_and_one_reply() {
+    let cluster = cluster("count-messages", 2, 1, spec(6, 2, 64));
+    let (table, asker) = (cluster.table, &cluster.machines[0]);
+    for number in 0..4 {
+        let (far, own) = (key_of(&cluster, 1, number * 100), key_of(&cluster, 0, number * 100));
+        for (change, did) in [
+            (OwnedChange::Insert(vec![1; 32]), Changed::Inserted),
+            (OwnedChange::Update(vec![2; 32]), Changed::Updated),
+            (OwnedChange::Insert(vec![3; 32]), Changed::Exists),
+            (OwnedChange::Upsert(vec![4; 32]), Changed::Updated),
+            (OwnedChange::Remove, Changed::Removed),
+            (OwnedChange::Remove, Changed::Absent),
+        ] {
+            for (key, shipped) in [(far, 1), (own, 0)] {
+                let before = cluster.on_all(counted);
+                let outcome = blocking::change(asker, 0, table, key, change.clone());
+                assert_eq!(outcome.unwrap(), did);
+                let after = cluster.on_all(counted);
+                let (asking, owning) = (before[0].messages, before[1].messages);
+                let expected = [
+                    MessageCounters {
+                        calls: asking.calls + shipped,
+                        received: asking.received + shipped,
+                        ..asking
+                    },
+                    MessageCounters {
+                        replies: owning.replies + shipped,
+                        received: owning.received + shipped,
+                        ..owning
+                    },
+                ];
+                assert_eq!([after[0].messages, after[1].messages], expected, "{change:?}");
+                for (before, after) in before.iter().zip(&after) {
+                    assert_eq!(before.fabric.reads, after.fabric.reads, "{change:?}");
+                    assert_eq!(before.reads, after.reads, "{change:?}");
+                }
+            }
+        }
+    }
+    cluster.stop();
+}
+
+/// A lookup of a key in its bucket or the next is one one-sided read and no message; on the machine
+/// itself it is no one-sided read either.
+#[test]
+fn a_lookup_is_one_one_sided_read() {
+    let cluster = cluster("count-reads", 2, 1, spec(6, 2, 256));
+    let (table, asker) = (cluster.table, &cluster.machines[0]);
+    let far: Vec<Key> = (0..50).map(|n| key_of(&cluster, 1, n * 100)).collect();
+    let own: Vec<Key> = (0..50).map(|n| key_of(&cluster, 0, n * 100)).collect();
+    for key in far.iter().chain(&own) {
+        let insert = OwnedChange::Upsert(vec![7; 32]);
+        blocking::change(asker, 0, table, *key, insert).unwrap();
+    }
+    assert_eq!(cluster.check().chained, 0, "all are in their buckets");
+    // The first read of another machine's memory asks for its capability.
+    blocking::get(asker, 0, table, far[0]).unwrap();
+    for (keys, one_sided) in [(&far, 1), (&own, 0)] {
+        for key in keys {
+            let before = cluster.on_all(counted);
+            assert_eq!(blocking::get(asker, 0, table, *key).unwrap(), Some(vec![7; 32]));
+            let after = cluster.on_all(counted);
+            assert_eq!(after[0].fabric.reads, before[0].fabric.reads + one_sided);
+            assert_eq!(after[0].reads.remote, before[0].reads.remote + one_sided);
+            assert_eq!(after[0].reads.local, before[0].reads.local + 1 - one_sided);
+            assert_eq!(after[0].lookups.hits, before[0].lookups.hits + 1);
+            assert_eq!(after[0].lookups.reads_of_hits, before[0].lookups.reads_of_hits + 1);
+            assert_eq!(after[0].messages, before[0].messages);
+            assert_eq!(after[1], before[1], "its machine has no part in it");
+        }
+    }
+    cluster.stop();
+}
+
+struct Gets {
+    left: u64,
+    under_way: u64,
+    done: mpsc::Sender<()>,
+}
+
+/// Looks up many keys, some of which are there, many at a time.
+fn many_gets(cluster: &Cluster, machine: usize, worker: usize, keys: u64) {
+    fn next(worker: &mut Worker, table: u64, (): ()) {
+        let gets = worker.layer::<Gets>().unwrap();
+        if gets.left == 0 {
+            gets.under_way -= 1;
+            if gets.under_way == 0 {
+                gets.done.send(()).unwrap();
+            }
+            return;
+        }
+        gets.left -= 1;
+        let number = key(gets.left);
+        let table = table_of(worker, table);
+        farm_kv::get(worker, table, &number, GetCont::new(got, 0)).unwrap();
+    }
+    fn got(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, KvError>) {
+        value.unwrap();
+        next(worker, context, ());
+    }
+    fn table_of(worker: &mut Worker, _: u64) -> farm_kv::TableId {
+        *worker.layer::<farm_kv::TableId>().unwrap()
+    }
+    let (done, ended) = mpsc::channel();
+    let table = cluster.table;
+    cluster.on(machine, worker, move |worker| {
+        let under_way = 16;
+        worker.put_layer(Box::new(table));
+        worker.put_layer(Box::new(Gets {
+            left: keys,
+            under_way,
+            done,
+        }));
+        (0..under_way).for_each(|_| next(worker, 0, ()));
+    });
+    wait(&ended);
+}
+
+/// The table's own count of reads is what the endpoint posted, plus reads of local memory: of hits
+/// and misses, in buckets and in chains.
+#[test]
+fn reads_are_counted_alike_by_the_table_and_by_the_endpoint() {
+    let cluster = cluster("count-alike", 2, 2, spec(4, 4, 20));
+    let (table, keys) = (cluster.table, 250);
+    for number in 0..keys {
+        let insert = OwnedChange::Insert(vec![number as u8; 32]);
+        let machine = &cluster.machines[number as usize % 2];
+        blocking::change(machine, 0, table, key(number), insert).unwrap();
+    }
+    let facts = cluster.check();
+    assert!(facts.chained > 20, "{facts:?}");
+    let begun = cluster.on_all(counted);
+    for (machine, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        many_gets(&cluster, machine, worker, 2 * keys);
+    }
+    let mut reads = 0;
+    for (before, after) in begun.iter().zip(cluster.on_all(counted)) {
+        let lookups = after.lookups;
+        assert_eq!((lookups.hits, lookups.misses), (keys, keys));
+        assert_eq!(lookups.local + lookups.remote, 2 * keys);
+        assert_eq!((lookups.restarts, after.reads.restarts), (0, 0), "nobody writes");
+        let one_sided = after.fabric.reads - before.fabric.reads;
+        let local = after.reads.local - before.reads.local;
+        assert_eq!(lookups.reads_of_hits + lookups.reads_of_misses, one_sided + local);
+        assert_eq!(one_sided, after.reads.remote - before.reads.remote);
+        assert!(lookups.reads_of_hits > keys, "some are in chains");
+        reads += one_sided + local;
+    }
+    assert!(reads > 8 * keys);
+    cluster.stop();
+}

@@ -1,0 +1,80 @@
+//! Changes that wait for room in the rings have their turn before later ones.
+//!
+//! Calls give their room back one by one, with their replies; a client that begins its next change
+//! when one has ended would take every bit of room that comes, and what waits would wait for ever.
+
+use std::sync::mpsc;
+
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::Changed;
+use farm_kv::{Change, KvError, TableId, TableSpec};
+
+use crate::cluster::{key, tuned_cluster, wait};
+
+const DEPTH: u64 = 64;
+const CHANGES: u64 = 4000;
+
+struct Client {
+    table: TableId,
+    keys: Vec<farm_kv::Key>,
+    begun: u64,
+    ended: u64,
+    /// Most changes that were begun and ended while one was under way.
+    longest: u64,
+    done: mpsc::Sender<u64>,
+}
+
+fn begin(worker: &mut Worker) {
+    let client = worker.layer::<Client>().unwrap();
+    let (table, number) = (client.table, client.begun);
+    let key = client.keys[number as usize % client.keys.len()];
+    client.begun += 1;
+    let change = Change::Upsert(&[number as u8; 32]);
+    farm_kv::change(worker, table, &key, change, Cont::new(end, number)).unwrap();
+}
+
+fn end(worker: &mut Worker, number: u64, changed: Result<Changed, KvError>) {
+    changed.unwrap();
+    let client = worker.layer::<Client>().unwrap();
+    client.ended += 1;
+    client.longest = client.longest.max(client.ended.saturating_sub(number));
+    if client.ended == CHANGES {
+        client.done.send(client.longest).unwrap();
+    } else if client.begun < CHANGES {
+        begin(worker);
+    }
+}
+
+#[test]
+fn changes_that_wait_for_room_are_not_overtaken() {
+    let spec = TableSpec {
+        id: 1,
+        neighbourhood: 6,
+        value_bytes: 32,
+        shards: 2,
+        buckets: 64,
+    };
+    // Room for sixteen replies, four times as many changes.
+    let cluster = tuned_cluster("fair", 2, 1, spec, |config| config.rings.ring_bytes = 4 << 10);
+    let (table, owner) = (cluster.table, cluster.machines[1].id());
+    let (done, longest) = mpsc::channel();
+    cluster.on(0, 0, move |worker| {
+        let keys = (0..100).map(key);
+        let far = |key: &_| farm_kv::lookup::owner_of(worker, table, key).machine == owner;
+        let keys: Vec<_> = keys.filter(far).collect();
+        worker.put_layer(Box::new(Client {
+            table,
+            keys,
+            begun: 0,
+            ended: 0,
+            longest: 0,
+            done,
+        }));
+        (0..DEPTH).for_each(|_| begin(worker));
+    });
+    let longest = wait(&longest);
+    assert!(longest <= 2 * DEPTH, "one change waited while {longest} were made");
+    let busy = cluster.on(0, 0, |worker| worker.message_counters().busy);
+    assert!(busy > 0, "the rings were never full: the test has no teeth");
+    cluster.stop();
+}

@@ -1,0 +1,226 @@
+//! Histories of one key, and whether they are linearizable.
+//!
+//! The checker is exact: it walks the history in time and keeps every state that the key can be in,
+//! together with which of the operations under way have taken effect already. Where an operation
+//! ends, all orders of those under way are tried until it has taken effect; if there is none, the
+//! history is not linearizable. Values are unique and few operations overlap, so states are few.
+
+use std::collections::BTreeSet;
+
+use farm_kv::shard::Changed;
+
+/// What was asked of a key; values are numbers that are written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Get,
+    Insert(u64),
+    Update(u64),
+    Upsert(u64),
+    Remove,
+}
+
+/// What the table answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    Value(Option<u64>),
+    Changed(Changed),
+}
+
+/// An operation, from the moment before it was begun to the moment after its answer; no two moments
+/// are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) begun: u64,
+    pub(crate) ended: u64,
+    pub(crate) asked: Asked,
+    pub(crate) answered: Answered,
+}
+
+impl Operation {
+    /// The value of the key after the operation, if it can have been answered so at this one.
+    fn apply(&self, value: Option<u64>) -> Option<Option<u64>> {
+        use Answered::{Changed as Did, Value};
+        let (asked, present) = (self.asked, value.is_some());
+        match (asked, self.answered) {
+            (Asked::Get, Value(seen)) => (seen == value).then_some(value),
+            (Asked::Insert(new) | Asked::Upsert(new), Did(Changed::Inserted)) => {
+                (!present).then_some(Some(new))
+            }
+            (Asked::Update(new) | Asked::Upsert(new), Did(Changed::Updated)) => {
+                present.then_some(Some(new))
+            }
+            (Asked::Insert(_), Did(Changed::Exists)) => present.then_some(value),
+            (Asked::Update(_) | Asked::Remove, Did(Changed::Absent)) => {
+                (!present).then_some(value)
+            }
+            (Asked::Remove, Did(Changed::Removed)) => present.then_some(None),
+            _ => None,
+        }
+    }
+}
+
+/// A value that the key can have, and the operations under way that have taken effect, a bit each.
+type State = (Option<u64>, u64);
+
+/// Whether a key that was absent can have answered so; the error shows the end of the history up to
+/// the first answer that cannot be.
+pub(crate) fn check(history: &[Operation]) -> Result<(), String> {
+    let mut events: Vec<(u64, usize)> = Vec::with_capacity(history.len() * 2);
+    for (index, operation) in history.iter().enumerate() {
+        assert!(operation.begun < operation.ended);
+        events.extend([(operation.begun, index), (operation.ended, index)]);
+    }
+    events.sort_unstable();
+    let mut states: BTreeSet<State> = [(None, 0)].into();
+    let mut under_way: [Option<usize>; 64] = [None; 64];
+    for (moment, index) in events {
+        if moment == history[index].begun {
+            let free = under_way.iter().position(Option::is_none);
+            under_way[free.expect("64 operations on one key at a time")] = Some(index);
+            continue;
+        }
+        let bit = under_way.iter().position(|op| *op == Some(index)).unwrap();
+        states = after(&states, &under_way, bit, history);
+        under_way[bit] = None;
+        if states.is_empty() {
+            let mut shown: Vec<_> = history.iter().filter(|op| op.begun <= moment).collect();
+            shown.sort_unstable_by_key(|op| op.ended);
+            let from = shown.len().saturating_sub(12);
+            return Err(format!(
+                "no order explains {:?}\n{:#?}",
+                history[index],
+                &shown[from..]
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The states in which the operation `bit` has taken effect; its bit is free then.
+fn after(
+    states: &BTreeSet<State>,
+    under_way: &[Option<usize>; 64],
+    bit: usize,
+    history: &[Operation],
+) -> BTreeSet<State> {
+    let mut ended = BTreeSet::new();
+    let mut seen = states.clone();
+    let mut left: Vec<State> = states.iter().copied().collect();
+    while let Some((value, done)) = left.pop() {
+        if done & 1 << bit != 0 {
+            ended.insert((value, done & !(1 << bit)));
+            continue;
+        }
+        for (other, index) in under_way.iter().enumerate() {
+            let Some(index) = index else { continue };
+            if done & 1 << other == 0
+                && let Some(value) = history[*index].apply(value)
+                && seen.insert((value, done | 1 << other))
+            {
+                left.push((value, done | 1 << other));
+            }
+        }
+    }
+    ended
+}
+
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn op(begun: u64, ended: u64, asked: Asked, answered: Answered) -> Operation {
+        Operation {
+            begun,
+            ended,
+            asked,
+            answered,
+        }
+    }
+
+    fn get(begun: u64, ended: u64, value: Option<u64>) -> Operation {
+        op(begun, ended, Asked::Get, Answered::Value(value))
+    }
+
+    fn upsert(begun: u64, ended: u64, value: u64, did: Changed) -> Operation {
+        op(begun, ended, Asked::Upsert(value), Answered::Changed(did))
+    }
+
+    #[test]
+    fn histories_that_can_and_cannot_be() {
+        use Changed::{Inserted, Removed, Updated};
+        let remove = |begun, ended| op(begun, ended, Asked::Remove, Answered::Changed(Removed));
+        for (can_be, history) in [
+            (true, vec![get(0, 1, None), upsert(2, 3, 7, Inserted), get(4, 5, Some(7))]),
+            // A stale read, and one of a value that nobody wrote.
+            (false, vec![upsert(0, 1, 7, Inserted), get(2, 3, None)]),
+            (false, vec![get(0, 1, Some(7))]),
+            // Under way at the same time, either may come first.
+            (true, vec![upsert(0, 3, 7, Inserted), get(1, 2, None)]),
+            (true, vec![upsert(0, 3, 7, Inserted), get(1, 2, Some(7))]),
+            // Once one has seen the new value, nobody sees the old one.
+            (false, vec![upsert(0, 7, 7, Inserted), get(1, 2, Some(7)), get(3, 4, None)]),
+            (true, vec![upsert(0, 7, 7, Inserted), get(1, 2, None), get(3, 4, Some(7))]),
+            // Two cannot both find the key absent, unless it was removed in between.
+            (false, vec![upsert(0, 3, 1, Inserted), upsert(1, 2, 2, Inserted)]),
+            (true, vec![upsert(0, 5, 1, Inserted), upsert(1, 6, 2, Inserted), remove(2, 4)]),
+            (false, vec![upsert(0, 1, 1, Inserted), remove(2, 3), upsert(4, 5, 2, Updated)]),
+        ] {
+            assert_eq!(check(&history).is_ok(), can_be, "{history:#?}");
+        }
+    }
+
+    /// Tries every order there is.
+    fn by_force(left: &mut Vec<Operation>, value: Option<u64>) -> bool {
+        if left.is_empty() {
+            return true;
+        }
+        let first_end = left.iter().map(|op| op.ended).min().unwrap();
+        (0..left.len()).any(|index| {
+            if left[index].begun > first_end {
+                return false;
+            }
+            let Some(value) = left[index].apply(value) else {
+                return false;
+            };
+            let op = left.remove(index);
+            let ok = by_force(left, value);
+            left.insert(index, op);
+            ok
+        })
+    }
+
+    proptest! {
+        /// The checker agrees with brute force on small histories, whether they can be or not.
+        #[test]
+        fn it_agrees_with_brute_force(
+            ops in prop::collection::vec((0u8..5, 0u8..3, 0u64..3), 1..6),
+            order in Just((0..12u64).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let history: Vec<Operation> = ops
+                .into_iter()
+                .enumerate()
+                .map(|(index, (asked, answered, seen))| {
+                    let (a, b) = (order[2 * index], order[2 * index + 1]);
+                    let new = index as u64;
+                    let asked = [
+                        Asked::Get,
+                        Asked::Insert(new),
+                        Asked::Update(new),
+                        Asked::Upsert(new),
+                        Asked::Remove,
+                    ][usize::from(asked)];
+                    let changed = |of: [Changed; 3]| Answered::Changed(of[usize::from(answered)]);
+                    let answered = match asked {
+                        Asked::Get => Answered::Value(seen.checked_sub(1)),
+                        Asked::Insert(_) => changed([Changed::Inserted, Changed::Exists, Changed::Exists]),
+                        Asked::Update(_) => changed([Changed::Updated, Changed::Absent, Changed::Updated]),
+                        Asked::Upsert(_) => changed([Changed::Updated, Changed::Inserted, Changed::Inserted]),
+                        Asked::Remove => changed([Changed::Removed, Changed::Absent, Changed::Removed]),
+                    };
+                    op(a.min(b), a.max(b), asked, answered)
+                })
+                .collect();
+            prop_assert_eq!(check(&history).is_ok(), by_force(&mut history.clone(), None));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A key that is in the table all the time is found by every lookup, whatever its neighbours do: pairs
+//! that are displaced are never in neither bucket, and a chain that changes hides nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::Changed;
+use farm_kv::blocking::{self, OwnedChange};
+use farm_kv::{Change, GetCont, KvError, TableId, TableSpec};
+use rand::Rng;
+
+use crate::cluster::{cluster, key, wait};
+
+const VALUE_BYTES: usize = 32;
+/// Keys from here on come and go.
+const CHURN: u64 = 1000;
+
+/// What is stored under a key: which key, which write of it, and whether the two belong together.
+fn value(key: u64, write: u64) -> [u8; VALUE_BYTES] {
+    let mut value = [0; VALUE_BYTES];
+    let mixed = (key ^ write.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    for (part, word) in value.chunks_exact_mut(8).zip([key, write, mixed, !mixed]) {
+        part.copy_from_slice(&word.to_le_bytes());
+    }
+    value
+}
+
+fn is_of(bytes: &[u8], key: u64) -> bool {
+    let word = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().unwrap());
+    word(0) == key && bytes == value(key, word(1))
+}
+
+/// Inserts and removes the keys that come and go, and now and then writes one of those that stay.
+struct Churner {
+    table: TableId,
+    stable: u64,
+    churning: u64,
+    writes: u64,
+    stop: Arc<AtomicBool>,
+    under_way: usize,
+    done: mpsc::Sender<u64>,
+}
+
+fn churn(worker: &mut Worker, _: u64, (): ()) {
+    let (choice, number): (u32, u64) = (worker.rng().random_range(0..10), worker.rng().random());
+    let churner = worker.layer::<Churner>().unwrap();
+    if churner.stop.load(Ordering::Relaxed) {
+        churner.under_way -= 1;
+        if churner.under_way == 0 {
+            churner.done.send(churner.writes).unwrap();
+        }
+        return;
+    }
+    churner.writes += 1;
+    let (table, write) = (churner.table, churner.writes);
+    let number = match choice {
+        0 => number % churner.stable,
+        _ => CHURN + number % churner.churning,
+    };
+    let value = value(number, write);
+    let change = match choice {
+        0 => Change::Update(&value),
+        1..=4 => Change::Remove,
+        _ => Change::Insert(&value),
+    };
+    let cont = Cont::new(churned, u64::from(choice == 0));
+    farm_kv::change(worker, table, &key(number), change, cont).unwrap();
+}
+
+fn churned(worker: &mut Worker, stable: u64, changed: Result<Changed, KvError>) {
+    let changed = changed.unwrap();
+    assert_eq!(changed == Changed::Updated, stable == 1, "{changed:?}");
+    churn(worker, 0, ());
+}
+
+/// Looks the keys up that are there all the time.
+struct Reader {
+    table: TableId,
+    stable: u64,
+    left: u64,
+    under_way: usize,
+    missed: Vec<u64>,
+    wrong: Vec<(u64, Vec<u8>)>,
+    done: mpsc::Sender<(Vec<u64>, Vec<(u64, Vec<u8>)>)>,
+}
+
+fn read(worker: &mut Worker, _: u64, (): ()) {
+    let number: u64 = worker.rng().random();
+    let reader = worker.layer::<Reader>().unwrap();
+    if reader.left == 0 {
+        reader.under_way -= 1;
+        if reader.under_way == 0 {
+            let found = (std::mem::take(&mut reader.missed), std::mem::take(&mut reader.wrong));
+            reader.done.send(found).unwrap();
+        }
+        return;
+    }
+    reader.left -= 1;
+    let (table, number) = (reader.table, number % reader.stable);
+    farm_kv::get(worker, table, &key(number), GetCont::new(came, number)).unwrap();
+}
+
+fn came(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>) {
+    let value = value.unwrap();
+    let reader = worker.layer::<Reader>().unwrap();
+    match value {
+        None => reader.missed.push(number),
+        Some(bytes) if !is_of(bytes, number) => reader.wrong.push((number, bytes.to_vec())),
+        Some(_) => {}
+    }
+    read(worker, 0, ());
+}
+
+/// Restarts of lookups (joint versions, incarnations) and tries of single reads again.
+#[derive(Debug, Default)]
+struct Restarts {
+    of_lookups: u64,
+    of_reads: u64,
+}
+
+/// Two workers churn, one of each of the two machines; the other two look up what stays, in shards of
+/// both machines.
+fn stays_present(name: &str, spec: TableSpec, stable: u64, churning: u64, lookups: u64) -> Restarts {
+    const READS: usize = 8;
+    let cluster = cluster(name, 2, 2, spec);
+    let table = cluster.table;
+    for number in 0..stable {
+        let insert = OwnedChange::Insert(value(number, 0).to_vec());
+        let inserted = blocking::change(&cluster.machines[0], 0, table, key(number), insert);
+        assert_eq!(inserted.unwrap(), Changed::Inserted);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let ((ended, churners), (told, readers)) = (mpsc::channel(), mpsc::channel());
+    for machine in 0..2 {
+        let under_way = 6;
+        let churner = Churner {
+            table,
+            stable,
+            churning,
+            writes: 0,
+            stop: Arc::clone(&stop),
+            under_way,
+            done: ended.clone(),
+        };
+        cluster.on(machine, 0, move |worker| {
+            worker.put_layer(Box::new(churner));
+            (0..under_way).for_each(|_| churn(worker, 0, ()));
+        });
+        let reader = Reader {
+            table,
+            stable,
+            left: lookups,
+            under_way: READS,
+            missed: vec![],
+            wrong: vec![],
+            done: told.clone(),
+        };
+        cluster.on(machine, 1, move |worker| {
+            worker.put_layer(Box::new(reader));
+            (0..READS).for_each(|_| read(worker, 0, ()));
+        });
+    }
+    let found = [wait(&readers), wait(&readers)];
+    stop.store(true, Ordering::Relaxed);
+    let writes = wait(&churners) + wait(&churners);
+    for (missed, wrong) in found {
+        assert!(
+            missed.is_empty() && wrong.is_empty(),
+            "{} lookups missed a key that is there, {} brought another's value: {:?} {:?}",
+            missed.len(),
+            wrong.len(),
+            missed.first(),
+            wrong.first()
+        );
+    }
+    let facts = cluster.check();
+    assert!(facts.pairs >= stable, "{facts:?}");
+    let mut restarts = Restarts::default();
+    for (lookups, reads, fabric) in cluster.on_all(|worker| {
+        (farm_kv::counters(worker), worker.read_counters(), worker.fabric_counters())
+    }) {
+        restarts.of_lookups += lookups.restarts;
+        restarts.of_reads += reads.restarts + fabric.read_retries + fabric.reads_torn;
+    }
+    println!("{name}: {writes} changes, {restarts:?}");
+    cluster.stop();
+    restarts
+}
+
+fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
+    TableSpec {
+        id: 7,
+        neighbourhood,
+        value_bytes: VALUE_BYTES,
+        shards,
+        buckets,
+    }
+}
+
+/// Half of the slots hold keys that stay, and keys for three quarters come and go: displacements.
+#[test]
+fn displacements_hide_no_key() {
+    let restarts = stays_present("present-h6", spec(6, 2, 8), 24, 36, 100_000);
+    assert!(restarts.of_reads > 0, "{restarts:?}: the test has no teeth");
+    stays_present("present-h4", spec(4, 2, 12), 24, 36, 60_000);
+}
+
+/// Far more keys than slots: chains grow, shrink and are collapsed.
+#[test]
+fn chains_hide_no_key() {
+    let restarts = stays_present("present-h2", spec(2, 2, 3), 12, 24, 100_000);
+    assert!(restarts.of_lookups > 0 && restarts.of_reads > 0, "{restarts:?}: no teeth");
+}

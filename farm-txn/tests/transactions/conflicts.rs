@@ -1,0 +1,136 @@
+//! What commit refuses, and that it leaves no trace then.
+
+use farm_core::ids::Address;
+use farm_core::object::LockMode;
+use farm_core::worker::Worker;
+use farm_txn::{Abort, ObjectId, Tx, TxError};
+
+use crate::cluster::{cluster, contents, create, lock, mode, overwrite, transact};
+
+type Body = fn(&mut Tx, &mut Worker, Address, Address) -> Result<ObjectId, TxError>;
+
+fn abort_of(outcome: Result<(), TxError>) -> Option<Abort> {
+    match outcome {
+        Err(TxError::Abort(abort)) => Some(abort),
+        Ok(()) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn what_changed_since_it_was_read_is_a_conflict() {
+    let cluster = cluster("changed", 1, 1);
+    cluster.on(0, 0, |w| {
+        let (x, y) = (create(w, b"x0"), create(w, b"y0"));
+        let touch =
+            |w: &mut Worker| transact(w, |tx, w| overwrite(tx, w, x, b"x1").map(|_| ())).unwrap();
+
+        // Written, then read beside something written, then read beside something read.
+        let bodies: [Body; 5] = [
+            |tx, w, x, _| overwrite(tx, w, x, b"x2"),
+            |tx, w, x, y| tx.read(w, x, 2).and_then(|_| overwrite(tx, w, y, b"y2")),
+            |tx, w, x, y| tx.read(w, x, 2).and_then(|_| tx.read(w, y, 2)),
+            |tx, w, x, _| tx.read(w, x, 2).inspect(|object| tx.free(*object)),
+            |tx, w, x, _| tx.read(w, x, 2).and_then(|_| tx.alloc(w, 2, None)),
+        ];
+        for body in bodies {
+            let mut tx = Tx::new();
+            body(&mut tx, w, x, y).unwrap();
+            touch(w);
+            assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
+            assert_eq!(contents(w, x, 2).unwrap(), b"x1");
+            assert_eq!(contents(w, y, 2).unwrap(), b"y0");
+            w.check_slab().unwrap();
+        }
+
+        // The same bytes again are a change too.
+        let mut tx = Tx::new();
+        tx.read(w, x, 2).unwrap();
+        tx.read(w, y, 2).unwrap();
+        transact(w, |tx, w| overwrite(tx, w, x, b"x1")).unwrap();
+        assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
+
+        // What was freed has changed, whoever is there now.
+        let mut tx = Tx::new();
+        tx.read(w, x, 2).unwrap();
+        overwrite(&mut tx, w, y, b"y2").unwrap();
+        transact(w, |tx, w| tx.read(w, x, 2).map(|object| tx.free(object))).unwrap();
+        assert_eq!(create(w, b"x1"), x);
+        assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
+
+        // A single read is serialized where it was made.
+        let mut tx = Tx::new();
+        tx.read(w, x, 2).unwrap();
+        touch(w);
+        assert_eq!(abort_of(tx.commit(w)), None);
+    });
+    cluster.stop();
+}
+
+/// Commit meets locks of others on what it reads and on what it writes, in either mode; the locks
+/// that it took before go back, those of others stay.
+#[test]
+fn what_is_locked_is_a_conflict_and_locks_go_back() {
+    let cluster = cluster("locked", 1, 1);
+    cluster.on(0, 0, |w| {
+        let all = [create(w, b"a"), create(w, b"b"), create(w, b"c")];
+        for held in [LockMode::Readable, LockMode::Exclusive] {
+            for locked in all {
+                for writes in 0..8u32 {
+                    let mut tx = Tx::new();
+                    for (index, at) in all.into_iter().enumerate() {
+                        let object = tx.read(w, at, 1).unwrap();
+                        if writes & 1 << index != 0 {
+                            tx.payload_mut(object)[0] = b'!';
+                        }
+                    }
+                    lock(w, locked, held);
+                    assert_eq!(
+                        abort_of(tx.commit(w)),
+                        Some(Abort::Locked(locked)),
+                        "{held:?} {writes:#b}"
+                    );
+                    assert_eq!(mode(w, locked), held, "another's lock stays");
+                    lock(w, locked, LockMode::Unlocked);
+                    for at in all {
+                        assert_eq!(
+                            mode(w, at),
+                            LockMode::Unlocked,
+                            "{at}: {held:?} {writes:#b}"
+                        );
+                    }
+                }
+            }
+        }
+        let now: Vec<_> = all.map(|at| contents(w, at, 1).unwrap()).concat();
+        assert_eq!(now, b"abc");
+    });
+    cluster.stop();
+}
+
+#[test]
+fn a_commit_leaves_everything_unlocked_and_is_seen_whole() {
+    let cluster = cluster("whole", 2, 1);
+    let all = cluster.on(0, 0, |w| {
+        let all: Vec<_> = (0..20).map(|_| create(w, &[0; 200])).collect();
+        transact(w, |tx, w| {
+            for at in &all {
+                overwrite(tx, w, *at, &[1; 200])?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        for at in &all {
+            assert_eq!(mode(w, *at), LockMode::Unlocked);
+        }
+        all
+    });
+    for at in all {
+        let seen = cluster.look(1, at, 256).unwrap();
+        assert_eq!(
+            (seen.version.get(), &seen.payload[..200]),
+            (2, &[1; 200][..])
+        );
+    }
+    cluster.stop();
+}

@@ -1,0 +1,228 @@
+//! Handles and continuations (`FaRM'14` figure 6): every continuation is called once, from the event
+//! loop, whatever happens to the transaction in between.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Abort, ObjectId, TxError, TxHandle, api};
+
+use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
+
+/// What continuations heard, with their contexts, in order.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    Object(u64, Option<ObjectId>),
+    Done(u64, Result<(), Refusal>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Ended,
+    Changed(Address),
+    Other,
+}
+
+fn refusal(error: TxError) -> Refusal {
+    match error {
+        TxError::Ended => Refusal::Ended,
+        TxError::Abort(Abort::Changed(at)) => Refusal::Changed(at),
+        _ => Refusal::Other,
+    }
+}
+
+struct Log {
+    heard: Vec<Heard>,
+    /// True while the test calls the interface: nothing may be heard then.
+    inside: bool,
+    /// Told when so many have been heard.
+    enough: usize,
+    done: mpsc::Sender<Vec<Heard>>,
+}
+
+fn hear(worker: &mut Worker, what: Heard) {
+    let log = worker.layer::<Log>().unwrap();
+    assert!(
+        !log.inside,
+        "{what:?} was called inside the call that began it"
+    );
+    log.heard.push(what);
+    if log.heard.len() == log.enough {
+        // A turn later, for what comes too often.
+        worker.defer(Cont::new(tell, 0));
+    }
+}
+
+fn tell(worker: &mut Worker, turns: u64, (): ()) {
+    if turns < 3 {
+        return worker.defer(Cont::new(tell, turns + 1));
+    }
+    let log = worker.layer::<Log>().unwrap();
+    let heard = std::mem::take(&mut log.heard);
+    log.done.send(heard).unwrap();
+}
+
+fn object(worker: &mut Worker, context: u64, result: Result<ObjectId, TxError>) {
+    hear(worker, Heard::Object(context, result.ok()));
+}
+
+fn done(worker: &mut Worker, context: u64, result: Result<(), TxError>) {
+    hear(worker, Heard::Done(context, result.map_err(refusal)));
+}
+
+/// Makes calls on worker 0 and gives what `enough` continuations heard.
+fn hears(
+    cluster: &Cluster,
+    enough: usize,
+    calls: impl FnOnce(&mut Worker) + Send + 'static,
+) -> Vec<Heard> {
+    let (done, heard) = mpsc::channel();
+    cluster.on(0, 0, move |w| {
+        w.put_layer(Box::new(Log {
+            heard: vec![],
+            inside: true,
+            enough,
+            done,
+        }));
+        calls(w);
+        w.layer::<Log>().unwrap().inside = false;
+    });
+    heard
+        .recv_timeout(Duration::from_secs(10))
+        .expect("a continuation was not called")
+}
+
+fn id(heard: &Heard) -> ObjectId {
+    match heard {
+        Heard::Object(_, Some(id)) => *id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_call_of_a_transaction_has_its_own_continuation() {
+    let cluster = cluster("calls", 1, 1);
+    let (x, y, tx) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y"), api::begin(w)));
+    // Three under way at once.
+    let heard = hears(&cluster, 3, move |w| {
+        api::read(w, tx, x, 1, Cont::new(object, 1));
+        api::alloc(w, tx, 100, Some(x), Cont::new(object, 2));
+        api::read(w, tx, y, 1, Cont::new(object, 3));
+    });
+    let ids: Vec<ObjectId> = heard.iter().map(id).collect();
+    assert_eq!(
+        heard,
+        [1, 2, 3].map(|n| Heard::Object(n, Some(ids[n as usize - 1])))
+    );
+    let heard = hears(&cluster, 2, move |w| {
+        assert_eq!(api::payload(w, tx, ids[0]).unwrap()[..1], *b"x");
+        assert_eq!(api::payload(w, tx, ids[2]).unwrap()[..1], *b"y");
+        api::payload_mut(w, tx, ids[1]).unwrap().fill(5);
+        api::free(w, tx, ids[0]).unwrap();
+        let born = api::with(w, tx, |tx, _| tx.address(ids[1])).unwrap();
+        api::commit(w, tx, Cont::new(done, 4));
+        // The handle ends with the call, not with the continuation.
+        assert!(matches!(api::payload(w, tx, ids[0]), Err(TxError::Ended)));
+        api::read(w, tx, x, 1, Cont::new(object, 5));
+        assert_eq!(contents(w, born, 100).unwrap(), vec![5; 100]);
+        assert!(matches!(contents(w, x, 1), Err(TxError::NotAllocated(_))));
+    });
+    assert_eq!(heard, [Heard::Done(4, Ok(())), Heard::Object(5, None)]);
+    cluster.on(0, 0, |w| w.check_slab()).unwrap();
+    cluster.stop();
+}
+
+#[test]
+fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
+    let cluster = cluster("ended", 1, 1);
+    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    for aborted in [false, true] {
+        let (tx, heard) = mpsc::channel();
+        let first = hears(&cluster, 1, move |w| {
+            let handle = api::begin(w);
+            tx.send(handle).unwrap();
+            if aborted {
+                api::abort(w, handle);
+                api::abort(w, handle);
+                api::commit(w, handle, Cont::new(done, 1));
+            } else {
+                api::commit(w, handle, Cont::new(done, 1));
+                api::abort(w, handle);
+            }
+        });
+        let expected = if aborted { Err(Refusal::Ended) } else { Ok(()) };
+        assert_eq!(first, [Heard::Done(1, expected)]);
+        let tx: TxHandle = heard.recv().unwrap();
+        let heard = hears(&cluster, 3, move |w| {
+            // The slot of the handle serves another transaction now.
+            let other = api::begin(w);
+            assert_ne!(other, tx);
+            api::read(w, tx, x, 1, Cont::new(object, 2));
+            api::alloc(w, tx, 1, None, Cont::new(object, 3));
+            api::commit(w, tx, Cont::new(done, 4));
+            assert!(matches!(api::with(w, tx, |_, _| ()), Err(TxError::Ended)));
+            assert!(api::with(w, other, |_, _| ()).is_ok());
+            api::abort(w, other);
+        });
+        let expected = [
+            Heard::Object(2, None),
+            Heard::Object(3, None),
+            Heard::Done(4, Err(Refusal::Ended)),
+        ];
+        assert_eq!(heard, expected);
+    }
+    cluster.on(0, 0, |w| {
+        assert_eq!(w.slab_usage(SizeClass::SMALLEST).live, 1)
+    });
+    cluster.stop();
+}
+
+/// What was begun before the end is heard after it, as an error: its object is gone.
+#[test]
+fn calls_under_way_at_the_end_are_heard_of() {
+    let cluster = cluster("under-way", 1, 1);
+    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    for commit in [false, true] {
+        let heard = hears(&cluster, 2 + usize::from(commit), move |w| {
+            let tx = api::begin(w);
+            api::read(w, tx, x, 1, Cont::new(object, 1));
+            api::alloc(w, tx, 1, None, Cont::new(object, 2));
+            if commit {
+                api::commit(w, tx, Cont::new(done, 3));
+            } else {
+                api::abort(w, tx);
+            }
+        });
+        assert_eq!(heard[..2], [Heard::Object(1, None), Heard::Object(2, None)]);
+        assert_eq!(heard.get(2), commit.then_some(&Heard::Done(3, Ok(()))));
+    }
+    cluster.on(0, 0, |w| {
+        assert_eq!(
+            w.slab_usage(SizeClass::SMALLEST).live,
+            2,
+            "one was committed, one aborted"
+        );
+        w.check_slab().unwrap();
+    });
+    cluster.stop();
+}
+
+#[test]
+fn a_conflict_is_heard_by_the_continuation_of_commit() {
+    let cluster = cluster("heard", 1, 1);
+    let (x, tx) = cluster.on(0, 0, |w| (create(w, b"x"), api::begin(w)));
+    let heard = hears(&cluster, 1, move |w| {
+        api::read(w, tx, x, 1, Cont::new(object, 1))
+    });
+    let object = id(&heard[0]);
+    let heard = hears(&cluster, 1, move |w| {
+        api::payload_mut(w, tx, object).unwrap()[0] = b'?';
+        transact(w, |tx, w| overwrite(tx, w, x, b"!")).unwrap();
+        api::commit(w, tx, Cont::new(done, 2));
+    });
+    assert_eq!(heard, [Heard::Done(2, Err(Refusal::Changed(x)))]);
+    assert_eq!(cluster.on(0, 0, move |w| contents(w, x, 1)).unwrap(), b"!");
+    cluster.stop();
+}

@@ -1,0 +1,578 @@
+//! Workers of one machine against each other, and readers without locks on another one: what holds
+//! whatever the order, holds.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use farm_core::alloc::class_for_payload;
+use farm_core::ids::Address;
+use farm_core::object::{FatPointer, Image, Incarnation, Version, write};
+use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+use farm_txn::{Tx, TxError};
+use rand::Rng;
+
+use crate::cluster::{Cluster, cluster, create, transact};
+
+/// Transactions of one worker between two turns of its event loop.
+const A_TURN: u64 = 64;
+
+/// What a worker does over and over, until it has done enough.
+trait Work: Send + 'static {
+    /// One step; false when it has done enough.
+    fn step(&mut self, worker: &mut Worker) -> bool;
+}
+
+struct Running<W: Work> {
+    work: W,
+    done: mpsc::Sender<W>,
+}
+
+/// Starts the work on a worker and gives it back when it is done.
+fn start<W: Work>(cluster: &Cluster, machine: usize, worker: usize, work: W) -> mpsc::Receiver<W> {
+    fn turn<W: Work>(worker: &mut Worker, _: u64, (): ()) {
+        let mut running = worker.take_layer::<Running<W>>();
+        for _ in 0..A_TURN {
+            if !running.work.step(worker) {
+                running.done.send(running.work).unwrap();
+                return;
+            }
+        }
+        worker.put_layer(running);
+        worker.defer(Cont::new(turn::<W>, 0));
+    }
+    let (done, finished) = mpsc::channel();
+    assert!(cluster.machines[machine].submit(worker, move |w| {
+        w.put_layer(Box::new(Running { work, done }));
+        turn::<W>(w, 0, ());
+    }));
+    finished
+}
+
+fn finish<W>(running: &mpsc::Receiver<W>) -> W {
+    running
+        .recv_timeout(Duration::from_secs(30))
+        .expect("a worker failed or did not end")
+}
+
+/// Sometimes lets another thread run in the middle of a transaction, as few cores seldom do.
+fn maybe_yield(worker: &mut Worker) {
+    if worker.rng().random_range(0..16) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// A conflict is nobody's fault; anything else is a bug.
+fn conflict(error: &TxError) {
+    assert!(matches!(error, TxError::Abort(_)), "{error}");
+}
+
+fn number(payload: &[u8]) -> i64 {
+    i64::from_le_bytes(payload[..8].try_into().unwrap())
+}
+
+/// Reads both objects and writes its own: takes one if there is one in both together, else adds one.
+/// Serializable transactions only ever see a sum of 0 or 1.
+struct Skew {
+    objects: [Address; 2],
+    own: usize,
+    left: u64,
+    committed: i64,
+    aborted: u64,
+    bad: Vec<i64>,
+}
+
+impl Work for Skew {
+    fn step(&mut self, worker: &mut Worker) -> bool {
+        let seen = transact(worker, |tx, w| {
+            let objects = [
+                tx.read(w, self.objects[0], 8)?,
+                tx.read(w, self.objects[1], 8)?,
+            ];
+            let [x, y] = objects.map(|object| number(tx.payload(object)));
+            maybe_yield(w);
+            let own = [x, y][self.own] + if x + y > 0 { -1 } else { 1 };
+            tx.payload_mut(objects[self.own])[..8].copy_from_slice(&own.to_le_bytes());
+            Ok(x + y)
+        });
+        match seen {
+            Ok(sum) => {
+                self.committed += 1;
+                if !(0..=1).contains(&sum) {
+                    self.bad.push(sum);
+                }
+            }
+            Err(error) => {
+                conflict(&error);
+                self.aborted += 1;
+            }
+        }
+        self.left -= 1;
+        self.left > 0
+    }
+}
+
+#[test]
+fn there_is_no_write_skew() {
+    let cluster = cluster("skew", 1, 2);
+    let objects = cluster.on(0, 0, |w| [create(w, &[0; 8]), create(w, &[0; 8])]);
+    let workers = [0, 1].map(|own| {
+        let work = Skew {
+            objects,
+            own,
+            left: 40_000,
+            committed: 0,
+            aborted: 0,
+            bad: vec![],
+        };
+        start(&cluster, 0, own, work)
+    });
+    let [one, two] = workers.map(|running| finish(&running));
+    assert!(
+        one.bad.is_empty() && two.bad.is_empty(),
+        "sums: {:?} {:?}",
+        one.bad,
+        two.bad
+    );
+    let last: i64 = cluster
+        .on(0, 0, move |w| {
+            objects.map(|at| {
+                transact(w, |tx, w| tx.read(w, at, 8).map(|o| number(tx.payload(o)))).unwrap()
+            })
+        })
+        .into_iter()
+        .sum();
+    assert_eq!(
+        last,
+        (one.committed + two.committed) % 2,
+        "every commit changed the sum"
+    );
+    assert!(one.committed > 0 && two.committed > 0);
+    assert!(
+        one.aborted + two.aborted > 0,
+        "they never met: the test has no teeth"
+    );
+    cluster.stop();
+}
+
+const ACCOUNTS: usize = 6;
+const ACCOUNT_BYTES: usize = 192;
+const ACCOUNT_PAYLOAD: usize = 48 + 2 * 62;
+const START: i64 = 1000;
+
+/// The payload of an account: every word of it is the balance.
+fn account(balance: i64) -> [u8; ACCOUNT_PAYLOAD] {
+    let mut payload = [0; ACCOUNT_PAYLOAD];
+    for (byte, value) in payload.iter_mut().zip(balance.to_le_bytes().iter().cycle()) {
+        *byte = *value;
+    }
+    payload
+}
+
+fn balance(payload: &[u8]) -> i64 {
+    let balance = number(payload);
+    assert_eq!(payload, account(balance), "an account of two balances");
+    balance
+}
+
+/// Moves money between two random accounts; now and then reads them all.
+struct Teller {
+    first: Address,
+    left: u64,
+    audits: u64,
+    moved: u64,
+    aborted: u64,
+}
+
+fn at(first: Address, account: usize) -> Address {
+    first.checked_add((account * ACCOUNT_BYTES) as u32).unwrap()
+}
+
+impl Work for Teller {
+    fn step(&mut self, worker: &mut Worker) -> bool {
+        let outcome = if worker.rng().random_range(0..4) == 0 {
+            self.audit(worker)
+        } else {
+            self.transfer(worker)
+        };
+        if let Err(error) = outcome {
+            conflict(&error);
+            self.aborted += 1;
+        }
+        self.left -= 1;
+        self.left > 0
+    }
+}
+
+impl Teller {
+    fn transfer(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        let from = worker.rng().random_range(0..ACCOUNTS);
+        let to = (from + worker.rng().random_range(1..ACCOUNTS)) % ACCOUNTS;
+        let amount = worker.rng().random_range(1..50);
+        transact(worker, |tx, w| {
+            for (account, amount) in [(from, -amount), (to, amount)] {
+                let object = tx.read(w, at(self.first, account), ACCOUNT_PAYLOAD)?;
+                let new = self::account(balance(tx.payload(object)) + amount);
+                tx.payload_mut(object).copy_from_slice(&new);
+                maybe_yield(w);
+            }
+            Ok(())
+        })?;
+        self.moved += 1;
+        Ok(())
+    }
+
+    fn audit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        let sum = transact(worker, |tx, w| {
+            let mut sum = 0;
+            for account in 0..ACCOUNTS {
+                let object = tx.read(w, at(self.first, account), ACCOUNT_PAYLOAD)?;
+                sum += balance(tx.payload(object));
+            }
+            maybe_yield(w);
+            Ok(sum)
+        })?;
+        assert_eq!(sum, ACCOUNTS as i64 * START, "a committed audit");
+        self.audits += 1;
+        Ok(())
+    }
+}
+
+/// Reads two adjacent accounts by one read, over and over. Each is whole, and never goes back.
+struct Watcher {
+    first: Address,
+    newest: [Version; ACCOUNTS],
+    reads: u64,
+    moving: u64,
+    stop: mpsc::Receiver<()>,
+    done: mpsc::Sender<(u64, u64)>,
+}
+
+fn watch(worker: &mut Worker, _: u64, (): ()) {
+    let account = worker.rng().random_range(0..ACCOUNTS - 1);
+    let watcher = worker.layer::<Watcher>().unwrap();
+    if watcher.stop.try_recv().is_ok() {
+        watcher.done.send((watcher.reads, watcher.moving)).unwrap();
+        return;
+    }
+    let request = ReadRequest {
+        address: at(watcher.first, account),
+        stride: ACCOUNT_BYTES as u32,
+        bytes: 2 * ACCOUNT_BYTES as u32,
+    };
+    worker
+        .read_lock_free(request, Cont::new(watched, account as u64))
+        .unwrap();
+}
+
+fn watched(worker: &mut Worker, account: u64, result: ReadResult) {
+    let slot = result.unwrap();
+    let (watcher, arena) = worker.layer_and_arena::<Watcher>();
+    let words = &arena.words(&slot)[..2 * ACCOUNT_BYTES / 8];
+    for (index, object) in words.chunks_exact(ACCOUNT_BYTES / 8).enumerate() {
+        let image = Image::check(object).unwrap();
+        let mut payload = [0; ACCOUNT_PAYLOAD];
+        image.copy_payload(0, &mut payload);
+        balance(&payload);
+        let newest = &mut watcher.newest[account as usize + index];
+        assert!(
+            image.version() >= *newest,
+            "account {account} went back from {newest:?}"
+        );
+        watcher.moving += u64::from(image.version() > *newest);
+        *newest = image.version();
+    }
+    watcher.reads += 1;
+    arena.give(slot);
+    watch(worker, 0, ());
+}
+
+#[test]
+fn money_is_neither_made_nor_lost() {
+    let cluster = cluster("bank", 2, 2);
+    let class = class_for_payload(ACCOUNT_PAYLOAD).unwrap();
+    assert_eq!(class.object_bytes(), ACCOUNT_BYTES);
+    let first = cluster.on(0, 0, move |w| {
+        let first = w.allocate_array(class, ACCOUNTS as u32).unwrap().first();
+        for index in 0..ACCOUNTS {
+            let (memory, at) = w.local_memory(at(first, index)).unwrap();
+            let born = Incarnation::default().allocated();
+            write::install_new(
+                memory,
+                at,
+                ACCOUNT_BYTES,
+                Version::new(1),
+                born,
+                &account(START),
+            );
+        }
+        first
+    });
+    let mut watchers = vec![];
+    for worker in [0, 1] {
+        let ((stop, stopped), (done, seen)) = (mpsc::channel(), mpsc::channel());
+        cluster.on(1, worker, move |w| {
+            let newest = [Version::ZERO; ACCOUNTS];
+            w.put_layer(Box::new(Watcher {
+                first,
+                newest,
+                reads: 0,
+                moving: 0,
+                stop: stopped,
+                done,
+            }));
+            watch(w, 0, ());
+        });
+        watchers.push((stop, seen));
+    }
+    let tellers = [0, 1].map(|worker| {
+        start(
+            &cluster,
+            0,
+            worker,
+            Teller {
+                first,
+                left: 40_000,
+                audits: 0,
+                moved: 0,
+                aborted: 0,
+            },
+        )
+    });
+    let tellers = tellers.map(|running| finish(&running));
+    for (stop, seen) in watchers {
+        stop.send(()).unwrap();
+        let (reads, moving) = seen.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(
+            reads > 0 && moving > 0,
+            "{reads} reads saw {moving} changes"
+        );
+    }
+    let sum = cluster.on(0, 1, move |w| {
+        let all = |tx: &mut Tx, w: &mut Worker| {
+            (0..ACCOUNTS)
+                .map(|n| {
+                    Ok(balance({
+                        let object = tx.read(w, at(first, n), ACCOUNT_PAYLOAD)?;
+                        tx.payload(object)
+                    }))
+                })
+                .sum::<Result<i64, TxError>>()
+        };
+        transact(w, all).unwrap()
+    });
+    assert_eq!(sum, ACCOUNTS as i64 * START);
+    for teller in tellers {
+        assert!(
+            teller.moved > 0 && teller.audits > 0,
+            "{} moved, {} audits",
+            teller.moved,
+            teller.audits
+        );
+    }
+    cluster.stop();
+}
+
+/// Frees the object that the root points to and puts another one in its place, in one transaction.
+struct Replacer {
+    root: Address,
+    next_tag: u64,
+    left: u64,
+    replaced: u64,
+}
+
+const TARGET_PAYLOAD: usize = 100;
+
+fn target(tag: u64) -> [u8; TARGET_PAYLOAD] {
+    let mut payload = [0; TARGET_PAYLOAD];
+    for (byte, value) in payload.iter_mut().zip(tag.to_le_bytes().iter().cycle()) {
+        *byte = *value;
+    }
+    payload
+}
+
+fn root_payload(pointer: FatPointer, tag: u64) -> [u8; 24] {
+    let [a, b] = pointer.to_words();
+    let mut payload = [0; 24];
+    for (to, word) in payload.chunks_exact_mut(8).zip([a, b, tag]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    payload
+}
+
+fn pointer_and_tag(payload: &[u8]) -> (FatPointer, u64) {
+    let word = |at: usize| u64::from_le_bytes(payload[at * 8..][..8].try_into().unwrap());
+    (FatPointer::from_words([word(0), word(1)]).unwrap(), word(2))
+}
+
+fn replace(worker: &mut Worker, root: Address, tag: u64) -> Result<(), TxError> {
+    transact(worker, |tx, w| {
+        let root = tx.read(w, root, 24)?;
+        let (pointer, _) = pointer_and_tag(tx.payload(root));
+        let old = tx.read(w, pointer.address, TARGET_PAYLOAD)?;
+        assert_eq!(tx.class(old).get(), pointer.class);
+        tx.free(old);
+        let new = tx.alloc(w, TARGET_PAYLOAD, None)?;
+        tx.payload_mut(new)[..TARGET_PAYLOAD].copy_from_slice(&target(tag));
+        let payload = root_payload(tx.pointer(new), tag);
+        tx.payload_mut(root)[..24].copy_from_slice(&payload);
+        Ok(())
+    })
+}
+
+impl Work for Replacer {
+    fn step(&mut self, worker: &mut Worker) -> bool {
+        self.next_tag += 2;
+        match replace(worker, self.root, self.next_tag) {
+            Ok(()) => self.replaced += 1,
+            // Read between another's commits: the target was freed since the root was read.
+            Err(TxError::NotAllocated(_)) => {}
+            Err(error) => conflict(&error),
+        }
+        self.left -= 1;
+        self.left > 0
+    }
+}
+
+/// Reads the root, then what it points to: either the pointer names that object, and then it is the
+/// one that was meant, or it does not.
+struct Follower {
+    root: Address,
+    pointer: Option<(FatPointer, u64)>,
+    named: u64,
+    stale: u64,
+    stop: mpsc::Receiver<()>,
+    done: mpsc::Sender<(u64, u64)>,
+}
+
+fn follow(worker: &mut Worker, _: u64, (): ()) {
+    let follower = worker.layer::<Follower>().unwrap();
+    if follower.stop.try_recv().is_ok() {
+        follower
+            .done
+            .send((follower.named, follower.stale))
+            .unwrap();
+        return;
+    }
+    let request = ReadRequest {
+        address: follower.root,
+        stride: 64,
+        bytes: 64,
+    };
+    worker
+        .read_lock_free(request, Cont::new(root_came, 0))
+        .unwrap();
+}
+
+fn payload_of<const N: usize>(
+    worker: &mut Worker,
+    result: ReadResult,
+    bytes: usize,
+) -> (Incarnation, [u8; N]) {
+    let slot = result.unwrap();
+    let image = Image::check(&worker.arena().words(&slot)[..bytes / 8]).unwrap();
+    let mut payload = [0; N];
+    image.copy_payload(0, &mut payload);
+    let incarnation = image.incarnation();
+    worker.arena().give(slot);
+    (incarnation, payload)
+}
+
+fn root_came(worker: &mut Worker, _: u64, result: ReadResult) {
+    let (_, payload) = payload_of::<24>(worker, result, 64);
+    let (pointer, tag) = pointer_and_tag(&payload);
+    worker.layer::<Follower>().unwrap().pointer = Some((pointer, tag));
+    let request = ReadRequest {
+        address: pointer.address,
+        stride: 128,
+        bytes: 128,
+    };
+    worker
+        .read_lock_free(request, Cont::new(target_came, 0))
+        .unwrap();
+}
+
+fn target_came(worker: &mut Worker, _: u64, result: ReadResult) {
+    let (incarnation, payload) = payload_of::<TARGET_PAYLOAD>(worker, result, 128);
+    let follower = worker.layer::<Follower>().unwrap();
+    let (pointer, tag) = follower.pointer.take().unwrap();
+    if pointer.names(incarnation) {
+        assert_eq!(
+            payload,
+            target(tag),
+            "the pointer names another object than was meant"
+        );
+        follower.named += 1;
+    } else {
+        follower.stale += 1;
+    }
+    follow(worker, 0, ());
+}
+
+#[test]
+fn a_fat_pointer_names_the_object_that_was_meant_or_nothing() {
+    let cluster = cluster("pointers", 2, 2);
+    let root = cluster.on(0, 0, |w| {
+        transact(w, |tx, w| {
+            let first = tx.alloc(w, TARGET_PAYLOAD, None)?;
+            tx.payload_mut(first)[..TARGET_PAYLOAD].copy_from_slice(&target(0));
+            let root = tx.alloc(w, 24, None)?;
+            let payload = root_payload(tx.pointer(first), 0);
+            tx.payload_mut(root)[..24].copy_from_slice(&payload);
+            Ok(tx.address(root))
+        })
+        .unwrap()
+    });
+    let mut followers = vec![];
+    for (machine, worker) in [(1, 0), (1, 1)] {
+        let ((stop, stopped), (done, seen)) = (mpsc::channel(), mpsc::channel());
+        cluster.on(machine, worker, move |w| {
+            w.put_layer(Box::new(Follower {
+                root,
+                pointer: None,
+                named: 0,
+                stale: 0,
+                stop: stopped,
+                done,
+            }));
+            follow(w, 0, ());
+        });
+        followers.push((stop, seen));
+    }
+    let replacers = [0, 1].map(|worker| {
+        let work = Replacer {
+            root,
+            next_tag: worker as u64,
+            left: 30_000,
+            replaced: 0,
+        };
+        start(&cluster, 0, worker, work)
+    });
+    let replaced: u64 = replacers
+        .map(|running| finish(&running).replaced)
+        .iter()
+        .sum();
+    let mut stale_in_all = 0;
+    for (stop, seen) in followers {
+        stop.send(()).unwrap();
+        let (named, stale) = seen.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(
+            named > 0,
+            "{named} reads found their object, {stale} did not"
+        );
+        stale_in_all += stale;
+    }
+    assert!(
+        replaced > 0 && stale_in_all > 0,
+        "{replaced} replaced, {stale_in_all} stale: no teeth"
+    );
+    for worker in [0, 1] {
+        cluster.settle(0, worker);
+    }
+    let class = class_for_payload(TARGET_PAYLOAD).unwrap();
+    let live: u64 = [0, 1]
+        .map(|worker| cluster.on(0, worker, move |w| w.slab_usage(class).live))
+        .iter()
+        .sum();
+    assert_eq!(live, 1, "one target is left, all others came home");
+    cluster.stop();
+}

@@ -1,0 +1,84 @@
+//! The two lock modes, as reads without locks and reads of transactions see them (`FaRM'14 §3.4`).
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use farm_core::object::LockMode;
+use farm_txn::{Abort, TxError};
+
+use crate::cluster::{cluster, contents, create, lock, overwrite, transact};
+
+#[test]
+fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
+    let cluster = cluster("modes", 2, 1);
+    // Of one line and of three, from the machine itself and from another one.
+    for bytes in [64, 192] {
+        let address = cluster.on(0, 0, move |w| create(w, &vec![1; bytes - 30]));
+        for machine in [0, 1] {
+            let restarts = |cluster: &crate::cluster::Cluster| {
+                cluster.on(machine, 0, |w| w.read_counters().restarts)
+            };
+            cluster.on(0, 0, move |w| lock(w, address, LockMode::Readable));
+            let before = restarts(&cluster);
+            let seen = cluster.look(machine, address, bytes).unwrap();
+            assert_eq!((seen.mode, seen.version.get()), (LockMode::Readable, 1));
+            assert_eq!(seen.payload[..bytes - 30], vec![1; bytes - 30]);
+            assert_eq!(restarts(&cluster), before, "at the first try");
+            cluster.on(0, 0, move |w| {
+                assert_eq!(
+                    contents(w, address, bytes - 30).unwrap(),
+                    vec![1; bytes - 30]
+                );
+                lock(w, address, LockMode::Unlocked);
+            });
+
+            cluster.on(0, 0, move |w| lock(w, address, LockMode::Exclusive));
+            let looks = cluster.start_look(machine, address, bytes);
+            assert_eq!(
+                looks.recv_timeout(Duration::from_millis(5)),
+                Err(RecvTimeoutError::Timeout)
+            );
+            cluster.on(0, 0, move |w| {
+                let refused = contents(w, address, bytes - 30);
+                assert!(matches!(refused, Err(TxError::Abort(Abort::Locked(at))) if at == address));
+                lock(w, address, LockMode::Unlocked);
+            });
+            let seen = looks
+                .recv_timeout(Duration::from_secs(10))
+                .unwrap()
+                .unwrap();
+            assert_eq!((seen.mode, seen.version.get()), (LockMode::Unlocked, 1));
+            assert!(restarts(&cluster) > before);
+        }
+    }
+    for machine in [0, 1] {
+        cluster.on(machine, 0, |w| {
+            assert_eq!(w.arena().taken(), 0, "slots of reads come back")
+        });
+    }
+    cluster.stop();
+}
+
+/// A read that finds its object locked for good ends with an error instead of trying for ever, and
+/// gives its slot back.
+#[test]
+fn a_read_of_an_object_that_stays_locked_ends() {
+    let cluster = cluster("stays-locked", 2, 1);
+    let address = cluster.on(0, 0, |w| {
+        let address = create(w, b"locked");
+        lock(w, address, LockMode::Exclusive);
+        address
+    });
+    let error = cluster.look(1, address, 64).unwrap_err();
+    assert_eq!(error, farm_core::worker::ReadError::StaysLocked(address));
+    cluster.on(1, 0, |w| assert_eq!(w.arena().taken(), 0));
+    cluster.on(0, 0, move |w| {
+        lock(w, address, LockMode::Unlocked);
+        transact(w, |tx, w| overwrite(tx, w, address, b"opened")).unwrap();
+    });
+    assert_eq!(
+        &cluster.look(1, address, 64).unwrap().payload[..6],
+        b"opened"
+    );
+    cluster.stop();
+}

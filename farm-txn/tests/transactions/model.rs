@@ -1,0 +1,338 @@
+//! Random programs of two interleaved transactions on one worker, against a map.
+
+use std::collections::BTreeMap;
+
+use farm_core::alloc::class_for_payload;
+use farm_core::ids::Address;
+use farm_core::object::{Incarnation, payload_capacity};
+use farm_core::worker::Worker;
+use farm_txn::{Abort, ObjectId, Tx, TxError};
+use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
+
+use crate::cluster::{cluster, usage};
+
+/// Payload bytes that objects are allocated with: one line, two, and many.
+const SIZES: [usize; 4] = [1, 48, 110, 1000];
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Alloc { size: usize, fill: u8 },
+    Read { pick: usize },
+    Write { pick: usize, fill: u8 },
+    Free { pick: usize },
+    Increment { pick: usize },
+    Commit,
+    Abort,
+}
+
+fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
+    let op = prop_oneof![
+        2 => (0..SIZES.len(), any::<u8>()).prop_map(|(size, fill)| Op::Alloc { size, fill }),
+        4 => any::<usize>().prop_map(|pick| Op::Read { pick }),
+        3 => (any::<usize>(), any::<u8>()).prop_map(|(pick, fill)| Op::Write { pick, fill }),
+        1 => any::<usize>().prop_map(|pick| Op::Free { pick }),
+        1 => any::<usize>().prop_map(|pick| Op::Increment { pick }),
+        2 => Just(Op::Commit),
+        1 => Just(Op::Abort),
+    ];
+    prop::collection::vec((0..2usize, op), 1..60)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    Read,
+    Write,
+    Alloc,
+    Free,
+}
+
+/// An object as one transaction has it.
+struct Held {
+    address: Address,
+    object: ObjectId,
+    /// How often the object had changed when it was read.
+    changes: u64,
+    payload: Vec<u8>,
+    incarnation: Incarnation,
+    intent: Intent,
+    incremented: bool,
+}
+
+impl Held {
+    fn incarnation_after(&self) -> Incarnation {
+        match self.intent {
+            Intent::Free => self.incarnation.freed(),
+            Intent::Alloc | Intent::Read | Intent::Write => {
+                let kept = self.incarnation.allocated();
+                if self.incremented {
+                    kept.incremented()
+                } else {
+                    kept
+                }
+            }
+        }
+    }
+}
+
+/// A slot that was handed out at least once.
+#[derive(Default)]
+struct Slot {
+    payload_bytes: usize,
+    changes: u64,
+    incarnation: Incarnation,
+    /// While it is allocated.
+    payload: Option<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Model {
+    slots: BTreeMap<Address, Slot>,
+    open: [Vec<Held>; 2],
+}
+
+impl Model {
+    /// What commit must answer.
+    fn conflict(&self, tx: usize) -> Option<Address> {
+        let held = &self.open[tx];
+        let changed = |held: &&Held| self.slots[&held.address].changes != held.changes;
+        let written = held
+            .iter()
+            .filter(|held| held.intent != Intent::Read)
+            .find(changed);
+        let read = || {
+            held.iter()
+                .filter(|held| held.intent == Intent::Read && self.open[tx].len() > 1)
+                .find(changed)
+        };
+        written.or_else(read).map(|held| held.address)
+    }
+
+    fn commit(&mut self, tx: usize) {
+        for held in std::mem::take(&mut self.open[tx]) {
+            if held.intent == Intent::Read && !held.incremented {
+                continue;
+            }
+            let slot = self.slots.get_mut(&held.address).unwrap();
+            slot.changes += 1;
+            slot.incarnation = held.incarnation_after();
+            slot.payload = (held.intent != Intent::Free).then_some(held.payload);
+        }
+    }
+
+    fn step(
+        &mut self,
+        worker: &mut Worker,
+        contexts: &mut [Tx; 2],
+        tx: usize,
+        op: Op,
+    ) -> Result<(), TestCaseError> {
+        let context = &mut contexts[tx];
+        match op {
+            Op::Alloc { size, fill } => {
+                let bytes = SIZES[size];
+                let object = context.alloc(worker, bytes, None).unwrap();
+                let address = context.address(object);
+                // A transaction may hold what another has freed meanwhile: its commit will fail.
+                let reserved =
+                    |held: &Held| held.address == address && held.intent == Intent::Alloc;
+                let taken = self.open.iter().flatten().any(reserved);
+                let capacity = payload_capacity(class_for_payload(bytes).unwrap().object_bytes());
+                // A slot that this program sees for the first time may have served another.
+                let (memory, at) = worker.local_memory(address).unwrap();
+                let incarnation = farm_core::object::write::load_incarnation(memory, at);
+                let slot = self.slots.entry(address).or_insert(Slot {
+                    incarnation,
+                    ..Slot::default()
+                });
+                slot.payload_bytes = capacity;
+                prop_assert!(!taken && slot.payload.is_none(), "{address} is in use");
+                prop_assert_eq!(context.payload(object), &vec![0; capacity][..]);
+                context.payload_mut(object).fill(fill);
+                let (changes, incarnation) = (slot.changes, slot.incarnation);
+                let payload = vec![fill; capacity];
+                let held = Held {
+                    address,
+                    object,
+                    changes,
+                    payload,
+                    incarnation,
+                    intent: Intent::Alloc,
+                    incremented: false,
+                };
+                self.open[tx].push(held);
+            }
+            Op::Read { pick } => {
+                let Some((&address, slot)) = self.slots.iter().nth(pick % self.slots.len().max(1))
+                else {
+                    return Ok(());
+                };
+                let read = context.read(worker, address, slot.payload_bytes);
+                let held = self.open[tx].iter().find(|held| held.address == address);
+                match (held, &slot.payload) {
+                    (Some(held), _) if held.intent == Intent::Free => {
+                        prop_assert!(
+                            matches!(read, Err(TxError::NotAllocated(at)) if at == address)
+                        );
+                    }
+                    (Some(held), _) => {
+                        prop_assert_eq!(read.unwrap(), held.object);
+                        prop_assert_eq!(context.payload(held.object), &held.payload[..]);
+                    }
+                    (None, None) => prop_assert!(
+                        matches!(read, Err(TxError::NotAllocated(at)) if at == address)
+                    ),
+                    (None, Some(payload)) => {
+                        let object = read.unwrap();
+                        prop_assert_eq!(context.payload(object), &payload[..]);
+                        prop_assert_eq!(context.incarnation(object), slot.incarnation);
+                        let (changes, payload, incarnation) =
+                            (slot.changes, payload.clone(), slot.incarnation);
+                        let intent = Intent::Read;
+                        self.open[tx].push(Held {
+                            address,
+                            object,
+                            changes,
+                            payload,
+                            incarnation,
+                            intent,
+                            incremented: false,
+                        });
+                    }
+                }
+            }
+            Op::Write { pick, fill } => {
+                let Some(held) = pick_mut(&mut self.open[tx], pick) else {
+                    return Ok(());
+                };
+                let bytes = pick % held.payload.len();
+                context.payload_mut(held.object)[..bytes].fill(fill);
+                held.payload[..bytes].fill(fill);
+                if held.intent == Intent::Read {
+                    held.intent = Intent::Write;
+                }
+            }
+            Op::Free { pick } => {
+                let Some(held) = pick_mut(&mut self.open[tx], pick) else {
+                    return Ok(());
+                };
+                context.free(held.object);
+                held.intent = Intent::Free;
+            }
+            Op::Increment { pick } => {
+                let Some(held) = pick_mut(&mut self.open[tx], pick) else {
+                    return Ok(());
+                };
+                context.increment_incarnation(held.object);
+                held.incremented = true;
+                if held.intent == Intent::Read {
+                    held.intent = Intent::Write;
+                }
+                prop_assert_eq!(context.incarnation(held.object), held.incarnation_after());
+            }
+            Op::Commit => {
+                let expected = self.conflict(tx);
+                let outcome = context.commit(worker);
+                prop_assert!(context.is_empty());
+                match expected {
+                    Some(at) => {
+                        prop_assert!(
+                            matches!(outcome, Err(TxError::Abort(Abort::Changed(found))) if found == at),
+                            "{outcome:?} where {at} has changed"
+                        );
+                        self.open[tx].clear();
+                    }
+                    None => {
+                        prop_assert!(outcome.is_ok(), "{outcome:?}");
+                        self.commit(tx);
+                    }
+                }
+            }
+            Op::Abort => {
+                context.abort(worker);
+                self.open[tx].clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Every slot is as the map has it, and the allocator agrees.
+    fn check(&self, worker: &mut Worker) -> Result<(), TestCaseError> {
+        for (address, slot) in &self.slots {
+            let mut tx = Tx::new();
+            match (tx.read(worker, *address, slot.payload_bytes), &slot.payload) {
+                (Ok(object), Some(payload)) => {
+                    prop_assert_eq!(tx.payload(object), &payload[..]);
+                    prop_assert_eq!(tx.incarnation(object), slot.incarnation);
+                    prop_assert!(tx.pointer(object).names(slot.incarnation));
+                }
+                (Err(TxError::NotAllocated(_)), None) => {}
+                (found, expected) => {
+                    prop_assert!(false, "{address}: {found:?} in place of {expected:?}")
+                }
+            }
+        }
+        let live: u64 = usage(worker).iter().map(|(_, usage)| usage.live).sum();
+        prop_assert_eq!(
+            live,
+            self.slots
+                .values()
+                .filter(|slot| slot.payload.is_some())
+                .count() as u64
+        );
+        prop_assert_eq!(worker.check_slab(), Ok(()));
+        Ok(())
+    }
+}
+
+/// One of the objects of a transaction that it has not freed.
+fn pick_mut(held: &mut [Held], pick: usize) -> Option<&mut Held> {
+    let count = held
+        .iter()
+        .filter(|held| held.intent != Intent::Free)
+        .count();
+    held.iter_mut()
+        .filter(|held| held.intent != Intent::Free)
+        .nth(pick % count.max(1))
+}
+
+fn run(worker: &mut Worker, program: &[(usize, Op)]) -> Result<(), TestCaseError> {
+    let mut model = Model::default();
+    let mut contexts = [farm_txn::take(worker), farm_txn::take(worker)];
+    let outcome = program
+        .iter()
+        .try_for_each(|(tx, op)| model.step(worker, &mut contexts, *tx, *op))
+        .map(|()| {
+            contexts
+                .iter_mut()
+                .for_each(|context| context.abort(worker))
+        })
+        .and_then(|()| model.check(worker));
+    for context in contexts {
+        farm_txn::give(worker, context);
+    }
+    for (address, slot) in &model.slots {
+        let mut tx = Tx::new();
+        if let Ok(object) = tx.read(worker, *address, slot.payload_bytes) {
+            tx.free(object);
+            tx.commit(worker).unwrap();
+        }
+    }
+    outcome
+}
+
+#[test]
+fn random_programs_agree_with_a_map() {
+    let cluster = cluster("model", 1, 1);
+    let config = ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    TestRunner::new(config)
+        .run(&ops(), |program| {
+            cluster.on(0, 0, move |w| run(w, &program))
+        })
+        .unwrap();
+    cluster.stop();
+}

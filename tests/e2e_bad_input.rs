@@ -1,0 +1,541 @@
+//! What is wrong with the input is told with its place and what to do, before anything is started,
+//! and what goes wrong for want of memory stops everything and is told too.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{DEADLINE, Place, number, only_run};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::Value;
+
+/// Two machines, for one thing to be wrong with.
+fn config(place: &Place, change: impl FnOnce(String) -> String) -> String {
+    let text = format!(
+        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n[[machine]]\nid = 1\n[[machine]]\nid = 2\n\
+         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"64MiB\"\n",
+        place.name(),
+        place.path("run").display()
+    );
+    place
+        .write("bad.toml", &change(text))
+        .to_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// `farm ycsb` with this configuration is refused, and so are the other commands that read one.
+#[track_caller]
+fn refused(place: &Place, config: &str, texts: &[&str]) {
+    for command in [
+        &["ycsb", "--records", "1000", "--config", config][..],
+        &["node", "--machine", "1", "--config", config],
+        &["doctor", "--config", config],
+    ] {
+        place.farm(command).end().failed(2, texts);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_configuration_is_refused_with_line_key_and_advice() {
+    let place = Place::new("config");
+    let replaced = |from: &'static str, to: &'static str| {
+        move |text: String| {
+            assert!(text.contains(from));
+            text.replacen(from, to, 1)
+        }
+    };
+    for (from, to, texts) in [
+        // Unknown keys and sections.
+        (
+            "region_bytes",
+            "regoin_bytes",
+            &["bad.toml:9", "memory.regoin_bytes", "region_bytes"][..],
+        ),
+        ("[memory]", "[memroy]", &["bad.toml:8", "memroy", "memory"]),
+        // Ill-typed values.
+        (
+            "\"16MiB\"",
+            "true",
+            &["bad.toml:9", "memory.region_bytes", "size"],
+        ),
+        (
+            "\"16MiB\"",
+            "\"16 apples\"",
+            &["bad.toml:9", "memory.region_bytes", "16 apples"],
+        ),
+        (
+            "id = 2",
+            "id = \"two\"",
+            &["bad.toml:7", "machine.id", "two"],
+        ),
+        (
+            "id = 2",
+            "id = 2\nworkers = 1.5",
+            &["bad.toml:8", "machine.workers", "1.5"],
+        ),
+        // No TOML.
+        ("id = 2", "id = = 2", &["bad.toml:7"]),
+        ("id = 2", "id = 2\nid = 3", &["bad.toml:8", "duplicate"]),
+        // Machines.
+        (
+            "id = 2",
+            "id = 1",
+            &["bad.toml:7", "machine.id", "id 1 is also that of"],
+        ),
+        ("id = 2", "id = 0", &["bad.toml:7", "machine.id", "1023"]),
+        ("id = 2", "id = 1024", &["bad.toml:7", "machine.id", "1023"]),
+        ("id = 2", "workers = 1", &["bad.toml:6", "machine.id"]),
+        (
+            "id = 2",
+            "id = 2\nworkers = 65",
+            &["bad.toml:8", "machine.workers", "64"],
+        ),
+        // Impossible sizes.
+        (
+            "\"16MiB\"",
+            "\"16MB\"",
+            &["bad.toml:9", "memory.region_bytes", "16MB"],
+        ),
+        (
+            "\"16MiB\"",
+            "0",
+            &["bad.toml:9", "memory.region_bytes", "0"],
+        ),
+        (
+            "\"16MiB\"",
+            "\"16777217B\"",
+            &["bad.toml:9", "memory.region_bytes", "multiple"],
+        ),
+        (
+            "\"16MiB\"",
+            "\"8GiB\"",
+            &["bad.toml:9", "memory.region_bytes", "4GiB"],
+        ),
+        (
+            "\"64MiB\"",
+            "\"40MiB\"",
+            &[
+                "bad.toml:10",
+                "memory.per_machine_bytes",
+                "multiple",
+                "48MiB",
+            ],
+        ),
+        (
+            "[memory]",
+            "[rings]\nring_bytes = 1000000\n[memory]",
+            &["bad.toml:9", "rings.ring_bytes", "power of two"],
+        ),
+        (
+            "[memory]",
+            "[table]\nneighbourhood = 5\n[memory]",
+            &["bad.toml:9", "table.neighbourhood", "2, 4, 6, 8 or 12"],
+        ),
+        (
+            "[memory]",
+            "[table]\noccupancy = 1.5\n[memory]",
+            &["bad.toml:9", "table.occupancy", "at most 1"],
+        ),
+        (
+            "[memory]",
+            "[table]\nkey_bytes = 300\n[memory]",
+            &["bad.toml:9", "table.key_bytes", "256"],
+        ),
+        (
+            "[memory]",
+            "[table]\nvalue_bytes = \"1MiB\"\n[memory]",
+            &["bad.toml:9", "table.value_bytes", "960KiB"],
+        ),
+        // Values that exclude each other.
+        (
+            "[memory]",
+            "[table]\nvalue_bytes = \"900KiB\"\n[memory]",
+            &["bad.toml:9", "table.value_bytes", "lower"],
+        ),
+        (
+            "run_dir = \"",
+            "run_dir = \"not/absolute",
+            &["bad.toml:3", "cluster.run_dir", "absolute"],
+        ),
+    ] {
+        let config = config(&place, replaced(from, to));
+        refused(&place, &config, texts);
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let place = Place::new("all-wrong");
+    let config = config(&place, |text| {
+        text.replace("id = 2", "id = 1")
+            .replace("16MiB", "17MiB")
+            .replace("[memory]", "[memory]\nhuge = 1")
+    });
+    let file = config.rsplit('/').next().unwrap();
+    let wanted = [format!("{file}:7"), format!("{file}:9")];
+    refused(
+        &place,
+        &config,
+        &[&wanted[0], &wanted[1], "machine.id", "memory.huge"],
+    );
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_named() {
+    let place = Place::new("unreadable");
+    let missing = place.path("missing.toml");
+    refused(
+        &place,
+        missing.to_str().unwrap(),
+        &["missing.toml", "No such file", "--config"],
+    );
+    let directory = place.path("run");
+    refused(
+        &place,
+        directory.to_str().unwrap(),
+        &[directory.to_str().unwrap()],
+    );
+    let empty = place.write("empty.toml", "");
+    refused(
+        &place,
+        empty.to_str().unwrap(),
+        &["empty.toml", "no machine", "[[machine]]"],
+    );
+    let garbage = place.path("garbage.toml");
+    std::fs::write(&garbage, [0xff, 0xfe, 0, 1, 2, 3]).unwrap();
+    refused(
+        &place,
+        garbage.to_str().unwrap(),
+        &["garbage.toml", "UTF-8"],
+    );
+}
+
+#[test]
+fn options_are_refused_by_name() {
+    let place = Place::new("options");
+    for (args, texts) in [
+        (
+            &["--occupancy", "0"][..],
+            &["--occupancy", "above 0 and at most 1"][..],
+        ),
+        (
+            &["--occupancy", "1.5"],
+            &["--occupancy", "1.5", "at most 1"],
+        ),
+        (&["--occupancy=-1"], &["--occupancy", "above 0"]),
+        (&["--occupancy", "nan"], &["--occupancy", "at most 1"]),
+        (&["--occupancy", "full"], &["--occupancy", "full"]),
+        (
+            &["--neighbourhood", "5"],
+            &["--neighbourhood", "5", "2, 4, 6, 8 or 12"],
+        ),
+        (&["--neighbourhood", "six"], &["--neighbourhood", "six"]),
+        (&["--value-bytes", "0"], &["--value-bytes", "0"]),
+        (&["--value-bytes", "big"], &["--value-bytes", "big", "size"]),
+        (&["--value-bytes", "2MiB"], &["--value-bytes", "960KiB"]),
+        (
+            &["--value-bytes", "400KiB"],
+            &["--value-bytes", "lower table.value_bytes"],
+        ),
+        (
+            &["--value-bytes", "100KiB"],
+            &["--value-bytes", "rings.max_message_bytes", "raise"],
+        ),
+        (
+            &["--distribution", "gaussian"],
+            &["--distribution", "gaussian", "zipfian-plain"],
+        ),
+        (&["--workload", "z"], &["--workload", "z"]),
+        (&["--workload", "a,,b"], &["--workload"]),
+        (&["--machines", "0"], &["--machines"]),
+        (&["--machines", "1024"], &["--machines", "1023"]),
+        (&["--workers", "65"], &["--workers", "64"]),
+        (&["--records", "0"], &["--records", "at least 1"]),
+        (&["--records", "-5"], &["-5"]),
+        (&["--records", "1e6"], &["--records", "1e6"]),
+        (&["--duration", "0"], &["--duration", "more than 0"]),
+        (&["--duration", "inf"], &["--duration"]),
+        (&["--duration", "nan"], &["--duration"]),
+        (&["--warmup", "1e30"], &["--warmup"]),
+        (&["--seed", "x"], &["--seed"]),
+        (&["--set", "memory.region_bytes"], &["--set", "KEY=VALUE"]),
+        (
+            &["--set", "memory.regoin_bytes=1GiB"],
+            &["--set", "memory.regoin_bytes", "memory.region_bytes"],
+        ),
+        (
+            &["--set", "memory.region_bytes=lots"],
+            &["--set", "memory.region_bytes", "lots"],
+        ),
+        (
+            &["--set", "memory.region_bytes=3GiB"],
+            &["--set", "memory.per_machine_bytes", "multiple"],
+        ),
+        (
+            &["--set", "cluster.name=My Cluster"],
+            &["--set", "cluster.name", "a-z"],
+        ),
+        (
+            &["--set", "worker.idle=sleep"],
+            &["--set", "worker.idle", "park"],
+        ),
+        (
+            &["--set", "machine.*.cores=[9999999]"],
+            &["--set", "machine.cores", "9999999"],
+        ),
+        (&["--frobnicate"], &["--frobnicate"]),
+    ] {
+        place.small("ycsb", args).end().failed(2, texts);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+    let long_keys = ["--set", "table.key_bytes=20"];
+    let ended = place.small("ycsb", &long_keys).end();
+    ended.failed(1, &["table.key_bytes is 20", "16 bytes"]);
+    place
+        .farm(&["--log", "=/=", "doctor"])
+        .end()
+        .failed(1, &["--log", "try --log debug"]);
+    place.farm(&["frobnicate"]).end().failed(2, &["frobnicate"]);
+}
+
+#[test]
+fn more_memory_than_the_host_has_is_refused_with_numbers() {
+    let place = Place::new("too-much");
+    for memory in ["1TiB", "16TiB"] {
+        let setting = format!("memory.per_machine_bytes={memory}");
+        let ended = place.small("ycsb", &["--set", &setting]).end();
+        ended.failed(
+            2,
+            &[
+                "3 machine(s) may take",
+                "available",
+                "lower memory.per_machine_bytes",
+            ],
+        );
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+    let settings = ["--set", "memory.per_machine_bytes=1TiB"];
+    let node = place
+        .small("node", &[&settings[..], &["--machine", "1"]].concat())
+        .end();
+    node.failed(
+        2,
+        &["1 machine(s) may take", "lower memory.per_machine_bytes"],
+    );
+    let doctor = place.small("doctor", &settings).end().failed(1, &[]);
+    let problem = doctor
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("problem"))
+        .expect("a problem");
+    assert!(problem.contains("TiB"), "{}", doctor.stdout);
+    assert!(
+        doctor.stdout.contains("lower memory.per_machine_bytes"),
+        "{}",
+        doctor.stdout
+    );
+    // More than can be counted.
+    let ended = place
+        .small("ycsb", &["--set", "memory.per_machine_bytes=17TiB"])
+        .end();
+    ended.failed(2, &["--set", "memory.per_machine_bytes", "16TiB"]);
+}
+
+#[test]
+fn a_memory_directory_that_is_none_is_named() {
+    let place = Place::new("no-dir");
+    let none = place.path("none").display().to_string();
+    let setting = format!("memory.dir={none}");
+    for command in ["ycsb", "node", "demo"] {
+        let mut args = vec!["--set", &setting];
+        if command == "node" {
+            args.extend(["--machine", "1"]);
+        }
+        place
+            .small(command, &args)
+            .end()
+            .failed(2, &["memory.dir", &none, "/dev/shm"]);
+    }
+    place
+        .small("ycsb", &["--set", "memory.dir=relative"])
+        .end()
+        .failed(2, &["memory.dir", "absolute"]);
+    let file = place.write("file", "");
+    let setting = format!("memory.dir={}", file.display());
+    place
+        .small("ycsb", &["--set", &setting])
+        .end()
+        .failed(2, &["memory.dir", "no such directory"]);
+}
+
+/// A mounted tmpfs.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// Mounts one, if this user may.
+    fn mount(place: &Place, options: &str) -> Option<Self> {
+        let dir = place.path("memory");
+        std::fs::create_dir(&dir).unwrap();
+        let options = std::ffi::CString::new(options).unwrap();
+        match mount(
+            "farm-e2e",
+            &dir,
+            "tmpfs",
+            MountFlags::empty(),
+            options.as_c_str(),
+        ) {
+            Ok(()) => Some(Self(dir)),
+            Err(error) => {
+                eprintln!("SKIPPED: a tmpfs cannot be mounted here ({error}); root may");
+                None
+            }
+        }
+    }
+
+    fn setting(&self) -> String {
+        format!("memory.dir={}", self.0.display())
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).unwrap().next().is_none()
+}
+
+#[test]
+fn a_memory_directory_with_too_little_space_is_refused() {
+    let place = Place::new("small-dir");
+    let Some(dir) = Tmpfs::mount(&place, "size=1m") else {
+        return;
+    };
+    let setting = dir.setting();
+    let ended = place.small("ycsb", &["--set", &setting]).end();
+    ended.failed(
+        2,
+        &[dir.0.to_str().unwrap(), "1 MiB free", "enlarge it: mount"],
+    );
+    assert!(is_empty(&dir.0));
+}
+
+#[test]
+fn a_memory_directory_that_fills_up_is_told_and_stops_all() {
+    let place = Place::new("full-dir");
+    // Space for everything, but files for the rings alone.
+    let Some(dir) = Tmpfs::mount(&place, "size=400m,nr_inodes=14") else {
+        return;
+    };
+    let setting = dir.setting();
+    let ended = place
+        .small("ycsb", &["--set", &setting, "--records", "1000"])
+        .end();
+    ended.failed(1, &["machine m", dir.0.to_str().unwrap(), "No space left"]);
+    assert!(is_empty(&dir.0), "{:?}", place.memory_in(&dir.0));
+    // And files for nothing.
+    drop(dir);
+    std::fs::remove_dir(place.path("memory")).unwrap();
+    let dir = Tmpfs::mount(&place, "size=400m,nr_inodes=3").unwrap();
+    let ended = place
+        .small("ycsb", &["--set", &setting, "--records", "1000"])
+        .end();
+    ended.failed(1, &["machine m", dir.0.to_str().unwrap(), "No space left"]);
+    assert!(is_empty(&dir.0), "{:?}", place.memory_in(&dir.0));
+}
+
+#[test]
+fn a_cluster_works_in_another_memory_directory() {
+    let place = Place::new("other-dir");
+    let Some(dir) = Tmpfs::mount(&place, "size=400m") else {
+        return;
+    };
+    let setting = dir.setting();
+    let args = [
+        "--set",
+        &setting,
+        "--records",
+        "5000",
+        "--duration",
+        "0.2",
+        "--warmup",
+        "0",
+        "--verify",
+    ];
+    let results = common::measure(&place, &args);
+    assert_eq!(number(only_run(&results), "errors"), 0.0);
+    assert!(is_empty(&dir.0));
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_told_and_stops_all() {
+    let place = Place::new("too-small");
+    for args in [
+        // The buckets do not fit.
+        &["--records", "5000000", "--value-bytes", "32"][..],
+        &["--records", "1000000", "--value-bytes", "1000"],
+        &["--records", "2000000000"],
+        // The buckets do, the overflow blocks of a full table do not.
+        &[
+            "--records",
+            "1100000",
+            "--value-bytes",
+            "32",
+            "--occupancy",
+            "1",
+            "--neighbourhood",
+            "4",
+            "--machines",
+            "2",
+            "--set",
+            "memory.per_machine_bytes=48MiB",
+        ],
+    ] {
+        let ended = place.small("ycsb", args).end_within(DEADLINE);
+        ended.failed(1, &["machine m", "memory.per_machine_bytes"]);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn the_doctor_tells_what_the_host_offers() {
+    let place = Place::new("doctor");
+    let ended = place.small("doctor", &[] as &[&str]).end().ok();
+    let said = ended.stdout.to_lowercase();
+    for text in [
+        "this host",
+        "linux",
+        "cores",
+        "memory",
+        "/dev/shm",
+        "huge pages",
+        "memlock",
+        "rdma",
+        "0 problem(s)",
+    ] {
+        assert!(said.contains(text), "no {text:?} in\n{}", ended.stdout);
+    }
+    let run_dir = place.path("run").display().to_string();
+    assert!(ended.stdout.contains(&run_dir), "{}", ended.stdout);
+}
+
+#[test]
+fn the_doctor_speaks_json() {
+    let place = Place::new("doctor-json");
+    let ended = place.small("doctor", &["--json"]).end().ok();
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(report["host"]["memory_total_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(report["config"]["cluster"]["name"], place.name());
+    for finding in report["findings"].as_array().unwrap() {
+        assert!(
+            finding["level"].is_string()
+                && finding["about"].is_string()
+                && finding["fact"].is_string()
+        );
+        assert_ne!(finding["level"], "problem");
+    }
+}

@@ -1,0 +1,304 @@
+//! Machines that meet, are refused, die and are interrupted: who says what, and that nothing is left.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEADLINE, Place, Run, wait_until};
+use rustix::process::Signal;
+
+/// A run that goes on until something ends it.
+const LONG: [&str; 8] = [
+    "--records",
+    "10000",
+    "--value-bytes",
+    "32",
+    "--duration",
+    "120",
+    "--workload",
+    "a",
+];
+/// A load that takes a while.
+const LARGE: [&str; 6] = [
+    "--records",
+    "3000000",
+    "--value-bytes",
+    "32",
+    "--set",
+    "memory.per_machine_bytes=512MiB",
+];
+/// A machine that dies is noticed within this.
+const NOTICED: Duration = Duration::from_secs(5);
+/// An interrupt is followed within this.
+const PROMPT: Duration = Duration::from_secs(3);
+
+/// A configuration of some machines for `farm node`.
+fn config(place: &Place, file: &str, machines: u16, more: &str) -> String {
+    let mut text = format!(
+        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
+         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"32MiB\"\n",
+        place.name(),
+        place.path("run").display()
+    );
+    for id in 1..=machines {
+        text.push_str(&format!("[[machine]]\nid = {id}\n"));
+    }
+    text.push_str(more);
+    place.write(file, &text).to_str().unwrap().to_owned()
+}
+
+fn node(place: &Place, config: &str, machine: u16) -> Run {
+    place.farm(&[
+        "node",
+        "--config",
+        config,
+        "--machine",
+        &machine.to_string(),
+    ])
+}
+
+/// Starts all machines of a configuration and waits until they run.
+fn nodes(place: &Place, config: &str, machines: u16) -> Vec<Run> {
+    let mut nodes: Vec<Run> = (1..=machines)
+        .map(|machine| node(place, config, machine))
+        .collect();
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    nodes
+}
+
+/// A `farm ycsb` in the middle of a run.
+fn mid_run(place: &Place) -> Run {
+    let mut launcher = place.small("ycsb", &LONG);
+    launcher.wait_for("running workload a");
+    std::thread::sleep(Duration::from_millis(200));
+    launcher
+}
+
+/// Whatever happened before, the cluster's name can be used again.
+fn runs_again(place: &Place) {
+    let args = [
+        "--records",
+        "10000",
+        "--duration",
+        "0.2",
+        "--warmup",
+        "0",
+        "--verify",
+    ];
+    place.small("ycsb", &args).end().ok();
+}
+
+/// Waits until three machines have more than their doorbells and nine ring segments: a table.
+fn wait_for_load(place: &Place) {
+    wait_until("there is no table", DEADLINE, || {
+        place.memory().len() > 3 + 9 + 3
+    });
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+#[test]
+fn two_nodes_meet_and_stop_when_interrupted() {
+    let place = Place::new("nodes");
+    let config = config(&place, "cluster.toml", 2, "");
+    let nodes = nodes(&place, &config, 2);
+    assert!(!place.memory().is_empty() && place.sockets().len() == 2);
+    for node in &nodes {
+        node.signal(Signal::INT);
+    }
+    for node in nodes {
+        node.end_within(PROMPT).ok();
+    }
+    assert_eq!(place.leavings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_node_that_is_stopped_stops_the_others() {
+    let place = Place::new("leaving");
+    let config = config(&place, "cluster.toml", 3, "");
+    let mut nodes = nodes(&place, &config, 3);
+    let leaving = nodes.remove(1);
+    leaving.signal(Signal::TERM);
+    leaving.end_within(PROMPT).ok();
+    for node in nodes {
+        node.end_within(NOTICED);
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_is_named_by_the_others() {
+    let place = Place::new("killed-by-hand");
+    let config = config(&place, "cluster.toml", 3, "");
+    let mut nodes = nodes(&place, &config, 3);
+    let killed = nodes.remove(1);
+    killed.signal(Signal::KILL);
+    assert_eq!(killed.end_within(PROMPT).signal, Some(9));
+    for node in nodes {
+        node.end_within(NOTICED).failed(1, &["m2"]);
+    }
+    // What it left is removed by whoever has its name next.
+    let mut one = node(&place, &config, 2);
+    one.wait_for("waits");
+    one.signal(Signal::INT);
+    one.end_within(PROMPT).ok();
+}
+
+#[test]
+fn a_second_start_of_a_machine_is_refused_and_told_who_runs() {
+    let place = Place::new("second");
+    let config = config(&place, "cluster.toml", 2, "");
+    let nodes = nodes(&place, &config, 2);
+    let pid = nodes[0].pid().to_string();
+    let second = node(&place, &config, 1).end_within(NOTICED);
+    second.failed(
+        1,
+        &["m1", "already running", &pid, "cluster.name", place.name()],
+    );
+    for node in nodes {
+        // The refusal harmed nobody.
+        node.signal(Signal::INT);
+        node.end_within(PROMPT).ok();
+    }
+}
+
+#[test]
+fn two_clusters_of_one_name_are_refused() {
+    let place = Place::new("same-name");
+    let mut first = mid_run(&place);
+    let second = place.small("ycsb", &LONG).end_within(NOTICED);
+    second.failed(1, &["already running", "cluster.name", place.name()]);
+    assert!(first.goes_on(), "the first was harmed:\n{}", first.stderr());
+    first.signal(Signal::INT);
+    first.end_within(PROMPT).failed(130, &[]);
+}
+
+#[test]
+fn nodes_of_different_configurations_refuse_each_other() {
+    let place = Place::new("different");
+    let one = config(&place, "one.toml", 2, "");
+    let other = config(&place, "other.toml", 2, "[table]\nneighbourhood = 8\n");
+    let nodes = [node(&place, &one, 1), node(&place, &other, 2)];
+    for node in nodes {
+        node.end_within(NOTICED)
+            .failed(1, &["configurations differ", "same file"]);
+    }
+    assert_eq!(place.leavings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_node_that_waits_alone_stops_when_interrupted() {
+    let place = Place::new("alone");
+    let config = config(&place, "cluster.toml", 2, "");
+    for (machine, signal) in [(1, Signal::INT), (2, Signal::TERM)] {
+        let mut alone = node(&place, &config, machine);
+        alone.wait_for("waits");
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(alone.goes_on(), "{}", alone.stderr());
+        alone.signal(signal);
+        alone.end_within(PROMPT).ok();
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_machine_must_be_chosen_and_must_exist() {
+    let place = Place::new("which");
+    let config = config(&place, "cluster.toml", 2, "");
+    let unsaid = place.farm(&["node", "--config", &config]).end();
+    unsaid.failed(1, &["2 machines", "--machine", "1, 2"]);
+    node(&place, &config, 7)
+        .end()
+        .failed(1, &["machine m7", "has no machine"]);
+    node(&place, &config, 0)
+        .end()
+        .failed(2, &["--machine", "between 1 and 1023"]);
+}
+
+#[test]
+fn a_killed_machine_is_named_and_the_name_can_be_used_again() {
+    let place = Place::new("killed");
+    let launcher = mid_run(&place);
+    let killed = place.node(2);
+    assert_eq!(killed.parent, launcher.pid());
+    killed.signal(Signal::KILL);
+    let ended = launcher.end_within(NOTICED);
+    ended.failed(1, &["machine m2: its process was killed by signal 9"]);
+    assert!(place.processes().is_empty(), "{:?}", place.processes());
+    runs_again(&place);
+}
+
+#[test]
+fn a_machine_that_is_killed_while_it_loads_is_named() {
+    let place = Place::new("killed-loading");
+    let launcher = place.small("ycsb", &LARGE);
+    let killed = place.node(3);
+    wait_for_load(&place);
+    killed.signal(Signal::KILL);
+    launcher
+        .end_within(NOTICED)
+        .failed(1, &["machine m3", "signal 9"]);
+    assert!(place.processes().is_empty(), "{:?}", place.processes());
+    runs_again(&place);
+}
+
+#[test]
+fn the_nodes_end_when_their_launcher_is_killed() {
+    let place = Place::new("orphans");
+    let killed = |launcher: Run| {
+        launcher.signal(Signal::KILL);
+        assert_eq!(launcher.end_within(PROMPT).signal, Some(9));
+        place.wait_gone(NOTICED);
+        assert!(place.memory().is_empty(), "{:?}", place.memory());
+        assert!(place.sockets().is_empty(), "{:?}", place.sockets());
+        place.forget_temporary_files();
+    };
+    let running = mid_run(&place);
+    assert_eq!(place.processes().len(), 4);
+    killed(running);
+    let loading = place.small("ycsb", &LARGE);
+    wait_for_load(&place);
+    killed(loading);
+    // Before all nodes are there, so that some wait for others that never come.
+    let starting = place.small("ycsb", &LARGE);
+    place.node(1);
+    killed(starting);
+    runs_again(&place);
+}
+
+#[test]
+fn an_interrupted_run_stops_cleanly() {
+    let place = Place::new("interrupted");
+    for signal in [Signal::INT, Signal::TERM] {
+        let launcher = mid_run(&place);
+        launcher.signal(signal);
+        launcher.end_within(PROMPT).failed(130, &["interrupted"]);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_interrupt_from_the_terminal_reaches_all_and_stops_them_cleanly() {
+    let place = Place::new("terminal");
+    let mut launcher = place.small_in_group("ycsb", &LONG);
+    launcher.wait_for("running workload a");
+    launcher.signal_group(Signal::INT);
+    launcher.end_within(PROMPT).failed(130, &["interrupted"]);
+    assert_eq!(place.leavings(), Vec::<String>::new());
+}
+
+#[test]
+fn an_interrupt_stops_a_load_and_a_start() {
+    let place = Place::new("interrupted-early");
+    for early in [true, false] {
+        let launcher = place.small("ycsb", &LARGE);
+        place.node(1);
+        if !early {
+            wait_for_load(&place);
+        }
+        launcher.signal(Signal::INT);
+        let ended = launcher.end_within(PROMPT).failed(130, &["interrupted"]);
+        assert!(!ended.stderr.contains("loaded"), "{}", ended.stderr);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
