@@ -151,7 +151,10 @@ fn a_warm_table_allocates_nothing() {
         let insert = blocking::OwnedChange::Insert(vec![number as u8; VALUE_BYTES]);
         blocking::change(&machines[0], 0, table, key(number), insert).unwrap();
     }
-    let workers: Vec<_> = machines.iter().flat_map(|machine| [(machine, 0), (machine, 1)]).collect();
+    let workers: Vec<_> = machines
+        .iter()
+        .flat_map(|machine| [(machine, 0), (machine, 1)])
+        .collect();
     let work = |mix: Mix, operations: u64, counts: bool| {
         let (done, all_done) = mpsc::channel();
         for (machine, worker) in &workers {
@@ -169,7 +172,9 @@ fn a_warm_table_allocates_nothing() {
             }));
         }
         for _ in &workers {
-            all_done.recv_timeout(Duration::from_secs(60)).expect("a worker failed");
+            all_done
+                .recv_timeout(Duration::from_secs(60))
+                .expect("a worker failed");
         }
         let counted = workers.iter().map(|(machine, worker)| {
             machine

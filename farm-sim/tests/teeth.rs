@@ -14,7 +14,7 @@ const MOST_SEEDS: u64 = 40;
 fn must_fail(defect: Defect, name: &str) {
     let found = (0..MOST_SEEDS).find(|seed| {
         // What hangs instead of failing hangs for this long.
-        let patience = Some(Duration::from_millis(500));
+        let patience = Some(Duration::from_secs(1));
         let sim = Sim {
             seeds: *seed..*seed + 1,
             defect: Some(defect),

@@ -17,9 +17,9 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+use crate::TableSpec;
 use crate::blocking::{self, OwnedChange};
 use crate::shard::Changed;
-use crate::TableSpec;
 
 /// States of the past that are mixed.
 const WINDOW: usize = 4;
@@ -39,12 +39,19 @@ fn words(worker: &mut Worker, address: Address, bytes: usize) -> Vec<u64> {
 }
 
 /// Looks at a shard whose owner is idle; `known` gathers the blocks that it ever had.
-fn capture(worker: &mut Worker, table: u16, known: &mut Vec<Address>, pairs: BTreeMap<Key, Vec<u8>>) -> State {
+fn capture(
+    worker: &mut Worker,
+    table: u16,
+    known: &mut Vec<Address>,
+    pairs: BTreeMap<Key, Vec<u8>>,
+) -> State {
     let open = &kv(worker).tables[&table];
     let (layout, spec, first) = (open.layout, open.spec, open.shards[0].first);
     let mut buckets = vec![];
     for bucket in 0..=spec.buckets {
-        let address = first.checked_add(bucket * layout.bucket_bytes() as u32).unwrap();
+        let address = first
+            .checked_add(bucket * layout.bucket_bytes() as u32)
+            .unwrap();
         let object = words(worker, address, layout.bucket_bytes());
         let mut next = layout.next_in_bucket(bytemuck::cast_slice(&object));
         while let Some(pointer) = next {
@@ -56,7 +63,10 @@ fn capture(worker: &mut Worker, table: u16, known: &mut Vec<Address>, pairs: BTr
         }
         buckets.push(object);
     }
-    let blocks = known.iter().map(|at| (*at, words(worker, *at, layout.block_bytes()))).collect();
+    let blocks = known
+        .iter()
+        .map(|at| (*at, words(worker, *at, layout.block_bytes())))
+        .collect();
     State {
         buckets,
         blocks,
@@ -183,9 +193,15 @@ fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, step
     let slots = spec.slots();
     for step in 0..steps {
         // It fills beyond its slots, and empties.
-        let keys = if step / 200 % 2 == 0 { slots * 2 } else { slots };
+        let keys = if step / 200 % 2 == 0 {
+            slots * 2
+        } else {
+            slots
+        };
         let number = key(rng.random_range(0..keys));
-        let value: Vec<u8> = (0..value_bytes).map(|byte| (step + byte as u64) as u8).collect();
+        let value: Vec<u8> = (0..value_bytes)
+            .map(|byte| (step + byte as u64) as u8)
+            .collect();
         let fill = if step / 100 % 2 == 0 { 7 } else { 3 };
         let change = match rng.random_range(0..10) {
             choice if choice < fill => OwnedChange::Upsert(value.clone()),
@@ -219,7 +235,10 @@ fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, step
             .unwrap();
     }
     println!("H = {neighbourhood}: {seen:?}");
-    assert!(seen.found > 0 && seen.missing > 0 && seen.restarted > 0, "{seen:?}: no teeth");
+    assert!(
+        seen.found > 0 && seen.missing > 0 && seen.restarted > 0,
+        "{seen:?}: no teeth"
+    );
     machine.stop().unwrap();
 }
 

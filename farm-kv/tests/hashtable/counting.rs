@@ -58,7 +58,10 @@ fn a_shipped_change_is_one_request_and_one_reply() {
     let cluster = cluster("count-messages", 2, 1, spec(6, 2, 64));
     let (table, asker) = (cluster.table, &cluster.machines[0]);
     for number in 0..4 {
-        let (far, own) = (key_of(&cluster, 1, number * 100), key_of(&cluster, 0, number * 100));
+        let (far, own) = (
+            key_of(&cluster, 1, number * 100),
+            key_of(&cluster, 0, number * 100),
+        );
         for (change, did) in [
             (OwnedChange::Insert(vec![1; 32]), Changed::Inserted),
             (OwnedChange::Update(vec![2; 32]), Changed::Updated),
@@ -85,7 +88,11 @@ fn a_shipped_change_is_one_request_and_one_reply() {
                         ..owning
                     },
                 ];
-                assert_eq!([after[0].messages, after[1].messages], expected, "{change:?}");
+                assert_eq!(
+                    [after[0].messages, after[1].messages],
+                    expected,
+                    "{change:?}"
+                );
                 for (before, after) in before.iter().zip(&after) {
                     assert_eq!(before.fabric.reads, after.fabric.reads, "{change:?}");
                     assert_eq!(before.reads, after.reads, "{change:?}");
@@ -114,13 +121,19 @@ fn a_lookup_is_one_one_sided_read() {
     for (keys, one_sided) in [(&far, 1), (&own, 0)] {
         for key in keys {
             let before = cluster.on_all(counted);
-            assert_eq!(blocking::get(asker, 0, table, *key).unwrap(), Some(vec![7; 32]));
+            assert_eq!(
+                blocking::get(asker, 0, table, *key).unwrap(),
+                Some(vec![7; 32])
+            );
             let after = cluster.on_all(counted);
             assert_eq!(after[0].fabric.reads, before[0].fabric.reads + one_sided);
             assert_eq!(after[0].reads.remote, before[0].reads.remote + one_sided);
             assert_eq!(after[0].reads.local, before[0].reads.local + 1 - one_sided);
             assert_eq!(after[0].lookups.hits, before[0].lookups.hits + 1);
-            assert_eq!(after[0].lookups.reads_of_hits, before[0].lookups.reads_of_hits + 1);
+            assert_eq!(
+                after[0].lookups.reads_of_hits,
+                before[0].lookups.reads_of_hits + 1
+            );
             assert_eq!(after[0].messages, before[0].messages);
             assert_eq!(after[1], before[1], "its machine has no part in it");
         }
@@ -194,10 +207,17 @@ fn reads_are_counted_alike_by_the_table_and_by_the_endpoint() {
         let lookups = after.lookups;
         assert_eq!((lookups.hits, lookups.misses), (keys, keys));
         assert_eq!(lookups.local + lookups.remote, 2 * keys);
-        assert_eq!((lookups.restarts, after.reads.restarts), (0, 0), "nobody writes");
+        assert_eq!(
+            (lookups.restarts, after.reads.restarts),
+            (0, 0),
+            "nobody writes"
+        );
         let one_sided = after.fabric.reads - before.fabric.reads;
         let local = after.reads.local - before.reads.local;
-        assert_eq!(lookups.reads_of_hits + lookups.reads_of_misses, one_sided + local);
+        assert_eq!(
+            lookups.reads_of_hits + lookups.reads_of_misses,
+            one_sided + local
+        );
         assert_eq!(one_sided, after.reads.remote - before.reads.remote);
         assert!(lookups.reads_of_hits > keys, "some are in chains");
         reads += one_sided + local;

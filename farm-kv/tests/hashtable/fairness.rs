@@ -55,7 +55,9 @@ fn changes_that_wait_for_room_are_not_overtaken() {
         buckets: 64,
     };
     // Room for sixteen replies, four times as many changes.
-    let cluster = tuned_cluster("fair", 2, 1, spec, |config| config.rings.ring_bytes = 4 << 10);
+    let cluster = tuned_cluster("fair", 2, 1, spec, |config| {
+        config.rings.ring_bytes = 4 << 10
+    });
     let (table, owner) = (cluster.table, cluster.machines[1].id());
     let (done, longest) = mpsc::channel();
     cluster.on(0, 0, move |worker| {
@@ -73,7 +75,10 @@ fn changes_that_wait_for_room_are_not_overtaken() {
         (0..DEPTH).for_each(|_| begin(worker));
     });
     let longest = wait(&longest);
-    assert!(longest <= 2 * DEPTH, "one change waited while {longest} were made");
+    assert!(
+        longest <= 2 * DEPTH,
+        "one change waited while {longest} were made"
+    );
     let busy = cluster.on(0, 0, |worker| worker.message_counters().busy);
     assert!(busy > 0, "the rings were never full: the test has no teeth");
     cluster.stop();

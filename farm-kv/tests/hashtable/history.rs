@@ -50,9 +50,7 @@ impl Operation {
                 present.then_some(Some(new))
             }
             (Asked::Insert(_), Did(Changed::Exists)) => present.then_some(value),
-            (Asked::Update(_) | Asked::Remove, Did(Changed::Absent)) => {
-                (!present).then_some(value)
-            }
+            (Asked::Update(_) | Asked::Remove, Did(Changed::Absent)) => (!present).then_some(value),
             (Asked::Remove, Did(Changed::Removed)) => present.then_some(None),
             _ => None,
         }
@@ -150,7 +148,14 @@ mod tests {
         use Changed::{Inserted, Removed, Updated};
         let remove = |begun, ended| op(begun, ended, Asked::Remove, Answered::Changed(Removed));
         for (can_be, history) in [
-            (true, vec![get(0, 1, None), upsert(2, 3, 7, Inserted), get(4, 5, Some(7))]),
+            (
+                true,
+                vec![
+                    get(0, 1, None),
+                    upsert(2, 3, 7, Inserted),
+                    get(4, 5, Some(7)),
+                ],
+            ),
             // A stale read, and one of a value that nobody wrote.
             (false, vec![upsert(0, 1, 7, Inserted), get(2, 3, None)]),
             (false, vec![get(0, 1, Some(7))]),
@@ -158,12 +163,43 @@ mod tests {
             (true, vec![upsert(0, 3, 7, Inserted), get(1, 2, None)]),
             (true, vec![upsert(0, 3, 7, Inserted), get(1, 2, Some(7))]),
             // Once one has seen the new value, nobody sees the old one.
-            (false, vec![upsert(0, 7, 7, Inserted), get(1, 2, Some(7)), get(3, 4, None)]),
-            (true, vec![upsert(0, 7, 7, Inserted), get(1, 2, None), get(3, 4, Some(7))]),
+            (
+                false,
+                vec![
+                    upsert(0, 7, 7, Inserted),
+                    get(1, 2, Some(7)),
+                    get(3, 4, None),
+                ],
+            ),
+            (
+                true,
+                vec![
+                    upsert(0, 7, 7, Inserted),
+                    get(1, 2, None),
+                    get(3, 4, Some(7)),
+                ],
+            ),
             // Two cannot both find the key absent, unless it was removed in between.
-            (false, vec![upsert(0, 3, 1, Inserted), upsert(1, 2, 2, Inserted)]),
-            (true, vec![upsert(0, 5, 1, Inserted), upsert(1, 6, 2, Inserted), remove(2, 4)]),
-            (false, vec![upsert(0, 1, 1, Inserted), remove(2, 3), upsert(4, 5, 2, Updated)]),
+            (
+                false,
+                vec![upsert(0, 3, 1, Inserted), upsert(1, 2, 2, Inserted)],
+            ),
+            (
+                true,
+                vec![
+                    upsert(0, 5, 1, Inserted),
+                    upsert(1, 6, 2, Inserted),
+                    remove(2, 4),
+                ],
+            ),
+            (
+                false,
+                vec![
+                    upsert(0, 1, 1, Inserted),
+                    remove(2, 3),
+                    upsert(4, 5, 2, Updated),
+                ],
+            ),
         ] {
             assert_eq!(check(&history).is_ok(), can_be, "{history:#?}");
         }

@@ -50,8 +50,7 @@ struct Client {
 }
 
 fn begin(worker: &mut Worker, place: u64, (): ()) {
-    let (choice, number): (usize, u64) =
-        (worker.rng().random_range(0..10), worker.rng().random());
+    let (choice, number): (usize, u64) = (worker.rng().random_range(0..10), worker.rng().random());
     let client = worker.layer::<Client>().unwrap();
     if client.left == 0 {
         if client.under_way.iter().all(Option::is_none) {
@@ -102,7 +101,9 @@ fn changed(worker: &mut Worker, place: u64, changed: Result<Changed, KvError>) {
 fn end(worker: &mut Worker, place: u64, answered: Answered) {
     let client = worker.layer::<Client>().unwrap();
     let ended = client.moments.fetch_add(1, Ordering::SeqCst);
-    let begun = client.under_way[place as usize].take().expect("it was answered twice");
+    let begun = client.under_way[place as usize]
+        .take()
+        .expect("it was answered twice");
     let operation = Operation {
         begun: begun.at,
         ended,
@@ -186,7 +187,10 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
 #[test]
 fn chains_are_linearizable() {
     let restarts = is_linearizable("lin-chains", spec(2, 1, 2), 12, 4, 6000);
-    assert!(restarts > 0, "no lookup ever met a change: the test has no teeth");
+    assert!(
+        restarts > 0,
+        "no lookup ever met a change: the test has no teeth"
+    );
 }
 
 /// About as many keys as slots: pairs are displaced back and forth.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
 use farm_core::worker::{Cont, Worker};
-use farm_kv::shard::Changed;
 use farm_kv::blocking::{self, OwnedChange};
+use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableId, TableSpec};
 use rand::Rng;
 
@@ -91,7 +91,10 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
     if reader.left == 0 {
         reader.under_way -= 1;
         if reader.under_way == 0 {
-            let found = (std::mem::take(&mut reader.missed), std::mem::take(&mut reader.wrong));
+            let found = (
+                std::mem::take(&mut reader.missed),
+                std::mem::take(&mut reader.wrong),
+            );
             reader.done.send(found).unwrap();
         }
         return;
@@ -121,7 +124,13 @@ struct Restarts {
 
 /// Two workers churn, one of each of the two machines; the other two look up what stays, in shards of
 /// both machines.
-fn stays_present(name: &str, spec: TableSpec, stable: u64, churning: u64, lookups: u64) -> Restarts {
+fn stays_present(
+    name: &str,
+    spec: TableSpec,
+    stable: u64,
+    churning: u64,
+    lookups: u64,
+) -> Restarts {
     const READS: usize = 8;
     let cluster = cluster(name, 2, 2, spec);
     let table = cluster.table;
@@ -178,7 +187,11 @@ fn stays_present(name: &str, spec: TableSpec, stable: u64, churning: u64, lookup
     assert!(facts.pairs >= stable, "{facts:?}");
     let mut restarts = Restarts::default();
     for (lookups, reads, fabric) in cluster.on_all(|worker| {
-        (farm_kv::counters(worker), worker.read_counters(), worker.fabric_counters())
+        (
+            farm_kv::counters(worker),
+            worker.read_counters(),
+            worker.fabric_counters(),
+        )
     }) {
         restarts.of_lookups += lookups.restarts;
         restarts.of_reads += reads.restarts + fabric.read_retries + fabric.reads_torn;
@@ -210,5 +223,8 @@ fn displacements_hide_no_key() {
 #[test]
 fn chains_hide_no_key() {
     let restarts = stays_present("present-h2", spec(2, 2, 3), 12, 24, 100_000);
-    assert!(restarts.of_lookups > 0 && restarts.of_reads > 0, "{restarts:?}: no teeth");
+    assert!(
+        restarts.of_lookups > 0 && restarts.of_reads > 0,
+        "{restarts:?}: no teeth"
+    );
 }

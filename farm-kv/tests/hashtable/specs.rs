@@ -1,6 +1,8 @@
 //! Tables that cannot be, and tables that are not the same everywhere.
 
-use farm_core::worker::Cont;
+use std::sync::mpsc::{Sender, channel};
+
+use farm_core::worker::{Cont, Worker};
 use farm_kv::blocking::{self, BlockingError};
 use farm_kv::{KvError, TableSpec};
 
@@ -28,18 +30,48 @@ fn tables_that_cannot_be_are_refused() {
     for (spec, what) in [
         (TableSpec { shards: 0, ..GOOD }, "0 shards"),
         (TableSpec { buckets: 0, ..GOOD }, "0 buckets"),
-        (TableSpec { buckets: u32::MAX, ..GOOD }, "larger than any region"),
-        (TableSpec { neighbourhood: 5, ..GOOD }, "neighbourhood 5"),
-        (TableSpec { value_bytes: 1 << 20, ..GOOD }, "larger than any object"),
+        (
+            TableSpec {
+                buckets: u32::MAX,
+                ..GOOD
+            },
+            "larger than any region",
+        ),
+        (
+            TableSpec {
+                neighbourhood: 5,
+                ..GOOD
+            },
+            "neighbourhood 5",
+        ),
+        (
+            TableSpec {
+                value_bytes: 1 << 20,
+                ..GOOD
+            },
+            "larger than any object",
+        ),
         // One bucket is an object, but no read brings two.
-        (TableSpec { neighbourhood: 2, value_bytes: 600 << 10, ..GOOD }, "more than"),
+        (
+            TableSpec {
+                neighbourhood: 2,
+                value_bytes: 600 << 10,
+                ..GOOD
+            },
+            "more than",
+        ),
     ] {
         let why = refused(blocking::open(&machines, spec));
         assert!(why.contains(what), "{spec:?}: {why}");
     }
     let table = blocking::open(&machines, GOOD).unwrap();
     assert!(refused(blocking::open(&machines, GOOD)).contains("already"));
-    assert_eq!(on(&machines[0], 1, move |w| farm_kv::ops::check(w, table).unwrap().len()), 1);
+    assert_eq!(
+        on(&machines[0], 1, move |w| farm_kv::ops::check(w, table)
+            .unwrap()
+            .len()),
+        1
+    );
     for machine in machines {
         machine.stop().unwrap();
     }
@@ -48,7 +80,11 @@ fn tables_that_cannot_be_are_refused() {
 #[test]
 fn a_table_opened_otherwise_elsewhere_is_refused() {
     let (machines, _dir) = machines("otherwise", 2, 1, |_| {});
-    let (sender, answers) = std::sync::mpsc::channel();
+    type Opened = Result<farm_kv::TableId, KvError>;
+    fn opened(worker: &mut Worker, _: u64, outcome: Opened) {
+        worker.take_layer::<Sender<Opened>>().send(outcome).unwrap();
+    }
+    let (sender, answers) = channel::<Opened>();
     for (machine, buckets) in machines.iter().zip([4, 5]) {
         let sender = sender.clone();
         on(machine, 0, move |worker| {
@@ -56,10 +92,6 @@ fn a_table_opened_otherwise_elsewhere_is_refused() {
             let spec = TableSpec { buckets, ..GOOD };
             farm_kv::open(worker, spec, Cont::new(opened, 0));
         });
-    }
-    type Opened = Result<farm_kv::TableId, KvError>;
-    fn opened(worker: &mut farm_core::worker::Worker, _: u64, outcome: Opened) {
-        worker.layer::<std::sync::mpsc::Sender<Opened>>().unwrap().send(outcome).unwrap();
     }
     for _ in 0..2 {
         match crate::cluster::wait(&answers) {

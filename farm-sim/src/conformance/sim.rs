@@ -104,7 +104,14 @@ impl SimCluster {
             .zip(memories)
             .map(|(machine, (open, closed))| {
                 let endpoint = fabric.endpoint(machine, WorkerId::FIRST, &Node::arena());
-                Node::new(machine, endpoint, (open.0, closed.0), &offers, patience)
+                Node::new(
+                    machine,
+                    endpoint,
+                    (open.0, closed.0),
+                    &offers,
+                    patience,
+                    || (),
+                )
             })
             .collect();
         let ours = nodes.remove(0);

@@ -20,9 +20,14 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
 
-/// Reads whose lines are on their way at one time. More than the processor has line-fill buffers
-/// for gains nothing, and lines that arrive too early are evicted before they are copied.
-const PREFETCH_AHEAD: usize = 32;
+/// Reads that have all of their lines on their way at one time: as many as the processor has
+/// line-fill buffers for, a few more for what lies in caches.
+const FETCH_AHEAD: usize = 8;
+/// Reads whose first line is asked for early, all in one go: it costs a walk of the page table, and
+/// the walks of many reads overlap only if they are begun together.
+const TOUCH_AHEAD: usize = 64;
+/// The next ones are asked for when no more than this many are left of those.
+const TOUCH_AGAIN: usize = 32;
 /// Longest write that is copied at the post.
 const MAX_INLINE_BYTES: usize = 256;
 
@@ -43,8 +48,12 @@ pub struct ShmEndpoint {
     capabilities: Capabilities,
     arena: Arena,
     imports: Vec<Import>,
-    /// Reads not yet copied, oldest first; the first `PREFETCH_AHEAD` are prefetched.
+    /// Reads not yet copied, oldest first.
     reads: VecDeque<PendingRead>,
+    /// Of the first so many reads the first line has been asked for.
+    touched: usize,
+    /// Of the first so many, no more than those, all lines have.
+    fetched: usize,
     /// Completions of what took place at once.
     done: VecDeque<Completion>,
     /// Workers to be notified at the next flush.
@@ -78,6 +87,8 @@ impl ShmEndpoint {
             arena: Arena::new(arena),
             imports: Vec::with_capacity(64),
             reads: VecDeque::with_capacity(most),
+            touched: 0,
+            fetched: 0,
             done: VecDeque::with_capacity(most),
             notify: SmallVec::new(),
             departures_seen: 0,
@@ -117,13 +128,30 @@ impl ShmEndpoint {
             .prefetch(read.from.offset as usize, read.bytes as usize);
     }
 
+    /// Asks for the lines of reads that will be copied soon.
+    #[inline]
+    fn look_ahead(&mut self) {
+        if self.touched <= TOUCH_AGAIN && self.touched < self.reads.len() {
+            let until = self.reads.len().min(TOUCH_AHEAD);
+            for PendingRead { read, .. } in self.reads.range(self.touched..until) {
+                let import = &self.imports[read.from.memory.index() as usize];
+                import.memory.prefetch(read.from.offset as usize, WORD_BYTES);
+            }
+            self.touched = until;
+        }
+        while self.fetched < self.touched.min(FETCH_AHEAD) {
+            Self::prefetch(&self.imports, &self.reads[self.fetched].read);
+            self.fetched += 1;
+        }
+    }
+
     /// Copies the oldest read.
     #[inline]
     fn take_read(&mut self) -> Option<Completion> {
+        self.look_ahead();
         let PendingRead { read, mut slot } = self.reads.pop_front()?;
-        if let Some(ahead) = self.reads.get(PREFETCH_AHEAD - 1) {
-            Self::prefetch(&self.imports, &ahead.read);
-        }
+        self.touched -= 1;
+        self.fetched -= 1;
         let status = self.copy(&read, &mut slot);
         Some(Completion {
             token: read.token,
@@ -161,6 +189,7 @@ impl ShmEndpoint {
 
     /// Copies every outstanding read of one connection, for a fence.
     fn settle(&mut self, peer: usize) {
+        (self.touched, self.fetched) = (0, 0);
         for _ in 0..self.reads.len() {
             let Some(next) = self.reads.pop_front() else {
                 return;
@@ -192,6 +221,7 @@ impl ShmEndpoint {
                 continue;
             }
             self.departed.push_back((peer.machine, how));
+            (self.touched, self.fetched) = (0, 0);
             for _ in 0..self.reads.len() {
                 let Some(next) = self.reads.pop_front() else {
                     break;
@@ -270,14 +300,16 @@ impl Backend for ShmEndpoint {
             return Err(Rejected::Full(Some(slot)));
         }
         let peer = import.peer;
-        if self.reads.len() < PREFETCH_AHEAD {
-            import.memory.prefetch(read.from.offset as usize, bytes);
-        }
         if read.fence {
             self.settle(peer);
         }
         self.counters.reads += 1;
         self.counters.read_bytes += bytes as u64;
+        if self.fetched == self.reads.len() && self.fetched < FETCH_AHEAD {
+            Self::prefetch(&self.imports, &read);
+            self.fetched += 1;
+            self.touched += 1;
+        }
         self.reads.push_back(PendingRead { read, slot });
         Ok(())
     }

@@ -109,8 +109,10 @@ fn join(place: &Place, machine: MachineId) -> (ShmMachine, Node) {
         .collect();
     let endpoint = fabric.endpoint(WorkerId::FIRST, &Node::arena(), MOST_OUTSTANDING);
     let endpoint = Endpoint::Shm(Box::new(endpoint));
+    let memories = (open, closed);
+    let pause = std::thread::yield_now;
     (
         fabric,
-        Node::new(machine, endpoint, (open, closed), &offers, PATIENCE),
+        Node::new(machine, endpoint, memories, &offers, PATIENCE, pause),
     )
 }
