@@ -8,6 +8,7 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::TxError;
 use smallvec::SmallVec;
 
+use crate::layout::Layout;
 use crate::shard::{Changed, Delta, Editor, ShardFacts};
 use crate::state::kv;
 use crate::table::TableId;
@@ -17,6 +18,8 @@ use crate::{KEY_BYTES, Key, KvError};
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
 /// Tries against transactions of other workers before a change is given up.
 const MAX_TRIES: u32 = 1000;
+/// Most bytes of message bodies that are made before they are needed.
+const BODIES_BYTES: usize = 1 << 20;
 /// Operation, table, shard, bucket.
 const HEADER_BYTES: usize = 12;
 
@@ -93,6 +96,7 @@ pub fn change(
     let owner = open.shards[shard as usize].owner;
     let mut body = state.bodies.pop().unwrap_or_default();
     body.clear();
+    body.reserve(HEADER_BYTES + KEY_BYTES + found);
     body.extend_from_slice(&[change.code(), 0]);
     body.extend_from_slice(&table.0.to_le_bytes());
     body.extend_from_slice(&shard.to_le_bytes());
@@ -112,6 +116,21 @@ pub fn change(
         send(worker, pending);
     }
     Ok(())
+}
+
+/// Makes the bodies of as many messages as changes are expected under way at a time, so that making
+/// them is no part of a change; beyond those, and beyond a mebibyte, they come as they are needed.
+pub(crate) fn make_bodies(worker: &mut Worker, layout: &Layout) {
+    let bytes = HEADER_BYTES + layout.pair_bytes();
+    let bodies = &mut kv(worker).bodies;
+    for body in bodies.iter_mut() {
+        body.clear();
+        body.reserve(bytes);
+    }
+    let enough = (BODIES_BYTES / bytes).min(bodies.capacity());
+    while bodies.len() < enough {
+        bodies.push(Vec::with_capacity(bytes));
+    }
 }
 
 /// Sends a change, or lets it wait for room. Those that wait keep their order, and nobody who comes
@@ -157,6 +176,7 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
             return false;
         }
         Err(error) => {
+            state.bodies.push(body);
             let outcome = match error {
                 CallError::PeerLost(machine) => KvError::PeerLost(machine),
                 other => KvError::Spec(other.to_string()),

@@ -203,6 +203,7 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
         .filter(|s| table.shards[*s as usize].owner == me)
         .collect();
     kv(worker).tables.insert(spec.id, table);
+    crate::ops::make_bodies(worker, &layout);
     for shard in 0..spec.shards {
         if !own.contains(&shard) {
             ask(worker, context(spec.id, shard), ());

@@ -225,8 +225,6 @@ fn variants(options: &LimitOptions, whole_lines: bool) -> Vec<(Access, Copying)>
         copyings.push(Copying::Checked(LineLoads::WORDS));
         copyings.extend((best != LineLoads::WORDS).then_some(Copying::Checked(best)));
         through_windows.push(Copying::Checked(best));
-    } else {
-        copyings.truncate(2);
     }
     let mut variants = Vec::new();
     for copying in copyings {

@@ -63,7 +63,7 @@ fn limit_measures_every_variant_at_every_size() {
     let mut told = Vec::new();
     let report = limit::run(&run, &mut |what| told.push(what.to_owned())).unwrap();
     assert_eq!(told.len(), 4, "{told:?}");
-    assert_eq!(leavings(&dir), [PathBuf::new(); 0]);
+    assert_eq!(leavings(&dir), Vec::<PathBuf>::new());
     assert_eq!(report.limits.len(), 3);
     for limit in &report.limits {
         let batched = |name: &str| {
@@ -160,7 +160,7 @@ fn ring_measures_rings_workers_and_sockets() {
         report.conditions.pinned.is_empty(),
         report.conditions.not_pinned.is_some()
     );
-    assert_eq!(leavings(&dir), [PathBuf::new(); 0]);
+    assert_eq!(leavings(&dir), Vec::<PathBuf>::new());
     round_trips_as_json(&report);
     assert!(report.to_string().contains("Unix socket"));
 }
@@ -218,7 +218,7 @@ fn fabric_measures_reads_and_writes() {
         }
         assert!(row.memcpy_of_32.least > 0.0 && row.memcpy_one.least > 0.0);
     }
-    assert_eq!(leavings(&dir), [PathBuf::new(); 0]);
+    assert_eq!(leavings(&dir), Vec::<PathBuf>::new());
     round_trips_as_json(&report);
     assert!(report.to_string().contains("read object"));
 }

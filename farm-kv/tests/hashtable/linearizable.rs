@@ -186,9 +186,9 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
 /// One slot a bucket and many more keys than slots: everything is in chains, which shrink and grow.
 #[test]
 fn chains_are_linearizable() {
-    let restarts = is_linearizable("lin-chains", spec(2, 1, 2), 12, 4, 6000);
+    let mut runs = (0..5).map(|_| is_linearizable("lin-chains", spec(2, 1, 2), 12, 4, 6000));
     assert!(
-        restarts > 0,
+        runs.any(|restarts| restarts > 0),
         "no lookup ever met a change: the test has no teeth"
     );
 }
@@ -203,5 +203,5 @@ fn displacements_are_linearizable() {
 /// Two keys that everybody wants.
 #[test]
 fn hot_keys_are_linearizable() {
-    is_linearizable("lin-hot", spec(6, 1, 1), 2, 3, 2500);
+    is_linearizable("lin-hot", spec(6, 1, 1), 2, 2, 2500);
 }

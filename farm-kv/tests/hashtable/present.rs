@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use farm_core::worker::{Cont, Worker};
 use farm_kv::blocking::{self, OwnedChange};
@@ -10,11 +11,14 @@ use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableId, TableSpec};
 use rand::Rng;
 
-use crate::cluster::{cluster, key, wait};
+use crate::cluster::{Cluster, cluster, key, wait};
 
 const VALUE_BYTES: usize = 32;
 /// Keys from here on come and go.
 const CHURN: u64 = 1000;
+/// Bounds of how long it goes on.
+const LEAST: Duration = Duration::from_millis(500);
+const MOST: Duration = Duration::from_secs(12);
 
 /// What is stored under a key: which key, which write of it, and whether the two belong together.
 fn value(key: u64, write: u64) -> [u8; VALUE_BYTES] {
@@ -78,28 +82,29 @@ fn churned(worker: &mut Worker, stable: u64, changed: Result<Changed, KvError>) 
 struct Reader {
     table: TableId,
     stable: u64,
-    left: u64,
+    stop: Arc<AtomicBool>,
+    lookups: u64,
     under_way: usize,
-    missed: Vec<u64>,
-    wrong: Vec<(u64, Vec<u8>)>,
-    done: mpsc::Sender<(Vec<u64>, Vec<(u64, Vec<u8>)>)>,
+    /// Lookups that did not find their key, and the first one's; and such as found something else.
+    missed: Option<(u64, u64)>,
+    wrong: Option<(u64, Vec<u8>)>,
+    done: mpsc::Sender<(u64, Misses)>,
 }
+
+type Misses = (Option<(u64, u64)>, Option<(u64, Vec<u8>)>);
 
 fn read(worker: &mut Worker, _: u64, (): ()) {
     let number: u64 = worker.rng().random();
     let reader = worker.layer::<Reader>().unwrap();
-    if reader.left == 0 {
+    if reader.stop.load(Ordering::Relaxed) {
         reader.under_way -= 1;
         if reader.under_way == 0 {
-            let found = (
-                std::mem::take(&mut reader.missed),
-                std::mem::take(&mut reader.wrong),
-            );
-            reader.done.send(found).unwrap();
+            let misses = (reader.missed.take(), reader.wrong.take());
+            reader.done.send((reader.lookups, misses)).unwrap();
         }
         return;
     }
-    reader.left -= 1;
+    reader.lookups += 1;
     let (table, number) = (reader.table, number % reader.stable);
     farm_kv::get(worker, table, &key(number), GetCont::new(came, number)).unwrap();
 }
@@ -108,30 +113,56 @@ fn came(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>)
     let value = value.unwrap();
     let reader = worker.layer::<Reader>().unwrap();
     match value {
-        None => reader.missed.push(number),
-        Some(bytes) if !is_of(bytes, number) => reader.wrong.push((number, bytes.to_vec())),
+        None => reader.missed.get_or_insert((0, number)).0 += 1,
+        Some(bytes) if !is_of(bytes, number) => {
+            reader.wrong.get_or_insert((number, bytes.to_vec()));
+        }
         Some(_) => {}
     }
     read(worker, 0, ());
 }
 
-/// Restarts of lookups (joint versions, incarnations) and tries of single reads again.
+/// What happened so far.
 #[derive(Debug, Default)]
-struct Restarts {
-    of_lookups: u64,
-    of_reads: u64,
+struct Seen {
+    lookups: u64,
+    /// Lookups begun again: joint versions or incarnations did not match.
+    restarts: u64,
+    /// Tries of single reads again: an object was locked, or changed under the copy.
+    retries: u64,
+    /// Changes that were shipped.
+    shipped: u64,
+}
+
+fn seen(cluster: &Cluster) -> Seen {
+    let mut seen = Seen::default();
+    let counted = cluster.on_all(|worker| {
+        let (reads, fabric) = (worker.read_counters(), worker.fabric_counters());
+        (
+            farm_kv::counters(worker),
+            reads.restarts + fabric.read_retries + fabric.reads_torn,
+            worker.message_counters().calls,
+        )
+    });
+    for (lookups, retries, calls) in counted {
+        seen.lookups += lookups.hits + lookups.misses;
+        seen.restarts += lookups.restarts;
+        seen.retries += retries;
+        seen.shipped += calls;
+    }
+    seen
 }
 
 /// Two workers churn, one of each of the two machines; the other two look up what stays, in shards of
-/// both machines.
+/// both machines. Until `enough` was seen; then for as long again as that took, within bounds.
 fn stays_present(
     name: &str,
     spec: TableSpec,
-    stable: u64,
-    churning: u64,
-    lookups: u64,
-) -> Restarts {
+    (stable, churning): (u64, u64),
+    enough: fn(&Seen) -> bool,
+) {
     const READS: usize = 8;
+    const CHANGES: usize = 6;
     let cluster = cluster(name, 2, 2, spec);
     let table = cluster.table;
     for number in 0..stable {
@@ -139,30 +170,30 @@ fn stays_present(
         let inserted = blocking::change(&cluster.machines[0], 0, table, key(number), insert);
         assert_eq!(inserted.unwrap(), Changed::Inserted);
     }
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let ((ended, churners), (told, readers)) = (mpsc::channel(), mpsc::channel());
     for machine in 0..2 {
-        let under_way = 6;
         let churner = Churner {
             table,
             stable,
             churning,
             writes: 0,
-            stop: Arc::clone(&stop),
-            under_way,
+            stop: Arc::clone(&stop[0]),
+            under_way: CHANGES,
             done: ended.clone(),
         };
         cluster.on(machine, 0, move |worker| {
             worker.put_layer(Box::new(churner));
-            (0..under_way).for_each(|_| churn(worker, 0, ()));
+            (0..CHANGES).for_each(|_| churn(worker, 0, ()));
         });
         let reader = Reader {
             table,
             stable,
-            left: lookups,
+            stop: Arc::clone(&stop[1]),
+            lookups: 0,
             under_way: READS,
-            missed: vec![],
-            wrong: vec![],
+            missed: None,
+            wrong: None,
             done: told.clone(),
         };
         cluster.on(machine, 1, move |worker| {
@@ -170,35 +201,29 @@ fn stays_present(
             (0..READS).for_each(|_| read(worker, 0, ()));
         });
     }
-    let found = [wait(&readers), wait(&readers)];
-    stop.store(true, Ordering::Relaxed);
-    let writes = wait(&churners) + wait(&churners);
-    for (missed, wrong) in found {
-        assert!(
-            missed.is_empty() && wrong.is_empty(),
-            "{} lookups missed a key that is there, {} brought another's value: {:?} {:?}",
-            missed.len(),
-            wrong.len(),
-            missed.first(),
-            wrong.first()
+    let begun = Instant::now();
+    while !enough(&seen(&cluster)) && begun.elapsed() < MOST {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(begun.elapsed().clamp(LEAST, LEAST * 2));
+    stop[1].store(true, Ordering::Relaxed);
+    let misses = [wait(&readers), wait(&readers)];
+    stop[0].store(true, Ordering::Relaxed);
+    let changes = wait(&churners) + wait(&churners);
+    for (lookups, (missed, wrong)) in misses {
+        assert_eq!(
+            (missed, wrong),
+            (None, None),
+            "of {lookups} lookups some (number, first key) missed a key that is there, or brought \
+             another's value"
         );
     }
+    let seen = seen(&cluster);
+    println!("{name}: {changes} changes, {seen:?}");
+    assert!(enough(&seen), "{seen:?}: the test has no teeth");
     let facts = cluster.check();
     assert!(facts.pairs >= stable, "{facts:?}");
-    let mut restarts = Restarts::default();
-    for (lookups, reads, fabric) in cluster.on_all(|worker| {
-        (
-            farm_kv::counters(worker),
-            worker.read_counters(),
-            worker.fabric_counters(),
-        )
-    }) {
-        restarts.of_lookups += lookups.restarts;
-        restarts.of_reads += reads.restarts + fabric.read_retries + fabric.reads_torn;
-    }
-    println!("{name}: {writes} changes, {restarts:?}");
     cluster.stop();
-    restarts
 }
 
 fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
@@ -214,17 +239,15 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
 /// Half of the slots hold keys that stay, and keys for three quarters come and go: displacements.
 #[test]
 fn displacements_hide_no_key() {
-    let restarts = stays_present("present-h6", spec(6, 2, 8), 24, 36, 100_000);
-    assert!(restarts.of_reads > 0, "{restarts:?}: the test has no teeth");
-    stays_present("present-h4", spec(4, 2, 12), 24, 36, 60_000);
+    let enough = |seen: &Seen| seen.retries > 0 && seen.lookups > 50_000 && seen.shipped > 2000;
+    stays_present("present-h6", spec(6, 2, 8), (24, 36), enough);
+    let enough = |seen: &Seen| seen.lookups > 50_000 && seen.shipped > 2000;
+    stays_present("present-h4", spec(4, 2, 12), (24, 36), enough);
 }
 
 /// Far more keys than slots: chains grow, shrink and are collapsed.
 #[test]
 fn chains_hide_no_key() {
-    let restarts = stays_present("present-h2", spec(2, 2, 3), 12, 24, 100_000);
-    assert!(
-        restarts.of_lookups > 0 && restarts.of_reads > 0,
-        "{restarts:?}: no teeth"
-    );
+    let enough = |seen: &Seen| seen.restarts > 0 && seen.lookups > 50_000 && seen.shipped > 2000;
+    stays_present("present-h2", spec(2, 2, 3), (12, 24), enough);
 }

@@ -54,8 +54,8 @@ fn tables_that_cannot_be_are_refused() {
         // One bucket is an object, but no read brings two.
         (
             TableSpec {
-                neighbourhood: 2,
-                value_bytes: 600 << 10,
+                neighbourhood: 4,
+                value_bytes: 300 << 10,
                 ..GOOD
             },
             "more than",

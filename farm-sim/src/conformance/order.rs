@@ -10,7 +10,7 @@ use super::{Cluster, Location, PEER, Role, THIRD};
 /// Words of the ordered writes: one line, inline on most fabrics, from a slot, several pages.
 const WIDTHS: [usize; 4] = [8, 16, 60, 512];
 /// Rounds of ordered writes, where a step is cheap.
-const ROUNDS: u64 = 10_000;
+const ROUNDS: u64 = 6_000;
 
 /// A read sees every write that was posted before it on its connection, and may see later ones.
 pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster) {

@@ -1,7 +1,8 @@
 //! Workers of one machine against each other, and readers without locks on another one: what holds
 //! whatever the order, holds.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
@@ -574,5 +575,115 @@ fn a_fat_pointer_names_the_object_that_was_meant_or_nothing() {
         .iter()
         .sum();
     assert_eq!(live, 1, "one target is left, all others came home");
+    cluster.stop();
+}
+
+/// Objects that are always written together, the same number into each: the first and the last are
+/// looked at, those in between take time.
+const TOGETHER: usize = 16;
+const TOGETHER_PAYLOAD: usize = 700;
+
+struct Together {
+    objects: Vec<Address>,
+    next: i64,
+    stop: Arc<AtomicBool>,
+}
+
+impl Work for Together {
+    fn step(&mut self, worker: &mut Worker) -> bool {
+        transact(worker, |tx, w| {
+            for address in &self.objects {
+                let object = tx.read(w, *address, TOGETHER_PAYLOAD)?;
+                tx.payload_mut(object)[..8].copy_from_slice(&self.next.to_le_bytes());
+            }
+            Ok(())
+        })
+        .unwrap();
+        self.next += 1;
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads the two objects in turn, one after the other: what is read later is never older.
+struct InTurn {
+    objects: [Address; 2],
+    newest: i64,
+    changes: u64,
+    left: u64,
+    done: mpsc::Sender<u64>,
+}
+
+fn next_of(worker: &mut Worker, which: u64, (): ()) {
+    let reader = worker.layer::<InTurn>().unwrap();
+    if reader.left == 0 {
+        return reader.done.send(reader.changes).unwrap();
+    }
+    reader.left -= 1;
+    let address = reader.objects[which as usize];
+    let bytes = class_for_payload(TOGETHER_PAYLOAD).unwrap().object_bytes() as u32;
+    let request = ReadRequest {
+        address,
+        stride: bytes,
+        bytes,
+    };
+    let cont = Cont::new(one_came, which);
+    worker.read_lock_free(request, cont).unwrap();
+}
+
+fn one_came(worker: &mut Worker, which: u64, result: ReadResult) {
+    let bytes = class_for_payload(TOGETHER_PAYLOAD).unwrap().object_bytes();
+    let (_, payload) = payload_of::<8>(worker, result, bytes);
+    let reader = worker.layer::<InTurn>().unwrap();
+    let now = number(&payload);
+    assert!(
+        now >= reader.newest,
+        "object {which} is of commit {now}, after another of {} was seen",
+        reader.newest
+    );
+    reader.changes += u64::from(now > reader.newest);
+    reader.newest = now;
+    next_of(worker, 1 - which, ());
+}
+
+/// All objects of a commit are locked exclusively before the first is installed: whoever has read one
+/// of them new reads no other one old.
+#[test]
+fn a_commit_is_seen_all_at_once() {
+    let cluster = cluster("at-once", 2, 1);
+    let objects = cluster.on(0, 0, |w| {
+        let zeroes = [0; TOGETHER_PAYLOAD];
+        (0..TOGETHER)
+            .map(|_| create(w, &zeroes))
+            .collect::<Vec<_>>()
+    });
+    let (first, last) = (objects[0], objects[TOGETHER - 1]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let next = 1;
+    let writer = Together {
+        objects,
+        next,
+        stop: Arc::clone(&stop),
+    };
+    let writing = start(&cluster, 0, 0, writer);
+    let (done, read) = mpsc::channel();
+    cluster.on(1, 0, move |w| {
+        w.put_layer(Box::new(InTurn {
+            objects: [first, last],
+            newest: 0,
+            changes: 0,
+            left: 60_000,
+            done,
+        }));
+        next_of(w, 0, ());
+    });
+    let changes = read
+        .recv_timeout(Duration::from_secs(30))
+        .expect("the reader failed");
+    stop.store(true, Ordering::Relaxed);
+    let written = finish(&writing).next;
+    assert!(
+        changes > 100,
+        "{changes} of {written} commits were seen: no teeth"
+    );
     cluster.stop();
 }

@@ -20,9 +20,9 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
 
-/// Reads that have all of their lines on their way at one time: as many as the processor has
-/// line-fill buffers for, a few more for what lies in caches.
-const FETCH_AHEAD: usize = 8;
+/// Reads that have all of their lines on their way, or here. Every post asks for those of one read
+/// more, so that the line-fill buffers drain while the worker does what it does between posts.
+const FETCH_AHEAD: usize = 16;
 /// Reads whose first line is asked for early, all in one go: it costs a walk of the page table, and
 /// the walks of many reads overlap only if they are begun together.
 const TOUCH_AHEAD: usize = 64;
@@ -120,17 +120,9 @@ impl ShmEndpoint {
         }
     }
 
+    /// Asks for the first lines of reads to come, many at a time.
     #[inline]
-    fn prefetch(imports: &[Import], read: &Read) {
-        let import = &imports[read.from.memory.index() as usize];
-        import
-            .memory
-            .prefetch(read.from.offset as usize, read.bytes as usize);
-    }
-
-    /// Asks for the lines of reads that will be copied soon.
-    #[inline]
-    fn look_ahead(&mut self) {
+    fn touch_ahead(&mut self) {
         if self.touched <= TOUCH_AGAIN && self.touched < self.reads.len() {
             let until = self.reads.len().min(TOUCH_AHEAD);
             for PendingRead { read, .. } in self.reads.range(self.touched..until) {
@@ -139,8 +131,18 @@ impl ShmEndpoint {
             }
             self.touched = until;
         }
-        while self.fetched < self.touched.min(FETCH_AHEAD) {
-            Self::prefetch(&self.imports, &self.reads[self.fetched].read);
+    }
+
+    /// Asks for all lines of the next read whose first line has been asked for.
+    #[inline]
+    fn fetch_one(&mut self) {
+        if self.fetched < self.touched
+            && let Some(PendingRead { read, .. }) = self.reads.get(self.fetched)
+        {
+            let import = &self.imports[read.from.memory.index() as usize];
+            import
+                .memory
+                .prefetch(read.from.offset as usize, read.bytes as usize);
             self.fetched += 1;
         }
     }
@@ -148,10 +150,10 @@ impl ShmEndpoint {
     /// Copies the oldest read.
     #[inline]
     fn take_read(&mut self) -> Option<Completion> {
-        self.look_ahead();
+        self.touch_ahead();
         let PendingRead { read, mut slot } = self.reads.pop_front()?;
         self.touched -= 1;
-        self.fetched -= 1;
+        self.fetched = self.fetched.saturating_sub(1);
         let status = self.copy(&read, &mut slot);
         Some(Completion {
             token: read.token,
@@ -305,12 +307,10 @@ impl Backend for ShmEndpoint {
         }
         self.counters.reads += 1;
         self.counters.read_bytes += bytes as u64;
-        if self.fetched == self.reads.len() && self.fetched < FETCH_AHEAD {
-            Self::prefetch(&self.imports, &read);
-            self.fetched += 1;
-            self.touched += 1;
-        }
         self.reads.push_back(PendingRead { read, slot });
+        if self.fetched < FETCH_AHEAD {
+            self.fetch_one();
+        }
         Ok(())
     }
 
