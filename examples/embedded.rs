@@ -1,3 +1,5 @@
+//! Three machines in one process: put, get, and a transaction by continuations.
+
 use std::sync::mpsc::Sender;
 
 use farm::prelude::*;
@@ -26,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
 
     // A transaction by continuations: allocate an object, write it, commit, read it back.
-    let read_back = machines[1].ask(0, |worker, answer| {
+    let read_back: Vec<u8> = machines[1].ask(0, |worker, answer| {
         worker.put_layer(Box::new(answer));
         let tx = txn::begin(worker);
         txn::alloc(worker, tx, 5, None, Cont::new(allocated, tx.to_context()));

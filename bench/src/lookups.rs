@@ -20,7 +20,6 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-
 /// Workers of the machine that holds the data.
 const OWNERS: u16 = 3;
 

@@ -274,7 +274,11 @@ impl Layout {
     /// Where the pair of a slot stands in the object, where each is in a line of its own.
     #[inline]
     fn aligned_at(slot: usize) -> usize {
-        if slot == 0 { HEADER_BYTES } else { slot * LINE_BYTES + LINE_VERSION_BYTES }
+        if slot == 0 {
+            HEADER_BYTES
+        } else {
+            slot * LINE_BYTES + LINE_VERSION_BYTES
+        }
     }
 
     /// Copies the value of a slot out of the bytes of an object with its versions.
@@ -299,7 +303,10 @@ impl Layout {
         }
         let meta = Meta::from_bytes(bytes);
         // Another machine's memory: bits of slots that there are, whatever stands in it.
-        Meta { occupied: meta.occupied & ((1 << self.slots) - 1), ..meta }
+        Meta {
+            occupied: meta.occupied & ((1 << self.slots) - 1),
+            ..meta
+        }
     }
 
     /// The chain of a bucket, out of its bytes with versions.

@@ -22,7 +22,7 @@ mod state;
 pub mod table;
 
 pub use error::KvError;
-pub use lookup::{GetCont, get};
+pub use lookup::{GetCont, GetFn, get};
 pub use ops::{Change, ChangeCont, change};
 pub use state::{LookupCounters, attach, counters};
 pub use table::{TableId, TableSpec, open};

@@ -15,16 +15,19 @@ const MAX_RESTARTS: u32 = 10_000;
 /// Values up to this long go to their continuation by the stack.
 const STACK_VALUE: usize = 64;
 
-/// Gets the value of a key, or `None` if the table has no such key.
+/// Called with the context and the value, or `None` if the table has no such key.
+pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
+
+/// What to do with the value of a key.
 #[derive(Clone, Copy)]
 pub struct GetCont {
-    run: fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>),
+    run: GetFn,
     context: u64,
 }
 
 impl GetCont {
     /// The continuation that calls `run` with `context`.
-    pub fn new(run: fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>), context: u64) -> Self {
+    pub fn new(run: GetFn, context: u64) -> Self {
         Self { run, context }
     }
 
@@ -70,7 +73,10 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
         .get(&table.0)
         .expect("the table is open on this worker");
     let (shard, bucket) = open.locate(key);
-    let (address, bytes) = (open.bucket(shard, bucket), open.layout.bucket_bytes() as u32);
+    let (address, bytes) = (
+        open.bucket(shard, bucket),
+        open.layout.bucket_bytes() as u32,
+    );
     let local = open.shards[shard as usize].owner.machine == machine;
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
@@ -85,7 +91,11 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
         cont,
     };
     let lookup = state.lookups.insert(entry);
-    let request = ReadRequest { address, stride: bytes, bytes: 2 * bytes };
+    let request = ReadRequest {
+        address,
+        stride: bytes,
+        bytes: 2 * bytes,
+    };
     let posted = worker.read_lock_free(request, Cont::new(buckets_came, lookup as u64));
     posted.map_err(|error| {
         let state = kv(worker);
@@ -114,7 +124,9 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
         Err(error) => return fail(worker, lookup, error.into()),
     };
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let length = state.tables[&state.lookups[lookup].table].layout.value_bytes;
+    let length = state.tables[&state.lookups[lookup].table]
+        .layout
+        .value_bytes;
     if length > STACK_VALUE {
         return long_came(worker, lookup, slot, search, length);
     }

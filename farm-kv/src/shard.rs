@@ -11,7 +11,7 @@
 //! A remove fills the hole from a chain that may use it, moving the hole by at most two buckets to
 //! reach one.
 //!
-//! Invariants, checked by [`check`]: a key is in the table once; a native pair's home is its bucket
+//! Invariants, checked by [`crate::ops::check`]: a key is in the table once; a native pair's home is its bucket
 //! and a foreign one's the bucket before; only the first block of a chain may have a free slot, and
 //! none is empty.
 
@@ -485,7 +485,7 @@ struct Taken {
     pair: Pair,
 }
 
-/// Counts of a shard, as [`check`] found them.
+/// Counts of a shard, as [`crate::ops::check`] found them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardFacts {
     /// Pairs in buckets and chains.

@@ -57,7 +57,8 @@ impl std::ops::Index<&u16> for Tables {
 
     #[inline]
     fn index(&self, id: &u16) -> &Table {
-        self.get(id).expect("an operation is on a table that is open")
+        self.get(id)
+            .expect("an operation is on a table that is open")
     }
 }
 

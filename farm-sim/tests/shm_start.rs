@@ -37,7 +37,7 @@ fn refused(config: farm_core::fabric::shm::ShmConfig) -> StartError {
 
 #[test]
 fn a_second_cluster_of_one_name_is_refused_and_told_who_runs() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let child = running(&place);
     let files = place.memory_files();
     let error = refused(place.config(OURS));
@@ -68,7 +68,7 @@ fn a_second_cluster_of_one_name_is_refused_and_told_who_runs() {
 /// take the memory of the cluster that runs.
 #[test]
 fn a_cluster_of_the_same_name_elsewhere_keeps_its_memory() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
     let _child = running(&place);
     let files = place.memory_files();
@@ -91,7 +91,7 @@ fn a_cluster_of_the_same_name_elsewhere_keeps_its_memory() {
 /// Names may contain what the names of files are made of.
 #[test]
 fn a_cluster_whose_name_begins_like_another_ones_files_keeps_its_memory() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let longer = Place {
         cluster: format!("{}-m1-x", place.cluster),
         ..place.clone()
@@ -110,7 +110,7 @@ fn a_cluster_whose_name_begins_like_another_ones_files_keeps_its_memory() {
 
 #[test]
 fn different_configurations_are_refused_on_both_sides() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let mut machines = [OURS, PEER].map(|machine| {
         let mut config = place.config(machine);
         config.digest = u64::from(machine.get());
@@ -136,7 +136,7 @@ fn different_configurations_are_refused_on_both_sides() {
 
 #[test]
 fn a_machine_that_does_not_come_is_named() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let mut machine = ShmMachine::start(place.config(PEER)).expect("the machine starts");
     let error = machine
         .connect(&THREE, &mut |_| Vec::new(), SOON)
@@ -151,7 +151,7 @@ fn a_machine_that_does_not_come_is_named() {
 
 #[test]
 fn a_stranger_at_the_door_is_no_reason_to_fail() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let mut machine = ShmMachine::start(place.config(OURS)).expect("the machine starts");
     let door = socket(&place.run_dir);
     let garbage: [&[u8]; 4] = [b"", b"\n", b"{\"version\":1}\n", &[0xFF; 4096]];
@@ -184,7 +184,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn leavings_of_a_killed_process_are_cleaned_at_the_next_start() {
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let mut child = running(&place);
     child.kill();
     let left = place.memory_files();
@@ -245,7 +245,7 @@ fn a_full_file_system_is_an_error_and_no_bus_error() {
     let Some(small) = SmallFileSystem::mount() else {
         return;
     };
-    let (place, _dir) = Place::fresh();
+    let (place, _ground) = Place::fresh();
     let place = Place {
         memory_dir: small.0.path().into(),
         ..place

@@ -33,7 +33,10 @@ pub fn attach(worker: &mut Worker) {
 /// # Panics
 /// If the layer is not attached.
 pub fn take(worker: &mut Worker) -> Tx {
-    transactions(worker).pool.pop().unwrap_or_else(Tx::new)
+    match transactions(worker).pool.pop() {
+        Some(tx) => tx,
+        None => Tx::new(),
+    }
 }
 
 /// Gives a context back; whatever it still holds is aborted.
@@ -67,5 +70,80 @@ fn flush_releases(worker: &mut Worker, _: u64, (): ()) {
             Err(CallError::Busy) => return worker.when_room(Cont::new(flush_releases, 0)),
             _ => transactions(worker).releases.pop(),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use farm_core::config::Config;
+    use farm_core::machine::start_all;
+
+    use super::*;
+    use crate::api;
+
+    /// Thousands of transactions, ended in every way there is: contexts come back, and no more are
+    /// made than were open at one time.
+    #[test]
+    fn nothing_is_kept_of_transactions_that_have_ended() {
+        const AT_ONCE: usize = 5;
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::tiny_for(1, 1);
+        config.cluster.name = "txn-pool".into();
+        config.cluster.run_dir = dir.path().to_path_buf().into();
+        let machine = start_all(&config, &(Arc::new(attach) as _))
+            .unwrap()
+            .remove(0);
+        for _ in 0..300 {
+            machine
+                .ask(0, |worker, answer| {
+                    let handles = [(); AT_ONCE].map(|()| api::begin(worker));
+                    for (index, tx) in handles.into_iter().enumerate() {
+                        let heard = Cont::new(|_, _, _| (), 0);
+                        api::alloc(worker, tx, 100, None, heard);
+                        api::read(worker, tx, Address::NULL, 1, heard);
+                        match index {
+                            0 => api::abort(worker, tx),
+                            1 => api::commit(worker, tx, Cont::new(|_, _, _| (), 0)),
+                            2 => {
+                                api::with(worker, tx, |tx, worker| tx.abort(worker)).unwrap();
+                                api::commit(worker, tx, Cont::new(|_, _, _| (), 0));
+                            }
+                            3 => {
+                                let all = |tx: &mut Tx, worker: &mut Worker| {
+                                    while tx.alloc(worker, 1, None).is_ok() {}
+                                };
+                                api::with(worker, tx, all).unwrap();
+                                api::abort(worker, tx);
+                            }
+                            _ => {
+                                // It is freed where it was born.
+                                let born = |tx: &mut Tx, worker: &mut Worker| {
+                                    let object = tx.alloc(worker, 100, None).unwrap();
+                                    tx.free(object);
+                                };
+                                api::with(worker, tx, born).unwrap();
+                                api::commit(worker, tx, Cont::new(|_, _, _| (), 0));
+                            }
+                        }
+                        api::commit(worker, tx, Cont::new(|_, _, _| (), 0));
+                    }
+                    answer.send(()).unwrap();
+                })
+                .unwrap();
+        }
+        machine
+            .ask(0, |worker, answer| {
+                worker.check_slab().unwrap();
+                assert_eq!(worker.arena().taken(), 0);
+                let layer = transactions(worker);
+                assert_eq!((layer.open.len(), layer.steps.len()), (0, 0));
+                assert!(layer.pool.len() <= AT_ONCE && layer.releases.is_empty());
+                assert!(layer.pool.iter().all(Tx::is_empty));
+                answer.send(()).unwrap();
+            })
+            .unwrap();
+        machine.stop().unwrap();
     }
 }

@@ -128,10 +128,10 @@ pub fn run(run: &FabricRun, progress: Progress<'_>) -> Result<FabricReport, Micr
         ..
     } = run;
     let core = run.core.or_else(|| allowed_cores().last().copied());
-    let _pin = core.map(Pin::to).transpose()?;
     let mut conditions =
         Conditions::before(&place.memory_dir, place.page_bytes()?, *repeats, *slice);
     conditions.pinned.extend(core);
+    let _pin = core.map(Pin::to).transpose()?;
     let watch = Watch::begin();
     progress(&format!(
         "making and filling two memories of {}",

@@ -108,6 +108,31 @@ impl Watch {
     }
 }
 
+/// Repeats a chunk of operations, which tells how many it did, for a while; operations per second of
+/// the core. Time in which others had the core is left out, where the system tells it, so that a busy
+/// host lowers the figure by what it does to caches and memory and by nothing else.
+pub(super) fn core_rate_of<E>(
+    slice: Duration,
+    mut chunk: impl FnMut() -> Result<u64, E>,
+) -> Result<f64, E> {
+    let waited_before = waited_ns();
+    let began = Instant::now();
+    let mut done = 0;
+    loop {
+        done += chunk()?;
+        let elapsed = began.elapsed();
+        if elapsed < slice {
+            continue;
+        }
+        let waited = waited_before.zip(waited_ns());
+        let waited = waited.map_or(0, |(before, after)| after - before);
+        let ran = elapsed.saturating_sub(Duration::from_nanos(waited));
+        if ran >= slice / 4 {
+            return Ok(done as f64 / ran.as_secs_f64());
+        }
+    }
+}
+
 /// Time that the calling thread was ready to run and did not, since it began.
 fn waited_ns() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
@@ -183,6 +208,31 @@ mod tests {
         assert!(two_cores(None).unwrap_err().contains("only 1 core"));
         drop(pin);
         assert_eq!(allowed_cores(), before);
+    }
+
+    #[test]
+    fn time_that_others_have_the_core_does_not_count() {
+        let _pin = Pin::to(*allowed_cores().last().expect("there is a core")).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let rate = |core_only: bool| {
+            let chunk =
+                || Ok::<u64, ()>((0..1000).fold(1, |all, i| std::hint::black_box(all | i)) & 1);
+            let slice = Duration::from_millis(100);
+            if core_only {
+                core_rate_of(slice, chunk)
+            } else {
+                super::super::rate_of(slice, chunk)
+            }
+        };
+        std::thread::scope(|scope| {
+            // Threads inherit the pin, so each of these takes its share of the one core.
+            for _ in 0..3 {
+                scope.spawn(|| while !stop.load(std::sync::atomic::Ordering::Relaxed) {});
+            }
+            let (core, wall) = (rate(true).unwrap(), rate(false).unwrap());
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(waited_ns().is_none() || core > 1.5 * wall, "{core} {wall}");
+        });
     }
 
     #[test]

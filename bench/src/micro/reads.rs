@@ -8,7 +8,8 @@ use farm_core::mem::{copy_lines_by, copy_lines_raw};
 use rand::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{MicroError, rate_of};
+use super::MicroError;
+use super::host::core_rate_of;
 
 /// Reads between two looks at the clock, unless each waits for the one before.
 const CHUNK: usize = 4096;
@@ -134,7 +135,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads per second over one slice of time.
+    /// Reads per second of the core, over one slice of time.
     ///
     /// # Panics
     /// If more are to be ahead than the reader was made for.
@@ -142,6 +143,7 @@ impl<'a> Reader<'a> {
         let stride = self.stride;
         match copying {
             Copying::Memcpy => self.rate_with(access, slice, copy_lines_raw),
+            Copying::Raw(LineLoads::WORDS) => self.rate_with(access, slice, Memory::read_words),
             Copying::Raw(loads) => self.rate_with(access, slice, |from, at, out| {
                 copy_lines_by(loads, from, at, out)
             }),
@@ -163,7 +165,7 @@ impl<'a> Reader<'a> {
             self.oldest = 0;
         }
         let mut fold = 0;
-        let rate: Result<f64, ()> = rate_of(slice, || {
+        let rate: Result<f64, ()> = core_rate_of(slice, || {
             Ok(match access {
                 Access::Batched(batch) => self.batches(batch, &copy),
                 Access::Window(ahead) => self.window(ahead, &copy),

@@ -73,7 +73,7 @@ impl Memory {
     #[inline]
     pub(super) fn check(&self, offset: usize, len: usize) {
         assert!(
-            offset % WORD_BYTES == 0 && len <= self.len && offset <= self.len - len,
+            offset.is_multiple_of(WORD_BYTES) && len <= self.len && offset <= self.len - len,
             "access of {len} bytes at {offset} in a window of {}",
             self.len
         );
@@ -158,7 +158,7 @@ impl Memory {
     #[inline]
     pub fn zero(&self, offset: usize, len: usize) {
         assert!(
-            len % WORD_BYTES == 0,
+            len.is_multiple_of(WORD_BYTES),
             "zeroing {len} bytes, which is not whole words"
         );
         self.check(offset, len);

@@ -46,7 +46,7 @@ impl<'a> Image<'a> {
     #[inline]
     pub fn check(words: &'a [u64]) -> Result<Self, Inconsistent> {
         assert!(
-            !words.is_empty() && words.len() % LINE_WORDS == 0,
+            !words.is_empty() && words.len().is_multiple_of(LINE_WORDS),
             "an image of {} words",
             words.len()
         );

@@ -293,12 +293,25 @@ impl Worker {
             let poll_took = ended.since(*looked);
             *looked = ended;
             for completion in completions.drain(..) {
-                let Completion { token, status, slot, .. } = completion;
+                let Completion {
+                    token,
+                    status,
+                    slot,
+                    ..
+                } = completion;
                 let slot = slot.expect("every read has a slot");
                 let key = token.0 as usize;
-                let took = if inside { poll_took } else { ended.since(self.reads.in_flight[key].posted) };
+                let took = if inside {
+                    poll_took
+                } else {
+                    ended.since(self.reads.in_flight[key].posted)
+                };
                 let slow = self.is_too_slow(key, took);
-                let status = if slow && status == Status::Ok { Status::Torn } else { status };
+                let status = if slow && status == Status::Ok {
+                    Status::Torn
+                } else {
+                    status
+                };
                 self.read_done(key, slot, status);
             }
         }
@@ -379,7 +392,7 @@ fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
     let (stride, bytes) = (u64::from(request.stride), u64::from(request.bytes));
     stride > 0
         && bytes > 0
-        && (offset | stride | bytes) % line == 0
+        && (offset | stride | bytes).is_multiple_of(line)
         && offset + bytes <= region_bytes
 }
 

@@ -8,7 +8,7 @@ use farm_core::fabric::{
 use farm_core::ids::MachineId;
 
 use super::roles::AREA;
-use super::{CLOSED_BYTES, Cluster, Location, Node, OPEN_BYTES, PEER};
+use super::{CLOSED_BYTES, Cluster, Location, Node, OPEN_BYTES, PEER, Peer};
 
 const MARK: u64 = 0x5afe;
 
@@ -51,15 +51,15 @@ fn nowhere() -> Remote {
     }
 }
 
-fn bad_reads(node: &mut Node) {
-    let peer = node.peer(PEER);
+/// Reads that are wrong in one way each.
+fn bad_shapes(peer: Peer) -> [(&'static str, Remote, u32, ReadKind); 14] {
     let closed = |offset: u64| Remote {
         offset,
         ..peer.closed(0)
     };
     let end = CLOSED_BYTES as u64;
     let objects = |stride| ReadKind::Objects { stride };
-    let cases = [
+    [
         ("past the end", closed(end), 8, ReadKind::Raw),
         ("across the end", closed(end - 8), 16, ReadKind::Raw),
         (
@@ -94,8 +94,12 @@ fn bad_reads(node: &mut Node) {
         ),
         ("objects cut inside a line", closed(0), 72, objects(64)),
         ("objects past the end", closed(end - 64), 128, objects(64)),
-    ];
-    for (what, from, bytes, kind) in cases {
+    ]
+}
+
+fn bad_reads(node: &mut Node) {
+    let peer = node.peer(PEER);
+    for (what, from, bytes, kind) in bad_shapes(peer) {
         let slot = node
             .endpoint
             .arena()
@@ -115,7 +119,7 @@ fn bad_reads(node: &mut Node) {
         must_be_bad(node, what, answer, true);
     }
     let slot = node.endpoint.arena().take(64).expect("a slot is free");
-    let (from, bytes, token) = (closed(0), slot.bytes() as u32 + 64, node.token());
+    let (from, bytes, token) = (peer.closed(0), slot.bytes() as u32 + 64, node.token());
     let read = Read {
         from,
         bytes,

@@ -13,10 +13,9 @@ use rand::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::{FabricRow, FabricRun, Operations};
+use crate::micro::host::core_rate_of;
 use crate::micro::reads::{Access, Copying, Reader};
-use crate::micro::{
-    Latency, MicroError, Rate, WORKER, check_completion, histogram, rate_of, record,
-};
+use crate::micro::{Latency, MicroError, Rate, WORKER, check_completion, histogram, record};
 
 /// Outstanding operations that rates are measured at.
 const FEW: usize = 32;
@@ -134,7 +133,7 @@ impl Bench {
                 before = now;
             }
             for (outstanding, slices) in [1, FEW, MANY].into_iter().zip(&mut slices) {
-                slices.push(rate_of(run.slice, || {
+                slices.push(core_rate_of(run.slice, || {
                     self.chunk(operation, bytes, outstanding)
                 })?);
                 self.complete(outstanding)?;

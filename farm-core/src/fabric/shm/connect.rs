@@ -8,13 +8,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::machine::Shared;
 use crate::fabric::{Capability, Departure};
 use crate::ids::MachineId;
+use crate::time::Clock;
 
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 1;
@@ -125,7 +126,7 @@ pub(super) fn meet(
     patience: Patience<'_>,
 ) -> Result<Vec<Met>, ConnectError> {
     let own = shared.config.machine;
-    let started = Instant::now();
+    let started = Clock::Host.now();
     let mut missing: Vec<MachineId> = machines.iter().copied().filter(|m| *m != own).collect();
     let mut met = Vec::with_capacity(missing.len() + 1);
     listener.set_nonblocking(true)?;
@@ -133,7 +134,9 @@ pub(super) fn meet(
         if patience.is_cancelled() {
             return Err(ConnectError::Cancelled);
         }
-        let left = patience.most.saturating_sub(started.elapsed());
+        let left = patience
+            .most
+            .saturating_sub(Clock::Host.now().since(started));
         if left.is_zero() {
             let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
             return Err(ConnectError::Missing {

@@ -108,8 +108,8 @@ impl ShmEndpoint {
         if self.told[import.peer] {
             return Err(Fault::Closed);
         }
-        let fits = at.offset % WORD_BYTES as u64 == 0
-            && bytes % WORD_BYTES == 0
+        let fits = at.offset.is_multiple_of(WORD_BYTES as u64)
+            && bytes.is_multiple_of(WORD_BYTES)
             && (bytes as u64) <= import.memory.len() as u64
             && at.offset <= (import.memory.len() - bytes) as u64;
         let allowed = !write || import.memory.access() == Access::ReadWrite;
@@ -127,7 +127,9 @@ impl ShmEndpoint {
             let until = self.reads.len().min(TOUCH_AHEAD);
             for PendingRead { read, .. } in self.reads.range(self.touched..until) {
                 let import = &self.imports[read.from.memory.index() as usize];
-                import.memory.prefetch(read.from.offset as usize, WORD_BYTES);
+                import
+                    .memory
+                    .prefetch(read.from.offset as usize, WORD_BYTES);
             }
             self.touched = until;
         }
@@ -289,8 +291,8 @@ impl Backend for ShmEndpoint {
             ReadKind::Raw => true,
             ReadKind::Objects { stride } => {
                 stride > 0
-                    && (u64::from(stride) | read.from.offset | bytes as u64) % LINE_BYTES as u64
-                        == 0
+                    && (u64::from(stride) | read.from.offset | bytes as u64)
+                        .is_multiple_of(LINE_BYTES as u64)
             }
         };
         let import = match self.checked(read.from, bytes, false) {

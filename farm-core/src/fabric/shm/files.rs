@@ -66,7 +66,12 @@ impl Names {
     pub(super) fn new(run_dir: &Path, memory_dir: &Path, cluster: &str) -> Self {
         let run_dir = run_dir.join(cluster);
         let identity = xxh3_64(run_dir.as_os_str().as_bytes());
-        Self { run_dir, memory_dir: memory_dir.into(), cluster: cluster.into(), identity }
+        Self {
+            run_dir,
+            memory_dir: memory_dir.into(),
+            cluster: cluster.into(),
+            identity,
+        }
     }
 
     pub(super) fn socket(&self, machine: MachineId) -> PathBuf {

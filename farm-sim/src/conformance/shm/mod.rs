@@ -9,7 +9,6 @@ mod processes;
 mod threads;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use farm_core::fabric::Endpoint;
@@ -30,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Most outstanding operations of the suite's endpoints.
 const MOST_OUTSTANDING: usize = 64;
 
-/// The names of one cluster on this host: unique, so that tests run side by side.
+/// The names of one cluster on this host: in directories of its own, so that tests run side by side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The cluster's name.
@@ -41,23 +40,32 @@ pub struct Place {
     pub memory_dir: PathBuf,
 }
 
+/// The directories of a [`Place`]: gone, with all that is left in them, when this is dropped.
+pub struct Ground {
+    _run: TempDir,
+    _memory: TempDir,
+}
+
 impl Place {
-    /// A place in a directory that goes when it is dropped, with a name that no other test has.
+    /// A place that no other test has, in directories of its own.
     ///
     /// # Panics
-    /// If the directory cannot be made.
-    pub fn fresh() -> (Place, TempDir) {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = tempfile::tempdir().expect("a temporary directory");
+    /// If a directory cannot be made.
+    pub fn fresh() -> (Place, Ground) {
+        let run = tempfile::tempdir().expect("a temporary directory");
         let shared = Path::new("/dev/shm");
-        let memory_dir = if shared.is_dir() { shared } else { dir.path() };
+        let parent = if shared.is_dir() { shared } else { run.path() };
+        let memory = tempfile::tempdir_in(parent).expect("a directory for shared memory");
         let place = Place {
-            cluster: format!("conformance-{}-{number}", std::process::id()),
-            run_dir: dir.path().into(),
-            memory_dir: memory_dir.into(),
+            cluster: "conformance".into(),
+            run_dir: run.path().into(),
+            memory_dir: memory.path().into(),
         };
-        (place, dir)
+        let ground = Ground {
+            _run: run,
+            _memory: memory,
+        };
+        (place, ground)
     }
 
     /// The configuration of one machine here.
@@ -73,12 +81,14 @@ impl Place {
         }
     }
 
-    /// The files of shared memory that belong to this cluster.
+    /// The files of shared memory that are here, of whichever cluster.
+    ///
+    /// # Panics
+    /// If the directory cannot be read.
     pub fn memory_files(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.memory_dir).expect("the directory of shared memory");
         let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-        let ours = |path: &PathBuf| path.to_string_lossy().contains(&self.cluster);
-        let mut files: Vec<PathBuf> = paths.filter(ours).collect();
+        let mut files: Vec<PathBuf> = paths.collect();
         files.sort();
         files
     }

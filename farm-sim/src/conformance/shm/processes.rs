@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::{Child, ChildTask, Command, Ground, PATIENCE, Place, Reply, join};
+use crate::conformance::{Cluster, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
 use farm_core::fabric::Wake;
 use farm_core::fabric::shm::ShmMachine;
 use farm_core::ids::MachineId;
-use tempfile::TempDir;
-
-use super::{Child, ChildTask, Command, PATIENCE, Place, Reply, join};
-use crate::conformance::{Cluster, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
 
 /// Clusters of three machines in three processes.
 pub struct Processes;
@@ -24,12 +22,12 @@ struct ProcessCluster {
     ours: Node,
     children: BTreeMap<MachineId, Child>,
     _machine: ShmMachine,
-    _dir: TempDir,
+    _ground: Ground,
 }
 
 impl ProcessCluster {
     fn start() -> Self {
-        let (place, dir) = Place::fresh();
+        let (place, ground) = Place::fresh();
         let child = |machine| {
             (
                 machine,
@@ -45,7 +43,7 @@ impl ProcessCluster {
             ours,
             children,
             _machine: machine,
-            _dir: dir,
+            _ground: ground,
         }
     }
 

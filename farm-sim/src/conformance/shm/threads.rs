@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::{Ground, PATIENCE, Place, join};
+use crate::conformance::{Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
 use farm_core::fabric::Wake;
 use farm_core::fabric::shm::ShmMachine;
 use farm_core::ids::MachineId;
-use tempfile::TempDir;
-
-use super::{PATIENCE, Place, join};
-use crate::conformance::{Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
 
 /// Clusters of three machines in one process.
 pub struct Threads;
@@ -34,12 +32,12 @@ struct ThreadCluster {
     others: BTreeMap<MachineId, Member>,
     machines: BTreeMap<MachineId, ShmMachine>,
     stop: Arc<AtomicBool>,
-    _dir: TempDir,
+    _ground: Ground,
 }
 
 impl ThreadCluster {
     fn start() -> Self {
-        let (place, dir) = Place::fresh();
+        let (place, ground) = Place::fresh();
         let mut machines = BTreeMap::new();
         let mut nodes: Vec<Node> = std::thread::scope(|scope| {
             let starting = THREE.map(|machine| {
@@ -66,7 +64,7 @@ impl ThreadCluster {
             others,
             machines,
             stop: Arc::default(),
-            _dir: dir,
+            _ground: ground,
         }
     }
 
