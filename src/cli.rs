@@ -291,7 +291,8 @@ pub(crate) struct BenchArgs {
 /// What `farm bench` measures.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Random reads of this host's memory, as fast as it can do them: the bound of lookups.
+    /// One worker's lookups in another machine's memory, beside the limit: random reads of the same
+    /// bytes of the same memory, as fast as this host can do them.
     Limit(BenchLimitArgs),
     /// Round trips and messages per second over rings between two processes.
     Ring(BenchPairArgs),
@@ -308,13 +309,19 @@ pub(crate) struct BenchLimitArgs {
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     pub(crate) bytes: u64,
 
-    /// Bytes of one read; several are measured one after the other.
-    #[arg(long, value_name = "N,N…", value_delimiter = ',', value_parser = parse_size)]
-    pub(crate) sizes: Vec<u64>,
+    /// The neighbourhood H of the table: how many bytes a lookup reads.
+    #[arg(long, value_name = "H", default_value = "6")]
+    pub(crate) neighbourhood: u32,
 
-    /// Reads in flight at a time.
-    #[arg(long, value_name = "N", default_value = "32", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) batch: u32,
+    /// Lookups in flight at a time; several are measured one after the other.
+    #[arg(
+        long,
+        value_name = "N,N…",
+        value_delimiter = ',',
+        default_value = "16,32,64,128,256",
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    pub(crate) in_flight: Vec<u32>,
 
     #[command(flatten)]
     pub(crate) common: BenchCommonArgs,

@@ -1,6 +1,7 @@
 //! The `farm` command line: reads its arguments, sets up logging, and calls one subcommand.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod cluster;
 mod doctor;
@@ -26,6 +27,9 @@ const EXIT_USAGE: u8 = 2;
 const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
+    if std::env::var_os(farm_bench::micro::CHILD_VARIABLE).is_some() {
+        return farm_bench::micro::child_main();
+    }
     let cli = Cli::parse();
     let result =
         log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command, cli.log.as_deref()));
@@ -49,13 +53,8 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Demo(args) => ycsb::demo(&args, log),
         Command::Ycsb(args) => ycsb::run(&args, log),
         Command::Node(args) => cluster::node::run(&args),
-        Command::Bench(_) => not_built("bench"),
+        Command::Bench(args) => bench::run(&args),
     }
-}
-
-/// The answer to a subcommand that this build has no code for.
-fn not_built(name: &str) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`farm {name}` is not part of this build yet")
 }
 
 /// Logs go to standard error, so that standard output is for results alone.

@@ -100,9 +100,8 @@ pub fn configure(config: &mut Config, options: &LookupOptions) {
     }
     config.machines[0].cores = vec![0];
     config.worker.operations_in_flight = options.in_flight as u32;
-    // Buckets, a third more for overflow blocks, and a region for each owner's rounding.
-    config.memory.per_machine_bytes = (options.bytes * 4 / 3
-        + u64::from(OWNERS + 1) * config.memory.region_bytes)
+    // Buckets, half as much again for overflow blocks and rounding to regions.
+    config.memory.per_machine_bytes = (options.bytes * 3 / 2 + config.memory.region_bytes)
         .next_multiple_of(config.memory.region_bytes);
     config.rings.ring_bytes = 1 << 20;
 }
@@ -183,14 +182,28 @@ impl LookupBench {
         Ok(())
     }
 
-    /// A region of the shards that are read: what the limit is measured on. The largest there is.
-    pub fn memory(&self) -> Vec<Memory> {
-        self.machines[1]
-            .store()
-            .regions()
-            .into_iter()
-            .map(|(_, memory)| memory)
-            .collect()
+    /// The memory of the shards that are read: what the limit is to be measured on.
+    ///
+    /// # Errors
+    /// [`LookupBenchError`].
+    pub fn memory(&self) -> Result<Vec<Memory>, LookupBenchError> {
+        let owner = &self.machines[1];
+        let mut windows = Vec::new();
+        for index in 0..owner.workers() {
+            let table = self.table;
+            let spans = owner.ask(index, move |worker, answer| {
+                // The thread waits, unless the machine is stopping.
+                let _ = answer.send(farm_kv::ops::own_spans(worker, table));
+            })?;
+            for (first, bytes) in spans {
+                let (memory, _) = owner
+                    .store()
+                    .region(first.region())
+                    .ok_or(LookupBenchError::NoAnswer)?;
+                windows.push(memory.window(first.offset() as usize, bytes as usize));
+            }
+        }
+        Ok(windows)
     }
 
     /// Measures with so many lookups in flight.

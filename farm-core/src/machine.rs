@@ -142,13 +142,7 @@ impl Machine {
             threads: Vec::new(),
         };
         for index in 0..workers {
-            machine.start_worker(
-                config,
-                own.cores.get(index % own.cores.len().max(1)),
-                index,
-                &peers,
-                &attach,
-            )?;
+            machine.start_worker(config, index, &peers, &attach)?;
         }
         Ok(machine)
     }
@@ -207,7 +201,6 @@ impl Machine {
     fn start_worker(
         &mut self,
         config: &Config,
-        core: Option<&u32>,
         index: usize,
         peers: &[LinkPeer],
         attach: &Attach,
@@ -247,7 +240,7 @@ impl Machine {
             },
         };
         let policy = idle_policy(config);
-        let core = core.copied().filter(|_| config.worker.pin);
+        let core = core_of(config, self.id, index);
         let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
         let thread = std::thread::Builder::new()
             .name(me.to_string())
@@ -485,6 +478,23 @@ fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
         .into());
     }
     Ok(())
+}
+
+/// The core that a worker is pinned to, if it is: one of those its machine lists; else, where there
+/// is a core for every worker of the cluster, its own of those that this process may use.
+fn core_of(config: &Config, id: MachineId, index: usize) -> Option<u32> {
+    let own = config.machine(id).filter(|_| config.worker.pin)?;
+    if !own.cores.is_empty() {
+        return Some(own.cores[index % own.cores.len()]);
+    }
+    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    if config.total_workers() > allowed.count() as usize {
+        return None;
+    }
+    let before = config.machines.iter().filter(|machine| machine.id < id);
+    let first: usize = before.map(|machine| usize::from(machine.workers)).sum();
+    cores.nth(first + index).map(|core| core as u32)
 }
 
 fn pin(core: u32) {

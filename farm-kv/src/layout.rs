@@ -179,20 +179,23 @@ impl Layout {
         let aligned = pair <= FIRST_LINE_PAYLOAD
             && pair + NEXT_BYTES <= LINE_PAYLOAD
             && slots.max(BLOCK_SLOTS) <= lines
+            && (slots == 1 || lines >= 3 || pair + NEXT_BYTES + META_BYTES <= LINE_PAYLOAD)
             && block_class.object_bytes() / LINE_BYTES >= BLOCK_SLOTS;
         let positions = if aligned {
             Slots::by_line()
         } else {
             Slots::packed(pair)
         };
-        // Behind the pair of line 1, which has one or is free; the rest behind that of line 2.
+        // Behind the pair of line 1, which has one or is free; the rest behind that of line 2, or, if
+        // there are but two lines, behind both.
         let (next_at, meta_at) = if aligned && lines >= 3 {
             (
                 FIRST_LINE_PAYLOAD + LINE_PAYLOAD - NEXT_BYTES,
                 FIRST_LINE_PAYLOAD + 2 * LINE_PAYLOAD - META_BYTES,
             )
         } else if aligned {
-            (FIRST_LINE_PAYLOAD, FIRST_LINE_PAYLOAD + NEXT_BYTES)
+            let end = FIRST_LINE_PAYLOAD + LINE_PAYLOAD;
+            (end - META_BYTES - NEXT_BYTES, end - META_BYTES)
         } else {
             (slots * pair, slots * pair + NEXT_BYTES)
         };
@@ -541,22 +544,44 @@ mod tests {
         );
     }
 
-    proptest! {
-        /// Parts do not overlap and lie within the object, for every neighbourhood and value length.
-        #[test]
-        fn parts_do_not_overlap(h in 0usize..5, value_bytes in 0usize..2000) {
-            let layout = Layout::new(NEIGHBOURHOODS[h], value_bytes).unwrap();
+    /// Parts do not overlap and lie within the object, for every neighbourhood and value length: with
+    /// H = 4 and values of up to 29 bytes, two pairs in two lines, the second pair once lay where the
+    /// pointer to the chain was.
+    #[test]
+    fn parts_do_not_overlap() {
+        for (h, value_bytes) in NEIGHBOURHOODS
+            .iter()
+            .flat_map(|h| (0..2000).map(move |bytes| (*h, bytes)))
+        {
+            let layout = Layout::new(h, value_bytes).unwrap();
             let pair = layout.pair_bytes();
-            let mut parts: Vec<_> = (0..layout.slots).map(|s| (layout.positions.at(s), pair)).collect();
-            parts.extend([(layout.next_at, NEXT_BYTES), (layout.meta_at, META_BYTES)]);
+            let mut parts = vec![(layout.next_at, NEXT_BYTES), (layout.meta_at, META_BYTES)];
+            parts.extend((0..layout.slots).map(|slot| (layout.positions.at(slot), pair)));
             parts.sort_unstable();
-            prop_assert!(parts.windows(2).all(|p| p[0].0 + p[0].1 <= p[1].0), "{parts:?}");
+            let what = format!("H = {h}, {value_bytes} bytes: {parts:?}");
+            assert!(
+                parts.windows(2).all(|p| p[0].0 + p[0].1 <= p[1].0),
+                "{what}"
+            );
             let (at, len) = *parts.last().unwrap();
-            prop_assert!(at + len <= payload_capacity(layout.bucket_bytes()));
-            prop_assert!(layout.positions.at(1) + pair <= layout.block_next_at);
-            prop_assert!(layout.block_next_at + NEXT_BYTES <= payload_capacity(layout.block_bytes()));
+            assert!(
+                at + len <= payload_capacity(layout.bucket_bytes()),
+                "{what}"
+            );
+            let block_next = layout.block_next_at;
+            assert!(layout.positions.at(1) + pair <= block_next, "{what}");
+            let capacity = payload_capacity(layout.block_bytes());
+            assert!(block_next + NEXT_BYTES <= capacity, "{what}");
+            if layout.aligned {
+                let line = |at: usize| position(at) / LINE_BYTES;
+                for (at, len) in parts {
+                    assert_eq!(line(at), line(at + len - 1), "{what}");
+                }
+            }
         }
+    }
 
+    proptest! {
         #[test]
         fn a_next_pointer_survives_its_fourteen_bytes(
             ring in 0u32..100, at in 1u32..1 << 25, line in 0u32..1 << 26, count in 0u64..1 << 48, spare in 0u8..64,

@@ -2,7 +2,7 @@
 //! transaction.
 
 use farm_core::alloc::AllocError;
-use farm_core::ids::MachineId;
+use farm_core::ids::{Address, MachineId};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
 use farm_txn::TxError;
@@ -400,6 +400,22 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> OwnShards {
             + shard.blocks * layout.block_bytes() as u64;
     }
     own
+}
+
+/// Where the buckets of the shards are that this worker owns: first address and bytes, the spare
+/// last bucket included.
+///
+/// # Panics
+/// If the table is not open on this worker.
+pub fn own_spans(worker: &mut Worker, table: TableId) -> Vec<(Address, u64)> {
+    let me = worker.me();
+    let open = kv(worker)
+        .tables
+        .get(&table.0)
+        .expect("the table is open on this worker");
+    let bytes = (u64::from(open.spec.buckets) + 1) * open.layout.bucket_bytes() as u64;
+    let own = open.shards.iter().filter(|shard| shard.owner == me);
+    own.map(|shard| (shard.first, bytes)).collect()
 }
 
 /// Walks the shards that this worker owns and holds them against their invariants; slow.

@@ -205,7 +205,7 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
     kv(worker).tables.insert(spec.id, table);
     crate::ops::make_bodies(worker, &layout);
     for shard in 0..spec.shards {
-        if !own.contains(&shard) {
+        if own.binary_search(&shard).is_err() {
             ask(worker, context(spec.id, shard), ());
         }
     }

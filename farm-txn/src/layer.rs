@@ -133,6 +133,16 @@ mod tests {
                 })
                 .unwrap();
         }
+        let waiting = |worker: &mut Worker| transactions(worker).steps.len();
+        while machine
+            .ask(0, move |worker, answer| {
+                answer.send(waiting(worker)).unwrap()
+            })
+            .unwrap()
+            > 0
+        {
+            std::thread::yield_now();
+        }
         machine
             .ask(0, |worker, answer| {
                 worker.check_slab().unwrap();

@@ -37,12 +37,7 @@ pub struct Conditions {
 
 impl Conditions {
     /// What can be told before the measurement.
-    pub(super) fn before(
-        memory_dir: &Path,
-        page_bytes: u64,
-        repeats: usize,
-        slice: Duration,
-    ) -> Self {
+    pub fn before(memory_dir: &Path, page_bytes: u64, repeats: usize, slice: Duration) -> Self {
         Self {
             processor: processor(),
             cores: allowed_cores().len(),
@@ -227,7 +222,11 @@ mod tests {
         std::thread::scope(|scope| {
             // Threads inherit the pin, so each of these takes its share of the one core.
             for _ in 0..3 {
-                scope.spawn(|| while !stop.load(std::sync::atomic::Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop()
+                    }
+                });
             }
             let (core, wall) = (rate(true).unwrap(), rate(false).unwrap());
             stop.store(true, std::sync::atomic::Ordering::Relaxed);

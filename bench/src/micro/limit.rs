@@ -80,7 +80,8 @@ pub struct ReadRate {
     pub access: String,
     /// Reads ahead; 1 if each depends on the one before.
     pub batch: usize,
-    /// Reads per second, the median slice.
+    /// Reads per second of the core, the median slice. Time in which other threads had the core does
+    /// not count, so on a busy host this is more than a wall clock would tell, never less.
     pub reads_per_s: f64,
     /// The slowest slice.
     pub least: f64,
@@ -331,11 +332,6 @@ pub fn run(run: &LimitRun, progress: Progress<'_>) -> Result<LimitReport, MicroE
         ..options.clone()
     };
     options.check()?;
-    let _pin = core.map(Pin::to).transpose()?;
-    let watch = Watch::begin();
-    progress(&format!("filling {}", text::bytes(*bytes)));
-    let memory = make(place, *bytes)?;
-    fill(&memory);
     let mut conditions = Conditions::before(
         &place.memory_dir,
         place.page_bytes()?,
@@ -343,6 +339,11 @@ pub fn run(run: &LimitRun, progress: Progress<'_>) -> Result<LimitReport, MicroE
         options.slice,
     );
     conditions.pinned.extend(core);
+    let _pin = core.map(Pin::to).transpose()?;
+    let watch = Watch::begin();
+    progress(&format!("filling {}", text::bytes(*bytes)));
+    let memory = make(place, *bytes)?;
+    fill(&memory);
     watch.end(&mut conditions);
     let fill_s = conditions.took_s;
     let measuring = Watch::begin();
@@ -450,14 +451,14 @@ impl fmt::Display for ReadRate {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{} million reads/s ({} to {}), {:.2} GB/s, {:.1} ns each: {} ahead in a {}, {}",
+            "{} million reads/s ({} to {}), {:.2} GB/s, {:.1} ns each; {} of {}, {}",
             text::millions(self.reads_per_s),
             text::millions(self.least),
             text::millions(self.most),
             self.gb_per_s,
             self.ns_per_read,
-            self.batch,
             self.access,
+            self.batch,
             self.variant
         )
     }

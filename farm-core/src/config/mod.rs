@@ -131,7 +131,9 @@ pub struct MachineConfig {
     pub id: MachineId,
     /// How many workers it runs.
     pub workers: u16,
-    /// The cores its workers are pinned to, worker `i` to core `i` modulo their number. Empty: any.
+    /// The cores its workers are pinned to, worker `i` to the one at `i` modulo their number. Empty:
+    /// a core each of those the process may use, if there is one for every worker of the cluster;
+    /// else any.
     pub cores: Vec<u32>,
 }
 

@@ -86,14 +86,6 @@ impl Store {
         lock(&self.regions).get(&id).cloned()
     }
 
-    /// The regions of this machine, ascending.
-    pub fn regions(&self) -> Vec<(RegionId, Memory)> {
-        lock(&self.regions)
-            .iter()
-            .map(|(id, (memory, _))| (*id, memory.clone()))
-            .collect()
-    }
-
     /// Allocates adjacent objects; see [`BlockAllocator::allocate_array`].
     ///
     /// # Errors

@@ -254,6 +254,7 @@ fn no_mix_hides_a_key_of_h_2() {
 #[test]
 fn no_mix_hides_a_key_of_h_4() {
     no_mix_hides_a_key(4, 32, 5, 1200);
+    no_mix_hides_a_key(4, 8, 4, 600);
 }
 
 #[test]

@@ -6,12 +6,14 @@ use std::time::Duration;
 use farm_core::config::Config;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::worker::Worker;
+use farm_kv::layout::Layout;
 use farm_kv::shard::ShardFacts;
 use farm_kv::{Key, TableId, TableSpec, blocking};
 
 pub(crate) struct Cluster {
     pub(crate) machines: Vec<Machine>,
     pub(crate) table: TableId,
+    spec: TableSpec,
     _dir: tempfile::TempDir,
 }
 
@@ -52,6 +54,7 @@ pub(crate) fn tuned_cluster(
     Cluster {
         machines,
         table,
+        spec,
         _dir: dir,
     }
 }
@@ -79,14 +82,20 @@ impl Cluster {
         all.collect()
     }
 
-    /// Holds every shard against its invariants, every allocator against memory, and every arena
-    /// against leaks; gives the sum of what the shards hold. Only while nothing is in flight.
+    /// Holds every shard against its invariants, every allocator against memory and against the
+    /// blocks in use, and every arena against leaks; gives the sum of what the shards hold. Only while
+    /// nothing is in flight.
     pub(crate) fn check(&self) -> ShardFacts {
         let table = self.table;
+        let layout = Layout::new(self.spec.neighbourhood, self.spec.value_bytes).unwrap();
         let facts = self.on_all(move |worker| {
             assert_eq!(worker.arena().taken(), 0, "{} keeps slots", worker.me());
             worker.check_slab().unwrap();
-            farm_kv::ops::check(worker, table).unwrap()
+            let facts = farm_kv::ops::check(worker, table).unwrap();
+            let blocks = facts.iter().map(|shard| shard.blocks).sum::<u64>();
+            let live = worker.slab_usage(layout.block_class).live;
+            assert_eq!(live, blocks, "{} keeps blocks", worker.me());
+            facts
         });
         let mut sum = ShardFacts::default();
         for shard in facts.into_iter().flatten() {

@@ -126,9 +126,12 @@ fn a_lookup_is_one_one_sided_read() {
                 Some(vec![7; 32])
             );
             let after = cluster.on_all(counted);
-            assert_eq!(after[0].fabric.reads, before[0].fabric.reads + one_sided);
-            assert_eq!(after[0].reads.remote, before[0].reads.remote + one_sided);
-            assert_eq!(after[0].reads.local, before[0].reads.local + 1 - one_sided);
+            // A worker that lost its core in the middle of a read does not trust it.
+            let tries = 1 + after[0].reads.restarts - before[0].reads.restarts;
+            let (far, own) = (one_sided * tries, (1 - one_sided) * tries);
+            assert_eq!(after[0].fabric.reads, before[0].fabric.reads + far);
+            assert_eq!(after[0].reads.remote, before[0].reads.remote + far);
+            assert_eq!(after[0].reads.local, before[0].reads.local + own);
             assert_eq!(after[0].lookups.hits, before[0].lookups.hits + 1);
             assert_eq!(
                 after[0].lookups.reads_of_hits,
@@ -207,15 +210,13 @@ fn reads_are_counted_alike_by_the_table_and_by_the_endpoint() {
         let lookups = after.lookups;
         assert_eq!((lookups.hits, lookups.misses), (keys, keys));
         assert_eq!(lookups.local + lookups.remote, 2 * keys);
-        assert_eq!(
-            (lookups.restarts, after.reads.restarts),
-            (0, 0),
-            "nobody writes"
-        );
+        assert_eq!(lookups.restarts, 0, "nobody writes");
         let one_sided = after.fabric.reads - before.fabric.reads;
         let local = after.reads.local - before.reads.local;
+        // Reads that were not trusted, because the worker lost its core in the middle.
+        let again = after.reads.restarts - before.reads.restarts;
         assert_eq!(
-            lookups.reads_of_hits + lookups.reads_of_misses,
+            lookups.reads_of_hits + lookups.reads_of_misses + again,
             one_sided + local
         );
         assert_eq!(one_sided, after.reads.remote - before.reads.remote);

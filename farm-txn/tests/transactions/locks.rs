@@ -19,11 +19,9 @@ fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
                 cluster.on(machine, 0, |w| w.read_counters().restarts)
             };
             cluster.on(0, 0, move |w| lock(w, address, LockMode::Readable));
-            let before = restarts(&cluster);
             let seen = cluster.look(machine, address, bytes).unwrap();
             assert_eq!((seen.mode, seen.version.get()), (LockMode::Readable, 1));
             assert_eq!(seen.payload[..bytes - 30], vec![1; bytes - 30]);
-            assert_eq!(restarts(&cluster), before, "at the first try");
             cluster.on(0, 0, move |w| {
                 assert_eq!(
                     contents(w, address, bytes - 30).unwrap(),
@@ -33,11 +31,12 @@ fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
             });
 
             cluster.on(0, 0, move |w| lock(w, address, LockMode::Exclusive));
+            let before = restarts(&cluster);
             let looks = cluster.start_look(machine, address, bytes);
-            assert_eq!(
-                looks.recv_timeout(Duration::from_millis(5)),
-                Err(RecvTimeoutError::Timeout)
-            );
+            while restarts(&cluster) < before + 20 {
+                let looked = looks.recv_timeout(Duration::from_micros(100));
+                assert_eq!(looked, Err(RecvTimeoutError::Timeout));
+            }
             cluster.on(0, 0, move |w| {
                 let refused = contents(w, address, bytes - 30);
                 assert!(matches!(refused, Err(TxError::Abort(Abort::Locked(at))) if at == address));
@@ -48,7 +47,6 @@ fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
                 .unwrap()
                 .unwrap();
             assert_eq!((seen.mode, seen.version.get()), (LockMode::Unlocked, 1));
-            assert!(restarts(&cluster) > before);
         }
     }
     for machine in [0, 1] {

@@ -1,0 +1,189 @@
+//! `farm bench`: one part of the platform at a time, beside its limit and what one would use instead.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use farm_bench::alloc::AllocOptions;
+use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
+use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
+use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun};
+use farm_core::config::host::{check_memory, probe};
+use farm_core::mem::Mapping;
+use serde::Serialize;
+
+use crate::cli::{
+    Bench, BenchAllocArgs, BenchArgs, BenchCommonArgs, BenchLimitArgs, BenchPairArgs,
+};
+
+/// Slices of each measurement; the median counts.
+const REPEATS: usize = 5;
+
+/// Runs `farm bench`.
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    match &args.what {
+        Bench::Limit(args) => limit(args)?,
+        Bench::Ring(args) => ring(args)?,
+        Bench::Fabric(args) => fabric(args)?,
+        Bench::Alloc(args) => alloc(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a result, and writes it as JSON where it is wanted.
+fn publish(result: &(impl Display + Serialize), json: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(result)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    writeln!(io::stdout(), "{result}")?;
+    Ok(())
+}
+
+/// Says what is measured next, to a person who waits.
+fn progress(what: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("measuring {what}");
+    }
+}
+
+fn place(common: &BenchCommonArgs) -> anyhow::Result<Place> {
+    Ok(Place::of(&common.config.resolve()?))
+}
+
+fn slice(common: &BenchCommonArgs) -> Duration {
+    common.duration / REPEATS as u32
+}
+
+fn sizes(args: &BenchPairArgs) -> Vec<usize> {
+    args.sizes.iter().map(|size| *size as usize).collect()
+}
+
+fn ring(args: &BenchPairArgs) -> anyhow::Result<()> {
+    let mut run = RingRun::new(place(&args.common)?)?;
+    run.sizes = sizes(args);
+    run.slice = slice(&args.common) / 4;
+    if let [first, second] = args.cores[..] {
+        run.cores = Some([first, second]);
+    }
+    let report = farm_bench::micro::ring::run(&run, &mut progress)?;
+    publish(&report, args.common.json.as_deref())
+}
+
+fn fabric(args: &BenchPairArgs) -> anyhow::Result<()> {
+    let mut run = FabricRun::new(place(&args.common)?);
+    run.sizes = sizes(args);
+    run.slice = slice(&args.common) / 8;
+    run.core = args.cores.first().copied();
+    let report = farm_bench::micro::fabric::run(&run, &mut progress)?;
+    publish(&report, args.common.json.as_deref())
+}
+
+fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
+    let config = args.common.config.resolve()?;
+    let options = AllocOptions {
+        seed: args.seed,
+        block_bytes: config.memory.block_bytes as usize,
+        region_bytes: config.memory.region_bytes as usize,
+        ..AllocOptions::default()
+    };
+    let report = farm_bench::alloc::run(&options)?;
+    publish(&report, args.common.json.as_deref())
+}
+
+/// What `farm bench limit` found.
+#[derive(Serialize)]
+struct LimitResult {
+    conditions: Conditions,
+    raw: RawLimit,
+    lookups: Vec<LookupRate>,
+    /// The fastest lookups as a share of the fastest raw reads.
+    share_of_limit: f64,
+}
+
+fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
+    let mut config = args.common.config.resolve()?;
+    let options = LookupOptions {
+        bytes: args.bytes,
+        neighbourhood: args.neighbourhood,
+        value_bytes: config.table.value_bytes as usize,
+        in_flight: args
+            .in_flight
+            .iter()
+            .max()
+            .map_or(256, |most| *most as usize),
+        duration: slice(&args.common),
+        repeats: REPEATS,
+    };
+    config.cluster.name = format!("{}-limit", config.cluster.name);
+    config.memory.region_bytes = config.memory.region_bytes.max(1 << 30);
+    lookups::configure(&mut config, &options);
+    check_memory(&config, &probe(&config.memory.dir))?;
+    let started = Instant::now();
+    progress("the load");
+    let bench = LookupBench::start(&config, &options)?;
+    let mut rates = Vec::new();
+    for in_flight in &args.in_flight {
+        progress(&format!("{in_flight} lookups in flight"));
+        rates.push(bench.measure(*in_flight as usize)?);
+    }
+    let read = rates.first().context("nothing was to be measured")?;
+    progress("raw reads of the same memory");
+    let limits = LimitOptions {
+        repeats: REPEATS,
+        core: Some(0),
+        ..LimitOptions::default()
+    };
+    let raw = raw_limit(
+        &bench.memory()?,
+        read.bucket_bytes,
+        read.bytes_per_read,
+        &limits,
+    )?;
+    let fastest = rates
+        .iter()
+        .map(|rate| rate.lookups_per_s)
+        .fold(0.0, f64::max);
+    let share_of_limit = fastest / raw.best_batched.reads_per_s.max(raw.best.reads_per_s);
+    let page_bytes = Mapping::page_bytes_of(&config.memory.dir)?;
+    let mut conditions =
+        Conditions::before(&config.memory.dir, page_bytes, REPEATS, options.duration);
+    conditions.pinned = vec![0];
+    conditions.took_s = started.elapsed().as_secs_f64();
+    let result = LimitResult {
+        conditions,
+        raw,
+        lookups: rates,
+        share_of_limit,
+    };
+    publish(&result, args.common.json.as_deref())
+}
+
+impl Display for LimitResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.conditions)?;
+        writeln!(f, "{}", self.raw)?;
+        for rate in &self.lookups {
+            writeln!(
+                f,
+                "  lookups, {:>4} in flight  {:>12.0} /s   {:.4} one-sided reads each",
+                rate.in_flight, rate.lookups_per_s, rate.reads_per_lookup
+            )?;
+        }
+        if let Some(rate) = self.lookups.first() {
+            writeln!(
+                f,
+                "  {} pairs in {} bytes, loaded at {:.0} /s",
+                rate.pairs, rate.bytes, rate.load_pairs_per_s
+            )?;
+        }
+        write!(
+            f,
+            "  share of the limit {:.1} %",
+            self.share_of_limit * 100.0
+        )
+    }
+}
