@@ -11,9 +11,9 @@
 //! A remove fills the hole from a chain that may use it, moving the hole by at most two buckets to
 //! reach one.
 //!
-//! Invariants, checked by [`crate::ops::check`]: a key is in the table once; a native pair's home is its bucket
-//! and a foreign one's the bucket before; only the first block of a chain may have a free slot, and
-//! none is empty.
+//! Invariants, checked by [`crate::ops::check`]: a key is in the table once; a native pair's home is
+//! its bucket and a foreign one's the bucket before; only the second block of a chain, or the first
+//! of one with no second, may have a free slot, and none is empty.
 
 use farm_core::ids::Address;
 use farm_core::worker::Worker;
@@ -111,10 +111,10 @@ impl Editor<'_> {
             None => return Ok(Changed::Absent),
             Some(Place::Block { block, slot }) => {
                 let last = self.take_last(home)?.expect("the pair is in this chain");
-                if last.pair[..KEY_BYTES] != *key {
+                if last[..KEY_BYTES] != *key {
                     self.layout
                         .block(self.tx.payload_mut(block))
-                        .put(slot, &last.pair);
+                        .put(slot, &last);
                 }
             }
             Some(Place::Bucket { bucket, slot }) => {
@@ -362,67 +362,130 @@ impl Editor<'_> {
         Ok(slot)
     }
 
-    /// Adds a pair to a bucket's chain: to its first block if that has room, else to a new one
-    /// before it.
+    /// Adds a pair to a bucket's chain: to the block that has room, else to a new first block, which
+    /// takes a pair of the old one along, so that it is full and the next one is not.
     fn append(&mut self, home: u32, pair: &[u8]) -> Result<(), TxError> {
-        let object = self.bucket(home)?;
-        let head = self.layout.bucket(self.tx.payload(object)).next();
-        if let Some(pointer) = head {
-            let block = self.block(pointer)?;
-            let mut view = self.layout.block(self.tx.payload_mut(block));
-            let free = !view.occupied() & ((1 << BLOCK_SLOTS) - 1);
-            if free != 0 {
-                let slot = free.trailing_zeros() as usize;
-                view.put(slot, pair);
-                let (next, occupied) = (view.next(), view.occupied() | 1 << slot);
-                view.set_tail(next, occupied);
-                return Ok(());
-            }
+        let chain = self.chain(home)?;
+        if let Some(last) = chain.last()
+            && let Some(slot) = self.free_slot_in(last.block)
+        {
+            self.put_in_block(last.block, slot, pair);
+            return Ok(());
         }
         let near = self.address(home);
         let payload = farm_core::object::payload_capacity(self.layout.block_bytes());
         let block = self.tx.alloc(self.worker, payload, Some(near))?;
-        let mut view = self.layout.block(self.tx.payload_mut(block));
-        view.put(0, pair);
-        view.set_tail(head, 1);
+        self.put_in_block(block, 0, pair);
+        let next = match chain.first {
+            None => None,
+            Some(old) => {
+                let taken = self.take_highest(old.block);
+                self.put_in_block(block, 1, &taken);
+                Some(self.rename(old))
+            }
+        };
+        self.set_next_of_block(block, next);
         let pointer = Next::new(self.tx.address(block), self.tx.incarnation(block));
-        let object = self.write(home)?;
-        self.layout
-            .bucket(self.tx.payload_mut(object))
-            .set_next(Some(pointer));
+        self.set_chain(home, Some(pointer))?;
         self.delta.blocks += 1;
         Ok(())
     }
 
-    /// Takes the last pair of a bucket's chain: one of its first block's, which shrinks. Readers
-    /// that hold a pointer to that block find another incarnation, and begin again.
-    fn take_last(&mut self, bucket: u32) -> Result<Option<Taken>, TxError> {
+    /// The first two blocks of a bucket's chain.
+    fn chain(&mut self, bucket: u32) -> Result<Chain, TxError> {
         let object = self.bucket(bucket)?;
         let Some(pointer) = self.layout.bucket(self.tx.payload(object)).next() else {
-            return Ok(None);
+            return Ok(Chain {
+                first: None,
+                second: None,
+            });
         };
         let block = self.block(pointer)?;
+        let first = Link {
+            block,
+            address: pointer.address,
+        };
+        let second = match self.layout.block(self.tx.payload(block)).next() {
+            None => None,
+            Some(pointer) => Some(Link {
+                block: self.block(pointer)?,
+                address: pointer.address,
+            }),
+        };
+        Ok(Chain {
+            first: Some(first),
+            second,
+        })
+    }
+
+    /// Takes the last pair of a bucket's chain. Every block on the way to it gets a new incarnation:
+    /// a reader that read the bucket before, and will look for the pair where it was, finds another
+    /// block than it was sent to, and begins again.
+    fn take_last(&mut self, bucket: u32) -> Result<Option<Pair>, TxError> {
+        let chain = self.chain(bucket)?;
+        let (Some(first), Some(last)) = (chain.first, chain.last()) else {
+            return Ok(None);
+        };
+        let pair = self.take_highest(last.block);
+        let emptied = self.layout.block(self.tx.payload(last.block)).occupied() == 0;
+        let mut left = if emptied {
+            let after = self.layout.block(self.tx.payload(last.block)).next();
+            self.tx.free(last.block);
+            self.delta.blocks -= 1;
+            after
+        } else {
+            Some(self.rename(last))
+        };
+        if chain.second.is_some() {
+            self.set_next_of_block(first.block, left);
+            left = Some(self.rename(first));
+        }
+        self.set_chain(bucket, left)?;
+        Ok(Some(pair))
+    }
+
+    /// Takes the pair in the highest slot of a block.
+    fn take_highest(&mut self, block: ObjectId) -> Pair {
         let mut view = self.layout.block(self.tx.payload_mut(block));
         let (next, occupied) = (view.next(), view.occupied());
         let slot = occupied
             .checked_ilog2()
             .expect("a block of a chain holds a pair") as usize;
         let pair = Pair::from_slice(view.pair(slot));
-        let left = occupied & !(1 << slot);
-        view.set_tail(next, left);
-        let head = if left == 0 {
-            self.tx.free(block);
-            self.delta.blocks -= 1;
-            next
-        } else {
-            self.tx.increment_incarnation(block);
-            Some(Next::new(pointer.address, self.tx.incarnation(block)))
-        };
+        view.set_tail(next, occupied & !(1 << slot));
+        pair
+    }
+
+    /// Gives a block a new incarnation, and the pointer to it as it is then.
+    fn rename(&mut self, link: Link) -> Next {
+        self.tx.increment_incarnation(link.block);
+        Next::new(link.address, self.tx.incarnation(link.block))
+    }
+
+    fn free_slot_in(&self, block: ObjectId) -> Option<usize> {
+        let free = !self.layout.block(self.tx.payload(block)).occupied() & ((1 << BLOCK_SLOTS) - 1);
+        (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    fn put_in_block(&mut self, block: ObjectId, slot: usize, pair: &[u8]) {
+        let mut view = self.layout.block(self.tx.payload_mut(block));
+        view.put(slot, pair);
+        let (next, occupied) = (view.next(), view.occupied() | 1 << slot);
+        view.set_tail(next, occupied);
+    }
+
+    fn set_next_of_block(&mut self, block: ObjectId, next: Option<Next>) {
+        let mut view = self.layout.block(self.tx.payload_mut(block));
+        let occupied = view.occupied();
+        view.set_tail(next, occupied);
+    }
+
+    fn set_chain(&mut self, bucket: u32, chain: Option<Next>) -> Result<(), TxError> {
         let object = self.write(bucket)?;
         self.layout
             .bucket(self.tx.payload_mut(object))
-            .set_next(head);
-        Ok(Some(Taken { pair }))
+            .set_next(chain);
+        Ok(())
     }
 
     /// Fills a hole from a chain that may use it: that of its bucket or of the one before, or one
@@ -476,13 +539,29 @@ impl Editor<'_> {
     /// Moves the last pair of `chain`'s chain into a slot.
     fn pull(&mut self, chain: u32, bucket: u32, slot: usize, native: bool) -> Result<(), TxError> {
         let taken = self.take_last(chain)?.expect("the chain is not empty");
-        self.put_in(bucket, slot, &taken.pair, native)
+        self.put_in(bucket, slot, &taken, native)
     }
 }
 
-/// A pair that was taken out of a chain.
-struct Taken {
-    pair: Pair,
+/// A block of a chain.
+#[derive(Clone, Copy)]
+struct Link {
+    block: ObjectId,
+    address: Address,
+}
+
+/// The first two blocks of a chain, of which the later one is the one that may have a free slot.
+#[derive(Clone, Copy)]
+struct Chain {
+    first: Option<Link>,
+    second: Option<Link>,
+}
+
+impl Chain {
+    /// The block that grows and shrinks.
+    fn last(&self) -> Option<Link> {
+        self.second.or(self.first)
+    }
 }
 
 /// Counts of a shard, as [`crate::ops::check`] found them.
@@ -543,13 +622,14 @@ impl Editor<'_> {
         home_of: &dyn Fn(&Key) -> u32,
         facts: &mut ShardFacts,
     ) -> Result<Result<(), String>, TxError> {
-        let mut first = true;
+        let mut index = 0;
         while let Some(pointer) = next {
             let block = self.block(pointer)?;
             let view = self.layout.block(self.tx.payload(block));
             let occupied = view.occupied();
             let full = occupied == (1 << BLOCK_SLOTS) - 1;
-            if occupied == 0 || !full && !first {
+            let may_have_room = index == 1 || index == 0 && view.next().is_none();
+            if occupied == 0 || !full && !may_have_room {
                 return Ok(Err(format!(
                     "a block of bucket {bucket}'s chain has slots {occupied:#b}"
                 )));
@@ -566,7 +646,7 @@ impl Editor<'_> {
                 facts.chained += 1;
             }
             facts.blocks += 1;
-            first = false;
+            index += 1;
             next = view.next();
         }
         Ok(Ok(()))
