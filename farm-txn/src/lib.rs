@@ -42,7 +42,7 @@
 //!     Arc::new(farm_txn::attach),
 //!     Duration::from_secs(5),
 //! )?;
-//! machine.ask(0, |w, done| {
+//! let () = machine.ask(0, |w, done| {
 //!     w.put_layer(Box::new(done));
 //!     let tx = api::begin(w);
 //!     api::alloc(w, tx, 5, None, Cont::new(allocated, tx.to_context()));
