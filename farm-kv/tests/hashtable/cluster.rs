@@ -126,7 +126,7 @@ pub(crate) fn on<T: Send + 'static>(
 /// What a worker that was set to work sends when it is done.
 pub(crate) fn wait<T>(answer: &mpsc::Receiver<T>) -> T {
     answer
-        .recv_timeout(Duration::from_secs(30))
+        .recv_timeout(Duration::from_secs(90))
         .expect("a worker failed, or did not end")
 }
 

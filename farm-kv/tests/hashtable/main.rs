@@ -5,6 +5,7 @@
 mod cluster;
 mod counting;
 mod fairness;
+mod garbage;
 mod history;
 mod linearizable;
 mod present;

@@ -51,7 +51,7 @@ fn start<W: Work>(cluster: &Cluster, machine: usize, worker: usize, work: W) -> 
 
 fn finish<W>(running: &mpsc::Receiver<W>) -> W {
     running
-        .recv_timeout(Duration::from_secs(30))
+        .recv_timeout(Duration::from_secs(90))
         .expect("a worker failed or did not end")
 }
 
@@ -332,7 +332,7 @@ fn money_is_neither_made_nor_lost() {
             worker,
             Teller {
                 first,
-                left: 40_000,
+                left: 12_000,
                 audits: 0,
                 moved: 0,
                 aborted: 0,
@@ -543,7 +543,7 @@ fn a_fat_pointer_names_the_object_that_was_meant_or_nothing() {
         let work = Replacer {
             root,
             next_tag: worker as u64,
-            left: 30_000,
+            left: 20_000,
             replaced: 0,
         };
         start(&cluster, 0, worker, work)
@@ -678,7 +678,7 @@ fn a_commit_is_seen_all_at_once() {
         next_of(w, 0, ());
     });
     let changes = read
-        .recv_timeout(Duration::from_secs(30))
+        .recv_timeout(Duration::from_secs(90))
         .expect("the reader failed");
     stop.store(true, Ordering::Relaxed);
     let written = finish(&writing).next;
