@@ -17,7 +17,7 @@ pub enum OpKind {
     Update,
     /// Add a record.
     Insert,
-    /// Read a record and replace its value, in one transaction.
+    /// Read a record, then replace its value: two operations, as with the reference client.
     ReadModifyWrite,
 }
 
