@@ -12,7 +12,7 @@ use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
 use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun};
 use farm_core::config::host::{check_memory, probe};
-use farm_core::mem::Mapping;
+use farm_core::mem::Memory;
 use serde::Serialize;
 
 use crate::cli::{
@@ -137,20 +137,20 @@ fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
         core: Some(0),
         ..LimitOptions::default()
     };
-    let raw = raw_limit(
-        &bench.memory()?,
-        read.bucket_bytes,
-        read.bytes_per_read,
-        &limits,
-    )?;
+    let memory = bench.memory()?;
+    let raw = raw_limit(&memory, read.bucket_bytes, read.bytes_per_read, &limits)?;
     let fastest = rates
         .iter()
         .map(|rate| rate.lookups_per_s)
         .fold(0.0, f64::max);
     let share_of_limit = fastest / raw.best_batched.reads_per_s.max(raw.best.reads_per_s);
-    let page_bytes = Mapping::page_bytes_of(&config.memory.dir)?;
-    let mut conditions =
-        Conditions::before(&config.memory.dir, page_bytes, REPEATS, options.duration);
+    let page_bytes = memory.iter().map(Memory::page_bytes).min().unwrap_or(0);
+    let mut conditions = Conditions::before(
+        &config.memory.dir,
+        page_bytes as u64,
+        REPEATS,
+        options.duration,
+    );
     conditions.pinned = vec![0];
     conditions.took_s = started.elapsed().as_secs_f64();
     let result = LimitResult {

@@ -292,7 +292,7 @@ fn load_next(worker: &mut Worker, _: u64, outcome: Result<Changed, KvError>) {
     while load.next < load.end {
         let key = key_of(load.next);
         load.next += 1;
-        if farm_kv::lookup::owner_of(worker, load.table, &key) == worker.me() {
+        if farm_kv::lookup::place_of(worker, load.table, &key).owner() == worker.me() {
             let change = Change::Insert(&load.value);
             if farm_kv::change(worker, load.table, &key, change, Cont::new(load_next, 0)).is_ok() {
                 return worker.put_layer(load);
@@ -327,8 +327,10 @@ fn ask(worker: &mut Worker) {
         let asker = worker.layer::<Asker>().expect("the asker is attached");
         let table = asker.table;
         let key = key_of(asker.rng.random_range(0..asker.records));
-        if farm_kv::lookup::owner_of(worker, table, &key).machine != me {
-            let started = farm_kv::get(worker, table, &key, GetCont::new(answered, 0));
+        let place = farm_kv::lookup::place_of(worker, table, &key);
+        if place.owner().machine != me {
+            let cont = GetCont::new(answered, 0);
+            let started = farm_kv::lookup::get_at(worker, place, &key, cont);
             debug_assert!(started.is_ok(), "{started:?}");
             return;
         }

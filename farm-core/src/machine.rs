@@ -16,7 +16,7 @@ use crate::fabric::shm::{
 use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::MAX_OBJECT_BYTES;
-use crate::mem::{Mapping, MappingError};
+use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, SegmentLayout};
 use crate::region::placement::Placement;
@@ -430,15 +430,17 @@ fn idle_policy(config: &Config) -> IdlePolicy {
 fn arena(config: &Config, reads: usize) -> ArenaConfig {
     let arena = ArenaConfig::for_reads(reads, MAX_OBJECT_BYTES as usize);
     let table = &config.table;
-    // A lookup reads two adjacent buckets, each of H/2 pairs and some bytes of links.
-    let pairs = u64::from(table.neighbourhood / 2) * (table.key_bytes + table.value_bytes);
-    match class_for_payload(pairs as usize + BUCKET_LINKS_BYTES) {
-        Ok(bucket) => {
-            let bytes = 2 * bucket.object_bytes();
+    // A lookup reads two adjacent buckets, each of H/2 pairs and some bytes of links; or, where that
+    // is more, a block of two pairs.
+    let pair = (table.key_bytes + table.value_bytes) as usize;
+    let object = |pairs: usize| class_for_payload(pairs * pair + BUCKET_LINKS_BYTES);
+    match (object(table.neighbourhood as usize / 2), object(2)) {
+        (Ok(bucket), Ok(block)) => {
+            let bytes = (2 * bucket.object_bytes()).max(block.object_bytes());
             arena.with(bytes, reads.min((LOOKUP_ARENA_BYTES / bytes).max(4)))
         }
         // Such a table cannot be opened.
-        Err(_) => arena,
+        _ => arena,
     }
 }
 
@@ -465,15 +467,11 @@ fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
     if config.memory.huge_pages != HugePages::Require {
         return Ok(());
     }
-    let page_bytes = Mapping::page_bytes_of(dir).map_err(|source| MappingError::Os {
-        what: "inspect",
-        path: dir.clone(),
-        source,
-    })?;
-    if page_bytes < 2 << 20 {
+    let page_bytes = Mapping::page_bytes_of(dir, true)?;
+    if page_bytes < HUGE_PAGE_BYTES {
         return Err(MappingError::NoHugePages {
             dir: dir.clone(),
-            page_bytes,
+            page_bytes: page_bytes as u64,
         }
         .into());
     }

@@ -225,6 +225,12 @@ impl Layout {
         self.block_class.object_bytes()
     }
 
+    /// Bytes of the largest read of a lookup.
+    #[inline]
+    pub(crate) fn lookup_bytes(&self) -> usize {
+        (2 * self.bucket_bytes()).max(self.block_bytes())
+    }
+
     /// Bytes of a pair.
     pub fn pair_bytes(&self) -> usize {
         KEY_BYTES + self.value_bytes

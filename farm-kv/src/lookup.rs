@@ -5,8 +5,8 @@ use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 
-use crate::layout::Next;
-use crate::state::{Kv, kv};
+use crate::layout::{Layout, Next};
+use crate::state::{Kv, LookupCounters, kv};
 use crate::table::TableId;
 use crate::{Key, KvError};
 
@@ -36,11 +36,10 @@ impl GetCont {
     }
 }
 
-/// A lookup in flight.
+/// A lookup in flight. It has one slot of the arena from beginning to end, and is found by the slot's
+/// number.
 pub(crate) struct Lookup {
-    table: u16,
-    shard: u32,
-    bucket: u32,
+    place: Place,
     key: Key,
     reads: u32,
     restarts: u32,
@@ -66,44 +65,40 @@ enum Step {
 /// If the table is not open on this worker.
 #[inline]
 pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
+    let place = place_of(worker, table, key);
+    get_at(worker, place, key, cont)
+}
+
+/// As [`get`], of a key whose place is known already.
+///
+/// # Errors
+/// As [`get`].
+///
+/// # Panics
+/// If the place is not of a table that is open on this worker.
+#[inline]
+pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Result<(), KvError> {
     let machine = worker.me().machine;
-    let state = kv(worker);
-    let open = state
-        .tables
-        .get(&table.0)
-        .expect("the table is open on this worker");
-    let (shard, bucket) = open.locate(key);
-    let (address, bytes) = (
-        open.bucket(shard, bucket),
-        open.layout.bucket_bytes() as u32,
-    );
-    let local = open.shards[shard as usize].owner.machine == machine;
+    let (state, arena) = worker.layer_and_arena::<Kv>();
+    let open = &state.tables[&place.table.0];
+    let request = open.buckets_request(place.shard, place.bucket);
+    let Some(slot) = arena.take(open.layout.lookup_bytes()) else {
+        return Err(KvError::Busy);
+    };
+    let local = place.owner.machine == machine;
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
-    let entry = Lookup {
-        table: table.0,
-        shard,
-        bucket,
+    let lookup = slot.index();
+    state.lookups[lookup] = Some(Lookup {
+        place,
         key: *key,
         reads: 1,
         restarts: 0,
         block: None,
         cont,
-    };
-    let lookup = state.lookups.insert(entry);
-    let request = ReadRequest {
-        address,
-        stride: bytes,
-        bytes: 2 * bytes,
-    };
-    let posted = worker.read_lock_free(request, Cont::new(buckets_came, lookup as u64));
-    posted.map_err(|error| {
-        let state = kv(worker);
-        state.lookups.remove(lookup);
-        state.counters.local -= u64::from(local);
-        state.counters.remote -= u64::from(!local);
-        error.into()
-    })
+    });
+    worker.read_into(slot, request, Cont::new(buckets_came, lookup as u64));
+    Ok(())
 }
 
 fn buckets_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
@@ -115,64 +110,67 @@ fn block_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
 }
 
 /// Searches what a read brought. The value, if it is there, goes to `value`.
-type Search = fn(&Kv, &Lookup, &[u8], &mut [u8]) -> Step;
+type Search = fn(&Layout, &Lookup, &[u8], &mut [u8]) -> Step;
 
 #[inline]
 fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) {
+    let (state, arena) = worker.layer_and_arena::<Kv>();
+    let entry = state.lookups[lookup].as_ref().expect("it is in flight");
     let slot = match result {
         Ok(slot) => slot,
-        Err(error) => return fail(worker, lookup, error.into()),
+        // The slot is back, and the next lookup that takes it is not begun before this returns.
+        Err(error) => return entry.cont.resume(worker, Err(error.into())),
     };
-    let (state, arena) = worker.layer_and_arena::<Kv>();
-    let length = state.tables[&state.lookups[lookup].table]
-        .layout
-        .value_bytes;
+    let layout = &state.tables[&entry.place.table.0].layout;
+    let length = layout.value_bytes;
     if length > STACK_VALUE {
-        return long_came(worker, lookup, slot, search, length);
+        return long_came(worker, slot, search);
     }
     let mut value = [0; STACK_VALUE];
     let value = &mut value[..length];
     let bytes = bytemuck::cast_slice(arena.words(&slot));
-    let step = search(state, &state.lookups[lookup], bytes, value);
-    arena.give(slot);
-    match step {
+    match search(layout, entry, bytes, value) {
         Step::Found => {
-            let cont = state.hit(lookup);
+            let cont = state.counters.hit(entry);
+            arena.give(slot);
             cont.resume(worker, Ok(Some(value)));
         }
-        other => go_on(worker, lookup, other),
+        other => go_on(worker, slot, other),
     }
 }
 
 /// As [`came`], for values that the stack is not meant for.
-fn long_came(worker: &mut Worker, lookup: usize, slot: Slot, search: Search, length: usize) {
+fn long_came(worker: &mut Worker, slot: Slot, search: Search) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
+    let entry = state.lookups[slot.index()]
+        .as_ref()
+        .expect("it is in flight");
+    let layout = &state.tables[&entry.place.table.0].layout;
     let mut value = std::mem::take(&mut state.value);
-    value.resize(length, 0);
+    value.resize(layout.value_bytes, 0);
     let bytes = bytemuck::cast_slice(arena.words(&slot));
-    let step = search(state, &state.lookups[lookup], bytes, &mut value);
-    arena.give(slot);
-    match step {
+    match search(layout, entry, bytes, &mut value) {
         Step::Found => {
-            let cont = state.hit(lookup);
+            let cont = state.counters.hit(entry);
+            arena.give(slot);
             cont.resume(worker, Ok(Some(&value)));
         }
-        other => go_on(worker, lookup, other),
+        other => go_on(worker, slot, other),
     }
     kv(worker).value = value;
 }
 
-fn go_on(worker: &mut Worker, lookup: usize, step: Step) {
+#[cold]
+fn go_on(worker: &mut Worker, slot: Slot, step: Step) {
     match step {
-        Step::Found | Step::Missing => miss(worker, lookup),
-        Step::Follow(next) => follow(worker, lookup, next),
-        Step::Restart => restart(worker, lookup),
+        Step::Found | Step::Missing => miss(worker, slot),
+        Step::Follow(next) => follow(worker, slot, next),
+        Step::Restart => restart(worker, slot),
     }
 }
 
 #[inline]
-fn search_buckets(state: &Kv, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
-    let layout = &state.tables[&lookup.table].layout;
+fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
     let (home, next) = bytes[..2 * layout.bucket_bytes()].split_at(layout.bucket_bytes());
     let (home_meta, next_meta) = (layout.meta_in_object(home), layout.meta_in_object(next));
     if home_meta.forward != next_meta.backward {
@@ -192,8 +190,7 @@ fn search_buckets(state: &Kv, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -
         .map_or(Step::Missing, Step::Follow)
 }
 
-fn search_block(state: &Kv, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
-    let layout = &state.tables[&lookup.table].layout;
+fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
     let object = &bytes[..layout.block_bytes()];
     let incarnation = Incarnation(u64::from_le_bytes(
         object[8..16].try_into().expect("a word"),
@@ -211,89 +208,102 @@ fn search_block(state: &Kv, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> 
     }
 }
 
-#[cold]
-fn follow(worker: &mut Worker, lookup: usize, next: Next) {
+fn follow(worker: &mut Worker, slot: Slot, next: Next) {
     let state = kv(worker);
-    let entry = &mut state.lookups[lookup];
+    let entry = state.lookup(&slot);
     entry.block = Some(next);
     entry.reads += 1;
-    let bytes = state.tables[&entry.table].layout.block_bytes() as u32;
+    let table = entry.place.table;
+    let bytes = state.tables[&table.0].layout.block_bytes() as u32;
     let request = ReadRequest {
         address: next.address,
         stride: bytes,
         bytes,
     };
-    post(worker, lookup, request, block_came);
+    let cont = Cont::new(block_came, slot.index() as u64);
+    worker.read_into(slot, request, cont);
 }
 
-#[cold]
-fn restart(worker: &mut Worker, lookup: usize) {
+fn restart(worker: &mut Worker, slot: Slot) {
     let state = kv(worker);
     state.counters.restarts += 1;
-    let entry = &mut state.lookups[lookup];
+    let entry = state.lookup(&slot);
     entry.reads += 1;
     entry.restarts += 1;
+    let (place, cont) = (entry.place, entry.cont);
     if entry.restarts > MAX_RESTARTS {
-        return fail(worker, lookup, KvError::Conflict);
+        worker.arena().give(slot);
+        return cont.resume(worker, Err(KvError::Conflict));
     }
-    let table = &state.tables[&entry.table];
-    let bytes = table.layout.bucket_bytes() as u32;
-    let request = ReadRequest {
-        address: table.bucket(entry.shard, entry.bucket),
-        stride: bytes,
-        bytes: 2 * bytes,
-    };
-    post(worker, lookup, request, buckets_came);
+    let request = state.tables[&place.table.0].buckets_request(place.shard, place.bucket);
+    let cont = Cont::new(buckets_came, slot.index() as u64);
+    worker.read_into(slot, request, cont);
 }
 
-/// A further read of a lookup. It gave a slot back just now, so there is one.
-fn post(
-    worker: &mut Worker,
-    lookup: usize,
-    request: ReadRequest,
-    came: fn(&mut Worker, u64, ReadResult),
-) {
-    if let Err(error) = worker.read_lock_free(request, Cont::new(came, lookup as u64)) {
-        fail(worker, lookup, error.into());
-    }
+fn miss(worker: &mut Worker, slot: Slot) {
+    let state = kv(worker);
+    let entry = state.lookup(&slot);
+    let (cont, reads) = (entry.cont, u64::from(entry.reads));
+    state.counters.misses += 1;
+    state.counters.reads_of_misses += reads;
+    worker.arena().give(slot);
+    cont.resume(worker, Ok(None));
 }
 
 impl Kv {
-    /// Ends a lookup that found its key.
-    #[inline]
-    fn hit(&mut self, lookup: usize) -> GetCont {
-        let entry = self.lookups.remove(lookup);
-        self.counters.hits += 1;
-        self.counters.reads_of_hits += u64::from(entry.reads);
-        entry.cont
+    /// The lookup that has a slot.
+    fn lookup(&mut self, slot: &Slot) -> &mut Lookup {
+        self.lookups[slot.index()]
+            .as_mut()
+            .expect("it is in flight")
     }
 }
 
-fn miss(worker: &mut Worker, lookup: usize) {
-    let state = kv(worker);
-    let entry = state.lookups.remove(lookup);
-    state.counters.misses += 1;
-    state.counters.reads_of_misses += u64::from(entry.reads);
-    entry.cont.resume(worker, Ok(None));
+impl LookupCounters {
+    /// Counts a lookup that found its key.
+    #[inline]
+    fn hit(&mut self, lookup: &Lookup) -> GetCont {
+        self.hits += 1;
+        self.reads_of_hits += u64::from(lookup.reads);
+        lookup.cont
+    }
 }
 
-#[cold]
-fn fail(worker: &mut Worker, lookup: usize, error: KvError) {
-    let entry = kv(worker).lookups.remove(lookup);
-    entry.cont.resume(worker, Err(error));
+/// Where a key belongs in a table, and who owns it: worth keeping by callers that route by it, so
+/// that the key is hashed once.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    table: TableId,
+    shard: u32,
+    bucket: u32,
+    owner: WorkerRef,
 }
 
-/// The worker that owns the shard of a key.
+impl Place {
+    /// The worker that owns the key's shard.
+    #[inline]
+    pub fn owner(&self) -> WorkerRef {
+        self.owner
+    }
+}
+
+/// Where a key belongs.
 ///
 /// # Panics
 /// If the table is not open on this worker.
 #[inline]
-pub fn owner_of(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
+pub fn place_of(worker: &mut Worker, table: TableId, key: &Key) -> Place {
     let open = kv(worker)
         .tables
         .get(&table.0)
         .expect("the table is open on this worker");
-    open.shards[open.locate(key).0 as usize].owner
+    let (shard, bucket) = open.locate(key);
+    Place {
+        table,
+        shard,
+        bucket,
+        owner: open.shards[shard as usize].owner,
+    }
 }
 
 #[cfg(test)]

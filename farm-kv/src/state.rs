@@ -65,7 +65,8 @@ impl std::ops::Index<&u16> for Tables {
 /// State of the layer on one worker.
 pub(crate) struct Kv {
     pub(crate) tables: Tables,
-    pub(crate) lookups: Slab<Lookup>,
+    /// By the slot that each has.
+    pub(crate) lookups: Vec<Option<Lookup>>,
     pub(crate) changes: Slab<Pending>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
@@ -80,9 +81,10 @@ pub(crate) struct Kv {
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
+    let slots = worker.arena().slots();
     worker.put_layer(Box::new(Kv {
         tables: Tables::default(),
-        lookups: Slab::with_capacity(1024),
+        lookups: (0..slots).map(|_| None).collect(),
         changes: Slab::with_capacity(1024),
         waiting: VecDeque::with_capacity(1024),
         initialising: Vec::new(),

@@ -6,7 +6,7 @@ use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::write;
 use farm_core::region::placement::Placement;
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::{Cont, ReadRequest, Worker};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layout::Layout;
@@ -124,6 +124,17 @@ impl Table {
         locate(key, &self.spec)
     }
 
+    /// The read of a bucket and the one after it.
+    #[inline]
+    pub(crate) fn buckets_request(&self, shard: u32, bucket: u32) -> ReadRequest {
+        let stride = self.layout.bucket_bytes() as u32;
+        ReadRequest {
+            address: self.bucket(shard, bucket),
+            stride,
+            bytes: 2 * stride,
+        }
+    }
+
     /// The address of a bucket.
     #[inline]
     pub(crate) fn bucket(&self, shard: u32, bucket: u32) -> Address {
@@ -227,7 +238,7 @@ fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
         format!("{shards} shards of {buckets} buckets: want at least one of each")
     } else if shard_bytes > u64::from(u32::MAX) {
         format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
-    } else if 2 * bucket_bytes > read_bytes {
+    } else if layout.lookup_bytes() > read_bytes {
         format!(
             "two buckets of {bucket_bytes} bytes are more than the {read_bytes} that one read \
              brings; use smaller values or a smaller neighbourhood"

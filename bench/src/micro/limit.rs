@@ -332,17 +332,17 @@ pub fn run(run: &LimitRun, progress: Progress<'_>) -> Result<LimitReport, MicroE
         ..options.clone()
     };
     options.check()?;
+    let _pin = core.map(Pin::to).transpose()?;
+    progress(&format!("filling {}", text::bytes(*bytes)));
+    let watch = Watch::begin();
+    let memory = make(place, *bytes)?;
     let mut conditions = Conditions::before(
         &place.memory_dir,
-        place.page_bytes()?,
+        memory.page_bytes() as u64,
         options.repeats,
         options.slice,
     );
     conditions.pinned.extend(core);
-    let _pin = core.map(Pin::to).transpose()?;
-    let watch = Watch::begin();
-    progress(&format!("filling {}", text::bytes(*bytes)));
-    let memory = make(place, *bytes)?;
     fill(&memory);
     watch.end(&mut conditions);
     let fill_s = conditions.took_s;

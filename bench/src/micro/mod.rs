@@ -21,7 +21,7 @@ mod reads;
 pub mod ring;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use farm_core::config::{Config, HugePages, host as config_host};
@@ -133,7 +133,7 @@ impl Place {
 
     /// Bytes of the pages that memory in this place has.
     fn page_bytes(&self) -> Result<u64, MicroError> {
-        page_bytes(&self.memory_dir)
+        Ok(Mapping::page_bytes_of(&self.memory_dir, self.huge_pages)? as u64)
     }
 
     /// Starts machine `number` of the bench's cluster on the fabric, with one worker.
@@ -148,10 +148,6 @@ impl Place {
             digest: 0,
         })?)
     }
-}
-
-fn page_bytes(dir: &Path) -> Result<u64, MicroError> {
-    Mapping::page_bytes_of(dir).map_err(os("inspect the memory directory"))
 }
 
 fn machine_id(number: u16) -> MachineId {

@@ -43,11 +43,20 @@ impl ArenaConfig {
 pub struct Slot {
     word: u32,
     words: u32,
+    index: u32,
     class: u8,
 }
 
 impl Slot {
+    /// Its number among the slots of its arena. Whoever holds the slot can keep what belongs to it in
+    /// a table by that number: nobody else has it at the same time.
+    #[inline]
+    pub fn index(&self) -> usize {
+        self.index as usize
+    }
+
     /// Bytes of the slot.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.words as usize * WORD_BYTES
     }
@@ -55,13 +64,15 @@ impl Slot {
 
 struct Class {
     bytes: usize,
-    free: Vec<u32>,
+    /// Word and index of each free slot, the one given back last on top: it is warm.
+    free: Vec<(u32, u32)>,
 }
 
 /// Slots of one endpoint. Taking and giving back allocate nothing.
 pub struct Arena {
     words: Box<[u64]>,
     classes: Vec<Class>,
+    slots: usize,
     taken: usize,
 }
 
@@ -76,7 +87,7 @@ impl Arena {
             "{} arena classes",
             config.classes.len()
         );
-        let mut next = 0usize;
+        let (mut next, mut slots) = (0, 0);
         let mut last = 0;
         let mut classes = Vec::with_capacity(config.classes.len());
         for &(bytes, count) in &config.classes {
@@ -86,14 +97,17 @@ impl Arena {
             );
             last = bytes;
             let words = bytes / WORD_BYTES;
-            let mut free: Vec<u32> = (0..count).map(|i| (next + i * words) as u32).collect();
-            free.reverse();
+            let free = (0..count).rev();
+            let free = free.map(|i| ((next + i * words) as u32, (slots + i) as u32));
+            let free = free.collect();
             next += count * words;
+            slots += count;
             classes.push(Class { bytes, free });
         }
         Self {
             words: vec![0; next].into_boxed_slice(),
             classes,
+            slots,
             taken: 0,
         }
     }
@@ -103,12 +117,13 @@ impl Arena {
     pub fn take(&mut self, bytes: usize) -> Option<Slot> {
         for (index, class) in self.classes.iter_mut().enumerate() {
             if class.bytes >= bytes
-                && let Some(word) = class.free.pop()
+                && let Some((word, slot)) = class.free.pop()
             {
                 self.taken += 1;
                 return Some(Slot {
                     word,
                     words: (class.bytes / WORD_BYTES) as u32,
+                    index: slot,
                     class: index as u8,
                 });
             }
@@ -120,7 +135,8 @@ impl Arena {
     #[inline]
     pub fn give(&mut self, slot: Slot) {
         self.taken -= 1;
-        self.classes[slot.class as usize].free.push(slot.word);
+        let class = &mut self.classes[slot.class as usize];
+        class.free.push((slot.word, slot.index));
     }
 
     /// The contents of a slot.
@@ -133,6 +149,11 @@ impl Arena {
     #[inline]
     pub fn words_mut(&mut self, slot: &mut Slot) -> &mut [u64] {
         &mut self.words[slot.word as usize..][..slot.words as usize]
+    }
+
+    /// How many slots there are, of all sizes.
+    pub fn slots(&self) -> usize {
+        self.slots
     }
 
     /// Slots that are out: zero at rest, or something leaks.
@@ -181,6 +202,8 @@ mod tests {
             .take(64)
             .expect("a larger slot serves when the small ones are out");
         assert_eq!((a.bytes(), c.bytes()), (64, 128));
+        assert_eq!([a.index(), b.index(), c.index()], [0, 1, 2]);
+        assert_eq!(arena.slots(), 3);
         assert!(arena.take(1).is_none());
         arena.words_mut(&mut a).fill(1);
         arena.words_mut(&mut b).fill(2);

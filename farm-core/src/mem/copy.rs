@@ -62,14 +62,35 @@ impl Memory {
             out.len()
         );
         self.check(offset, out.len() * WORD_BYTES);
-        let mut retries = 0;
+        if out.is_empty() {
+            return Ok(0);
+        }
+        if out.len() <= CHUNK_LINES * LINE_WORDS {
+            let changed = self.copy_lines_once(loads, offset, out);
+            if changed | self.headers_changed(offset, stride, out) == 0 {
+                return Ok(0);
+            }
+        }
+        self.copy_until_unchanged(loads, offset, stride, out)
+    }
+
+    /// Copies that are long, or that met a writer.
+    #[cold]
+    fn copy_until_unchanged(
+        &self,
+        loads: LineLoads,
+        offset: usize,
+        stride: usize,
+        out: &mut [u64],
+    ) -> Result<u32, Torn> {
+        let mut retries = u32::from(out.len() <= CHUNK_LINES * LINE_WORDS);
         loop {
             let mut at = offset;
             for lines in out.chunks_mut(CHUNK_LINES * LINE_WORDS) {
                 retries += self.copy_unchanged_lines(loads, at, lines)?;
                 at += CHUNK_LINES * LINE_BYTES;
             }
-            if self.headers_unchanged(offset, stride, out) {
+            if self.headers_changed(offset, stride, out) == 0 {
                 return Ok(retries);
             }
             retries += 1;
@@ -130,16 +151,17 @@ impl Memory {
         changed
     }
 
+    /// A word that is zero if the header of every object is still what was copied.
     #[inline]
-    fn headers_unchanged(&self, offset: usize, stride: usize, copy: &[u64]) -> bool {
+    fn headers_changed(&self, offset: usize, stride: usize, copy: &[u64]) -> u64 {
         fence(Ordering::Acquire);
-        let mut changed = 0;
-        let mut at = offset;
-        for object in copy.chunks(stride / WORD_BYTES) {
-            changed |= self.word_unchecked(at).load(Ordering::Relaxed) ^ object[0];
-            at += stride;
+        let (mut changed, mut at) = (0, 0);
+        while at < copy.len() {
+            let now = self.word_unchecked(offset + at * WORD_BYTES);
+            changed |= now.load(Ordering::Relaxed) ^ copy[at];
+            at += stride / WORD_BYTES;
         }
-        changed == 0
+        changed
     }
 }
 

@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use super::pages::{self, HUGE_PAGE_BYTES};
+
 /// What a mapping may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -45,8 +47,9 @@ pub enum MappingError {
     },
     /// Huge pages were required and the directory does not give them.
     #[error(
-        "memory.huge_pages is \"require\" but {dir} gives pages of {page_bytes} bytes; mount one \
-         with `mount -t tmpfs -o huge=always,mode=1777 farm-huge DIR` and set memory.dir to it"
+        "memory.huge_pages is \"require\" but {dir} gave pages of {page_bytes} bytes; free some \
+         memory, or mount a directory with `mount -t tmpfs -o huge=always,mode=1777 farm-huge DIR` \
+         and set memory.dir to it"
     )]
     NoHugePages {
         /// Directory that holds the shared memory.
@@ -73,6 +76,7 @@ pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     access: Access,
+    page_bytes: usize,
 }
 
 // SAFETY: a Mapping is an address range that stays mapped until drop; all access goes through
@@ -103,7 +107,8 @@ impl Mapping {
     }
 
     /// Makes the file `path` (mode 0600, must not exist) of at least `len` zeroed bytes, reserves
-    /// the space, and maps it for reading and writing. On failure nothing is left behind.
+    /// the space, and maps it for reading and writing; by huge pages where `huge` asks for them and
+    /// they are to be had ([`Mapping::page_bytes`]). On failure nothing is left behind.
     ///
     /// # Errors
     /// [`MappingError::NoSpace`] when the file system is full: reserving now is what keeps a full
@@ -142,6 +147,19 @@ impl Mapping {
             return Err(no_space());
         }
         file.set_len(len as u64).map_err(os("size", path))?;
+        let collapse = huge && (block as usize) < HUGE_PAGE_BYTES;
+        if collapse {
+            pages::begin_each(file, len).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::ENOMEM) => no_space(),
+                _ => os("write", path)(error),
+            })?;
+        }
+        let mut mapping = Self::map(file, path, len, Access::ReadWrite)?;
+        mapping.page_bytes = mapping.page_bytes.max(block as usize);
+        if collapse && pages::collapse(mapping.base, len) {
+            mapping.page_bytes = HUGE_PAGE_BYTES;
+        }
+        // What there is no huge page for; and every page where none are wanted.
         // SAFETY: a plain system call on a descriptor we own.
         let refused = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as libc::off_t) };
         match refused {
@@ -149,11 +167,7 @@ impl Mapping {
             libc::ENOSPC | libc::ENOMEM => return Err(no_space()),
             code => return Err(os("reserve", path)(std::io::Error::from_raw_os_error(code))),
         }
-        let mapping = Self::map(file, path, len, Access::ReadWrite)?;
-        if huge {
-            // SAFETY: the range is our own fresh mapping; the advice changes no contents.
-            unsafe { libc::madvise(mapping.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
-        }
+        mapping.populate();
         Ok(mapping)
     }
 
@@ -176,7 +190,9 @@ impl Mapping {
                 found,
             });
         }
-        Self::map(&file, path, found as usize, access)
+        let mapping = Self::map(&file, path, found as usize, access)?;
+        mapping.populate();
+        Ok(mapping)
     }
 
     fn map(file: &File, path: &Path, len: usize, access: Access) -> Result<Self, MappingError> {
@@ -184,20 +200,8 @@ impl Mapping {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: a fresh shared mapping of a file we hold open; it touches no existing memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                protection,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        let mapping = Self::from_mmap(base, len, access, path)?;
-        mapping.populate();
-        Ok(mapping)
+        let base = pages::map_aligned(file, len, protection).map_err(os("map", path))?;
+        Self::from_mmap(base, len, access, path)
     }
 
     /// Enters the pages into the page table now, so that no read or write takes a fault later: what
@@ -222,7 +226,12 @@ impl Mapping {
             return Err(os("map", path)(std::io::Error::last_os_error()));
         }
         let base = NonNull::new(base.cast()).expect("mmap never answers null without MAP_FIXED");
-        Ok(Self { base, len, access })
+        Ok(Self {
+            base,
+            len,
+            access,
+            page_bytes: page_bytes(),
+        })
     }
 
     /// Bytes mapped (at least what was asked for).
@@ -244,11 +253,21 @@ impl Mapping {
         self.base
     }
 
-    /// The page size that files of `dir` are backed with: 2 MiB for hugetlbfs and for a tmpfs that
-    /// is mounted with `huge=always`, else the system's.
-    pub fn page_bytes_of(dir: &Path) -> std::io::Result<u64> {
-        let (block, _) = space(dir)?;
-        Ok(block.max(page_bytes() as u64))
+    /// Bytes of the smallest page that a mapping we made is backed by.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Bytes of the pages that a large file of `dir` is mapped by: one is made, and removed again.
+    ///
+    /// # Errors
+    /// As [`Mapping::create`].
+    pub fn page_bytes_of(dir: &Path, huge: bool) -> Result<usize, MappingError> {
+        let name = format!(".farm-page-{}-{:p}", std::process::id(), &dir);
+        let path = dir.join(name);
+        let made = Self::create(&path, HUGE_PAGE_BYTES, huge)?;
+        std::fs::remove_file(&path).map_err(os("remove", &path))?;
+        Ok(made.page_bytes)
     }
 }
 
@@ -302,6 +321,57 @@ mod tests {
         let theirs = Memory::of(Mapping::open(&path, 4096, Access::ReadOnly).unwrap());
         ours.store(64, 7, Ordering::Release);
         assert_eq!(theirs.load(64, Ordering::Acquire), 7);
+    }
+
+    /// What the kernel says that a mapping consists of, in bytes of huge pages.
+    fn huge_bytes_mapped(mapping: &Mapping) -> usize {
+        let begin = format!("{:x}-", mapping.base.as_ptr() as usize);
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let ours = smaps.lines().skip_while(|line| !line.starts_with(&begin));
+        let huge = ours
+            .skip(1)
+            .find(|line| line.starts_with("ShmemPmdMapped:"));
+        let kib = huge.unwrap().split_whitespace().nth(1).unwrap();
+        kib.parse::<usize>().unwrap() * 1024
+    }
+
+    #[test]
+    fn huge_pages_are_those_that_the_kernel_shows_on_both_sides() {
+        let dir = Path::new("/dev/shm");
+        for len in [
+            4096,
+            HUGE_PAGE_BYTES,
+            5 * HUGE_PAGE_BYTES,
+            5 * HUGE_PAGE_BYTES + 4096,
+        ] {
+            let path = dir.join(format!(".farm-test-{}-{len}", std::process::id()));
+            let ours = Mapping::create(&path, len, true).unwrap();
+            let theirs = Mapping::open(&path, len, Access::ReadOnly);
+            std::fs::remove_file(&path).unwrap();
+            let theirs = theirs.unwrap();
+            if ours.page_bytes() == HUGE_PAGE_BYTES {
+                assert_eq!(len % HUGE_PAGE_BYTES, 0);
+                assert_eq!(huge_bytes_mapped(&ours), len);
+                assert_eq!(huge_bytes_mapped(&theirs), len);
+            }
+            let (ours, theirs) = (Memory::of(ours), Memory::of(theirs));
+            for at in (0..len).step_by(4096) {
+                assert_eq!(theirs.load(at, Ordering::Relaxed), 0);
+                ours.store(at, at as u64 + 1, Ordering::Release);
+                assert_eq!(theirs.load(at, Ordering::Acquire), at as u64 + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn small_pages_where_huge_ones_are_not_wanted() {
+        let dir = Path::new("/dev/shm");
+        let bytes = Mapping::page_bytes_of(dir, false).unwrap();
+        assert_eq!(bytes, super::page_bytes());
+        let left = std::fs::read_dir(dir).unwrap();
+        let ours = format!(".farm-page-{}", std::process::id());
+        let mut names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert!(!names.any(|name| name.starts_with(&ours)));
     }
 
     #[test]

@@ -17,11 +17,13 @@
 mod copy;
 mod lines;
 mod mapping;
+mod pages;
 mod words;
 
 pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
 pub use lines::LineLoads;
 pub use mapping::{Access, Mapping, MappingError};
+pub use pages::HUGE_PAGE_BYTES;
 pub use words::Memory;
 
 /// Bytes in a cache line: the unit that a one-sided read sees whole (`FaRM'14 §3.5`).

@@ -102,6 +102,11 @@ impl Memory {
         unsafe { &*self.at(offset).cast::<AtomicU64>() }
     }
 
+    /// Bytes of the smallest page behind it; where another process made it, the system's.
+    pub fn page_bytes(&self) -> usize {
+        self.mapping.page_bytes()
+    }
+
     /// Loads the word at `offset`.
     #[inline]
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {
@@ -187,7 +192,8 @@ impl Memory {
     #[inline]
     pub fn prefetch(&self, offset: usize, len: usize) {
         self.check(offset, len);
-        for at in (offset..offset + len).step_by(LINE_BYTES) {
+        let mut at = offset;
+        while at < offset + len {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a prefetch of an address inside the mapping; it has no effect on contents.
             unsafe {
@@ -195,8 +201,7 @@ impl Memory {
                     self.at(at).cast(),
                 );
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = at;
+            at += LINE_BYTES;
         }
     }
 }

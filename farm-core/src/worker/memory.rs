@@ -231,7 +231,7 @@ impl Worker {
     fn end_region_wait(&mut self, id: RegionId, error: impl Fn(Address) -> ReadError) {
         for waiting in self.take_waiting(id) {
             let error = error(waiting.request.address);
-            self.end_read_soon(waiting.cont, waiting.slot, Err(error));
+            self.fail_read_soon(waiting.cont, waiting.slot, error);
         }
     }
 

@@ -97,21 +97,22 @@ pub struct Worker {
     room_waiters: VecDeque<Cont<()>>,
     room_retry: Nanos,
     deferred: VecDeque<Cont<()>>,
-    /// Results that were known when their operation began; delivered from the loop.
-    ready: VecDeque<(Cont<ReadResult>, ReadResult)>,
+    /// Reads that failed when they were begun; told of from the loop.
+    failed_reads: VecDeque<(Cont<ReadResult>, Slot, ReadError)>,
     /// Buffers that keep their capacity from turn to turn.
     completions: Vec<Completion>,
-    local_done: Vec<(u32, Slot, Status)>,
+    local_done: Vec<(Slot, Status)>,
     message_body: Vec<u8>,
 }
 
 impl Worker {
     /// Puts a worker together.
-    pub fn new(parts: WorkerParts) -> Self {
+    pub fn new(mut parts: WorkerParts) -> Self {
         let WorkerLimits {
             max_message_bytes,
             operations,
         } = parts.limits;
+        let slots = parts.endpoint.arena().slots();
         let mut worker = Self {
             me: parts.me,
             now: parts.clock.now(),
@@ -121,7 +122,7 @@ impl Worker {
             messaging: Messaging::new(parts.me, parts.links, max_message_bytes, operations),
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
-            reads: Reads::with_capacity(operations),
+            reads: Reads::new(slots, operations),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
             slab: parts.store.slab(parts.me.worker),
@@ -133,7 +134,7 @@ impl Worker {
             room_waiters: VecDeque::with_capacity(operations),
             room_retry: Nanos::default(),
             deferred: VecDeque::with_capacity(operations),
-            ready: VecDeque::with_capacity(operations),
+            failed_reads: VecDeque::with_capacity(operations),
             completions: Vec::with_capacity(operations),
             local_done: Vec::with_capacity(operations),
             message_body: Vec::with_capacity(max_message_bytes),

@@ -5,10 +5,8 @@
 //! fabric's: the post asks for the lines, the poll makes the checked copy.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use rand::Rng;
-use slab::Slab;
 
 use super::{Cont, Worker};
 use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, Token};
@@ -18,11 +16,11 @@ use crate::object::all_consistent;
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
-/// A read that took longer than this from start to end is not trusted: 16 bits of line version
+/// A read that took longer than so many nanoseconds from start to end is not trusted: 16 bits of line version
 /// could have come round. An object of three lines cannot be written 65,535 times in less.
-const WRAP_BOUND: Duration = Duration::from_micros(500);
+const WRAP_BOUND: u64 = 500_000;
 /// The same for each line of a larger object, of which a writer touches every one.
-const WRAP_BOUND_OF_LINE: Duration = Duration::from_micros(160);
+const WRAP_BOUND_OF_LINE: u64 = 160_000;
 /// First backoff of a read that met a writer; doubled each time up to `MAX_BACKOFF`.
 const MIN_BACKOFF_NANOS: u64 = 200;
 const MAX_BACKOFF_NANOS: u64 = 20_000;
@@ -82,25 +80,36 @@ struct InFlight {
     tries: u32,
     posted: Nanos,
     cont: Cont<ReadResult>,
-    /// Held while the read backs off.
-    slot: Option<Slot>,
 }
 
 /// The reads of one worker.
 pub(crate) struct Reads {
-    in_flight: Slab<InFlight>,
+    /// The read that has a slot, by the slot's number; what stands at the number of a slot that no
+    /// read has is of no meaning.
+    of_slot: Vec<Option<InFlight>>,
     /// Reads of local memory not copied yet, oldest first.
-    local: VecDeque<(u32, Slot)>,
+    local: VecDeque<Slot>,
+    /// Slots of reads that back off, until their timers run out.
+    backing_off: Vec<Slot>,
     pub(crate) counters: ReadCounters,
 }
 
 impl Reads {
-    pub(crate) fn with_capacity(reads: usize) -> Self {
+    /// For an arena of so many slots and so many reads in flight.
+    pub(crate) fn new(slots: usize, reads: usize) -> Self {
         Self {
-            in_flight: Slab::with_capacity(reads),
+            of_slot: (0..slots).map(|_| None).collect(),
             local: VecDeque::with_capacity(reads),
+            backing_off: Vec::with_capacity(reads),
             counters: ReadCounters::default(),
         }
+    }
+
+    #[inline]
+    fn of(&mut self, slot: &Slot) -> &mut InFlight {
+        self.of_slot[slot.index()]
+            .as_mut()
+            .expect("a slot on its way has a read")
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -125,11 +134,19 @@ impl Worker {
             .arena()
             .take(request.bytes as usize)
             .ok_or(ReadError::Busy)?;
+        self.read_into(slot, request, cont);
+        Ok(())
+    }
+
+    /// As [`Worker::read_lock_free`], to a slot that the caller has: its [`Slot::index`] is the
+    /// caller's until it gives the slot back. A read that fails gives the slot back just before the
+    /// continuation is called.
+    #[inline]
+    pub fn read_into(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
         match self.regions.find(request.address.region()) {
             Some(region) => self.start_read(request, region, cont, slot),
             None => self.find_region_then_read(request, cont, slot),
         }
-        Ok(())
     }
 
     #[inline]
@@ -140,35 +157,29 @@ impl Worker {
         cont: Cont<ReadResult>,
         slot: Slot,
     ) {
-        let posted = self.now;
-        let read = InFlight {
+        self.reads.of_slot[slot.index()] = Some(InFlight {
             request,
             region,
             tries: 0,
-            posted,
+            posted: self.now,
             cont,
-            slot: None,
-        };
-        let key = self.reads.in_flight.insert(read);
-        self.post(key, slot);
+        });
+        self.post(request, region, slot);
     }
 
     #[inline]
-    fn post(&mut self, key: usize, slot: Slot) {
-        let read = &mut self.reads.in_flight[key];
-        let request = read.request;
-        read.posted = self.now;
-        match self.regions.at(read.region) {
+    fn post(&mut self, request: ReadRequest, region: RegionIndex, slot: Slot) {
+        match self.regions.at(region) {
             Access::Local(memory) => {
                 let (at, bytes) = (request.address.offset() as usize, request.bytes as usize);
                 if !fits(at as u64, &request, memory.len() as u64) || bytes > slot.bytes() {
-                    return self.finish(key, slot, Err(ReadError::BadAddress(request.address)));
+                    return self.finish(slot, ReadError::BadAddress(request.address));
                 }
                 if self.reads.local.len() < PREFETCH_AHEAD {
                     memory.prefetch(at, bytes);
                 }
                 self.reads.counters.local += 1;
-                self.reads.local.push_back((key as u32, slot));
+                self.reads.local.push_back(slot);
             }
             &Access::Remote {
                 machine,
@@ -177,7 +188,7 @@ impl Worker {
             } => {
                 let offset = u64::from(request.address.offset());
                 if !fits(offset, &request, bytes) {
-                    return self.finish(key, slot, Err(ReadError::BadAddress(request.address)));
+                    return self.finish(slot, ReadError::BadAddress(request.address));
                 }
                 self.reads.counters.remote += 1;
                 let read = Read {
@@ -187,27 +198,25 @@ impl Worker {
                         stride: request.stride,
                     },
                     fence: false,
-                    token: Token(key as u64),
+                    token: Token(0),
                 };
                 match self.endpoint.post_read(read, slot) {
                     Ok(()) => {}
-                    Err(rejected) => self.post_refused(key, machine, rejected),
+                    Err(rejected) => self.post_refused(machine, rejected),
                 }
             }
         }
     }
 
     #[cold]
-    fn post_refused(&mut self, key: usize, machine: MachineId, rejected: Rejected) {
+    fn post_refused(&mut self, machine: MachineId, rejected: Rejected) {
         self.reads.counters.remote -= 1;
-        let address = self.reads.in_flight[key].request.address;
         match rejected {
-            Rejected::Full(Some(slot)) => self.back_off(key, slot),
-            Rejected::Closed(Some(slot)) => {
-                self.finish(key, slot, Err(ReadError::PeerLost(machine)))
-            }
+            Rejected::Full(Some(slot)) => self.back_off(slot),
+            Rejected::Closed(Some(slot)) => self.finish(slot, ReadError::PeerLost(machine)),
             Rejected::BadAccess(Some(slot)) => {
-                self.finish(key, slot, Err(ReadError::BadAddress(address)))
+                let address = self.reads.of(&slot).request.address;
+                self.finish(slot, ReadError::BadAddress(address))
             }
             Rejected::Full(None) | Rejected::Closed(None) | Rejected::BadAccess(None) => {
                 unreachable!("a rejected read gives its slot back")
@@ -215,27 +224,28 @@ impl Worker {
         }
     }
 
-    /// Ends a read from the event loop, or, where it ends in the call that began it, soon.
+    /// Ends a read that failed, from the event loop: perhaps this is the call that began it.
     #[cold]
-    fn finish(&mut self, key: usize, slot: Slot, result: Result<(), ReadError>) {
-        let read = self.reads.in_flight.remove(key);
-        self.end_read_soon(read.cont, slot, result);
+    fn finish(&mut self, slot: Slot, error: ReadError) {
+        let cont = self.reads.of(&slot).cont;
+        self.fail_read_soon(cont, slot, error);
     }
 
-    pub(super) fn end_read_soon(
-        &mut self,
-        cont: Cont<ReadResult>,
-        slot: Slot,
-        result: Result<(), ReadError>,
-    ) {
-        let result = match result {
-            Ok(()) => Ok(slot),
-            Err(error) => {
-                self.endpoint.arena().give(slot);
-                Err(error)
-            }
-        };
-        self.ready.push_back((cont, result));
+    pub(super) fn fail_read_soon(&mut self, cont: Cont<ReadResult>, slot: Slot, error: ReadError) {
+        self.failed_reads.push_back((cont, slot, error));
+    }
+
+    /// Tells of reads that failed when they were begun.
+    pub(super) fn end_failed_reads(&mut self) -> bool {
+        let count = self.failed_reads.len();
+        for _ in 0..count {
+            let Some((cont, slot, error)) = self.failed_reads.pop_front() else {
+                break;
+            };
+            self.endpoint.arena().give(slot);
+            cont.resume(self, Err(error));
+        }
+        count > 0
     }
 
     /// Copies reads of local memory, at most `most`.
@@ -246,19 +256,19 @@ impl Worker {
         }
         let started = self.now;
         for _ in 0..batch {
-            let Some((key, mut slot)) = self.reads.local.pop_front() else {
+            let Some(mut slot) = self.reads.local.pop_front() else {
                 break;
             };
-            if let Some((ahead, _)) = self.reads.local.get(PREFETCH_AHEAD - 1) {
-                let ahead = &self.reads.in_flight[*ahead as usize];
-                if let Access::Local(memory) = self.regions.at(ahead.region) {
-                    memory.prefetch(
-                        ahead.request.address.offset() as usize,
-                        ahead.request.bytes as usize,
-                    );
-                }
+            if let Some(ahead) = self.reads.local.get(PREFETCH_AHEAD - 1)
+                && let Some(ahead) = &self.reads.of_slot[ahead.index()]
+                && let Access::Local(memory) = self.regions.at(ahead.region)
+            {
+                memory.prefetch(
+                    ahead.request.address.offset() as usize,
+                    ahead.request.bytes as usize,
+                );
             }
-            let read = &self.reads.in_flight[key as usize];
+            let read = self.reads.of(&slot);
             let Access::Local(memory) = self.regions.at(read.region) else {
                 unreachable!("a local region stays local")
             };
@@ -267,13 +277,12 @@ impl Worker {
                 &read.request,
                 self.endpoint.arena().words_mut(&mut slot),
             );
-            self.local_done.push((key, slot, status));
+            self.local_done.push((slot, status));
         }
-        let took = self.clock.now().since(started);
+        let took = self.clock.now() - started;
         let mut done = std::mem::take(&mut self.local_done);
-        for (key, slot, status) in done.drain(..) {
-            let slow = self.is_too_slow(key as usize, took);
-            self.read_done(key as usize, slot, if slow { Status::Torn } else { status });
+        for (slot, status) in done.drain(..) {
+            self.read_done(slot, status, took);
         }
         self.local_done = done;
         batch
@@ -290,101 +299,98 @@ impl Worker {
         if count > 0 {
             let inside = self.endpoint.capabilities().reads_begin_at_poll;
             let ended = self.clock.now();
-            let poll_took = ended.since(*looked);
+            let poll_took = ended - *looked;
             *looked = ended;
-            for completion in completions.drain(..) {
-                let Completion {
-                    token,
-                    status,
-                    slot,
-                    ..
-                } = completion;
+            for Completion { status, slot, .. } in completions.drain(..) {
                 let slot = slot.expect("every read has a slot");
-                let key = token.0 as usize;
                 let took = if inside {
                     poll_took
                 } else {
-                    ended.since(self.reads.in_flight[key].posted)
+                    ended - self.reads.of(&slot).posted
                 };
-                let slow = self.is_too_slow(key, took);
-                let status = if slow && status == Status::Ok {
-                    Status::Torn
-                } else {
-                    status
-                };
-                self.read_done(key, slot, status);
+                self.read_done(slot, status, took);
             }
         }
         self.completions = completions;
         count
     }
 
-    /// Whether a read took so long that line versions could have come round.
+    /// A read came back after so many nanoseconds.
     #[inline]
-    fn is_too_slow(&self, key: usize, took: Duration) -> bool {
-        took > WRAP_BOUND && {
-            let lines = self.reads.in_flight[key].request.stride / LINE_BYTES as u32;
-            took > WRAP_BOUND_OF_LINE * lines
-        }
-    }
-
-    #[inline]
-    fn read_done(&mut self, key: usize, slot: Slot, status: Status) {
-        let read = &self.reads.in_flight[key];
+    fn read_done(&mut self, slot: Slot, status: Status, took: u64) {
+        let read = self.reads.of_slot[slot.index()]
+            .as_ref()
+            .expect("a slot on its way has a read");
         let ReadRequest { stride, bytes, .. } = read.request;
+        let cont = read.cont;
         let consistent = match status {
-            Status::Ok => {
+            Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(stride) => {
                 let words = &self.endpoint.arena().words(&slot)[..bytes as usize / 8];
                 all_consistent(words, stride as usize / 8)
             }
-            Status::Torn => false,
-            Status::Broken => return self.peer_lost(key, slot),
+            Status::Ok | Status::Torn => false,
+            Status::Broken => return self.peer_lost(slot),
         };
         if consistent {
-            let cont = self.reads.in_flight.remove(key).cont;
             cont.resume(self, Ok(slot));
         } else {
-            self.back_off(key, slot);
+            self.back_off(slot);
         }
     }
 
     #[cold]
-    fn peer_lost(&mut self, key: usize, slot: Slot) {
-        let read = self.reads.in_flight.remove(key);
-        let Access::Remote { machine, .. } = *self.regions.at(read.region) else {
+    fn peer_lost(&mut self, slot: Slot) {
+        let read = self.reads.of(&slot);
+        let (cont, region) = (read.cont, read.region);
+        let Access::Remote { machine, .. } = *self.regions.at(region) else {
             unreachable!("only a connection breaks")
         };
         self.endpoint.arena().give(slot);
-        read.cont.resume(self, Err(ReadError::PeerLost(machine)));
+        cont.resume(self, Err(ReadError::PeerLost(machine)));
     }
 
     #[cold]
-    fn back_off(&mut self, key: usize, slot: Slot) {
+    fn back_off(&mut self, slot: Slot) {
         self.reads.counters.restarts += 1;
-        let read = &mut self.reads.in_flight[key];
+        let read = self.reads.of(&slot);
         read.tries += 1;
-        if read.tries > MAX_TRIES {
+        let tries = read.tries;
+        if tries > MAX_TRIES {
             let address = read.request.address;
-            return self.finish(key, slot, Err(ReadError::StaysLocked(address)));
+            return self.finish(slot, ReadError::StaysLocked(address));
         }
-        if read.tries == 1 {
+        if tries == 1 {
             // A writer takes well under a microsecond: the next turn finds it gone.
-            return self.post(key, slot);
+            return self.post_again(slot);
         }
-        read.slot = Some(slot);
-        let bound = (MIN_BACKOFF_NANOS << read.tries.min(16)).min(MAX_BACKOFF_NANOS);
+        let index = slot.index() as u64;
+        self.reads.backing_off.push(slot);
+        let bound = (MIN_BACKOFF_NANOS << tries.min(16)).min(MAX_BACKOFF_NANOS);
         let wait = self.rng.random_range(MIN_BACKOFF_NANOS..=bound);
         self.timers
-            .set(self.now + wait, Cont::new(Self::read_again, key as u64));
+            .set(self.now + wait, Cont::new(Self::read_again, index));
     }
 
-    fn read_again(&mut self, key: u64, (): ()) {
-        let slot = self.reads.in_flight[key as usize].slot.take();
-        self.post(
-            key as usize,
-            slot.expect("a read that backs off holds its slot"),
-        );
+    fn read_again(&mut self, index: u64, (): ()) {
+        let waiting = &mut self.reads.backing_off;
+        let place = waiting.iter().position(|slot| slot.index() as u64 == index);
+        let slot = waiting.swap_remove(place.expect("a read that backs off holds its slot"));
+        self.post_again(slot);
     }
+
+    fn post_again(&mut self, slot: Slot) {
+        let now = self.now;
+        let read = self.reads.of(&slot);
+        read.posted = now;
+        let (request, region) = (read.request, read.region);
+        self.post(request, region, slot);
+    }
+}
+
+/// The time after which a read of an object of so many bytes is not trusted, in nanoseconds.
+#[inline]
+fn wrap_bound(stride: u32) -> u64 {
+    WRAP_BOUND_OF_LINE * u64::from(stride / LINE_BYTES as u32)
 }
 
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {

@@ -31,7 +31,8 @@ impl Worker {
         self.retry_for_room(rings);
         busy |= self.poll_completions();
         busy |= self.poll_local_reads(MOST_COMPLETIONS) > 0;
-        busy |= self.run_ready();
+        busy |= self.end_failed_reads();
+        busy |= self.run_deferred();
         self.endpoint.flush();
         self.notice_departures();
         busy
@@ -104,21 +105,15 @@ impl Worker {
         }
     }
 
-    fn run_ready(&mut self) -> bool {
-        let (reads, others) = (self.ready.len(), self.deferred.len());
-        for _ in 0..reads {
-            let Some((cont, result)) = self.ready.pop_front() else {
-                break;
-            };
-            cont.resume(self, result);
-        }
-        for _ in 0..others {
+    fn run_deferred(&mut self) -> bool {
+        let count = self.deferred.len();
+        for _ in 0..count {
             let Some(cont) = self.deferred.pop_front() else {
                 break;
             };
             cont.resume(self, ());
         }
-        reads + others > 0
+        count > 0
     }
 
     fn poll_rings(&mut self) -> bool {

@@ -46,7 +46,12 @@ fn key_of(cluster: &Cluster, machine: usize, from: u64) -> Key {
     cluster.on(0, 0, move |worker| {
         (from..)
             .map(key)
-            .find(|key| farm_kv::lookup::owner_of(worker, table, key).machine == owner)
+            .find(|key| {
+                farm_kv::lookup::place_of(worker, table, key)
+                    .owner()
+                    .machine
+                    == owner
+            })
             .unwrap()
     })
 }

@@ -62,7 +62,12 @@ fn changes_that_wait_for_room_are_not_overtaken() {
     let (done, longest) = mpsc::channel();
     cluster.on(0, 0, move |worker| {
         let keys = (0..100).map(key);
-        let far = |key: &_| farm_kv::lookup::owner_of(worker, table, key).machine == owner;
+        let far = |key: &_| {
+            farm_kv::lookup::place_of(worker, table, key)
+                .owner()
+                .machine
+                == owner
+        };
         let keys: Vec<_> = keys.filter(far).collect();
         worker.put_layer(Box::new(Client {
             table,

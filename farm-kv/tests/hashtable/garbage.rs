@@ -68,7 +68,7 @@ fn garbage_is_refused_and_changes_nothing() {
     let (owner, known) = cluster.on(0, 0, move |worker| {
         let mut owned = (0..30).map(|number| {
             (
-                farm_kv::lookup::owner_of(worker, table, &key(number)),
+                farm_kv::lookup::place_of(worker, table, &key(number)).owner(),
                 number,
             )
         });
