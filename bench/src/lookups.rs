@@ -1,8 +1,8 @@
 //! One worker's lookups against the memory of *other* machines: the figure that the raw memory limit
 //! ([`crate::micro::limit`]) is held against, in one process and one run.
 //!
-//! Machine 1 has one worker, which looks up and does nothing else; machine 2 has three, which own
-//! three quarters of the shards and sleep while the lookups run. Only keys of machine 2's shards are
+//! Machine 1 has one worker, which looks up and does nothing else; machine 2 has seven, which own
+//! seven eighths of the shards and sleep while the lookups run. Only keys of machine 2's shards are
 //! loaded and asked for, so every lookup is a one-sided read of another machine's memory.
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use farm_core::config::Config;
+use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::Memory;
 use farm_core::time::Nanos;
@@ -21,7 +22,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
 /// Workers of the machine that holds the data.
-const OWNERS: u16 = 3;
+const OWNERS: u16 = 7;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -252,7 +253,7 @@ impl LookupBench {
             reads_per_lookup: reads as f64 / lookups as f64,
             in_flight,
             pairs: self.pairs,
-            bytes: u64::from(self.spec.shards) * 3 / 4
+            bytes: u64::from(self.spec.shards / (u32::from(OWNERS) + 1) * u32::from(OWNERS))
                 * u64::from(self.spec.buckets)
                 * layout.bucket_bytes() as u64,
             bytes_per_read: 2 * layout.bucket_bytes(),
@@ -268,6 +269,11 @@ fn key_of(number: u64) -> Key {
     let mut key = [0; farm_kv::KEY_BYTES];
     key[..8].copy_from_slice(&number.to_le_bytes());
     key
+}
+
+fn owner(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
+    let place = farm_kv::lookup::place_of(worker, table, key);
+    farm_kv::lookup::owner_of(worker, place)
 }
 
 type Loaded = Result<(u64, f64), KvError>;
@@ -292,7 +298,7 @@ fn load_next(worker: &mut Worker, _: u64, outcome: Result<Changed, KvError>) {
     while load.next < load.end {
         let key = key_of(load.next);
         load.next += 1;
-        if farm_kv::lookup::place_of(worker, load.table, &key).owner() == worker.me() {
+        if owner(worker, load.table, &key) == worker.me() {
             let change = Change::Insert(&load.value);
             if farm_kv::change(worker, load.table, &key, change, Cont::new(load_next, 0)).is_ok() {
                 return worker.put_layer(load);
@@ -328,7 +334,7 @@ fn ask(worker: &mut Worker) {
         let table = asker.table;
         let key = key_of(asker.rng.random_range(0..asker.records));
         let place = farm_kv::lookup::place_of(worker, table, &key);
-        if place.owner().machine != me {
+        if farm_kv::lookup::owner_of(worker, place).machine != me {
             let cont = GetCont::new(answered, 0);
             let started = farm_kv::lookup::get_at(worker, place, &key, cont);
             debug_assert!(started.is_ok(), "{started:?}");

@@ -5,15 +5,13 @@ use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 
-use crate::layout::{Layout, Next};
+use crate::layout::{Found, Layout, Next, candidates};
 use crate::state::{Kv, LookupCounters, kv};
 use crate::table::TableId;
 use crate::{Key, KvError};
 
 /// Times that a lookup begins again before it is given up.
 const MAX_RESTARTS: u32 = 10_000;
-/// Values up to this long go to their continuation by the stack.
-const STACK_VALUE: usize = 64;
 
 /// Called with the context and the value, or `None` if the table has no such key.
 pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
@@ -50,7 +48,7 @@ pub(crate) struct Lookup {
 
 /// What a read showed.
 enum Step {
-    Found,
+    Found(Found),
     Missing,
     Follow(Next),
     Restart,
@@ -81,11 +79,11 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
     let machine = worker.me().machine;
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let open = &state.tables[&place.table.0];
-    let request = open.buckets_request(place.shard, place.bucket);
+    let request = open.buckets_request(place.shard(), place.bucket());
     let Some(slot) = arena.take(open.layout.lookup_bytes()) else {
         return Err(KvError::Busy);
     };
-    let local = place.owner.machine == machine;
+    let local = open.shards[place.shard() as usize].owner.machine == machine;
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
     let lookup = slot.index();
@@ -109,8 +107,8 @@ fn block_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
     came(worker, lookup as usize, result, search_block);
 }
 
-/// Searches what a read brought. The value, if it is there, goes to `value`.
-type Search = fn(&Layout, &Lookup, &[u8], &mut [u8]) -> Step;
+/// Searches what a read brought.
+type Search = fn(&Layout, &Lookup, &[u8]) -> Step;
 
 #[inline]
 fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) {
@@ -122,75 +120,57 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
         Err(error) => return entry.cont.resume(worker, Err(error.into())),
     };
     let layout = &state.tables[&entry.place.table.0].layout;
-    let length = layout.value_bytes;
-    if length > STACK_VALUE {
-        return long_came(worker, slot, search);
-    }
-    let mut value = [0; STACK_VALUE];
-    let value = &mut value[..length];
     let bytes = bytemuck::cast_slice(arena.words(&slot));
-    match search(layout, entry, bytes, value) {
-        Step::Found => {
+    match search(layout, entry, bytes) {
+        Step::Found(pair) => {
+            let Some(value) = layout.short_value(bytes, pair) else {
+                return long_found(worker, slot, pair);
+            };
+            let length = layout.value_bytes;
             let cont = state.counters.hit(entry);
             arena.give(slot);
-            cont.resume(worker, Ok(Some(value)));
+            cont.resume(worker, Ok(Some(&value[..length])));
         }
-        other => go_on(worker, slot, other),
-    }
-}
-
-/// As [`came`], for values that the stack is not meant for.
-fn long_came(worker: &mut Worker, slot: Slot, search: Search) {
-    let (state, arena) = worker.layer_and_arena::<Kv>();
-    let entry = state.lookups[slot.index()]
-        .as_ref()
-        .expect("it is in flight");
-    let layout = &state.tables[&entry.place.table.0].layout;
-    let mut value = std::mem::take(&mut state.value);
-    value.resize(layout.value_bytes, 0);
-    let bytes = bytemuck::cast_slice(arena.words(&slot));
-    match search(layout, entry, bytes, &mut value) {
-        Step::Found => {
-            let cont = state.counters.hit(entry);
-            arena.give(slot);
-            cont.resume(worker, Ok(Some(&value)));
-        }
-        other => go_on(worker, slot, other),
-    }
-    kv(worker).value = value;
-}
-
-#[cold]
-fn go_on(worker: &mut Worker, slot: Slot, step: Step) {
-    match step {
-        Step::Found | Step::Missing => miss(worker, slot),
+        Step::Missing => miss(worker, slot),
         Step::Follow(next) => follow(worker, slot, next),
         Step::Restart => restart(worker, slot),
     }
 }
 
+/// A value that the stack is not meant for was found.
+fn long_found(worker: &mut Worker, slot: Slot, pair: Found) {
+    let (state, arena) = worker.layer_and_arena::<Kv>();
+    let entry = state.lookups[slot.index()].as_ref();
+    let entry = entry.expect("it is in flight");
+    let layout = &state.tables[&entry.place.table.0].layout;
+    let mut value = std::mem::take(&mut state.value);
+    value.resize(layout.value_bytes, 0);
+    layout.copy_value(bytemuck::cast_slice(arena.words(&slot)), pair, &mut value);
+    let cont = state.counters.hit(entry);
+    arena.give(slot);
+    cont.resume(worker, Ok(Some(&value)));
+    kv(worker).value = value;
+}
+
 #[inline]
-fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
-    let (home, next) = bytes[..2 * layout.bucket_bytes()].split_at(layout.bucket_bytes());
-    let (home_meta, next_meta) = (layout.meta_in_object(home), layout.meta_in_object(next));
+fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
+    let stride = layout.bucket_bytes();
+    let both = &bytes[..2 * stride];
+    let (home, next) = both.split_at(stride);
+    let (home_meta, next_meta) = (layout.meta_of_bucket(home), layout.meta_of_bucket(next));
     if home_meta.forward != next_meta.backward {
         return Step::Restart;
     }
-    for (object, wanted) in [
-        (home, home_meta.occupied & home_meta.native),
-        (next, next_meta.occupied & !next_meta.native),
-    ] {
-        if let Some(slot) = layout.find_in_object(object, wanted, &lookup.key) {
-            layout.value_in_object(object, slot, value);
-            return Step::Found;
-        }
+    let wanted = candidates(home_meta, next_meta);
+    match layout.find(both, stride, wanted, &lookup.key) {
+        Some(pair) => Step::Found(pair),
+        None => layout
+            .next_of_bucket(home)
+            .map_or(Step::Missing, Step::Follow),
     }
-    layout
-        .next_in_bucket(home)
-        .map_or(Step::Missing, Step::Follow)
 }
 
-fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8], value: &mut [u8]) -> Step {
+fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
     let object = &bytes[..layout.block_bytes()];
     let incarnation = Incarnation(u64::from_le_bytes(
         object[8..16].try_into().expect("a word"),
@@ -198,16 +178,14 @@ fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8], value: &mut [u8]
     if !lookup.block.is_some_and(|meant| meant.names(incarnation)) {
         return Step::Restart;
     }
-    let (next, occupied) = layout.next_in_block(object);
-    match layout.find_in_object(object, occupied, &lookup.key) {
-        Some(slot) => {
-            layout.value_in_object(object, slot, value);
-            Step::Found
-        }
+    let (next, occupied) = layout.next_of_block(object);
+    match layout.find(object, object.len(), occupied.into(), &lookup.key) {
+        Some(pair) => Step::Found(pair),
         None => next.map_or(Step::Missing, Step::Follow),
     }
 }
 
+#[cold]
 fn follow(worker: &mut Worker, slot: Slot, next: Next) {
     let state = kv(worker);
     let entry = state.lookup(&slot);
@@ -224,6 +202,7 @@ fn follow(worker: &mut Worker, slot: Slot, next: Next) {
     worker.read_into(slot, request, cont);
 }
 
+#[cold]
 fn restart(worker: &mut Worker, slot: Slot) {
     let state = kv(worker);
     state.counters.restarts += 1;
@@ -235,7 +214,8 @@ fn restart(worker: &mut Worker, slot: Slot) {
         worker.arena().give(slot);
         return cont.resume(worker, Err(KvError::Conflict));
     }
-    let request = state.tables[&place.table.0].buckets_request(place.shard, place.bucket);
+    let table = &state.tables[&place.table.0];
+    let request = table.buckets_request(place.shard(), place.bucket());
     let cont = Cont::new(buckets_came, slot.index() as u64);
     worker.read_into(slot, request, cont);
 }
@@ -269,22 +249,42 @@ impl LookupCounters {
     }
 }
 
-/// Where a key belongs in a table, and who owns it: worth keeping by callers that route by it, so
+/// Where a key belongs in a table: worth keeping by callers that route by it, so
 /// that the key is hashed once.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     table: TableId,
-    shard: u32,
-    bucket: u32,
-    owner: WorkerRef,
+    /// The shard, and the bucket in the low half.
+    position: u64,
 }
 
 impl Place {
-    /// The worker that owns the key's shard.
     #[inline]
-    pub fn owner(&self) -> WorkerRef {
-        self.owner
+    fn new(table: TableId, shard: u32, bucket: u32) -> Self {
+        Self {
+            table,
+            position: u64::from(shard) << 32 | u64::from(bucket),
+        }
     }
+
+    #[inline]
+    fn shard(self) -> u32 {
+        (self.position >> 32) as u32
+    }
+
+    #[inline]
+    fn bucket(self) -> u32 {
+        self.position as u32
+    }
+}
+
+/// The worker that owns the shard of a place.
+///
+/// # Panics
+/// If the place is not of a table that is open on this worker.
+#[inline]
+pub fn owner_of(worker: &mut Worker, place: Place) -> WorkerRef {
+    kv(worker).tables[&place.table.0].shards[place.shard() as usize].owner
 }
 
 /// Where a key belongs.
@@ -298,12 +298,7 @@ pub fn place_of(worker: &mut Worker, table: TableId, key: &Key) -> Place {
         .get(&table.0)
         .expect("the table is open on this worker");
     let (shard, bucket) = open.locate(key);
-    Place {
-        table,
-        shard,
-        bucket,
-        owner: open.shards[shard as usize].owner,
-    }
+    Place::new(table, shard, bucket)
 }
 
 #[cfg(test)]

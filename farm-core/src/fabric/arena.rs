@@ -4,6 +4,9 @@
 //! A [`Slot`] is not `Copy`: posting moves it to the fabric, the completion moves it back, and only
 //! its holder can look inside. That is the whole discipline that a NIC's memory registration needs.
 
+use std::fmt;
+use std::num::NonZeroU64;
+
 use crate::mem::WORD_BYTES;
 
 /// How many slots of each size an endpoint's arena has.
@@ -39,12 +42,15 @@ impl ArenaConfig {
 }
 
 /// A piece of the arena, owned by whoever holds this.
-#[derive(Debug, PartialEq, Eq)]
+///
+/// Two words and no more fields, so that it goes from call to call in registers: written to memory in
+/// small pieces and read back in large ones it would stall the processor at every step.
+#[derive(PartialEq, Eq)]
 pub struct Slot {
-    word: u32,
-    words: u32,
-    index: u32,
-    class: u8,
+    /// Its number, and its first word of the arena in the low half.
+    place: u64,
+    /// Its class, and how many words it has in the low half.
+    size: NonZeroU64,
 }
 
 impl Slot {
@@ -52,20 +58,43 @@ impl Slot {
     /// a table by that number: nobody else has it at the same time.
     #[inline]
     pub fn index(&self) -> usize {
-        self.index as usize
+        (self.place >> 32) as usize
+    }
+
+    #[inline]
+    fn word(&self) -> usize {
+        self.place as u32 as usize
+    }
+
+    #[inline]
+    fn words(&self) -> usize {
+        self.size.get() as u32 as usize
+    }
+
+    #[inline]
+    fn class(&self) -> usize {
+        (self.size.get() >> 32) as usize
     }
 
     /// Bytes of the slot.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.words as usize * WORD_BYTES
+        self.words() * WORD_BYTES
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot {} of {} bytes", self.index(), self.bytes())
     }
 }
 
 struct Class {
     bytes: usize,
-    /// Word and index of each free slot, the one given back last on top: it is warm.
-    free: Vec<(u32, u32)>,
+    /// Every slot's `size`.
+    size: NonZeroU64,
+    /// Each free slot's `place`, of the one given back last on top: it is warm.
+    free: Vec<u64>,
 }
 
 /// Slots of one endpoint. Taking and giving back allocate nothing.
@@ -98,11 +127,16 @@ impl Arena {
             last = bytes;
             let words = bytes / WORD_BYTES;
             let free = (0..count).rev();
-            let free = free.map(|i| ((next + i * words) as u32, (slots + i) as u32));
+            let free = free.map(|i| ((slots + i) as u64) << 32 | (next + i * words) as u64);
             let free = free.collect();
+            let size = (classes.len() as u64) << 32 | words as u64;
             next += count * words;
             slots += count;
-            classes.push(Class { bytes, free });
+            classes.push(Class {
+                bytes,
+                size: NonZeroU64::new(size).expect("a class of more than 0 bytes"),
+                free,
+            });
         }
         Self {
             words: vec![0; next].into_boxed_slice(),
@@ -115,17 +149,13 @@ impl Arena {
     /// A slot of at least `bytes`; `None` when all that fit are taken.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Option<Slot> {
-        for (index, class) in self.classes.iter_mut().enumerate() {
+        for class in &mut self.classes {
             if class.bytes >= bytes
-                && let Some((word, slot)) = class.free.pop()
+                && let Some(place) = class.free.pop()
             {
                 self.taken += 1;
-                return Some(Slot {
-                    word,
-                    words: (class.bytes / WORD_BYTES) as u32,
-                    index: slot,
-                    class: index as u8,
-                });
+                let size = class.size;
+                return Some(Slot { place, size });
             }
         }
         None
@@ -135,20 +165,19 @@ impl Arena {
     #[inline]
     pub fn give(&mut self, slot: Slot) {
         self.taken -= 1;
-        let class = &mut self.classes[slot.class as usize];
-        class.free.push((slot.word, slot.index));
+        self.classes[slot.class()].free.push(slot.place);
     }
 
     /// The contents of a slot.
     #[inline]
     pub fn words(&self, slot: &Slot) -> &[u64] {
-        &self.words[slot.word as usize..][..slot.words as usize]
+        &self.words[slot.word()..][..slot.words()]
     }
 
     /// The contents of a slot, to be changed.
     #[inline]
     pub fn words_mut(&mut self, slot: &mut Slot) -> &mut [u64] {
-        &mut self.words[slot.word as usize..][..slot.words as usize]
+        &mut self.words[slot.word()..][..slot.words()]
     }
 
     /// How many slots there are, of all sizes.

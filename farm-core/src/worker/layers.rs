@@ -5,34 +5,76 @@
 //! entered while its state is out; if it is, that is a bug, and it panics.
 
 use std::any::{Any, TypeId};
+use std::hash::{Hash, Hasher};
+
+/// Places where a layer's state is looked for first: its type says which, at compile time.
+const PLACES: usize = 16;
 
 /// State of the layers, by type.
 #[derive(Default)]
 pub(crate) struct Layers {
-    entries: Vec<(TypeId, Option<Box<dyn Any + Send>>)>,
+    places: [Option<Box<dyn Any + Send>>; PLACES],
+    /// Those whose place was taken.
+    more: Vec<Box<dyn Any + Send>>,
 }
 
 impl Layers {
     pub(crate) fn put<T: Any + Send>(&mut self, state: Box<T>) {
-        let id = TypeId::of::<T>();
-        match self.entries.iter_mut().find(|entry| entry.0 == id) {
-            Some(entry) => entry.1 = Some(state),
-            None => self.entries.push((id, Some(state))),
+        self.take::<T>();
+        match &mut self.places[place::<T>()] {
+            Some(_) => self.more.push(state),
+            free => *free = Some(state),
         }
     }
 
     #[inline]
     pub(crate) fn take<T: Any + Send>(&mut self) -> Option<Box<T>> {
-        let id = TypeId::of::<T>();
-        let entry = self.entries.iter_mut().find(|entry| entry.0 == id)?;
-        entry.1.take()?.downcast().ok()
+        let state = match &mut self.places[place::<T>()] {
+            state @ Some(_) if state.as_deref().is_some_and(|state| state.is::<T>()) => {
+                state.take()
+            }
+            _ => {
+                let found = self.more.iter().position(|state| state.is::<T>())?;
+                Some(self.more.swap_remove(found))
+            }
+        };
+        state?.downcast().ok()
     }
 
     #[inline]
     pub(crate) fn get<T: Any + Send>(&mut self) -> Option<&mut T> {
-        let id = TypeId::of::<T>();
-        let entry = self.entries.iter_mut().find(|entry| entry.0 == id)?;
-        entry.1.as_deref_mut()?.downcast_mut()
+        let first = self.places[place::<T>()].as_deref_mut();
+        match first.and_then(|state| state.downcast_mut()) {
+            Some(state) => Some(state),
+            None => self.more.iter_mut().find_map(|state| state.downcast_mut()),
+        }
+    }
+}
+
+/// The place of a type.
+#[inline]
+fn place<T: Any>() -> usize {
+    let mut place = Place(0);
+    TypeId::of::<T>().hash(&mut place);
+    place.0 as usize % PLACES
+}
+
+/// Takes the low bits of what is hashed, which for the id of a type is a hash already.
+struct Place(u64);
+
+impl Hasher for Place {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 ^= bytes.first().map_or(0, |byte| u64::from(*byte));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, bits: u64) {
+        self.0 ^= bits;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -9,7 +9,7 @@ use crate::time::Nanos;
 /// microseconds.
 const MOST_COMPLETIONS: usize = 32;
 /// Completions taken at a time.
-const CHUNK: usize = 8;
+const CHUNK: usize = 16;
 /// How often those who wait for room look without having heard of any.
 const ROOM_RETRY_NANOS: u64 = 20_000;
 /// Work items from outside taken in one turn.

@@ -17,9 +17,9 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
-use crate::TableSpec;
 use crate::blocking::{self, OwnedChange};
 use crate::shard::Changed;
+use crate::{KEY_BYTES, TableSpec};
 
 /// States of the past that are mixed.
 const WINDOW: usize = 4;
@@ -53,13 +53,13 @@ fn capture(
             .checked_add(bucket * layout.bucket_bytes() as u32)
             .unwrap();
         let object = words(worker, address, layout.bucket_bytes());
-        let mut next = layout.next_in_bucket(bytemuck::cast_slice(&object));
+        let mut next = layout.next_of_bucket(bytemuck::cast_slice(&object));
         while let Some(pointer) = next {
             if !known.contains(&pointer.address) {
                 known.push(pointer.address);
             }
             let block = words(worker, pointer.address, layout.block_bytes());
-            next = layout.next_in_block(bytemuck::cast_slice(&block)).0;
+            next = layout.next_of_block(bytemuck::cast_slice(&block)).0;
         }
         buckets.push(object);
     }
@@ -85,11 +85,10 @@ fn look(
     mut later: impl FnMut(usize) -> usize,
 ) -> Option<(usize, Option<Vec<u8>>)> {
     let open = &state.tables[&table];
+    let layout = &open.layout;
     let (shard, bucket) = open.locate(key);
     let mut lookup = Lookup {
-        table,
-        shard,
-        bucket,
+        place: Place::new(TableId(table), shard, bucket),
         key: *key,
         reads: 1,
         restarts: 0,
@@ -101,17 +100,24 @@ fn look(
     let next_words = &window[next].buckets[bucket as usize + 1];
     let both = [&home_words[..], next_words].concat();
     let mut moment = home.max(next);
-    let mut step = search_buckets(state, &lookup, bytemuck::cast_slice(&both), &mut value);
+    let mut bytes: &[u8] = bytemuck::cast_slice(&both);
+    let mut step = search_buckets(layout, &lookup, bytes);
     loop {
         match step {
-            Step::Found => return Some((moment, Some(value))),
+            Step::Found(pair) => {
+                layout.copy_value(bytes, pair, &mut value);
+                if let Some(short) = layout.short_value(bytes, pair) {
+                    assert_eq!(short[..value.len()], value);
+                }
+                return Some((moment, Some(value)));
+            }
             Step::Missing => return Some((moment, None)),
             Step::Restart => return None,
             Step::Follow(pointer) => {
                 moment = later(moment);
                 lookup.block = Some(pointer);
-                let block = &window[moment].blocks[&pointer.address];
-                step = search_block(state, &lookup, bytemuck::cast_slice(block), &mut value);
+                bytes = bytemuck::cast_slice(&window[moment].blocks[&pointer.address]);
+                step = search_block(layout, &lookup, bytes);
             }
         }
     }
@@ -269,29 +275,38 @@ proptest! {
         h in 0usize..5,
         value_bytes in prop_oneof![Just(32usize), 0usize..200],
         noise in prop::collection::vec(any::<u64>(), 1..64),
-        key in any::<Key>(),
+        key_at in 0usize..100,
+        joint in any::<bool>(),
     ) {
-        let layout = crate::layout::Layout::new(crate::layout::NEIGHBOURHOODS[h], value_bytes).unwrap();
-        let (bucket, block) = (layout.bucket_bytes(), layout.block_bytes());
+        let layout = Layout::new(crate::layout::NEIGHBOURHOODS[h], value_bytes).unwrap();
         let words = noise.iter().cycle().copied();
-        let object: Vec<u64> = words.take(bucket.max(block) / 8).collect();
-        assert!(object.len() >= LINE_WORDS);
-        let bytes: &[u8] = bytemuck::cast_slice(&object);
-        let meta = layout.meta_in_object(&bytes[..bucket]);
-        let mut value = vec![0; value_bytes];
-        for wanted in [meta.occupied & meta.native, meta.occupied & !meta.native] {
-            if let Some(slot) = layout.find_in_object(&bytes[..bucket], wanted, &key) {
-                layout.value_in_object(&bytes[..bucket], slot, &mut value);
+        let mut words: Vec<u64> = words.take(layout.lookup_bytes() / 8).collect();
+        prop_assert!(words.len() >= 2 * LINE_WORDS);
+        // An allocated block, the one that is meant.
+        words[1] |= 1;
+        let bucket_words = layout.bucket_bytes() / 8;
+        if joint {
+            words.copy_within(..bucket_words, bucket_words);
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        let address = Address::new(farm_core::ids::RegionId::new(0, 1).unwrap(), 0);
+        let lookup = Lookup {
+            place: Place::new(TableId(1), 0, 0),
+            // Often one that stands there.
+            key: bytes[key_at..][..KEY_BYTES].try_into().unwrap(),
+            reads: 1,
+            restarts: 0,
+            block: Some(Next::new(address, Incarnation(words[1]))),
+            cont: GetCont::new(|_, _, _| {}, 0),
+        };
+        for search in [search_buckets, search_block] {
+            if let Step::Found(pair) = search(&layout, &lookup, bytes) {
+                let mut value = vec![0; value_bytes];
+                layout.copy_value(bytes, pair, &mut value);
+                if let Some(short) = layout.short_value(bytes, pair) {
+                    prop_assert_eq!(&short[..value_bytes], &value);
+                }
             }
-        }
-        for slot in (0..8).filter(|slot| meta.occupied & 1 << slot != 0) {
-            layout.value_in_object(&bytes[..bucket], slot, &mut value);
-        }
-        layout.next_in_bucket(&bytes[..bucket]);
-        let (_, occupied) = layout.next_in_block(&bytes[..block]);
-        layout.find_in_object(&bytes[..block], occupied, &key);
-        for slot in (0..8).filter(|slot| occupied & 1 << slot != 0) {
-            layout.value_in_object(&bytes[..block], slot, &mut value);
         }
     }
 }

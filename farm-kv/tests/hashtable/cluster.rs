@@ -4,6 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use farm_core::config::Config;
+use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::worker::Worker;
 use farm_kv::layout::Layout;
@@ -135,4 +136,10 @@ pub(crate) fn key(number: u64) -> Key {
     key[..8].copy_from_slice(&number.to_le_bytes());
     key[8..].copy_from_slice(&(!number).to_le_bytes());
     key
+}
+
+/// The worker that owns the shard of a key.
+pub(crate) fn owner_of(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
+    let place = farm_kv::lookup::place_of(worker, table, key);
+    farm_kv::lookup::owner_of(worker, place)
 }

@@ -9,7 +9,7 @@ use farm_kv::blocking::{self, OwnedChange};
 use farm_kv::shard::Changed;
 use farm_kv::{GetCont, Key, KvError, LookupCounters, TableSpec};
 
-use crate::cluster::{Cluster, cluster, key, wait};
+use crate::cluster::{Cluster, cluster, key, owner_of, wait};
 
 fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
     TableSpec {
@@ -46,12 +46,7 @@ fn key_of(cluster: &Cluster, machine: usize, from: u64) -> Key {
     cluster.on(0, 0, move |worker| {
         (from..)
             .map(key)
-            .find(|key| {
-                farm_kv::lookup::place_of(worker, table, key)
-                    .owner()
-                    .machine
-                    == owner
-            })
+            .find(|key| owner_of(worker, table, key).machine == owner)
             .unwrap()
     })
 }

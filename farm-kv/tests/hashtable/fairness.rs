@@ -9,7 +9,7 @@ use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, KvError, TableId, TableSpec};
 
-use crate::cluster::{key, tuned_cluster, wait};
+use crate::cluster::{key, owner_of, tuned_cluster, wait};
 
 const DEPTH: u64 = 64;
 const CHANGES: u64 = 4000;
@@ -62,12 +62,7 @@ fn changes_that_wait_for_room_are_not_overtaken() {
     let (done, longest) = mpsc::channel();
     cluster.on(0, 0, move |worker| {
         let keys = (0..100).map(key);
-        let far = |key: &_| {
-            farm_kv::lookup::place_of(worker, table, key)
-                .owner()
-                .machine
-                == owner
-        };
+        let far = |key: &_| owner_of(worker, table, key).machine == owner;
         let keys: Vec<_> = keys.filter(far).collect();
         worker.put_layer(Box::new(Client {
             table,

@@ -11,7 +11,7 @@ use farm_kv::{Key, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::cluster::{Cluster, cluster, key};
+use crate::cluster::{Cluster, cluster, key, owner_of};
 
 /// The two messages of the hashtable: where a shard is, and a change.
 const SHARD: MessageId = MessageId(MessageId::KV);
@@ -66,12 +66,7 @@ fn garbage_is_refused_and_changes_nothing() {
     }
     let far = cluster.machines[1].id();
     let (owner, known) = cluster.on(0, 0, move |worker| {
-        let mut owned = (0..30).map(|number| {
-            (
-                farm_kv::lookup::place_of(worker, table, &key(number)).owner(),
-                number,
-            )
-        });
+        let mut owned = (0..30).map(|number| (owner_of(worker, table, &key(number)), number));
         let (owner, number) = owned.find(|(owner, _)| owner.machine == far).unwrap();
         (owner, key(number))
     });

@@ -12,6 +12,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::machine::Shared;
+use super::pending::PendingReads;
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
     Counters, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source,
@@ -36,11 +37,6 @@ struct Import {
     peer: usize,
 }
 
-struct PendingRead {
-    read: Read,
-    slot: Slot,
-}
-
 /// The shared-memory endpoint of one worker.
 pub struct ShmEndpoint {
     shared: Arc<Shared>,
@@ -49,7 +45,7 @@ pub struct ShmEndpoint {
     arena: Arena,
     imports: Vec<Import>,
     /// Reads not yet copied, oldest first.
-    reads: VecDeque<PendingRead>,
+    reads: PendingReads,
     /// Of the first so many reads the first line has been asked for.
     touched: usize,
     /// Of the first so many, no more than those, all lines have.
@@ -86,7 +82,7 @@ impl ShmEndpoint {
             },
             arena: Arena::new(arena),
             imports: Vec::with_capacity(64),
-            reads: VecDeque::with_capacity(most),
+            reads: PendingReads::with_capacity(most),
             touched: 0,
             fetched: 0,
             done: VecDeque::with_capacity(most),
@@ -125,11 +121,9 @@ impl ShmEndpoint {
     fn touch_ahead(&mut self) {
         if self.touched <= TOUCH_AGAIN && self.touched < self.reads.len() {
             let until = self.reads.len().min(TOUCH_AHEAD);
-            for PendingRead { read, .. } in self.reads.range(self.touched..until) {
-                let import = &self.imports[read.from.memory.index() as usize];
-                import
-                    .memory
-                    .prefetch(read.from.offset as usize, WORD_BYTES);
+            for (memory, offset, _) in self.reads.sources(self.touched..until) {
+                let memory = &self.imports[memory as usize].memory;
+                memory.prefetch(offset, WORD_BYTES);
             }
             self.touched = until;
         }
@@ -138,13 +132,10 @@ impl ShmEndpoint {
     /// Asks for all lines of the next read whose first line has been asked for.
     #[inline]
     fn fetch_one(&mut self) {
-        if self.fetched < self.touched
-            && let Some(PendingRead { read, .. }) = self.reads.get(self.fetched)
-        {
-            let import = &self.imports[read.from.memory.index() as usize];
-            import
-                .memory
-                .prefetch(read.from.offset as usize, read.bytes as usize);
+        if self.fetched < self.touched {
+            let (memory, offset, bytes) = self.reads.source(self.fetched);
+            let memory = &self.imports[memory as usize].memory;
+            memory.prefetch(offset, bytes);
             self.fetched += 1;
         }
     }
@@ -153,7 +144,7 @@ impl ShmEndpoint {
     #[inline]
     fn take_read(&mut self) -> Option<Completion> {
         self.touch_ahead();
-        let PendingRead { read, mut slot } = self.reads.pop_front()?;
+        let (read, mut slot) = self.reads.pop()?;
         self.touched -= 1;
         self.fetched = self.fetched.saturating_sub(1);
         let status = self.copy(&read, &mut slot);
@@ -195,11 +186,10 @@ impl ShmEndpoint {
     fn settle(&mut self, peer: usize) {
         (self.touched, self.fetched) = (0, 0);
         for _ in 0..self.reads.len() {
-            let Some(next) = self.reads.pop_front() else {
+            let Some((read, mut slot)) = self.reads.pop() else {
                 return;
             };
-            if self.imports[next.read.from.memory.index() as usize].peer == peer {
-                let PendingRead { read, mut slot } = next;
+            if self.imports[read.from.memory.index() as usize].peer == peer {
                 let status = self.copy(&read, &mut slot);
                 self.done.push_back(Completion {
                     token: read.token,
@@ -208,7 +198,7 @@ impl ShmEndpoint {
                     value: 0,
                 });
             } else {
-                self.reads.push_back(next);
+                self.reads.push(read, slot);
             }
         }
     }
@@ -227,18 +217,18 @@ impl ShmEndpoint {
             self.departed.push_back((peer.machine, how));
             (self.touched, self.fetched) = (0, 0);
             for _ in 0..self.reads.len() {
-                let Some(next) = self.reads.pop_front() else {
+                let Some((read, slot)) = self.reads.pop() else {
                     break;
                 };
-                if self.imports[next.read.from.memory.index() as usize].peer == index {
+                if self.imports[read.from.memory.index() as usize].peer == index {
                     self.done.push_back(Completion {
-                        token: next.read.token,
+                        token: read.token,
                         status: Status::Broken,
-                        slot: Some(next.slot),
+                        slot: Some(slot),
                         value: 0,
                     });
                 } else {
-                    self.reads.push_back(next);
+                    self.reads.push(read, slot);
                 }
             }
         }
@@ -309,7 +299,7 @@ impl Backend for ShmEndpoint {
         }
         self.counters.reads += 1;
         self.counters.read_bytes += bytes as u64;
-        self.reads.push_back(PendingRead { read, slot });
+        self.reads.push(read, slot);
         if self.fetched < FETCH_AHEAD {
             self.fetch_one();
         }

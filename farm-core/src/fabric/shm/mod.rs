@@ -21,6 +21,7 @@ mod endpoint;
 mod files;
 mod machine;
 mod park;
+mod pending;
 
 pub use connect::{ConnectError, Patience};
 pub use endpoint::ShmEndpoint;

@@ -1,0 +1,171 @@
+//! Buckets and overflow blocks as a read brings them: bytes of adjacent objects with their versions,
+//! perhaps of another machine, so that nothing in them is taken for granted.
+
+use farm_core::mem::LINE_BYTES;
+use farm_core::object::{HEADER_BYTES, LINE_VERSION_BYTES, position};
+
+use super::next::unpack;
+use super::{BLOCK_SLOTS, Layout, MAX_SLOTS, META_BYTES, Meta, NEXT_BYTES, Next};
+use crate::{KEY_BYTES, Key};
+
+/// Longest value of a pair that stands in one line.
+pub(crate) const SHORT_VALUE: usize = LINE_BYTES - HEADER_BYTES - KEY_BYTES;
+/// Bits for the slots of one object, in a set of slots of several.
+const SLOT_BITS: u32 = 8;
+const _: () = assert!(MAX_SLOTS <= SLOT_BITS as usize);
+
+/// Where a pair was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The first byte of its object.
+    object: usize,
+    slot: usize,
+}
+
+/// The slots in which a lookup's key can be: of its home bucket those of native pairs, of the one
+/// after it those of foreign ones.
+#[inline]
+pub(crate) fn candidates(home: Meta, next: Meta) -> u32 {
+    let (native, foreign) = (home.occupied & home.native, next.occupied & !next.native);
+    u32::from(native) | u32::from(foreign) << SLOT_BITS
+}
+
+impl Layout {
+    /// Finds a key in adjacent objects of `stride` bytes, among the slots that `wanted` has a bit
+    /// for: eight bits for each object.
+    ///
+    /// Compares every slot and branches once: where a key is found cannot be predicted.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        objects: &[u8],
+        stride: usize,
+        wanted: u32,
+        key: &Key,
+    ) -> Option<Found> {
+        let (mut found, mut shift, mut rest) = (0, 0, objects);
+        while let Some((object, more)) = rest.split_at_checked(stride)
+            && shift < u32::BITS
+        {
+            found |= self.matches(object, key) << shift;
+            shift += SLOT_BITS;
+            rest = more;
+        }
+        found &= wanted;
+        (found != 0).then(|| {
+            let bit = found.trailing_zeros();
+            Found {
+                object: (bit / SLOT_BITS) as usize * stride,
+                slot: (bit % SLOT_BITS) as usize,
+            }
+        })
+    }
+
+    /// A bit for each slot of an object in which the key stands, occupied or not.
+    #[inline]
+    fn matches(&self, object: &[u8], key: &Key) -> u32 {
+        if !self.aligned {
+            return self.matches_across_lines(object, key);
+        }
+        let key = u128::from_ne_bytes(*key);
+        let (lines, _) = object.as_chunks::<LINE_BYTES>();
+        let Some((first, further)) = lines.split_first() else {
+            return 0;
+        };
+        let mut found = u32::from(key_at::<HEADER_BYTES>(first) == key);
+        let mut slot = 0;
+        for line in further {
+            slot += 1;
+            // A shift and no choice: the compiler would make that a branch.
+            found |= u32::from(key_at::<LINE_VERSION_BYTES>(line) == key) << (slot % SLOT_BITS);
+        }
+        found
+    }
+
+    #[inline(never)]
+    fn matches_across_lines(&self, object: &[u8], key: &Key) -> u32 {
+        let slots = 0..self.slots.max(BLOCK_SLOTS);
+        let fitting = slots.take_while(|slot| {
+            let end = self.positions.at(*slot) + self.pair_bytes();
+            position(end - 1) < object.len()
+        });
+        fitting.fold(0, |found, slot| {
+            let mut there = [0; KEY_BYTES];
+            copy_out(object, self.positions.at(slot), &mut there);
+            found | u32::from(there == *key) << slot
+        })
+    }
+
+    /// A value and what follows it, where pairs stand in one line; it is as long as the table says.
+    #[inline]
+    pub(crate) fn short_value(&self, objects: &[u8], pair: Found) -> Option<[u8; SHORT_VALUE]> {
+        if !self.aligned {
+            return None;
+        }
+        let in_object = if pair.slot == 0 {
+            HEADER_BYTES
+        } else {
+            pair.slot * LINE_BYTES + LINE_VERSION_BYTES
+        };
+        objects[pair.object + in_object + KEY_BYTES..]
+            .first_chunk()
+            .copied()
+    }
+
+    /// Copies a value out.
+    pub(crate) fn copy_value(&self, objects: &[u8], pair: Found, out: &mut [u8]) {
+        let at = self.positions.at(pair.slot) + KEY_BYTES;
+        copy_out(&objects[pair.object..], at, out);
+    }
+
+    /// Joint versions and slot bits of a bucket.
+    #[inline]
+    pub(crate) fn meta_of_bucket(&self, object: &[u8]) -> Meta {
+        let mut meta = if self.aligned {
+            // At the end of a line, so that one load brings it.
+            let word: &[u8; 8] = object[self.meta_word..].first_chunk().expect("a word");
+            Meta::from_bytes(*word.last_chunk().expect("six bytes"))
+        } else {
+            let mut bytes = [0; META_BYTES];
+            copy_out(object, self.meta_at, &mut bytes);
+            Meta::from_bytes(bytes)
+        };
+        // Bits of slots that there are, whatever stands in it.
+        meta.occupied &= self.slot_bits;
+        meta
+    }
+
+    /// The chain of a bucket.
+    #[inline]
+    pub(crate) fn next_of_bucket(&self, object: &[u8]) -> Option<Next> {
+        let mut bytes = [0; NEXT_BYTES];
+        copy_out(object, self.next_at, &mut bytes);
+        unpack(&bytes).0
+    }
+
+    /// The next block and the occupied slots of an overflow block.
+    pub(crate) fn next_of_block(&self, object: &[u8]) -> (Option<Next>, u8) {
+        let mut bytes = [0; NEXT_BYTES];
+        copy_out(object, self.block_next_at, &mut bytes);
+        let (next, occupied) = unpack(&bytes);
+        (next, occupied & ((1 << BLOCK_SLOTS) - 1))
+    }
+}
+
+#[inline]
+fn key_at<const AT: usize>(line: &[u8; LINE_BYTES]) -> u128 {
+    let key: &Key = line[AT..].first_chunk().expect("a line is longer");
+    u128::from_ne_bytes(*key)
+}
+
+/// Copies payload bytes out of the bytes of an object with its versions.
+#[inline(never)]
+fn copy_out(object: &[u8], from: usize, out: &mut [u8]) {
+    let mut done = 0;
+    while done < out.len() {
+        let at = position(from + done);
+        let n = (LINE_BYTES - at % LINE_BYTES).min(out.len() - done);
+        out[done..done + n].copy_from_slice(&object[at..at + n]);
+        done += n;
+    }
+}
