@@ -36,7 +36,8 @@ pub enum OwnedChange {
 }
 
 impl OwnedChange {
-    fn as_change(&self) -> Change<'_> {
+    /// The change, borrowing its value.
+    pub fn as_change(&self) -> Change<'_> {
         match self {
             OwnedChange::Insert(value) => Change::Insert(value),
             OwnedChange::Update(value) => Change::Update(value),

@@ -9,7 +9,7 @@
 //! single-machine transaction.
 //!
 //! Read in this order: [`layout`] (the bytes) → [`table`] (shards and where they are) → [`lookup`] →
-//! [`shard`] (how pairs are put, moved and removed) → [`ops`] (shipping).
+//! [`shard`] (how pairs are put, moved and removed) → [`ops`] (shipping) → `owner` (combining).
 #![forbid(unsafe_code)]
 
 pub mod blocking;
@@ -17,6 +17,7 @@ mod error;
 pub mod layout;
 pub mod lookup;
 pub mod ops;
+mod owner;
 pub mod shard;
 mod state;
 pub mod table;
@@ -24,6 +25,7 @@ pub mod table;
 pub use error::KvError;
 pub use lookup::{GetCont, GetFn, get};
 pub use ops::{Change, ChangeCont, change};
+pub use owner::{ChangeCounters, change_counters};
 pub use state::{LookupCounters, attach, counters};
 pub use table::{TableId, TableSpec, open};
 

@@ -1,14 +1,12 @@
-//! Changes to a table: shipped to the owner of the key's shard, and run there as a single-machine
-//! transaction.
+//! Changes to a table: shipped to the owner of the key's shard, which makes them (`owner`).
 
-use farm_core::alloc::AllocError;
 use farm_core::ids::{Address, MachineId};
-use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
-use farm_txn::TxError;
 use smallvec::SmallVec;
 
 use crate::layout::Layout;
+use crate::owner::Waiter;
 use crate::shard::{Changed, Delta, Editor, ShardFacts};
 use crate::state::kv;
 use crate::table::TableId;
@@ -16,12 +14,10 @@ use crate::{KEY_BYTES, Key, KvError};
 
 /// Ships a change to a shard's owner.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
-/// Tries against transactions of other workers before a change is given up.
-const MAX_TRIES: u32 = 1000;
 /// Most bytes of message bodies that are made before they are needed.
 const BODIES_BYTES: usize = 1 << 20;
 /// Operation, table, shard, bucket.
-const HEADER_BYTES: usize = 12;
+pub(crate) const HEADER_BYTES: usize = 12;
 
 /// A change of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +59,7 @@ pub(crate) struct Pending {
     shard: u32,
     /// The message, until it is sent.
     body: Vec<u8>,
-    /// The outcome of a change that this worker made itself.
+    /// The outcome of a change that failed before it was sent.
     outcome: Option<Result<Changed, KvError>>,
     cont: ChangeCont,
 }
@@ -103,16 +99,18 @@ pub fn change(
     body.extend_from_slice(&bucket.to_le_bytes());
     body.extend_from_slice(key);
     body.extend_from_slice(change.value());
-    let pending = state.changes.insert(Pending {
+    let entry = Pending {
         table: table.0,
         shard,
-        body,
+        body: Vec::new(),
         outcome: None,
         cont,
-    });
+    };
+    let pending = state.changes.insert(entry);
     if owner == me {
-        worker.defer(Cont::new(run_own, pending as u64));
+        crate::owner::arrive(worker, Waiter::Own(pending), body);
     } else {
+        state.changes[pending].body = body;
         send(worker, pending);
     }
     Ok(())
@@ -188,12 +186,9 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
     true
 }
 
-fn run_own(worker: &mut Worker, pending: u64, (): ()) {
-    let body = std::mem::take(&mut kv(worker).changes[pending as usize].body);
-    let outcome = apply(worker, &body);
-    let state = kv(worker);
-    state.bodies.push(body);
-    let entry = state.changes.remove(pending as usize);
+/// Ends a change that this worker made to its own shard.
+pub(crate) fn end(worker: &mut Worker, pending: usize, outcome: Result<Changed, KvError>) {
+    let entry = kv(worker).changes.remove(pending);
     entry.cont.resume(worker, outcome);
 }
 
@@ -219,29 +214,6 @@ fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) 
     entry.cont.resume(worker, outcome);
 }
 
-/// A change came from another worker.
-pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
-    let outcome = apply(worker, body);
-    if let Err(error @ (KvError::Damaged(_) | KvError::Full(_))) = &outcome {
-        tracing::warn!(from = %request.from, %error, "refusing a change");
-    }
-    worker.reply(request, &[&[encode(&outcome)]]);
-}
-
-fn encode(outcome: &Result<Changed, KvError>) -> u8 {
-    match outcome {
-        Ok(Changed::Inserted) => 0,
-        Ok(Changed::Updated) => 1,
-        Ok(Changed::Removed) => 2,
-        Ok(Changed::Exists) => 3,
-        Ok(Changed::Absent) => 4,
-        Err(KvError::Full(_)) => 5,
-        Err(KvError::Conflict) => 6,
-        Err(KvError::Crowded(_)) => 7,
-        Err(_) => 8,
-    }
-}
-
 fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
     match code {
         0 => Ok(Changed::Inserted),
@@ -255,118 +227,6 @@ fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
         _ => Err(KvError::Damaged(format!(
             "machine {machine} refused the change; its log says why"
         ))),
-    }
-}
-
-/// A change as its message has it, validated.
-struct Order<'a> {
-    code: u8,
-    table: u16,
-    shard: u32,
-    bucket: u32,
-    pair: &'a [u8],
-}
-
-fn parse(body: &[u8]) -> Option<Order<'_>> {
-    if body.len() < HEADER_BYTES + KEY_BYTES {
-        return None;
-    }
-    let (header, pair) = body.split_at(HEADER_BYTES);
-    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-    let table = u16::from_le_bytes([header[2], header[3]]);
-    Some(Order {
-        code: header[0],
-        table,
-        shard: word(4),
-        bucket: word(8),
-        pair,
-    })
-}
-
-/// Makes a change to a shard that this worker owns.
-fn apply(worker: &mut Worker, body: &[u8]) -> Result<Changed, KvError> {
-    let me = worker.me();
-    let damaged = |why: &str| KvError::Damaged(format!("a change that came to {me} {why}"));
-    let order = parse(body).ok_or_else(|| damaged("is too short"))?;
-    let table = kv(worker)
-        .tables
-        .get(&order.table)
-        .ok_or_else(|| damaged("names no open table"))?;
-    let shard = table
-        .shards
-        .get(order.shard as usize)
-        .filter(|shard| shard.owner == me && !shard.first.is_null());
-    let first = shard
-        .ok_or_else(|| damaged("is of a shard that is not its own"))?
-        .first;
-    let (layout, buckets) = (table.layout, table.spec.buckets);
-    let whole = order.code == 4 || order.pair.len() == layout.pair_bytes();
-    let key: &Key = order.pair[..KEY_BYTES]
-        .try_into()
-        .expect("parsing found a whole key");
-    let at_home = table.locate(key) == (order.shard, order.bucket);
-    if !whole || !at_home || !(1..=4).contains(&order.code) {
-        return Err(damaged("does not fit the table"));
-    }
-    let mut tx = farm_txn::take(worker);
-    let mut outcome = Err(KvError::Conflict);
-    for _ in 0..MAX_TRIES {
-        let written = SmallVec::new();
-        let delta = Delta::default();
-        let mut editor = Editor {
-            worker,
-            tx: &mut tx,
-            layout,
-            first,
-            buckets,
-            written,
-            delta,
-        };
-        let changed = edit(&mut editor, &order);
-        let delta = editor.delta;
-        match changed.and_then(|changed| tx.commit(worker).map(|()| changed)) {
-            Ok(changed) => {
-                let shard = &mut kv(worker)
-                    .tables
-                    .get_mut(&order.table)
-                    .expect("it was open above")
-                    .shards[order.shard as usize];
-                shard.pairs = shard.pairs.wrapping_add_signed(delta.pairs);
-                shard.blocks = shard.blocks.wrapping_add_signed(delta.blocks);
-                outcome = Ok(changed);
-                break;
-            }
-            Err(TxError::Abort(_)) => tx.abort(worker),
-            Err(error) => {
-                outcome = Err(refusal(error, me.machine));
-                break;
-            }
-        }
-    }
-    farm_txn::give(worker, tx);
-    outcome
-}
-
-fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> {
-    let changed = match order.code {
-        4 => editor.remove(
-            order.bucket,
-            order.pair[..KEY_BYTES].try_into().expect("a key"),
-        )?,
-        code => editor.put(order.bucket, order.pair, code != 2, code != 1)?,
-    };
-    editor.finish()?;
-    Ok(changed)
-}
-
-fn refusal(error: TxError, machine: MachineId) -> KvError {
-    match error {
-        TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
-            KvError::Full(machine)
-        }
-        TxError::Abort(_) => KvError::Conflict,
-        TxError::Limit { .. } => KvError::Crowded(machine),
-        other => KvError::Damaged(other.to_string()),
     }
 }
 

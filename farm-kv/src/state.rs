@@ -8,6 +8,7 @@ use slab::Slab;
 use crate::KvError;
 use crate::lookup::Lookup;
 use crate::ops::Pending;
+use crate::owner::{Arrived, ChangeCounters};
 use crate::table::{Initialising, Table, TableId};
 
 /// Lookups counted, by how they ended.
@@ -70,6 +71,12 @@ pub(crate) struct Kv {
     pub(crate) changes: Slab<Pending>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
+    /// Changes to this worker's shards that came in this turn; those that are being made.
+    pub(crate) arrived: Vec<Arrived>,
+    pub(crate) making: Vec<Arrived>,
+    /// Their numbers, ordered by key.
+    pub(crate) by_key: Vec<u32>,
+    pub(crate) change_counters: ChangeCounters,
     pub(crate) initialising: Vec<Initialising>,
     pub(crate) failed_opens: Vec<(Cont<Result<TableId, KvError>>, KvError)>,
     /// Message bodies that keep their capacity.
@@ -87,6 +94,10 @@ pub fn attach(worker: &mut Worker) {
         lookups: (0..slots).map(|_| None).collect(),
         changes: Slab::with_capacity(1024),
         waiting: VecDeque::with_capacity(1024),
+        arrived: Vec::with_capacity(1024),
+        making: Vec::with_capacity(1024),
+        by_key: Vec::with_capacity(1024),
+        change_counters: ChangeCounters::default(),
         initialising: Vec::new(),
         failed_opens: Vec::new(),
         bodies: Vec::with_capacity(1024),
@@ -94,7 +105,7 @@ pub fn attach(worker: &mut Worker) {
         counters: LookupCounters::default(),
     }));
     worker.register(crate::table::SHARD, crate::table::answer);
-    worker.register(crate::ops::CHANGE, crate::ops::handle);
+    worker.register(crate::ops::CHANGE, crate::owner::handle);
 }
 
 #[inline]

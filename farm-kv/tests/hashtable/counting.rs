@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use farm_core::fabric::Counters;
 use farm_core::messaging::MessageCounters;
-use farm_core::worker::{ReadCounters, Worker};
+use farm_core::worker::{Cont, ReadCounters, Worker};
 use farm_kv::blocking::{self, OwnedChange};
 use farm_kv::shard::Changed;
 use farm_kv::{GetCont, Key, KvError, LookupCounters, TableSpec};
@@ -224,5 +224,96 @@ fn reads_are_counted_alike_by_the_table_and_by_the_endpoint() {
         reads += one_sided + local;
     }
     assert!(reads > 8 * keys);
+    cluster.stop();
+}
+
+/// Begins changes of one key, all in one turn of the worker that owns it or of another, and gives
+/// their outcomes in order.
+fn changes_at_once(
+    cluster: &Cluster,
+    asker: usize,
+    key: Key,
+    changes: Vec<OwnedChange>,
+) -> Vec<Changed> {
+    struct Asked {
+        outcomes: Vec<Option<Result<Changed, KvError>>>,
+        done: mpsc::Sender<Vec<Changed>>,
+    }
+    fn came(worker: &mut Worker, number: u64, outcome: Result<Changed, KvError>) {
+        let asked = worker.layer::<Asked>().unwrap();
+        asked.outcomes[number as usize] = Some(outcome);
+        if asked.outcomes.iter().all(Option::is_some) {
+            let outcomes = asked.outcomes.drain(..);
+            let outcomes = outcomes.map(|outcome| outcome.unwrap().unwrap());
+            asked.done.send(outcomes.collect()).unwrap();
+        }
+    }
+    let (done, outcomes) = mpsc::channel();
+    let table = cluster.table;
+    cluster.machines[asker].submit(0, move |worker| {
+        worker.put_layer(Box::new(Asked {
+            outcomes: vec![None; changes.len()],
+            done,
+        }));
+        for (number, change) in changes.iter().enumerate() {
+            let cont = Cont::new(came, number as u64);
+            farm_kv::change(worker, table, &key, change.as_change(), cont).unwrap();
+        }
+    });
+    wait(&outcomes)
+}
+
+/// Inserts and updates of one key that come in one turn are one transaction, and each is told what it
+/// did, as if they had been made one after the other; a remove among them is one of its own.
+#[test]
+fn puts_of_one_key_are_combined() {
+    let cluster = cluster("count-combined", 2, 1, spec(6, 2, 64));
+    let key = key_of(&cluster, 0, 0);
+    let value = |byte: u8| vec![byte; 32];
+    let transactions = |_: ()| {
+        let counters = cluster.on(0, 0, farm_kv::change_counters);
+        (counters.changes, counters.transactions)
+    };
+    let mut changes = vec![
+        OwnedChange::Update(value(1)),
+        OwnedChange::Insert(value(2)),
+        OwnedChange::Insert(value(3)),
+    ];
+    changes.extend((0..61).map(|byte| OwnedChange::Upsert(value(byte))));
+    let outcomes = changes_at_once(&cluster, 0, key, changes.clone());
+    assert_eq!(
+        outcomes[..3],
+        [Changed::Absent, Changed::Inserted, Changed::Exists]
+    );
+    assert!(outcomes[3..].iter().all(|did| *did == Changed::Updated));
+    assert_eq!(transactions(()), (64, 1));
+    let get = || blocking::get(&cluster.machines[1], 0, cluster.table, key).unwrap();
+    assert_eq!(get(), Some(value(60)));
+
+    let around = vec![
+        OwnedChange::Update(value(7)),
+        OwnedChange::Remove,
+        OwnedChange::Update(value(8)),
+        OwnedChange::Insert(value(9)),
+    ];
+    let outcomes = changes_at_once(&cluster, 0, key, around);
+    let expected = [
+        Changed::Updated,
+        Changed::Removed,
+        Changed::Absent,
+        Changed::Inserted,
+    ];
+    assert_eq!(outcomes, expected);
+    assert_eq!(transactions(()), (68, 4));
+    assert_eq!(get(), Some(value(9)));
+
+    // Shipped ones too, of which a turn of the owner may bring any number.
+    let outcomes = changes_at_once(&cluster, 1, key, changes);
+    assert_eq!(outcomes[1], Changed::Exists);
+    let (made, in_transactions) = transactions(());
+    assert_eq!(made, 132);
+    assert!((5..=68).contains(&in_transactions), "{in_transactions}");
+    assert_eq!(get(), Some(value(60)));
+    assert_eq!(cluster.check().pairs, 1);
     cluster.stop();
 }

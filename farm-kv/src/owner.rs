@@ -1,0 +1,311 @@
+//! The owner's side of changes: those that came within one turn are put in order of their keys, and
+//! inserts and updates of one key become one transaction, as in flat combining (`FaRM'14 §3.6`).
+
+use farm_core::alloc::AllocError;
+use farm_core::ids::{Address, MachineId};
+use farm_core::messaging::Request;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Tx, TxError};
+use smallvec::SmallVec;
+
+use crate::layout::Layout;
+use crate::ops::HEADER_BYTES;
+use crate::shard::{Changed, Delta, Editor};
+use crate::state::kv;
+use crate::{KEY_BYTES, Key, KvError};
+
+/// Tries against transactions of other workers before a change is given up.
+const MAX_TRIES: u32 = 1000;
+/// The codes of inserts, updates and upserts, which are combined; removes are not.
+const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
+const REMOVE: u8 = 4;
+
+/// Who waits for a change.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiter {
+    /// Another worker.
+    Other(Request),
+    /// A change of this worker.
+    Own(usize),
+}
+
+/// A change that waits for the end of the turn.
+pub(crate) struct Arrived {
+    waiter: Waiter,
+    /// As its message has it.
+    body: Vec<u8>,
+    /// What it did, once it was made.
+    outcome: Option<Result<Changed, KvError>>,
+}
+
+/// Changes that a worker made to its own shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeCounters {
+    /// Changes.
+    pub changes: u64,
+    /// Transactions that made them: fewer, where several were of one key.
+    pub transactions: u64,
+}
+
+/// Changes that this worker made to its own shards so far.
+pub fn change_counters(worker: &mut Worker) -> ChangeCounters {
+    kv(worker).change_counters
+}
+
+/// A change came from another worker.
+pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    let mut own = kv(worker).bodies.pop().unwrap_or_default();
+    own.clear();
+    own.extend_from_slice(body);
+    arrive(worker, Waiter::Other(request), own);
+}
+
+/// Keeps a change until everything that this turn brings is there.
+pub(crate) fn arrive(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
+    let arrived = &mut kv(worker).arrived;
+    let first = arrived.is_empty();
+    arrived.push(Arrived {
+        waiter,
+        body,
+        outcome: None,
+    });
+    if first {
+        worker.defer(Cont::new(make_all, 0));
+    }
+}
+
+/// Makes the changes that have come, and tells who waits for them in the order in which they came.
+fn make_all(worker: &mut Worker, _: u64, (): ()) {
+    let state = kv(worker);
+    let mut arrived = std::mem::take(&mut state.making);
+    std::mem::swap(&mut arrived, &mut state.arrived);
+    let mut by_key = std::mem::take(&mut state.by_key);
+    by_key.extend(0..arrived.len() as u32);
+    // Of one key in the order in which they came.
+    by_key.sort_unstable_by_key(|index| (sort_key(&arrived[*index as usize].body), *index));
+    let mut rest = &by_key[..];
+    while let Some(first) = rest.first() {
+        let with_first = |index: &&u32| {
+            goes_with(
+                &arrived[*first as usize].body,
+                &arrived[**index as usize].body,
+            )
+        };
+        let more = rest[1..].iter().take_while(with_first).count();
+        let (group, others) = rest.split_at(1 + more);
+        make_group(worker, &mut arrived, group);
+        rest = others;
+    }
+    for change in arrived.drain(..) {
+        tell(worker, change);
+    }
+    by_key.clear();
+    let state = kv(worker);
+    (state.making, state.by_key) = (arrived, by_key);
+}
+
+/// Bodies of one key of one table have the same.
+fn sort_key(body: &[u8]) -> &[u8] {
+    let end = body.len().min(HEADER_BYTES + KEY_BYTES);
+    // The operation is not part of it.
+    &body[end.min(2)..end]
+}
+
+/// Whether two changes can be one transaction: puts of the same key, of the same length.
+fn goes_with(first: &[u8], next: &[u8]) -> bool {
+    let put = |body: &[u8]| body.first().is_some_and(|code| PUTS.contains(code));
+    put(first)
+        && put(next)
+        && first.len() == next.len()
+        && first.len() >= HEADER_BYTES + KEY_BYTES
+        && sort_key(first) == sort_key(next)
+}
+
+/// Makes changes of one key in one transaction, or, where that fails, each in its own.
+fn make_group(worker: &mut Worker, arrived: &mut [Arrived], group: &[u32]) {
+    if group.len() > 1 && apply(worker, arrived, group).is_ok() {
+        return;
+    }
+    for index in group {
+        if let Err(error) = apply(worker, arrived, std::slice::from_ref(index)) {
+            arrived[*index as usize].outcome = Some(Err(error));
+        }
+    }
+}
+
+fn tell(worker: &mut Worker, change: Arrived) {
+    let outcome = change.outcome.expect("every change was made");
+    kv(worker).bodies.push(change.body);
+    match change.waiter {
+        Waiter::Other(request) => {
+            if let Err(error @ (KvError::Damaged(_) | KvError::Full(_))) = &outcome {
+                tracing::warn!(from = %request.from, %error, "refusing a change");
+            }
+            worker.reply(request, &[&[encode(&outcome)]]);
+        }
+        Waiter::Own(pending) => crate::ops::end(worker, pending, outcome),
+    }
+}
+
+fn encode(outcome: &Result<Changed, KvError>) -> u8 {
+    match outcome {
+        Ok(Changed::Inserted) => 0,
+        Ok(Changed::Updated) => 1,
+        Ok(Changed::Removed) => 2,
+        Ok(Changed::Exists) => 3,
+        Ok(Changed::Absent) => 4,
+        Err(KvError::Full(_)) => 5,
+        Err(KvError::Conflict) => 6,
+        Err(KvError::Crowded(_)) => 7,
+        Err(_) => 8,
+    }
+}
+
+/// A change as its message has it, validated.
+struct Order<'a> {
+    code: u8,
+    table: u16,
+    shard: u32,
+    bucket: u32,
+    pair: &'a [u8],
+}
+
+fn parse(body: &[u8]) -> Option<Order<'_>> {
+    if body.len() < HEADER_BYTES + KEY_BYTES {
+        return None;
+    }
+    let (header, pair) = body.split_at(HEADER_BYTES);
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+    let table = u16::from_le_bytes([header[2], header[3]]);
+    Some(Order {
+        code: header[0],
+        table,
+        shard: word(4),
+        bucket: word(8),
+        pair,
+    })
+}
+
+/// What a change is of, found to be of a shard of this worker.
+#[derive(Clone, Copy)]
+struct Target {
+    table: u16,
+    shard: u32,
+    first: Address,
+    buckets: u32,
+    layout: Layout,
+}
+
+fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
+    let me = worker.me();
+    let damaged = |why: &str| KvError::Damaged(format!("a change that came to {me} {why}"));
+    let order = parse(body).ok_or_else(|| damaged("is too short"))?;
+    let table = kv(worker)
+        .tables
+        .get(&order.table)
+        .ok_or_else(|| damaged("names no open table"))?;
+    let shard = table
+        .shards
+        .get(order.shard as usize)
+        .filter(|shard| shard.owner == me && !shard.first.is_null());
+    let first = shard
+        .ok_or_else(|| damaged("is of a shard that is not its own"))?
+        .first;
+    let (layout, buckets) = (table.layout, table.spec.buckets);
+    let whole = order.code == REMOVE || order.pair.len() == layout.pair_bytes();
+    let key: &Key = order.pair[..KEY_BYTES]
+        .try_into()
+        .expect("parsing found a whole key");
+    let at_home = table.locate(key) == (order.shard, order.bucket);
+    if !whole || !at_home || !(PUTS.contains(&order.code) || order.code == REMOVE) {
+        return Err(damaged("does not fit the table"));
+    }
+    Ok(Target {
+        table: order.table,
+        shard: order.shard,
+        first,
+        buckets,
+        layout,
+    })
+}
+
+/// Makes changes of one key in one transaction, in their order, and notes what each did.
+///
+/// # Errors
+/// None of them was made.
+fn apply(worker: &mut Worker, arrived: &mut [Arrived], group: &[u32]) -> Result<(), KvError> {
+    let target = target(worker, &arrived[group[0] as usize].body)?;
+    let mut tx = farm_txn::take(worker);
+    let mut made = Err(KvError::Conflict);
+    for _ in 0..MAX_TRIES {
+        match attempt(worker, &mut tx, &target, arrived, group) {
+            Ok(()) => {
+                made = Ok(());
+                break;
+            }
+            Err(TxError::Abort(_)) => tx.abort(worker),
+            Err(error) => {
+                made = Err(refusal(error, worker.me().machine));
+                break;
+            }
+        }
+    }
+    farm_txn::give(worker, tx);
+    made
+}
+
+fn attempt(
+    worker: &mut Worker,
+    tx: &mut Tx,
+    target: &Target,
+    arrived: &mut [Arrived],
+    group: &[u32],
+) -> Result<(), TxError> {
+    let mut editor = Editor {
+        worker,
+        tx,
+        layout: target.layout,
+        first: target.first,
+        buckets: target.buckets,
+        written: SmallVec::new(),
+        delta: Delta::default(),
+    };
+    for index in group {
+        let change = &mut arrived[*index as usize];
+        let order =
+            parse(&change.body).expect("the first of a group was, and the others are alike");
+        change.outcome = Some(Ok(edit(&mut editor, &order)?));
+    }
+    editor.finish()?;
+    let delta = editor.delta;
+    tx.commit(worker)?;
+    let state = kv(worker);
+    state.change_counters.transactions += 1;
+    state.change_counters.changes += group.len() as u64;
+    let table = state.tables.get_mut(&target.table);
+    let shard = &mut table.expect("it was open above").shards[target.shard as usize];
+    shard.pairs = shard.pairs.wrapping_add_signed(delta.pairs);
+    shard.blocks = shard.blocks.wrapping_add_signed(delta.blocks);
+    Ok(())
+}
+
+fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> {
+    match order.code {
+        REMOVE => {
+            let key = order.pair[..KEY_BYTES].try_into().expect("a key");
+            editor.remove(order.bucket, key)
+        }
+        code => editor.put(order.bucket, order.pair, code != 2, code != 1),
+    }
+}
+
+fn refusal(error: TxError, machine: MachineId) -> KvError {
+    match error {
+        TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
+            KvError::Full(machine)
+        }
+        TxError::Abort(_) => KvError::Conflict,
+        TxError::Limit { .. } => KvError::Crowded(machine),
+        other => KvError::Damaged(other.to_string()),
+    }
+}
