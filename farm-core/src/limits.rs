@@ -159,6 +159,15 @@ const _: () = assert!(object_bytes(MAX_KEY_BYTES + MAX_VALUE_BYTES) <= MAX_OBJEC
 /// eighths there is always room for several, and no reservation of a reply can wait for itself.
 pub const MESSAGES_PER_RING: u64 = 8;
 
+/// Bytes of a ring that a message takes besides its own.
+pub const RECORD_OVERHEAD_BYTES: u64 = 24;
+
+/// Bytes of the largest reply that the platform itself asks for, a region's capability, as whole words.
+pub const LARGEST_REPLY_BYTES: u64 = 32;
+
+/// Replies have this part of a ring, and each worker of the machine that asks its share of it.
+pub const REPLY_SHARE_OF_RING: u64 = 4;
+
 /// Least bytes of `max_message_bytes`: a lock request and its reply must fit.
 pub const MIN_MESSAGE_BYTES: u64 = 64;
 
@@ -175,6 +184,11 @@ pub const TINY_RING_BYTES: u64 = 512;
 /// Most bytes in a ring.
 pub const MAX_RING_BYTES: u64 = GIB;
 
+// Every worker's share of the least ring holds the largest reply; there is one share more than workers.
+const _: () = assert!(
+    (LARGEST_REPLY_BYTES + RECORD_OVERHEAD_BYTES) * (MAX_WORKERS as u64 + 1) * REPLY_SHARE_OF_RING
+        <= MIN_RING_BYTES
+);
 // A ring of the least size carries messages of the least size.
 const _: () = assert!(TINY_RING_BYTES / MESSAGES_PER_RING >= MIN_MESSAGE_BYTES);
 const _: () = assert!(MIN_RING_BYTES >= TINY_RING_BYTES && MIN_RING_BYTES.is_power_of_two());

@@ -15,7 +15,7 @@ use crate::fabric::shm::{
 };
 use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::limits::MAX_OBJECT_BYTES;
+use crate::limits::{MAX_OBJECT_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, SegmentLayout};
@@ -235,7 +235,8 @@ impl Machine {
             clock: Clock::Host,
             seed: u64::from(me.to_bits()),
             limits: WorkerLimits {
-                max_message_bytes: config.rings.max_message_bytes as usize,
+                max_message_bytes: (config.rings.max_message_bytes - RECORD_OVERHEAD_BYTES)
+                    as usize,
                 operations,
             },
         };

@@ -20,7 +20,9 @@
 use std::fmt;
 
 use crate::ids::WorkerId;
-use crate::limits::{MAX_RING_BYTES, MESSAGES_PER_RING, TINY_RING_BYTES};
+use crate::limits::{
+    MAX_RING_BYTES, MESSAGES_PER_RING, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING, TINY_RING_BYTES,
+};
 use crate::mem::WORD_BYTES;
 
 /// Bytes of a record that are not body: head, token and trailer.
@@ -31,7 +33,7 @@ pub const OVERHEAD_BYTES: u32 = 3 * WORD_BYTES as u32;
 pub const REPORT_SHARE: u64 = 2;
 
 /// The share of a ring, 1/4, that requests and one-way messages leave free for replies.
-pub const RESERVE_SHARE: u64 = 4;
+pub const RESERVE_SHARE: u64 = REPLY_SHARE_OF_RING;
 
 const WORD: u32 = WORD_BYTES as u32;
 
@@ -48,6 +50,7 @@ const _: () = assert!(
 const _: () = assert!((TINY_RING_BYTES / MESSAGES_PER_RING).is_multiple_of(WORD_BYTES as u64));
 // The greatest record of the least ring has a body, and lengths fit the head's 32 bits.
 const _: () = assert!(TINY_RING_BYTES / MESSAGES_PER_RING > OVERHEAD_BYTES as u64);
+const _: () = assert!(OVERHEAD_BYTES as u64 == RECORD_OVERHEAD_BYTES);
 const _: () = assert!(MAX_RING_BYTES <= u32::MAX as u64);
 // A request can always be sent once the ring is empty: what was consumed and not reported (less than
 // the report share), a filler (less than a record), the request, and the reserve all fit.

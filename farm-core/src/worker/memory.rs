@@ -6,6 +6,7 @@ use super::{Cont, Worker};
 use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
 use crate::fabric::{Capability, Slot};
 use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
+use crate::limits::LARGEST_REPLY_BYTES;
 use crate::mem::Memory;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::table::{Access, RegionIndex};
@@ -13,6 +14,7 @@ use crate::region::table::{Access, RegionIndex};
 /// Asks a machine for the capability of one of its regions.
 const REGION_CAPABILITY: MessageId = MessageId(MessageId::CORE);
 const CAPABILITY_BYTES: usize = 25;
+const _: () = assert!(CAPABILITY_BYTES as u64 <= LARGEST_REPLY_BYTES);
 
 /// Why an address is of no use on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
