@@ -260,6 +260,24 @@ fn the_load_is_divided_without_gaps() {
     assert!(sizes.into_iter().all(|size| size == 142 || size == 143));
 }
 
+/// The parser behind this once panicked on a byte order mark and noise.
+#[test]
+fn a_byte_order_mark_is_refused_or_skipped() {
+    for mark in [[0xFE, 0xFF], [0xFF, 0xFE]] {
+        let mut noise = mark.to_vec();
+        noise.extend((0..200u32).map(|i| (i * 89) as u8));
+        let refused = Properties::new().load_bytes("x", &noise).unwrap_err();
+        assert!(refused.to_string().contains("UTF-16"), "{refused}");
+    }
+    let mut properties = Properties::new();
+    let text = b"\xEF\xBB\xBFrecordcount=7\n";
+    properties.load_bytes("x", text).unwrap();
+    assert_eq!(properties.get("recordcount").unwrap().value, "7");
+    let mut twice = Properties::new();
+    let text = b"\xEF\xBB\xBF\xFE\xFF\x00\xD8a\n".repeat(9);
+    assert!(twice.load_bytes("x", &text).is_ok());
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

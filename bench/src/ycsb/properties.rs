@@ -120,10 +120,18 @@ impl Properties {
     /// Adds settings from the text of a file called `name` in messages.
     ///
     /// # Errors
-    /// [`PropertyError::Malformed`], which a bad `\uXXXX` escape is; every other
+    /// [`PropertyError::Malformed`], which a bad `\uXXXX` escape and text in UTF-16 are; every other
     /// text has a meaning in this syntax.
     pub fn load_bytes(&mut self, name: &str, text: &[u8]) -> Result<(), PropertyError> {
         let shared: Arc<str> = Arc::from(name);
+        if text.starts_with(&[0xFE, 0xFF]) || text.starts_with(&[0xFF, 0xFE]) {
+            return Err(PropertyError::Malformed {
+                file: name.to_owned(),
+                line: 1,
+                problem: "the file is in UTF-16; save it as plain text or UTF-8".to_owned(),
+            });
+        }
+        let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
         let text = without_comments(text);
         for line in PropertiesIter::new(text.as_slice()) {
             let line = line.map_err(|error| PropertyError::Malformed {
@@ -197,7 +205,10 @@ fn problem_of(message: &str) -> String {
 /// backslash before a `u` there; it also drops a last line that ends in a
 /// continuation. Line numbers do not change.
 fn without_comments(text: &[u8]) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(text.len() + 2);
+    let mut kept = Vec::with_capacity(text.len() + 3);
+    // The parser takes a byte order mark at the beginning for a change of encoding, and panics on what
+    // follows; behind a blank it is none.
+    kept.push(b' ');
     let mut continued = false;
     let mut rest = text;
     while !rest.is_empty() {
