@@ -15,12 +15,17 @@
 //! its bucket and a foreign one's the bucket before; only the second block of a chain, or the first
 //! of one with no second, may have a free slot, and none is empty.
 
+mod chain;
+mod check;
+
 use farm_core::ids::Address;
 use farm_core::worker::Worker;
 use farm_txn::{ObjectId, Tx, TxError};
 use smallvec::SmallVec;
 
-use crate::layout::{BLOCK_SLOTS, Layout, Next};
+pub use check::ShardFacts;
+
+use crate::layout::{Layout, Next};
 use crate::{KEY_BYTES, Key};
 
 /// Buckets looked at from home on for a free slot. The search ends early where nothing can be
@@ -362,132 +367,6 @@ impl Editor<'_> {
         Ok(slot)
     }
 
-    /// Adds a pair to a bucket's chain: to the block that has room, else to a new first block, which
-    /// takes a pair of the old one along, so that it is full and the next one is not.
-    fn append(&mut self, home: u32, pair: &[u8]) -> Result<(), TxError> {
-        let chain = self.chain(home)?;
-        if let Some(last) = chain.last()
-            && let Some(slot) = self.free_slot_in(last.block)
-        {
-            self.put_in_block(last.block, slot, pair);
-            return Ok(());
-        }
-        let near = self.address(home);
-        let payload = farm_core::object::payload_capacity(self.layout.block_bytes());
-        let block = self.tx.alloc(self.worker, payload, Some(near))?;
-        self.put_in_block(block, 0, pair);
-        let next = match chain.first {
-            None => None,
-            Some(old) => {
-                let taken = self.take_highest(old.block);
-                self.put_in_block(block, 1, &taken);
-                Some(self.rename(old))
-            }
-        };
-        self.set_next_of_block(block, next);
-        let pointer = Next::new(self.tx.address(block), self.tx.incarnation(block));
-        self.set_chain(home, Some(pointer))?;
-        self.delta.blocks += 1;
-        Ok(())
-    }
-
-    /// The first two blocks of a bucket's chain.
-    fn chain(&mut self, bucket: u32) -> Result<Chain, TxError> {
-        let object = self.bucket(bucket)?;
-        let Some(pointer) = self.layout.bucket(self.tx.payload(object)).next() else {
-            return Ok(Chain {
-                first: None,
-                second: None,
-            });
-        };
-        let block = self.block(pointer)?;
-        let first = Link {
-            block,
-            address: pointer.address,
-        };
-        let second = match self.layout.block(self.tx.payload(block)).next() {
-            None => None,
-            Some(pointer) => Some(Link {
-                block: self.block(pointer)?,
-                address: pointer.address,
-            }),
-        };
-        Ok(Chain {
-            first: Some(first),
-            second,
-        })
-    }
-
-    /// Takes the last pair of a bucket's chain. Every block on the way to it gets a new incarnation:
-    /// a reader that read the bucket before, and will look for the pair where it was, finds another
-    /// block than it was sent to, and begins again.
-    fn take_last(&mut self, bucket: u32) -> Result<Option<Pair>, TxError> {
-        let chain = self.chain(bucket)?;
-        let (Some(first), Some(last)) = (chain.first, chain.last()) else {
-            return Ok(None);
-        };
-        let pair = self.take_highest(last.block);
-        let emptied = self.layout.block(self.tx.payload(last.block)).occupied() == 0;
-        let mut left = if emptied {
-            let after = self.layout.block(self.tx.payload(last.block)).next();
-            self.tx.free(last.block);
-            self.delta.blocks -= 1;
-            after
-        } else {
-            Some(self.rename(last))
-        };
-        if chain.second.is_some() {
-            self.set_next_of_block(first.block, left);
-            left = Some(self.rename(first));
-        }
-        self.set_chain(bucket, left)?;
-        Ok(Some(pair))
-    }
-
-    /// Takes the pair in the highest slot of a block.
-    fn take_highest(&mut self, block: ObjectId) -> Pair {
-        let mut view = self.layout.block(self.tx.payload_mut(block));
-        let (next, occupied) = (view.next(), view.occupied());
-        let slot = occupied
-            .checked_ilog2()
-            .expect("a block of a chain holds a pair") as usize;
-        let pair = Pair::from_slice(view.pair(slot));
-        view.set_tail(next, occupied & !(1 << slot));
-        pair
-    }
-
-    /// Gives a block a new incarnation, and the pointer to it as it is then.
-    fn rename(&mut self, link: Link) -> Next {
-        self.tx.increment_incarnation(link.block);
-        Next::new(link.address, self.tx.incarnation(link.block))
-    }
-
-    fn free_slot_in(&self, block: ObjectId) -> Option<usize> {
-        let free = !self.layout.block(self.tx.payload(block)).occupied() & ((1 << BLOCK_SLOTS) - 1);
-        (free != 0).then(|| free.trailing_zeros() as usize)
-    }
-
-    fn put_in_block(&mut self, block: ObjectId, slot: usize, pair: &[u8]) {
-        let mut view = self.layout.block(self.tx.payload_mut(block));
-        view.put(slot, pair);
-        let (next, occupied) = (view.next(), view.occupied() | 1 << slot);
-        view.set_tail(next, occupied);
-    }
-
-    fn set_next_of_block(&mut self, block: ObjectId, next: Option<Next>) {
-        let mut view = self.layout.block(self.tx.payload_mut(block));
-        let occupied = view.occupied();
-        view.set_tail(next, occupied);
-    }
-
-    fn set_chain(&mut self, bucket: u32, chain: Option<Next>) -> Result<(), TxError> {
-        let object = self.write(bucket)?;
-        self.layout
-            .bucket(self.tx.payload_mut(object))
-            .set_next(chain);
-        Ok(())
-    }
-
     /// Fills a hole from a chain that may use it: that of its bucket or of the one before, or one
     /// that the hole can be moved to.
     fn refill(&mut self, bucket: u32, slot: usize) -> Result<(), TxError> {
@@ -540,115 +419,5 @@ impl Editor<'_> {
     fn pull(&mut self, chain: u32, bucket: u32, slot: usize, native: bool) -> Result<(), TxError> {
         let taken = self.take_last(chain)?.expect("the chain is not empty");
         self.put_in(bucket, slot, &taken, native)
-    }
-}
-
-/// A block of a chain.
-#[derive(Clone, Copy)]
-struct Link {
-    block: ObjectId,
-    address: Address,
-}
-
-/// The first two blocks of a chain, of which the later one is the one that may have a free slot.
-#[derive(Clone, Copy)]
-struct Chain {
-    first: Option<Link>,
-    second: Option<Link>,
-}
-
-impl Chain {
-    /// The block that grows and shrinks.
-    fn last(&self) -> Option<Link> {
-        self.second.or(self.first)
-    }
-}
-
-/// Counts of a shard, as [`crate::ops::check`] found them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShardFacts {
-    /// Pairs in buckets and chains.
-    pub pairs: u64,
-    /// Pairs in chains.
-    pub chained: u64,
-    /// Overflow blocks.
-    pub blocks: u64,
-}
-
-impl Editor<'_> {
-    /// Walks the whole shard and holds it against its invariants; `home_of` gives a key's bucket.
-    pub(crate) fn check(
-        &mut self,
-        home_of: &dyn Fn(&Key) -> u32,
-    ) -> Result<Result<ShardFacts, String>, TxError> {
-        let mut facts = ShardFacts::default();
-        let mut joint = 0;
-        for bucket in 0..=self.buckets {
-            let object = self.bucket(bucket)?;
-            let view = self.layout.bucket(self.tx.payload(object));
-            let meta = view.meta();
-            if bucket > 0 && meta.backward != joint {
-                return Ok(Err(format!(
-                    "joint versions before bucket {bucket} differ: {joint}, {}",
-                    meta.backward
-                )));
-            }
-            joint = meta.forward;
-            for slot in (0..self.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
-                let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
-                let native = meta.native & 1 << slot != 0;
-                if home_of(key) + u32::from(!native) != bucket {
-                    return Ok(Err(format!(
-                        "slot {slot} of bucket {bucket} holds a pair of bucket {}",
-                        home_of(key)
-                    )));
-                }
-                facts.pairs += 1;
-            }
-            let chain = view.next();
-            if let Err(why) = self.check_chain(bucket, chain, home_of, &mut facts)? {
-                return Ok(Err(why));
-            }
-            let (worker, tx) = (&mut *self.worker, &mut *self.tx);
-            tx.abort(worker);
-        }
-        Ok(Ok(facts))
-    }
-
-    fn check_chain(
-        &mut self,
-        bucket: u32,
-        mut next: Option<Next>,
-        home_of: &dyn Fn(&Key) -> u32,
-        facts: &mut ShardFacts,
-    ) -> Result<Result<(), String>, TxError> {
-        let mut index = 0;
-        while let Some(pointer) = next {
-            let block = self.block(pointer)?;
-            let view = self.layout.block(self.tx.payload(block));
-            let occupied = view.occupied();
-            let full = occupied == (1 << BLOCK_SLOTS) - 1;
-            let may_have_room = index == 1 || index == 0 && view.next().is_none();
-            if occupied == 0 || !full && !may_have_room {
-                return Ok(Err(format!(
-                    "a block of bucket {bucket}'s chain has slots {occupied:#b}"
-                )));
-            }
-            for slot in (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0) {
-                let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
-                if home_of(key) != bucket {
-                    return Ok(Err(format!(
-                        "bucket {bucket}'s chain holds a pair of bucket {}",
-                        home_of(key)
-                    )));
-                }
-                facts.pairs += 1;
-                facts.chained += 1;
-            }
-            facts.blocks += 1;
-            index += 1;
-            next = view.next();
-        }
-        Ok(Ok(()))
     }
 }

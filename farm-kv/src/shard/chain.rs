@@ -1,0 +1,156 @@
+//! Chains of overflow blocks: how a pair is added to one and the last one taken from it.
+
+use farm_core::ids::Address;
+use farm_txn::{ObjectId, TxError};
+
+use super::{Editor, Pair};
+use crate::layout::{BLOCK_SLOTS, Next};
+
+/// A block of a chain.
+#[derive(Clone, Copy)]
+struct Link {
+    block: ObjectId,
+    address: Address,
+}
+
+/// The first two blocks of a chain, of which the later one is the one that may have a free slot.
+#[derive(Clone, Copy)]
+struct Chain {
+    first: Option<Link>,
+    second: Option<Link>,
+}
+
+impl Chain {
+    /// The block that grows and shrinks.
+    fn last(&self) -> Option<Link> {
+        self.second.or(self.first)
+    }
+}
+
+impl Editor<'_> {
+    /// Adds a pair to a bucket's chain: to the block that has room, else to a new first block, which
+    /// takes a pair of the old one along, so that it is full and the next one is not.
+    pub(super) fn append(&mut self, home: u32, pair: &[u8]) -> Result<(), TxError> {
+        let chain = self.chain(home)?;
+        if let Some(last) = chain.last()
+            && let Some(slot) = self.free_slot_in(last.block)
+        {
+            self.put_in_block(last.block, slot, pair);
+            return Ok(());
+        }
+        let near = self.address(home);
+        let payload = farm_core::object::payload_capacity(self.layout.block_bytes());
+        let block = self.tx.alloc(self.worker, payload, Some(near))?;
+        self.put_in_block(block, 0, pair);
+        let next = match chain.first {
+            None => None,
+            Some(old) => {
+                let taken = self.take_highest(old.block);
+                self.put_in_block(block, 1, &taken);
+                Some(self.rename(old))
+            }
+        };
+        self.set_next_of_block(block, next);
+        let pointer = Next::new(self.tx.address(block), self.tx.incarnation(block));
+        self.set_chain(home, Some(pointer))?;
+        self.delta.blocks += 1;
+        Ok(())
+    }
+
+    /// The first two blocks of a bucket's chain.
+    fn chain(&mut self, bucket: u32) -> Result<Chain, TxError> {
+        let object = self.bucket(bucket)?;
+        let Some(pointer) = self.layout.bucket(self.tx.payload(object)).next() else {
+            return Ok(Chain {
+                first: None,
+                second: None,
+            });
+        };
+        let block = self.block(pointer)?;
+        let first = Link {
+            block,
+            address: pointer.address,
+        };
+        let second = match self.layout.block(self.tx.payload(block)).next() {
+            None => None,
+            Some(pointer) => Some(Link {
+                block: self.block(pointer)?,
+                address: pointer.address,
+            }),
+        };
+        Ok(Chain {
+            first: Some(first),
+            second,
+        })
+    }
+
+    /// Takes the last pair of a bucket's chain. Every block on the way to it gets a new incarnation:
+    /// a reader that read the bucket before, and will look for the pair where it was, finds another
+    /// block than it was sent to, and begins again.
+    pub(super) fn take_last(&mut self, bucket: u32) -> Result<Option<Pair>, TxError> {
+        let chain = self.chain(bucket)?;
+        let (Some(first), Some(last)) = (chain.first, chain.last()) else {
+            return Ok(None);
+        };
+        let pair = self.take_highest(last.block);
+        let emptied = self.layout.block(self.tx.payload(last.block)).occupied() == 0;
+        let mut left = if emptied {
+            let after = self.layout.block(self.tx.payload(last.block)).next();
+            self.tx.free(last.block);
+            self.delta.blocks -= 1;
+            after
+        } else {
+            Some(self.rename(last))
+        };
+        if chain.second.is_some() {
+            self.set_next_of_block(first.block, left);
+            left = Some(self.rename(first));
+        }
+        self.set_chain(bucket, left)?;
+        Ok(Some(pair))
+    }
+
+    /// Takes the pair in the highest slot of a block.
+    fn take_highest(&mut self, block: ObjectId) -> Pair {
+        let mut view = self.layout.block(self.tx.payload_mut(block));
+        let (next, occupied) = (view.next(), view.occupied());
+        let slot = occupied
+            .checked_ilog2()
+            .expect("a block of a chain holds a pair") as usize;
+        let pair = Pair::from_slice(view.pair(slot));
+        view.set_tail(next, occupied & !(1 << slot));
+        pair
+    }
+
+    /// Gives a block a new incarnation, and the pointer to it as it is then.
+    fn rename(&mut self, link: Link) -> Next {
+        self.tx.increment_incarnation(link.block);
+        Next::new(link.address, self.tx.incarnation(link.block))
+    }
+
+    fn free_slot_in(&self, block: ObjectId) -> Option<usize> {
+        let free = !self.layout.block(self.tx.payload(block)).occupied() & ((1 << BLOCK_SLOTS) - 1);
+        (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    fn put_in_block(&mut self, block: ObjectId, slot: usize, pair: &[u8]) {
+        let mut view = self.layout.block(self.tx.payload_mut(block));
+        view.put(slot, pair);
+        let (next, occupied) = (view.next(), view.occupied() | 1 << slot);
+        view.set_tail(next, occupied);
+    }
+
+    fn set_next_of_block(&mut self, block: ObjectId, next: Option<Next>) {
+        let mut view = self.layout.block(self.tx.payload_mut(block));
+        let occupied = view.occupied();
+        view.set_tail(next, occupied);
+    }
+
+    fn set_chain(&mut self, bucket: u32, chain: Option<Next>) -> Result<(), TxError> {
+        let object = self.write(bucket)?;
+        self.layout
+            .bucket(self.tx.payload_mut(object))
+            .set_next(chain);
+        Ok(())
+    }
+}
