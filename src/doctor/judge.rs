@@ -224,6 +224,7 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
     if facts.offers_huge_pages() {
         let by = match (dir.is_hugetlbfs(), &dir.huge) {
             (true, _) => "hugetlbfs".to_owned(),
+            (false, _) if dir.huge_on_request => "on request".to_owned(),
             (false, Some(huge)) => format!("huge={huge}"),
             (false, None) => "shmem_enabled".to_owned(),
         };

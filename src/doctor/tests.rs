@@ -24,6 +24,7 @@ fn host() -> HostFacts {
             huge: Some("always".to_owned()),
             total_bytes: Some(32 * GIB),
             free_bytes: Some(32 * GIB),
+            huge_on_request: false,
             huge_page_bytes: None,
         },
         thp_shmem: Some("never".to_owned()),
@@ -192,6 +193,16 @@ fn a_directory_that_is_missing_closed_or_on_a_disk_is_told() {
         about(&facts, &config(), "memory.dir").fact,
         "/mnt/farm-huge is not there"
     );
+}
+
+#[test]
+fn huge_pages_that_the_kernel_makes_on_request_are_enough() {
+    let mut facts = host();
+    facts.memory_dir.huge = None;
+    facts.memory_dir.huge_on_request = true;
+    let finding = about(&facts, &config(), "huge pages");
+    assert_eq!(finding.level, Level::Ok);
+    assert!(finding.fact.contains("on request"), "{}", finding.fact);
 }
 
 #[test]

@@ -77,6 +77,9 @@ pub struct DirFacts {
     pub filesystem: String,
     /// The value of the mount's option `huge=`.
     pub huge: Option<String>,
+    /// Whether the kernel makes huge pages of a file here when it is asked to, whatever the mount
+    /// says: one was made.
+    pub huge_on_request: bool,
     /// The bytes of its pages where it is a hugetlbfs.
     pub huge_page_bytes: Option<u64>,
     /// Bytes it holds at most, where that is limited.
@@ -105,7 +108,7 @@ impl HostFacts {
     /// included.
     pub fn offers_huge_pages(&self) -> bool {
         let dir = &self.memory_dir;
-        if dir.is_hugetlbfs() {
+        if dir.is_hugetlbfs() || dir.huge_on_request {
             return true;
         }
         // `force` and `deny` overrule the mounts; everything else is about memory without a mount.

@@ -15,6 +15,7 @@ use super::super::{Config, RunDir};
 use super::cgroup;
 use super::{DirFacts, HostFacts, HugeMount, HugePagePool, RdmaDevice};
 use crate::limits::{KIB, MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES};
+use crate::mem::{HUGE_PAGE_BYTES, Mapping};
 
 /// Looks at this host, with regions to be files in `memory_dir`.
 pub fn probe(memory_dir: &Path) -> HostFacts {
@@ -278,6 +279,9 @@ fn dir_facts(path: &Path, mounts: &[Mount], pools: &[HugePagePool]) -> DirFacts 
             .map(str::to_owned),
         ..DirFacts::default()
     };
+    facts.huge_on_request = facts.filesystem == "tmpfs"
+        && facts.writable
+        && Mapping::page_bytes_of(&real, true).is_ok_and(|bytes| bytes >= HUGE_PAGE_BYTES);
     let Ok(stat) = statvfs(&real) else {
         return facts;
     };
