@@ -80,18 +80,20 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
     let mut arrived = std::mem::take(&mut state.making);
     std::mem::swap(&mut arrived, &mut state.arrived);
     let mut by_key = std::mem::take(&mut state.by_key);
-    by_key.extend(0..arrived.len() as u32);
-    // Of one key in the order in which they came.
-    by_key.sort_unstable_by_key(|index| (sort_key(&arrived[*index as usize].body), *index));
+    by_key.extend(
+        (0..)
+            .zip(&arrived)
+            .map(|(index, change)| (position(&change.body), index)),
+    );
+    // Of one bucket in the order in which they came.
+    by_key.sort_unstable();
     let mut rest = &by_key[..];
-    while let Some(first) = rest.first() {
-        let with_first = |index: &&u32| {
-            goes_with(
-                &arrived[*first as usize].body,
-                &arrived[**index as usize].body,
-            )
-        };
-        let more = rest[1..].iter().take_while(with_first).count();
+    while let Some((at, first)) = rest.first() {
+        let first = &arrived[*first as usize].body;
+        let more = rest[1..].iter().take_while(|(other, index)| {
+            other == at && goes_with(first, &arrived[*index as usize].body)
+        });
+        let more = more.count();
         let (group, others) = rest.split_at(1 + more);
         make_group(worker, &mut arrived, group);
         rest = others;
@@ -104,11 +106,10 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
     (state.making, state.by_key) = (arrived, by_key);
 }
 
-/// Bodies of one key of one table have the same.
-fn sort_key(body: &[u8]) -> &[u8] {
-    let end = body.len().min(HEADER_BYTES + KEY_BYTES);
-    // The operation is not part of it.
-    &body[end.min(2)..end]
+/// The shard and the bucket that a body names, as one number.
+fn position(body: &[u8]) -> u64 {
+    let named = body.get(4..HEADER_BYTES).and_then(<[u8]>::first_chunk);
+    named.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Whether two changes can be one transaction: puts of the same key, of the same length.
@@ -118,17 +119,18 @@ fn goes_with(first: &[u8], next: &[u8]) -> bool {
         && put(next)
         && first.len() == next.len()
         && first.len() >= HEADER_BYTES + KEY_BYTES
-        && sort_key(first) == sort_key(next)
+        // Table, shard, bucket and key.
+        && first[2..HEADER_BYTES + KEY_BYTES] == next[2..HEADER_BYTES + KEY_BYTES]
 }
 
 /// Makes changes of one key in one transaction, or, where that fails, each in its own.
-fn make_group(worker: &mut Worker, arrived: &mut [Arrived], group: &[u32]) {
+fn make_group(worker: &mut Worker, arrived: &mut [Arrived], group: &[(u64, u32)]) {
     if group.len() > 1 && apply(worker, arrived, group).is_ok() {
         return;
     }
-    for index in group {
-        if let Err(error) = apply(worker, arrived, std::slice::from_ref(index)) {
-            arrived[*index as usize].outcome = Some(Err(error));
+    for change in group {
+        if let Err(error) = apply(worker, arrived, std::slice::from_ref(change)) {
+            arrived[change.1 as usize].outcome = Some(Err(error));
         }
     }
 }
@@ -233,8 +235,12 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
 ///
 /// # Errors
 /// None of them was made.
-fn apply(worker: &mut Worker, arrived: &mut [Arrived], group: &[u32]) -> Result<(), KvError> {
-    let target = target(worker, &arrived[group[0] as usize].body)?;
+fn apply(
+    worker: &mut Worker,
+    arrived: &mut [Arrived],
+    group: &[(u64, u32)],
+) -> Result<(), KvError> {
+    let target = target(worker, &arrived[group[0].1 as usize].body)?;
     let mut tx = farm_txn::take(worker);
     let mut made = Err(KvError::Conflict);
     for _ in 0..MAX_TRIES {
@@ -259,7 +265,7 @@ fn attempt(
     tx: &mut Tx,
     target: &Target,
     arrived: &mut [Arrived],
-    group: &[u32],
+    group: &[(u64, u32)],
 ) -> Result<(), TxError> {
     let mut editor = Editor {
         worker,
@@ -270,7 +276,7 @@ fn attempt(
         written: SmallVec::new(),
         delta: Delta::default(),
     };
-    for index in group {
+    for (_, index) in group {
         let change = &mut arrived[*index as usize];
         let order =
             parse(&change.body).expect("the first of a group was, and the others are alike");

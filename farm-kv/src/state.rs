@@ -74,8 +74,8 @@ pub(crate) struct Kv {
     /// Changes to this worker's shards that came in this turn; those that are being made.
     pub(crate) arrived: Vec<Arrived>,
     pub(crate) making: Vec<Arrived>,
-    /// Their numbers, ordered by key.
-    pub(crate) by_key: Vec<u32>,
+    /// Where each belongs, and its number: put in that order.
+    pub(crate) by_key: Vec<(u64, u32)>,
     pub(crate) change_counters: ChangeCounters,
     pub(crate) initialising: Vec<Initialising>,
     pub(crate) failed_opens: Vec<(Cont<Result<TableId, KvError>>, KvError)>,
