@@ -132,6 +132,7 @@ impl Arena {
             let size = (classes.len() as u64) << 32 | words as u64;
             next += count * words;
             slots += count;
+            assert!(next <= u32::MAX as usize, "an arena of {next} words");
             classes.push(Class {
                 bytes,
                 size: NonZeroU64::new(size).expect("a class of more than 0 bytes"),

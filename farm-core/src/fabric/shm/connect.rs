@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::callers::Callers;
 use super::machine::Shared;
 use crate::fabric::{Capability, Departure};
 use crate::ids::MachineId;
@@ -20,7 +21,7 @@ use crate::time::Clock;
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 1;
 /// Longest handshake line accepted.
-const MAX_HELLO_BYTES: u64 = 1 << 20;
+pub(super) const MAX_HELLO_BYTES: usize = 1 << 20;
 const GOODBYE: u8 = b'.';
 /// How often a machine that is not there yet is dialled again.
 const REDIAL: Duration = Duration::from_millis(5);
@@ -130,6 +131,7 @@ pub(super) fn meet(
     let mut missing: Vec<MachineId> = machines.iter().copied().filter(|m| *m != own).collect();
     let mut met = Vec::with_capacity(missing.len() + 1);
     listener.set_nonblocking(true)?;
+    let mut callers = Callers::new(machines.len());
     while !missing.is_empty() {
         if patience.is_cancelled() {
             return Err(ConnectError::Cancelled);
@@ -153,10 +155,13 @@ pub(super) fn meet(
             }
         }
         if found.is_empty() {
-            wait_readable(listener.as_raw_fd(), REDIAL);
+            wait_readable(callers.fds().chain([listener.as_raw_fd()]), REDIAL);
         }
         while let Ok((socket, _)) = listener.accept() {
-            found.extend(accept(shared, &missing, socket, offer, left)?);
+            callers.admit(socket);
+        }
+        for (hello, socket) in callers.hellos() {
+            found.push(accept(shared, &missing, hello, socket, offer, left)?);
         }
         missing.retain(|machine| !found.iter().any(|(hello, _)| hello.machine == *machine));
         met.extend(found);
@@ -187,23 +192,17 @@ fn dial(
     }
 }
 
-/// Answers a caller. A caller that is no machine of this cluster is told so and forgotten.
+/// Answers a caller that said hello.
 fn accept(
     shared: &Shared,
     missing: &[MachineId],
+    hello: Hello,
     mut socket: UnixStream,
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
     timeout: Duration,
-) -> Result<Option<Met>, ConnectError> {
+) -> Result<Met, ConnectError> {
     socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(timeout))?;
-    let hello: Hello = match receive(&socket) {
-        Ok(hello) => hello,
-        Err(error) => {
-            tracing::warn!(%error, "a caller did not say hello");
-            return Ok(None);
-        }
-    };
+    socket.set_write_timeout(Some(timeout))?;
     let machine = hello.machine;
     let judged = check(shared, &hello).and_then(|()| {
         let awaited = missing.contains(&machine) && machine > shared.config.machine;
@@ -221,7 +220,7 @@ fn accept(
         machine,
         why: error.to_string(),
     })?;
-    Ok(Some((hello, Some(socket))))
+    Ok((hello, Some(socket)))
 }
 
 fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
@@ -262,7 +261,7 @@ fn receive<T: serde::de::DeserializeOwned>(socket: &UnixStream) -> std::io::Resu
     let mut line = Vec::new();
     // A buffer of one byte reads nothing past the line.
     BufReader::with_capacity(1, socket)
-        .take(MAX_HELLO_BYTES)
+        .take(MAX_HELLO_BYTES as u64)
         .read_until(b'\n', &mut line)?;
     if line.last() != Some(&b'\n') {
         return Err(std::io::Error::new(
@@ -308,16 +307,8 @@ impl Drop for Monitor {
 
 fn watch(shared: &Shared, mut sockets: Vec<(MachineId, UnixStream)>, stopped: &UnixStream) {
     loop {
-        let mut fds: Vec<libc::pollfd> = sockets
-            .iter()
-            .map(|(_, socket)| socket.as_raw_fd())
-            .chain([stopped.as_raw_fd()])
-            .map(|fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            })
-            .collect();
+        let peers = sockets.iter().map(|(_, socket)| socket.as_raw_fd());
+        let mut fds = poll_entries(peers.chain([stopped.as_raw_fd()]));
         // SAFETY: the array outlives the call and its length is given.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
         if fds.last().is_some_and(|stop| stop.revents != 0) {
@@ -345,12 +336,19 @@ fn watch(shared: &Shared, mut sockets: Vec<(MachineId, UnixStream)>, stopped: &U
     }
 }
 
-fn wait_readable(fd: RawFd, most: Duration) {
-    let mut poll = libc::pollfd {
+fn wait_readable(fds: impl Iterator<Item = RawFd>, most: Duration) {
+    let mut fds = poll_entries(fds);
+    let most = most.as_millis() as libc::c_int;
+    // SAFETY: the array outlives the call and its length is given. The outcome does not matter, the
+    // caller looks for itself.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, most) };
+}
+
+fn poll_entries(fds: impl Iterator<Item = RawFd>) -> Vec<libc::pollfd> {
+    fds.map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
-    };
-    // SAFETY: one valid entry; the outcome does not matter, the caller looks for itself.
-    unsafe { libc::poll(&mut poll, 1, most.as_millis() as libc::c_int) };
+    })
+    .collect()
 }

@@ -38,6 +38,9 @@ struct Import {
 }
 
 /// The shared-memory endpoint of one worker.
+///
+/// A write that is to notify a worker which the receiving machine does not have is refused at the
+/// post, with [`Rejected::BadAccess`]: nothing is written and the slot comes back.
 pub struct ShmEndpoint {
     shared: Arc<Shared>,
     worker: WorkerId,
@@ -234,6 +237,12 @@ impl ShmEndpoint {
         }
     }
 
+    /// Whether the peer has the worker that a write is to notify, if any.
+    #[inline]
+    fn can_notify(&self, peer: usize, notify: Option<WorkerId>) -> bool {
+        notify.is_none_or(|worker| self.shared.peers()[peer].has(worker))
+    }
+
     fn is_full(&self) -> bool {
         self.reads.len() + self.done.len() >= self.capabilities.max_outstanding_reads
     }
@@ -286,7 +295,7 @@ impl Backend for ShmEndpoint {
             }
         };
         let import = match self.checked(read.from, bytes, false) {
-            Ok(import) if whole && bytes <= slot.bytes() => import,
+            Ok(import) if whole && bytes > 0 && bytes <= slot.bytes() => import,
             Ok(_) => return Err(Rejected::BadAccess(Some(slot))),
             Err(fault) => return Err(fault.reject(Some(slot))),
         };
@@ -317,7 +326,7 @@ impl Backend for ShmEndpoint {
             Ok(slot) => bytes > slot.bytes(),
         };
         let peer = match self.checked(write.to, bytes, true) {
-            Ok(import) if !too_long => import.peer,
+            Ok(import) if !too_long && self.can_notify(import.peer, write.notify) => import.peer,
             Ok(_) => return Err(Rejected::BadAccess(slot.ok())),
             Err(fault) => return Err(fault.reject(slot.ok())),
         };

@@ -2,7 +2,8 @@
 //! shared memory.
 //!
 //! A machine's lock file is held locked for as long as its process lives. Who holds the lock of a
-//! machine may remove what an earlier process of that machine left behind, and nobody else may.
+//! machine may remove what an earlier process of that machine left behind. `leavings` says when
+//! others may.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use fs4::fs_std::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::leavings::MemoryName;
 use crate::ids::MachineId;
 
 /// Why a machine could not start.
@@ -87,11 +89,12 @@ impl Names {
     }
 
     /// The file of an exported memory. The start number is random and 64 bits long: nobody who was
-    /// not told can guess the name. The cluster's name at the end is for people.
+    /// not told can guess the name. The `l` before it says that the start holds a lock on its file
+    /// of key 0 (see `leavings`). The cluster's name at the end is for people.
     pub(super) fn memory(&self, machine: MachineId, boot: u64, key: u64) -> PathBuf {
         let prefix = self.memory_prefix(machine);
         self.memory_dir
-            .join(format!("{prefix}{boot:016x}-{key}-{}", self.cluster))
+            .join(format!("{prefix}l{boot:016x}-{key}-{}", self.cluster))
     }
 
     /// Takes the machine's lock, and removes what an earlier process left behind.
@@ -132,18 +135,27 @@ impl Names {
         remove(&self.socket(machine))?;
         let prefix = self.memory_prefix(machine);
         let entries = std::fs::read_dir(&self.memory_dir).map_err(os("list", &self.memory_dir))?;
+        let mut firsts = Vec::new();
         for entry in entries {
             let entry = entry.map_err(os("list", &self.memory_dir))?;
-            if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                tracing::info!(file = %entry.path().display(), "removing what an earlier run left");
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if !name.starts_with(&prefix) {
+                continue;
+            }
+            tracing::info!(file = %entry.path().display(), "removing what an earlier run left");
+            // The first file goes last: if this stops half-way, it tells what the others are.
+            if MemoryName::parse(&name).is_some_and(|name| name.key == 0) {
+                firsts.push(entry.path());
+            } else {
                 remove(&entry.path())?;
             }
         }
-        Ok(())
+        firsts.iter().try_for_each(|path| remove(path))
     }
 }
 
-fn remove(path: &Path) -> Result<(), StartError> {
+pub(super) fn remove(path: &Path) -> Result<(), StartError> {
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
             Err(os("remove", path)(source))

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::connect::{self, ConnectError, Hello, Monitor, Patience};
 use super::endpoint::ShmEndpoint;
 use super::files::{Names, StartError, os, random_boot};
+use super::leavings::{hold, remove_leavings};
 use super::park::Doorbells;
 use crate::fabric::{ArenaConfig, Capability, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
@@ -63,6 +64,12 @@ impl PeerState {
             LOST => Some(Departure::Lost),
             _ => None,
         }
+    }
+
+    /// Whether the peer has this worker.
+    #[inline]
+    pub(super) fn has(&self, worker: WorkerId) -> bool {
+        self.doorbells.has(worker)
     }
 
     pub(super) fn ring(&self, worker: WorkerId) -> bool {
@@ -169,6 +176,24 @@ fn map_capability(names: &Names, capability: &Capability) -> Result<Memory, Mapp
     Ok(Memory::of(Mapping::open(&path, bytes, access)?).window(0, bytes))
 }
 
+/// Makes the doorbells' file, which is the first of a start, and takes the lock on it that says that
+/// the start's files are in use. Another machine's start may come between the two and take the file
+/// for a leaving; then it is not used, and this one tries with another start number.
+fn first_file(
+    names: &Names,
+    machine: MachineId,
+    bytes: usize,
+) -> Result<(u64, Mapping, File), StartError> {
+    loop {
+        let boot = random_boot()?;
+        let path = names.memory(machine, boot, 0);
+        let mapping = Mapping::create(&path, bytes, false)?;
+        if let Some(held) = hold(&path).map_err(os("lock", &path))? {
+            return Ok((boot, mapping, held));
+        }
+    }
+}
+
 /// One machine on the shared-memory fabric. Dropping it says goodbye to the peers and removes its
 /// files.
 pub struct ShmMachine {
@@ -176,6 +201,9 @@ pub struct ShmMachine {
     listener: UnixListener,
     monitor: Option<Monitor>,
     _lock: File,
+    /// Tells every other start that uses the memory directory that this machine lives. Dropped after
+    /// the files are removed.
+    _alive: File,
 }
 
 impl ShmMachine {
@@ -186,13 +214,15 @@ impl ShmMachine {
     pub fn start(config: ShmConfig) -> Result<Self, StartError> {
         let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
         let lock = names.claim(config.machine)?;
+        remove_leavings(&config.memory_dir);
         let machine = config.machine;
         match Self::listen(config, names.clone()) {
-            Ok((shared, listener)) => Ok(Self {
+            Ok((shared, listener, alive)) => Ok(Self {
                 shared,
                 listener,
                 monitor: None,
                 _lock: lock,
+                _alive: alive,
             }),
             Err(error) => {
                 // The error matters more than what stays for the next start to remove.
@@ -202,13 +232,14 @@ impl ShmMachine {
         }
     }
 
-    fn listen(config: ShmConfig, names: Names) -> Result<(Arc<Shared>, UnixListener), StartError> {
-        let boot = random_boot()?;
+    fn listen(
+        config: ShmConfig,
+        names: Names,
+    ) -> Result<(Arc<Shared>, UnixListener, File), StartError> {
         let socket = names.socket(config.machine);
         let listener = UnixListener::bind(&socket).map_err(os("listen on", &socket))?;
         let bytes = Doorbells::bytes(config.workers);
-        let path = names.memory(config.machine, boot, 0);
-        let doorbells = Memory::of(Mapping::create(&path, bytes, false)?);
+        let (boot, doorbells, alive) = first_file(&names, config.machine, bytes)?;
         let doorbell_capability = Capability {
             machine: config.machine,
             boot,
@@ -221,13 +252,13 @@ impl ShmMachine {
             names,
             boot,
             next_key: AtomicU64::new(1),
-            doorbells: Doorbells::new(doorbells),
+            doorbells: Doorbells::new(Memory::of(doorbells).window(0, bytes)),
             doorbell_capability,
             peers: OnceLock::new(),
             departures: AtomicU32::new(0),
             imported: Mutex::new(BTreeMap::new()),
         });
-        Ok((shared, listener))
+        Ok((shared, listener, alive))
     }
 
     /// A handle by which threads other than the machine's own export memory and wake workers.

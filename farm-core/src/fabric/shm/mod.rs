@@ -9,16 +9,20 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `files` | names, the lock that says "this machine runs", leavings of a crash |
+//! | `files` | names, the lock that says "this machine runs" |
+//! | `leavings` | files of machines that are gone, of whichever cluster |
 //! | `machine` | what the workers of one machine share: exports, peers, doorbells |
+//! | `callers` | who has dialled and not said hello yet |
 //! | `connect` | the handshake, and the thread that watches the sockets |
 //! | `endpoint` | a worker's posts and polls |
 //! | `park` | sleeping and waking through a shared futex |
 #![allow(unsafe_code)]
 
+mod callers;
 mod connect;
 mod endpoint;
 mod files;
+mod leavings;
 mod machine;
 mod park;
 mod pending;

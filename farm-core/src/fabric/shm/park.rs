@@ -13,6 +13,9 @@ use crate::mem::{LINE_BYTES, Memory};
 
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
+/// The longest single sleep. The system refuses one whose seconds it cannot count, and a refused
+/// sleep would be a busy loop; nobody can tell a year from for ever.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The flags of one machine's workers: a line each.
 #[derive(Clone, Debug)]
@@ -31,6 +34,12 @@ impl Doorbells {
         worker.index() * LINE_BYTES
     }
 
+    /// Whether the machine has this worker: the page has no flag for another.
+    #[inline]
+    pub(super) fn has(&self, worker: WorkerId) -> bool {
+        worker.index() < self.0.len() / LINE_BYTES
+    }
+
     pub(super) fn arm(&self, worker: WorkerId) {
         self.0.store(Self::at(worker), PARKED, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -41,6 +50,7 @@ impl Doorbells {
     }
 
     pub(super) fn wait(&self, worker: WorkerId, most: Duration) -> Wake {
+        let most = most.min(LONGEST_WAIT);
         let timeout = libc::timespec {
             tv_sec: most.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(most.subsec_nanos()),
@@ -84,6 +94,7 @@ impl Doorbells {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Clock;
 
     fn worker(number: u16) -> WorkerId {
         WorkerId::new(number).unwrap()
@@ -108,6 +119,27 @@ mod tests {
             bells.wait(worker(0), Duration::from_millis(1)),
             Wake::TimedOut
         );
+    }
+
+    /// A time that the system cannot count is a long sleep and not none.
+    #[test]
+    fn a_wait_without_end_sleeps_until_rung() {
+        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
+        bells.arm(worker(0));
+        let before = Clock::Host.now();
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let bells = &bells;
+            scope.spawn(move || {
+                // Times out unless the wait ended by itself.
+                let _ = is_done.recv_timeout(Duration::from_millis(100));
+                bells.ring(worker(0));
+            });
+            assert_eq!(bells.wait(worker(0), Duration::MAX), Wake::Notified);
+            // The ringer may be gone already, having waited in vain.
+            let _ = done.send(());
+        });
+        assert!(Clock::Host.now().since(before) >= Duration::from_millis(100));
     }
 
     /// Two threads hand a counter back and forth, each sleeping until rung: no hand-over is lost.
