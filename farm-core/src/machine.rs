@@ -453,7 +453,20 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
         per_machine_bytes: config.memory.per_machine_bytes,
     };
     let exporter = exporter.clone();
-    let export = Box::new(move |bytes| exporter.export(bytes, false).map_err(Into::into));
+    let (huge, dir) = (config.memory.huge_pages, config.memory.dir.clone());
+    let export = Box::new(move |bytes| {
+        let (memory, capability) = exporter.export(bytes, false)?;
+        let page_bytes = memory.page_bytes() as u64;
+        if huge == HugePages::Require && page_bytes < HUGE_PAGE_BYTES as u64 {
+            return Err(MappingError::NoHugePages {
+                dir: dir.clone(),
+                page_bytes,
+            }
+            .into());
+        }
+        tracing::debug!(bytes, page_bytes, "made a region");
+        Ok((memory, capability))
+    });
     Store::new(
         blocks,
         id,

@@ -12,6 +12,8 @@ use crate::{Key, KvError};
 
 /// Times that a lookup begins again before it is given up.
 const MAX_RESTARTS: u32 = 10_000;
+/// Reads before it is: a chain in another machine's memory that names itself has no end.
+const MAX_READS: u32 = 10 * MAX_RESTARTS;
 
 /// Called with the context and the value, or `None` if the table has no such key.
 pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
@@ -191,6 +193,11 @@ fn follow(worker: &mut Worker, slot: Slot, next: Next) {
     let entry = state.lookup(&slot);
     entry.block = Some(next);
     entry.reads += 1;
+    if entry.reads > MAX_READS {
+        let cont = entry.cont;
+        worker.arena().give(slot);
+        return cont.resume(worker, Err(KvError::Conflict));
+    }
     let table = entry.place.table;
     let bytes = state.tables[&table.0].layout.block_bytes() as u32;
     let request = ReadRequest {

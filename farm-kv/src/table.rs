@@ -240,8 +240,9 @@ fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
         format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
     } else if layout.lookup_bytes() > read_bytes {
         format!(
-            "two buckets of {bucket_bytes} bytes are more than the {read_bytes} that one read \
-             brings; use smaller values or a smaller neighbourhood"
+            "buckets of {bucket_bytes} bytes make a lookup read {} bytes, more than the {read_bytes} \
+             that one read brings; use smaller values or a smaller neighbourhood",
+            layout.lookup_bytes()
         )
     } else if kv(worker).tables.get(&id).is_some() {
         format!("table {id} has been opened already")

@@ -114,13 +114,7 @@ impl Mapping {
     /// [`MappingError::NoSpace`] when the file system is full: reserving now is what keeps a full
     /// `/dev/shm` from being a SIGBUS later.
     pub fn create(path: &Path, len: usize, huge: bool) -> Result<Self, MappingError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(os("create", path))?;
+        let file = create_new(path)?;
         let made = Self::reserve_and_map(&file, path, len, huge);
         if made.is_err() {
             // The error that matters is the first one; a leaving is cleaned at the next start.
@@ -129,6 +123,9 @@ impl Mapping {
         made
     }
 
+    /// Sizes the file, puts what it takes into it for huge pages, maps it, makes them, and reserves
+    /// the rest: in that order, because pages that are only reserved become huge ones slowly. The
+    /// memory is not touched before all of it is reserved.
     fn reserve_and_map(
         file: &File,
         path: &Path,
@@ -136,38 +133,49 @@ impl Mapping {
         huge: bool,
     ) -> Result<Self, MappingError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
-        let (block, available) = space(dir).map_err(os("inspect", dir))?;
-        let len = round_up(len.max(1), (block as usize).max(page_bytes()));
+        let place = FileSystem::at(dir).map_err(os("inspect", dir))?;
+        let collapse = huge && !place.hugetlbfs && len >= HUGE_PAGE_BYTES && pages::can_collapse();
+        let grain = match collapse {
+            true => HUGE_PAGE_BYTES,
+            false => place.block_bytes.max(page_bytes()),
+        };
+        let len = round_up(len.max(1), grain);
         let no_space = || MappingError::NoSpace {
             dir: dir.into(),
             bytes: len as u64,
-            available,
+            available: place.available_bytes,
         };
-        if available < len as u64 {
+        let refused = |what, error: std::io::Error| match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::ENOMEM) => no_space(),
+            _ => os(what, path)(error),
+        };
+        if place.available_bytes < len as u64 {
             return Err(no_space());
         }
         file.set_len(len as u64).map_err(os("size", path))?;
-        let collapse = huge && (block as usize) < HUGE_PAGE_BYTES;
         if collapse {
-            pages::begin_each(file, len).map_err(|error| match error.raw_os_error() {
-                Some(libc::ENOSPC | libc::ENOMEM) => no_space(),
-                _ => os("write", path)(error),
-            })?;
+            pages::begin_each(file, len).map_err(|error| refused("write", error))?;
         }
-        let mut mapping = Self::map(file, path, len, Access::ReadWrite)?;
-        mapping.page_bytes = mapping.page_bytes.max(block as usize);
-        if collapse && pages::collapse(mapping.base, len) {
-            mapping.page_bytes = HUGE_PAGE_BYTES;
+        let base = pages::map(file, len, libc::PROT_READ | libc::PROT_WRITE, &place);
+        let base = base.map_err(|error| refused("map", error))?;
+        let mut mapping = Self::from_mmap(base, len, Access::ReadWrite, path)?;
+        if collapse {
+            pages::collapse(mapping.base, len);
+        } else if huge {
+            // SAFETY: the range is our own fresh mapping; the advice changes no contents.
+            unsafe { libc::madvise(mapping.base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        // What there is no huge page for; and every page where none are wanted.
         // SAFETY: a plain system call on a descriptor we own.
-        let refused = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as libc::off_t) };
-        match refused {
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as libc::off_t) } {
             0 => {}
-            libc::ENOSPC | libc::ENOMEM => return Err(no_space()),
-            code => return Err(os("reserve", path)(std::io::Error::from_raw_os_error(code))),
+            code => return Err(refused("reserve", std::io::Error::from_raw_os_error(code))),
         }
         mapping.populate();
+        mapping.page_bytes = match place.hugetlbfs {
+            true => place.block_bytes,
+            false if pages::huge_bytes(mapping.base, len) >= len => HUGE_PAGE_BYTES,
+            false => page_bytes(),
+        };
         Ok(mapping)
     }
 
@@ -190,18 +198,17 @@ impl Mapping {
                 found,
             });
         }
-        let mapping = Self::map(&file, path, found as usize, access)?;
-        mapping.populate();
-        Ok(mapping)
-    }
-
-    fn map(file: &File, path: &Path, len: usize, access: Access) -> Result<Self, MappingError> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let place = FileSystem::at(dir).map_err(os("inspect", dir))?;
         let protection = match access {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        let base = pages::map_aligned(file, len, protection).map_err(os("map", path))?;
-        Self::from_mmap(base, len, access, path)
+        let len = found as usize;
+        let base = pages::map(&file, len, protection, &place).map_err(os("map", path))?;
+        let mapping = Self::from_mmap(base, len, access, path)?;
+        mapping.populate();
+        Ok(mapping)
     }
 
     /// Enters the pages into the page table now, so that no read or write takes a fault later: what
@@ -265,8 +272,10 @@ impl Mapping {
     pub fn page_bytes_of(dir: &Path, huge: bool) -> Result<usize, MappingError> {
         let name = format!(".farm-page-{}-{:p}", std::process::id(), &dir);
         let path = dir.join(name);
-        let made = Self::create(&path, HUGE_PAGE_BYTES, huge)?;
+        let file = create_new(&path)?;
+        // At once, so that nothing stays however this process ends.
         std::fs::remove_file(&path).map_err(os("remove", &path))?;
+        let made = Self::reserve_and_map(&file, &path, HUGE_PAGE_BYTES, huge)?;
         Ok(made.page_bytes)
     }
 }
@@ -295,16 +304,40 @@ fn round_up(len: usize, grain: usize) -> usize {
     len.div_ceil(grain) * grain
 }
 
-/// Block size of the file system at `dir` and the bytes free there for us.
-fn space(dir: &Path) -> std::io::Result<(u64, u64)> {
-    let name = CString::new(dir.as_os_str().as_bytes())?;
-    // SAFETY: statvfs is plain data for which all zeroes is a valid value.
-    let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the name is a valid C string and `stats` outlives the call.
-    if unsafe { libc::statvfs(name.as_ptr(), &mut stats) } != 0 {
-        return Err(std::io::Error::last_os_error());
+fn create_new(path: &Path) -> Result<File, MappingError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    options.open(path).map_err(os("create", path))
+}
+
+/// What a file system says of itself.
+pub(super) struct FileSystem {
+    pub(super) hugetlbfs: bool,
+    block_bytes: usize,
+    /// Free for us; without limit all that there can be.
+    available_bytes: u64,
+}
+
+impl FileSystem {
+    fn at(dir: &Path) -> std::io::Result<Self> {
+        let name = CString::new(dir.as_os_str().as_bytes())?;
+        // SAFETY: statfs is plain data for which all zeroes is a valid value.
+        let mut stats: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: the name is a valid C string and `stats` outlives the call.
+        if unsafe { libc::statfs(name.as_ptr(), &mut stats) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let block_bytes = stats.f_bsize as u64;
+        Ok(Self {
+            hugetlbfs: stats.f_type == libc::HUGETLBFS_MAGIC,
+            block_bytes: block_bytes as usize,
+            // A tmpfs or hugetlbfs without limit says that it has no blocks.
+            available_bytes: match stats.f_blocks {
+                0 => u64::MAX,
+                _ => stats.f_bavail * block_bytes,
+            },
+        })
     }
-    Ok((stats.f_bsize, stats.f_bavail * stats.f_frsize))
 }
 
 #[cfg(test)]
@@ -323,18 +356,6 @@ mod tests {
         assert_eq!(theirs.load(64, Ordering::Acquire), 7);
     }
 
-    /// What the kernel says that a mapping consists of, in bytes of huge pages.
-    fn huge_bytes_mapped(mapping: &Mapping) -> usize {
-        let begin = format!("{:x}-", mapping.base.as_ptr() as usize);
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let ours = smaps.lines().skip_while(|line| !line.starts_with(&begin));
-        let huge = ours
-            .skip(1)
-            .find(|line| line.starts_with("ShmemPmdMapped:"));
-        let kib = huge.unwrap().split_whitespace().nth(1).unwrap();
-        kib.parse::<usize>().unwrap() * 1024
-    }
-
     #[test]
     fn huge_pages_are_those_that_the_kernel_shows_on_both_sides() {
         let dir = Path::new("/dev/shm");
@@ -350,9 +371,9 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
             let theirs = theirs.unwrap();
             if ours.page_bytes() == HUGE_PAGE_BYTES {
-                assert_eq!(len % HUGE_PAGE_BYTES, 0);
-                assert_eq!(huge_bytes_mapped(&ours), len);
-                assert_eq!(huge_bytes_mapped(&theirs), len);
+                assert!(len >= HUGE_PAGE_BYTES && ours.len() >= len);
+                let shown = |mapping: &Mapping| pages::huge_bytes(mapping.base, mapping.len);
+                assert_eq!((shown(&ours), shown(&theirs)), (ours.len(), ours.len()));
             }
             let (ours, theirs) = (Memory::of(ours), Memory::of(theirs));
             for at in (0..len).step_by(4096) {
@@ -369,7 +390,7 @@ mod tests {
         let bytes = Mapping::page_bytes_of(dir, false).unwrap();
         assert_eq!(bytes, super::page_bytes());
         let left = std::fs::read_dir(dir).unwrap();
-        let ours = format!(".farm-page-{}", std::process::id());
+        let ours = format!(".farm-page-{}-", std::process::id());
         let mut names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert!(!names.any(|name| name.starts_with(&ours)));
     }

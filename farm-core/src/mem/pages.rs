@@ -11,6 +11,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
+use super::mapping::FileSystem;
+
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -18,18 +20,29 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 const MADV_COLLAPSE: libc::c_int = 25;
 /// Times that a page is asked for while the kernel says that it is busy.
 const TRIES: usize = 3;
+/// Pages that the kernel may fail to find memory for before it is not asked for more: each time it
+/// looks hard.
+const MOST_FAILURES: usize = 4;
 
-/// Maps a shared file at an address of which huge pages can be made.
+/// Whether this kernel's huge pages are those that are meant here.
+pub(super) fn can_collapse() -> bool {
+    std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        .is_ok_and(|bytes| bytes.trim().parse() == Ok(HUGE_PAGE_BYTES))
+}
+
+/// Maps a shared file, at an address of which huge pages can be made.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn map_aligned(
+pub(super) fn map(
     file: &File,
     len: usize,
     protection: libc::c_int,
+    place: &FileSystem,
 ) -> std::io::Result<*mut libc::c_void> {
     let (file, flags) = (file.as_raw_fd(), libc::MAP_SHARED);
-    if len < HUGE_PAGE_BYTES {
+    // The kernel aligns a hugetlbfs's pages, of whatever size, itself.
+    if place.hugetlbfs || len < HUGE_PAGE_BYTES {
         return checked(
             // SAFETY: a fresh shared mapping of a file that is open; it touches no existing memory.
             unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) },
@@ -51,22 +64,13 @@ pub(super) fn map_aligned(
         },
     )?;
     let before = hole.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
-    // SAFETY: the aligned part and what is around it lie within the hole, which is ours and which
-    // nobody else knows of; `len` is whole pages. What is left of the hole is unmapped once.
+    // SAFETY: the aligned part and what is around it lie within the hole, which is ours; `len` is
+    // whole pages. What is around it is unmapped once. The aligned part is not unmapped where mapping
+    // the file failed: the kernel may have unmapped it, and another thread be there by now.
     unsafe {
         let at = hole.cast::<u8>().add(before);
-        let mapped = checked(libc::mmap(
-            at.cast(),
-            len,
-            protection,
-            flags | libc::MAP_FIXED,
-            file,
-            0,
-        ));
-        if mapped.is_err() {
-            libc::munmap(hole, hole_len);
-            return mapped;
-        }
+        let fixed = flags | libc::MAP_FIXED;
+        let mapped = checked(libc::mmap(at.cast(), len, protection, fixed, file, 0));
         if before > 0 {
             libc::munmap(hole, before);
         }
@@ -87,22 +91,50 @@ pub(super) fn begin_each(file: &File, len: usize) -> std::io::Result<()> {
     })
 }
 
-/// Makes huge pages of a mapping and tells whether it now has nothing else. Contents stay.
-pub(super) fn collapse(base: NonNull<u8>, len: usize) -> bool {
+/// Makes huge pages of a mapping, as far as they are to be had. Contents stay.
+pub(super) fn collapse(base: NonNull<u8>, len: usize) {
     let advise = |at: usize, len: usize| {
         // SAFETY: the range lies within our own mapping; the advice changes no contents.
-        unsafe { libc::madvise(base.as_ptr().add(at).cast(), len, MADV_COLLAPSE) == 0 }
+        match unsafe { libc::madvise(base.as_ptr().add(at).cast(), len, MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().raw_os_error()),
+        }
     };
-    let whole = len / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if whole == 0 || advise(0, whole) {
-        return whole == len;
+    match advise(0, len) {
+        Ok(()) | Err(Some(libc::EINVAL)) => return,
+        Err(_) => {}
     }
-    let mut all = whole == len;
-    for at in (0..whole).step_by(HUGE_PAGE_BYTES) {
+    let mut failures = 0;
+    for at in (0..len / HUGE_PAGE_BYTES).map(|page| page * HUGE_PAGE_BYTES) {
         let mut tries = (0..TRIES).map(|_| advise(at, HUGE_PAGE_BYTES));
-        all &= tries.any(|made| made);
+        let busy =
+            |made: &Result<(), Option<i32>>| matches!(made, Err(Some(libc::EAGAIN | libc::EBUSY)));
+        let made = tries.find(|made| !busy(made));
+        failures += usize::from(made != Some(Ok(())));
+        if failures == MOST_FAILURES {
+            return;
+        }
     }
-    all
+}
+
+/// Bytes of a mapping that the page table has as huge pages, as the kernel tells.
+pub(super) fn huge_bytes(base: NonNull<u8>, len: usize) -> usize {
+    if len < HUGE_PAGE_BYTES {
+        return 0;
+    }
+    let begin = format!("{:x}-", base.as_ptr() as usize);
+    let Ok(maps) = std::fs::read_to_string("/proc/self/smaps") else {
+        return 0;
+    };
+    let ours = maps.lines().skip_while(|line| !line.starts_with(&begin));
+    let facts = ours.skip(1).take_while(|line| !line.contains('-'));
+    let huge = facts.filter_map(|line| {
+        let kib = line
+            .strip_prefix("ShmemPmdMapped:")
+            .or_else(|| line.strip_prefix("FilePmdMapped:"))?;
+        kib.trim().strip_suffix(" kB")?.parse::<usize>().ok()
+    });
+    huge.sum::<usize>() * 1024
 }
 
 fn checked(mapped: *mut libc::c_void) -> std::io::Result<*mut libc::c_void> {

@@ -35,7 +35,8 @@ impl Worker {
         busy |= self.run_deferred();
         self.endpoint.flush();
         self.notice_departures();
-        busy
+        // A departure may have failed reads, which are told of in the next turn.
+        busy || !self.failed_reads.is_empty()
     }
 
     /// When the next timer is due, if the worker has nothing else to wait for.
@@ -47,6 +48,7 @@ impl Worker {
     pub fn must_poll(&self) -> bool {
         self.endpoint.outstanding() > 0
             || !self.reads.is_idle()
+            || !self.failed_reads.is_empty()
             || self.messaging.is_waiting()
             || !self.room_waiters.is_empty()
     }
