@@ -252,6 +252,55 @@ fn window_block_words(worker: &mut Worker) -> usize {
     kv(worker).tables[&0].layout.block_bytes() / 8
 }
 
+/// A block whose pointer names the block itself, as another machine's memory might hold, once made a
+/// lookup of a key that is not there read for ever.
+#[test]
+fn a_chain_without_end_is_given_up() {
+    let (machine, _dir) = machine("endless");
+    let spec = TableSpec {
+        id: 0,
+        neighbourhood: 2,
+        value_bytes: 32,
+        shards: 1,
+        buckets: 1,
+    };
+    let table = blocking::open([&machine], spec).unwrap();
+    // Two fit the buckets, the others the chain.
+    for number in 0..4 {
+        let insert = OwnedChange::Insert(vec![1; 32]);
+        blocking::change(&machine, 0, table, key(number), insert).unwrap();
+    }
+    let tied = machine.ask(0, |worker, answer| {
+        let (layout, first) = {
+            let open = &kv(worker).tables[&0];
+            (open.layout, open.shards[0].first)
+        };
+        let mut tx = farm_txn::take(worker);
+        let home = tx.read_class(worker, first, layout.bucket_class).unwrap();
+        let next = layout.bucket(tx.payload(home)).next().expect("a chain");
+        let class = layout.block_class;
+        let block = tx.read_class(worker, next.address, class).unwrap();
+        let occupied = layout.block(tx.payload(block)).occupied();
+        layout
+            .block(tx.payload_mut(block))
+            .set_tail(Some(next), occupied);
+        let tied = tx.commit(worker).is_ok();
+        farm_txn::give(worker, tx);
+        answer.send(tied).unwrap();
+    });
+    assert!(tied.unwrap());
+    let lost = blocking::get(&machine, 0, table, key(99)).unwrap_err();
+    assert!(
+        lost.to_string().contains(&KvError::Conflict.to_string()),
+        "{lost}"
+    );
+    let taken = machine.ask(0, |worker, answer| {
+        answer.send(worker.arena().taken()).unwrap()
+    });
+    assert_eq!(taken.unwrap(), 0, "its slot is back");
+    machine.stop().unwrap();
+}
+
 #[test]
 fn no_mix_hides_a_key_of_h_2() {
     no_mix_hides_a_key(2, 32, 4, 1200);
