@@ -100,6 +100,8 @@ struct LimitResult {
     conditions: Conditions,
     raw: RawLimit,
     lookups: Vec<LookupRate>,
+    /// Lookups of keys that are not there, as many in flight as the first.
+    misses: LookupRate,
     /// The fastest lookups as a share of the fastest raw reads.
     share_of_limit: f64,
 }
@@ -131,6 +133,8 @@ fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
         rates.push(bench.measure(*in_flight as usize)?);
     }
     let read = rates.first().context("nothing was to be measured")?;
+    progress("lookups of keys that are not there");
+    let misses = bench.measure_misses(read.in_flight)?;
     progress("raw reads of the same memory");
     let limits = LimitOptions {
         repeats: REPEATS,
@@ -157,6 +161,7 @@ fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
         conditions,
         raw,
         lookups: rates,
+        misses,
         share_of_limit,
     };
     publish(&result, args.common.json.as_deref())
@@ -173,6 +178,12 @@ impl Display for LimitResult {
                 rate.in_flight, rate.lookups_per_s, rate.reads_per_lookup
             )?;
         }
+        let rate = &self.misses;
+        writeln!(
+            f,
+            "  misses,  {:>4} in flight  {:>12.0} /s   {:.4} one-sided reads each",
+            rate.in_flight, rate.lookups_per_s, rate.reads_per_lookup
+        )?;
         if let Some(rate) = self.lookups.first() {
             writeln!(
                 f,

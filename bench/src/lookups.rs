@@ -5,6 +5,7 @@
 //! seven eighths of the shards and sleep while the lookups run. Only keys of machine 2's shards are
 //! loaded and asked for, so every lookup is a one-sided read of another machine's memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -207,11 +208,27 @@ impl LookupBench {
         Ok(windows)
     }
 
-    /// Measures with so many lookups in flight.
+    /// Measures with so many lookups in flight, of keys that are there.
     ///
     /// # Errors
     /// [`LookupBenchError`].
     pub fn measure(&self, in_flight: usize) -> Result<LookupRate, LookupBenchError> {
+        self.measure_lookups(in_flight, true)
+    }
+
+    /// The same of keys that are not there.
+    ///
+    /// # Errors
+    /// [`LookupBenchError`].
+    pub fn measure_misses(&self, in_flight: usize) -> Result<LookupRate, LookupBenchError> {
+        self.measure_lookups(in_flight, false)
+    }
+
+    fn measure_lookups(
+        &self,
+        in_flight: usize,
+        present: bool,
+    ) -> Result<LookupRate, LookupBenchError> {
         let layout = farm_kv::layout::Layout::new(self.spec.neighbourhood, self.spec.value_bytes)?;
         let mut rates = Vec::new();
         let (mut reads, mut lookups) = (0, 0);
@@ -226,9 +243,11 @@ impl LookupBench {
                 let rng = Xoshiro256PlusPlus::seed_from_u64(repeat as u64 + 1);
                 let now = worker.clock().now();
                 let before = (worker.fabric_counters().reads, farm_kv::counters(worker));
+                let first = if present { 0 } else { records };
                 let asker = Asker {
                     table,
-                    records,
+                    numbers: first..first + records,
+                    present,
                     rng,
                     began: now,
                     ends: now.after(duration),
@@ -317,7 +336,9 @@ struct Asked {
 
 struct Asker {
     table: TableId,
-    records: u64,
+    /// Of the keys that are asked for, and whether they are there.
+    numbers: Range<u64>,
+    present: bool,
     rng: Xoshiro256PlusPlus,
     began: Nanos,
     ends: Nanos,
@@ -332,7 +353,7 @@ fn ask(worker: &mut Worker) {
     loop {
         let asker = worker.layer::<Asker>().expect("the asker is attached");
         let table = asker.table;
-        let key = key_of(asker.rng.random_range(0..asker.records));
+        let key = key_of(asker.rng.random_range(asker.numbers.clone()));
         let place = farm_kv::lookup::place_of(worker, table, &key);
         if farm_kv::lookup::owner_of(worker, place).machine != me {
             let cont = GetCont::new(answered, 0);
@@ -348,8 +369,10 @@ fn answered(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, KvError>) 
     let now = worker.now();
     let asker = worker.layer::<Asker>().expect("the asker is attached");
     let failed = match value {
-        Ok(Some(_)) => None,
-        Ok(None) => Some(KvError::Damaged("a loaded key was not found".into())),
+        Ok(found) if found.is_some() == asker.present => None,
+        Ok(_) => Some(KvError::Damaged(
+            "a loaded key was not found, or one that was not loaded was".into(),
+        )),
         Err(error) => Some(error),
     };
     if let Some(error) = failed {
@@ -365,7 +388,7 @@ fn answered(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, KvError>) 
         let seconds = (worker.clock().now() - asker.began) as f64 / 1e9;
         let after = farm_kv::counters(worker);
         let asked = Asked {
-            lookups: after.hits - asker.before.1.hits,
+            lookups: after.hits + after.misses - asker.before.1.hits - asker.before.1.misses,
             reads: worker.fabric_counters().reads - asker.before.0,
             seconds,
         };
