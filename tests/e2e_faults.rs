@@ -302,3 +302,52 @@ fn an_interrupt_stops_a_load_and_a_start() {
         assert_eq!(place.leavings(), Vec::<String>::new());
     }
 }
+
+/// Overwrites all of a file with one word.
+fn scribble(path: &std::path::Path, word: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    let words = word.to_le_bytes().repeat(512);
+    let bytes = file.metadata().unwrap().len();
+    for at in (0..bytes).step_by(words.len()) {
+        let left = (bytes - at).min(words.len() as u64) as usize;
+        file.write_all_at(&words[..left], at).unwrap();
+    }
+}
+
+/// What a ring holds is another process's word: a record of an impossible kind or length closes the
+/// connection and is reported, with the machine that it came from, and nothing is taken from it.
+#[test]
+fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
+    let mut reports = String::new();
+    for (ring, word) in [
+        (0, u64::MAX),
+        (1, u64::MAX),
+        (1, 0x0102_0304_0506_0708),
+        (1, 0xEE),
+    ] {
+        let place = Place::new("garbage");
+        let config = config(&place, "two.toml", 2, "");
+        let mut nodes = nodes(&place, &config, 2);
+        // The files of machine 2 but the first, which has the doorbells: its rings, from its own
+        // workers and from machine 1. Nobody has asked for a region yet.
+        let mut rings = place.memory();
+        rings.retain(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let parts: Vec<&str> = name.split('-').collect();
+            parts[2] == "m2" && parts[4] != "0"
+        });
+        rings.sort();
+        assert_eq!(rings.len(), 2, "{rings:?}");
+        scribble(&rings[ring], word);
+        let second = nodes.pop().unwrap().end_within(NOTICED);
+        let second = second.failed(1, &["was cut off", "holds garbage", "ring offset"]);
+        // The first is told that the second left.
+        let first = nodes.pop().unwrap().end_within(NOTICED);
+        for said in [second.stderr, first.stderr] {
+            assert!(!said.contains("panicked"), "{said}");
+            reports.push_str(&said);
+        }
+    }
+    assert!(reports.contains("machine m1 was cut off"), "{reports}");
+}
