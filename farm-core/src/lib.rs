@@ -5,6 +5,8 @@
 //! [`messaging`] (messages over one-sided writes) → [`object`] (layout and versions) → [`alloc`] and
 //! [`region`] (memory and where it is) → [`worker`] (the event loop) → [`machine`] (threads around
 //! it).
+//!
+//! [`marks`] and [`mutants`] are for those who test: rare branches counted, and deliberate bugs.
 #![deny(unsafe_code)]
 
 pub mod alloc;
@@ -14,9 +16,11 @@ pub mod fabric;
 pub mod ids;
 pub mod limits;
 pub mod machine;
+pub mod marks;
 pub mod mem;
 pub mod membership;
 pub mod messaging;
+pub mod mutants;
 pub mod object;
 pub mod region;
 pub mod ring;

@@ -10,7 +10,7 @@
 //!    new object and then an old one.
 //! 4. Install and unlock. Only then does anybody hear of the commit.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use farm_core::alloc::ReleaseError;
 use farm_core::ids::Address;
@@ -83,7 +83,6 @@ impl Tx {
             locked = index + 1;
         }
         // Nothing written is nothing locked: a transaction that only read validates alone.
-        fence(Ordering::SeqCst);
         if outcome.is_ok() && self.entries.len() > 1 {
             outcome = self.validate(worker);
         }
@@ -100,6 +99,9 @@ impl Tx {
     }
 
     fn validate(&self, worker: &mut Worker) -> Result<(), Abort> {
+        if let Some(first) = self.entries.first() {
+            local(worker, first.address).0.fence(Ordering::SeqCst);
+        }
         for entry in self.entries.iter().filter(|entry| !entry.is_written()) {
             let (memory, at) = local(worker, entry.address);
             let now = write::load_version(memory, at);

@@ -2,7 +2,7 @@
 //!
 //! How its lines are loaded, and why that is sound, is told in `lines`.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use super::lines::{self, LineLoads, Width};
 use super::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
@@ -123,6 +123,7 @@ impl Memory {
     #[inline]
     fn copy_lines_once(&self, loads: LineLoads, at: usize, out: &mut [u64]) -> u64 {
         match loads.width() {
+            _ if self.is_hooked() => self.copy_words_once(at, out),
             Width::Words => self.copy_words_once(at, out),
             wide => {
                 let lines = out.len() / LINE_WORDS;
@@ -139,14 +140,12 @@ impl Memory {
         let mut changed = 0;
         for (i, line) in out.chunks_exact_mut(LINE_WORDS).enumerate() {
             let at = at + i * LINE_BYTES;
-            line[0] = self.word_unchecked(at).load(Ordering::Acquire);
+            line[0] = self.load_unchecked(at, Ordering::Acquire);
             for (j, word) in line.iter_mut().enumerate().skip(1) {
-                *word = self
-                    .word_unchecked(at + j * WORD_BYTES)
-                    .load(Ordering::Relaxed);
+                *word = self.load_unchecked(at + j * WORD_BYTES, Ordering::Relaxed);
             }
-            fence(Ordering::Acquire);
-            changed |= self.word_unchecked(at).load(Ordering::Relaxed) ^ line[0];
+            self.fence(Ordering::Acquire);
+            changed |= self.load_unchecked(at, Ordering::Relaxed) ^ line[0];
         }
         changed
     }
@@ -154,11 +153,11 @@ impl Memory {
     /// A word that is zero if the header of every object is still what was copied.
     #[inline]
     fn headers_changed(&self, offset: usize, stride: usize, copy: &[u64]) -> u64 {
-        fence(Ordering::Acquire);
+        self.fence(Ordering::Acquire);
         let (mut changed, mut at) = (0, 0);
         while at < copy.len() {
-            let now = self.word_unchecked(offset + at * WORD_BYTES);
-            changed |= now.load(Ordering::Relaxed) ^ copy[at];
+            let now = self.load_unchecked(offset + at * WORD_BYTES, Ordering::Relaxed);
+            changed |= now ^ copy[at];
             at += stride / WORD_BYTES;
         }
         changed
@@ -172,6 +171,7 @@ impl Memory {
 #[inline]
 pub fn copy_lines_raw(from: &Memory, offset: usize, out: &mut [u64]) {
     from.check(offset, out.len() * WORD_BYTES);
+    debug_assert!(!from.is_hooked(), "a measurement under a hook");
     // SAFETY: source inside the window by the check, destination a live unique slice; used by
     // benchmarks on memory that nobody writes at the time.
     unsafe {
@@ -191,6 +191,7 @@ pub fn copy_lines_by(loads: LineLoads, from: &Memory, offset: usize, out: &mut [
         out.len()
     );
     match loads.width() {
+        _ if from.is_hooked() => from.read_words(offset, out),
         Width::Words => from.read_words(offset, out),
         wide => {
             from.check(offset, out.len() * WORD_BYTES);
@@ -208,7 +209,7 @@ pub fn copy_lines_by(loads: LineLoads, from: &Memory, offset: usize, out: &mut [
 mod tests {
     use super::*;
     use std::ops::Range;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, fence};
     use std::time::Duration;
 
     use crate::time::{Clock, Nanos};

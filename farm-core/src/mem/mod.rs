@@ -9,18 +9,21 @@
 //! - a `Memory` never outlives its mapping (it holds a reference count);
 //! - every access is inside the window and aligned, or panics (a programmer's error: offsets that
 //!   come from another machine are validated before they reach this module);
-//! - a read-only mapping is never stored to.
+//! - a read-only mapping is never stored to;
+//! - where a [`Hook`] was put on memory, every access goes through it.
 //!
 //! Guarded by the tests beside the code and by the fabric conformance suite.
 #![allow(unsafe_code)]
 
 mod copy;
+mod hook;
 mod lines;
 mod mapping;
 mod pages;
 mod words;
 
 pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
+pub use hook::Hook;
 pub use lines::LineLoads;
 pub use mapping::{Access, Mapping, MappingError};
 pub use pages::HUGE_PAGE_BYTES;

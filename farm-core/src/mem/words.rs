@@ -2,8 +2,9 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::hook::{Hook, Hooked};
 use super::{Access, LINE_BYTES, Mapping, WORD_BYTES};
 
 /// A window over mapped memory that others may write at any time: aligned 64-bit words, each whole.
@@ -16,6 +17,7 @@ pub struct Memory {
     base: NonNull<u8>,
     len: usize,
     mapping: Arc<Mapping>,
+    hook: Option<Arc<Hooked>>,
 }
 
 // SAFETY: `base` points into the mapping that `mapping` keeps alive, and every access is atomic.
@@ -31,6 +33,7 @@ impl Memory {
             base: mapping.base(),
             len: mapping.len(),
             mapping,
+            hook: None,
         }
     }
 
@@ -51,7 +54,30 @@ impl Memory {
             base,
             len,
             mapping: Arc::clone(&self.mapping),
+            hook: self.hook.clone(),
         }
+    }
+
+    /// The same window, but every access through it, and through windows of it, goes to `hook`.
+    pub fn hooked(&self, hook: Box<dyn Hook>) -> Self {
+        let base = self.base.as_ptr() as usize;
+        Self {
+            hook: Some(Arc::new(Hooked { base, hook })),
+            ..self.clone()
+        }
+    }
+
+    /// The hook, and where in its window byte `offset` of this one is.
+    #[cold]
+    fn through<'a>(&self, hooked: &'a Hooked, offset: usize) -> (&'a dyn Hook, usize) {
+        let at = self.base.as_ptr() as usize - hooked.base + offset;
+        (&*hooked.hook, at)
+    }
+
+    /// Whether a hook sees what is done here.
+    #[inline]
+    pub(super) fn is_hooked(&self) -> bool {
+        self.hook.is_some()
     }
 
     /// Bytes in the window.
@@ -94,14 +120,6 @@ impl Memory {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    #[inline]
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        self.check(offset, WORD_BYTES);
-        // SAFETY: checked to be inside the window and aligned; the mapping outlives `self`; atomics
-        // may be shared with any number of writers.
-        unsafe { &*self.at(offset).cast::<AtomicU64>() }
-    }
-
     /// Bytes of the smallest page behind it; where another process made it, the system's.
     pub fn page_bytes(&self) -> usize {
         self.mapping.page_bytes()
@@ -110,20 +128,27 @@ impl Memory {
     /// Loads the word at `offset`.
     #[inline]
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {
-        self.word(offset).load(order)
+        self.check(offset, WORD_BYTES);
+        self.load_unchecked(offset, order)
     }
 
     /// Stores the word at `offset`.
     #[inline]
     pub fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.check(offset, WORD_BYTES);
         self.check_writable();
-        self.word(offset).store(value, order);
+        self.store_unchecked(offset, value, order);
     }
 
     /// Compares and swaps the word at `offset` (sequentially consistent); the old value either way.
     #[inline]
     pub fn compare_exchange(&self, offset: usize, expected: u64, new: u64) -> Result<u64, u64> {
+        self.check(offset, WORD_BYTES);
         self.check_writable();
+        if let Some(hooked) = &self.hook {
+            let (hook, offset) = self.through(hooked, offset);
+            return hook.compare_exchange(offset, expected, new);
+        }
         self.word(offset)
             .compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
     }
@@ -131,8 +156,22 @@ impl Memory {
     /// Adds to the word at `offset` (wrapping, sequentially consistent) and gives the old value.
     #[inline]
     pub fn fetch_add(&self, offset: usize, delta: u64) -> u64 {
+        self.check(offset, WORD_BYTES);
         self.check_writable();
+        if let Some(hooked) = &self.hook {
+            let (hook, offset) = self.through(hooked, offset);
+            return hook.fetch_add(offset, delta);
+        }
         self.word(offset).fetch_add(delta, Ordering::SeqCst)
+    }
+
+    /// A fence between accesses to shared memory, this and any other: [`std::sync::atomic::fence`].
+    #[inline]
+    pub fn fence(&self, order: Ordering) {
+        if let Some(hooked) = &self.hook {
+            return hooked.hook.fence(order);
+        }
+        fence(order);
     }
 
     /// Copies words out, each whole, in no promised order.
@@ -140,9 +179,7 @@ impl Memory {
     pub fn read_words(&self, offset: usize, out: &mut [u64]) {
         self.check(offset, out.len() * WORD_BYTES);
         for (i, word) in out.iter_mut().enumerate() {
-            *word = self
-                .word_unchecked(offset + i * WORD_BYTES)
-                .load(Ordering::Relaxed);
+            *word = self.load_unchecked(offset + i * WORD_BYTES, Ordering::Relaxed);
         }
     }
 
@@ -154,8 +191,7 @@ impl Memory {
         self.check(offset, words.len() * WORD_BYTES);
         self.check_writable();
         for (i, word) in words.iter().enumerate() {
-            self.word_unchecked(offset + i * WORD_BYTES)
-                .store(*word, Ordering::Release);
+            self.store_unchecked(offset + i * WORD_BYTES, *word, Ordering::Release);
         }
     }
 
@@ -169,13 +205,34 @@ impl Memory {
         self.check(offset, len);
         self.check_writable();
         for at in (offset..offset + len).step_by(WORD_BYTES) {
-            self.word_unchecked(at).store(0, Ordering::Relaxed);
+            self.store_unchecked(at, 0, Ordering::Relaxed);
         }
     }
 
+    /// A load whose range the caller has checked.
     #[inline]
-    pub(super) fn word_unchecked(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: callers have checked the whole range this word is in.
+    pub(super) fn load_unchecked(&self, offset: usize, order: Ordering) -> u64 {
+        if let Some(hooked) = &self.hook {
+            let (hook, offset) = self.through(hooked, offset);
+            return hook.load(offset, order);
+        }
+        self.word(offset).load(order)
+    }
+
+    /// A store whose range and right the caller has checked.
+    #[inline]
+    fn store_unchecked(&self, offset: usize, value: u64, order: Ordering) {
+        if let Some(hooked) = &self.hook {
+            let (hook, offset) = self.through(hooked, offset);
+            return hook.store(offset, value, order);
+        }
+        self.word(offset).store(value, order);
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: callers have checked that the word is inside the window and aligned; the mapping
+        // outlives `self`; atomics may be shared with any number of writers.
         unsafe { &*self.at(offset).cast::<AtomicU64>() }
     }
 
@@ -229,6 +286,74 @@ mod tests {
         assert_eq!(memory.compare_exchange(0, 0, 6), Err(5));
         assert_eq!(memory.fetch_add(0, 2), 5);
         assert_eq!(memory.load(0, Ordering::Relaxed), 7);
+    }
+
+    /// Remembers what was done, and holds no memory of its own.
+    #[derive(Default)]
+    struct Log(std::sync::Mutex<Vec<String>>);
+
+    impl Log {
+        fn note(&self, what: String) {
+            self.0.lock().unwrap().push(what);
+        }
+    }
+
+    impl Hook for Arc<Log> {
+        fn load(&self, offset: usize, _: Ordering) -> u64 {
+            self.note(format!("load {offset}"));
+            7
+        }
+        fn store(&self, offset: usize, value: u64, order: Ordering) {
+            self.note(format!("store {offset} {value} {order:?}"));
+        }
+        fn compare_exchange(&self, offset: usize, expected: u64, new: u64) -> Result<u64, u64> {
+            self.note(format!("swap {offset} {expected} {new}"));
+            Err(9)
+        }
+        fn fetch_add(&self, offset: usize, delta: u64) -> u64 {
+            self.note(format!("add {offset} {delta}"));
+            11
+        }
+        fn fence(&self, order: Ordering) {
+            self.note(format!("fence {order:?}"));
+        }
+    }
+
+    #[test]
+    fn a_hook_sees_every_access_and_memory_none() {
+        let memory = Memory::anonymous(4096);
+        let log = Arc::new(Log::default());
+        let seen = memory.window(64, 512).hooked(Box::new(Arc::clone(&log)));
+        let part = seen.window(128, 128);
+        assert_eq!(part.load(8, Ordering::Acquire), 7);
+        part.store(16, 3, Ordering::Release);
+        assert_eq!(part.compare_exchange(0, 1, 2), Err(9));
+        assert_eq!(part.fetch_add(0, 4), 11);
+        part.fence(Ordering::Release);
+        part.write_words(0, &[5, 6]);
+        part.zero(0, 8);
+        let mut line = [0; 8];
+        assert_eq!(part.copy_objects(0, 64, &mut line), Ok(0));
+        assert_eq!(line, [7; 8]);
+        let expected = [
+            "load 136",
+            "store 144 3 Release",
+            "swap 128 1 2",
+            "add 128 4",
+            "fence Release",
+            "store 128 5 Release",
+            "store 136 6 Release",
+            "store 128 0 Relaxed",
+        ];
+        let log = log.0.lock().unwrap();
+        assert_eq!(log[..expected.len()], expected);
+        assert!(
+            log[expected.len()..].contains(&"load 184".into()),
+            "{log:?}"
+        );
+        let mut words = [0; 512];
+        memory.read_words(0, &mut words);
+        assert_eq!(words, [0; 512]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! byte in a line therefore sees the mark or the new version in that line's first word, or the lock
 //! in the header (`FaRM'14 §3.5`).
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use super::header::{BEING_WRITTEN, Incarnation, LockMode, Version, VersionWord};
 use super::{FIRST_LINE_PAYLOAD, HEADER_BYTES, LINE_PAYLOAD};
@@ -108,7 +108,7 @@ fn write_locked(
         payload.len()
     );
     let lines = bytes / LINE_BYTES;
-    fence(Ordering::Release);
+    memory.fence(Ordering::Release);
     for line in 1..lines {
         let first = at + line * LINE_BYTES;
         memory.store(
@@ -117,14 +117,14 @@ fn write_locked(
             Ordering::Relaxed,
         );
     }
-    fence(Ordering::Release);
+    memory.fence(Ordering::Release);
     memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
     let (first, further) = payload.split_at(payload.len().min(FIRST_LINE_PAYLOAD));
     write_first_line(memory, at + HEADER_BYTES, first);
     for (line, part) in further.chunks(LINE_PAYLOAD).enumerate() {
         write_further_line(memory, at + (line + 1) * LINE_BYTES, part);
     }
-    fence(Ordering::Release);
+    memory.fence(Ordering::Release);
     for line in 1..lines {
         let first = at + line * LINE_BYTES;
         let word =
