@@ -48,6 +48,9 @@ fn calm(seed: u64) -> SimConfig {
         steps_per_poll: 0,
         words_per_step: 2,
         most_retries: 4,
+        late_arrival: 0,
+        accesses_between_others: 1,
+        nested_turn: 0,
     };
     SimConfig {
         odds: Some(odds),

@@ -20,6 +20,12 @@ pub struct Odds {
     pub words_per_step: u32,
     /// Most times a read of objects starts again before it is torn; drawn per read.
     pub most_retries: u32,
+    /// Share of words that processors see later than the fabric; what comes after waits for them.
+    pub late_arrival: u32,
+    /// Accesses of a turn to memory between two moments at which others run, on average.
+    pub accesses_between_others: u32,
+    /// Share of those moments at which other workers take turns; else the fabric alone goes on.
+    pub nested_turn: u32,
 }
 
 impl Odds {
@@ -39,6 +45,9 @@ impl Odds {
             steps_per_poll: 1 << rng.random_range(0..6u32),
             words_per_step: 1 << rng.random_range(0..4u32),
             most_retries: 1 << rng.random_range(0..6u32),
+            late_arrival: Self::WHOLE / 4 >> rng.random_range(0..10u32),
+            accesses_between_others: 1 << rng.random_range(1..12u32),
+            nested_turn: Self::WHOLE >> rng.random_range(0..5u32),
         }
     }
 }
@@ -122,6 +131,8 @@ pub struct SimConfig {
     pub max_inline_bytes: usize,
     /// `None`: drawn from the seed.
     pub odds: Option<Odds>,
+    /// Processors buffer stores and see writes late; others run between the accesses of a turn.
+    pub processors: bool,
     /// Keep every event, for reading.
     pub keep_events: bool,
     /// A bug to be found.
@@ -137,6 +148,7 @@ impl SimConfig {
             most_outstanding: 32,
             max_inline_bytes: 128,
             odds: None,
+            processors: false,
             keep_events: false,
             defect: None,
         }

@@ -15,10 +15,28 @@ use std::collections::VecDeque;
 
 use farm_core::fabric::{Atomic, Completion, Slot, Token};
 use farm_core::ids::{MachineId, WorkerId};
-use farm_core::mem::Memory;
 use farm_core::time::Nanos;
 
 use super::config::Defect;
+
+/// A word of exported memory, or the first of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Location {
+    /// The memory's place among all that are exported.
+    pub(super) export: usize,
+    /// In bytes.
+    pub(super) offset: usize,
+}
+
+impl Location {
+    /// So many bytes on.
+    pub(super) fn plus(self, bytes: usize) -> Self {
+        Self {
+            offset: self.offset + bytes,
+            ..self
+        }
+    }
+}
 
 /// An operation on its way.
 #[derive(Debug)]
@@ -33,8 +51,7 @@ pub(super) enum Kind {
     Write(Writing),
     Read(Reading),
     Atomic {
-        memory: Memory,
-        offset: usize,
+        at: Location,
         op: Atomic,
         token: Token,
         seen: Option<u64>,
@@ -44,8 +61,7 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct Writing {
-    pub(super) memory: Memory,
-    pub(super) offset: usize,
+    pub(super) to: Location,
     pub(super) words: Vec<u64>,
     /// Words that have landed.
     pub(super) landed: usize,
@@ -55,13 +71,14 @@ pub(super) struct Writing {
 
 #[derive(Debug)]
 pub(super) struct Reading {
-    pub(super) memory: Memory,
-    pub(super) offset: usize,
+    pub(super) from: Location,
     /// Stride of a read of objects.
     pub(super) stride: Option<usize>,
     pub(super) out: Vec<u64>,
     /// Pieces (words, or lines of objects) that have not been collected.
     pub(super) left: Vec<u32>,
+    /// The objects' headers at the moment when the read began; empty until then.
+    pub(super) headers: Vec<u64>,
     /// Words of a piece.
     pub(super) piece: usize,
     /// Times it may still start again.
@@ -73,21 +90,16 @@ pub(super) struct Reading {
 impl Reading {
     /// Starts from nothing collected.
     pub(super) fn restart(&mut self) {
+        self.headers.clear();
         self.left.clear();
         self.left.extend(0..(self.out.len() / self.piece) as u32);
     }
 
-    /// Whether every header still is what was collected.
-    pub(super) fn headers_unchanged(&self) -> bool {
-        let Some(stride) = self.stride else {
-            return true;
-        };
-        let starts = (0..self.out.len() * 8).step_by(stride);
-        let mut now = [0];
-        starts.into_iter().all(|at| {
-            self.memory.read_words(self.offset + at, &mut now);
-            now[0] == self.out[at / 8]
-        })
+    /// Where the objects' headers are, in bytes from the start of the read.
+    pub(super) fn header_offsets(&self) -> impl Iterator<Item = usize> + use<> {
+        let (bytes, stride) = (self.out.len() * 8, self.stride.unwrap_or(usize::MAX));
+        let bytes = if self.stride.is_some() { bytes } else { 0 };
+        (0..bytes).step_by(stride)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A worker's handle on the simulated fabric.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farm_core::fabric::{
@@ -9,11 +9,12 @@ use farm_core::fabric::{
     Token, Wake, Write,
 };
 use farm_core::ids::{MachineId, WorkerRef};
-use farm_core::mem::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
+use farm_core::mem::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
 use rand::Rng;
 
 use super::config::{Defect, SimConfig};
-use super::connection::{Kind, Operation, Reading, Writing};
+use super::connection::{Kind, Location, Operation, Reading, Writing};
+use super::lock;
 use super::state::{Sleeper, State};
 use super::trace::{self, Event};
 
@@ -35,8 +36,7 @@ pub(super) struct SimEndpoint {
 
 /// An access that was found good.
 struct Access {
-    memory: Memory,
-    offset: usize,
+    at: Location,
     connection: usize,
 }
 
@@ -96,7 +96,7 @@ impl SimEndpoint {
             .get(at.memory.index() as usize)
             .ok_or(Fault::BadAccess)?
             .clone();
-        let len = import.memory.len();
+        let len = import.bytes;
         let offset = usize::try_from(at.offset).map_err(|_| Fault::BadAccess)?;
         if state.connections[import.connection].broken {
             return Err(Fault::Closed);
@@ -121,8 +121,10 @@ impl SimEndpoint {
             return Err(Fault::Full);
         }
         Ok(Access {
-            memory: import.memory,
-            offset,
+            at: Location {
+                export: import.export,
+                offset,
+            },
             connection: import.connection,
         })
     }
@@ -178,10 +180,6 @@ impl SimEndpoint {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("the simulation has failed elsewhere")
-}
-
 fn is_whole_lines(read: &Read) -> bool {
     match read.kind {
         ReadKind::Raw => true,
@@ -235,9 +233,9 @@ impl Backend for SimEndpoint {
         let whole_lines = stride.is_some() && !state.has(Defect::LinesTorn);
         let most_retries = state.odds.most_retries;
         let mut reading = Reading {
-            memory: access.memory,
-            offset: access.offset,
+            from: access.at,
             stride,
+            headers: Vec::new(),
             out: vec![0; bytes / WORD_BYTES],
             left: Vec::new(),
             piece: if whole_lines { LINE_WORDS } else { 1 },
@@ -259,6 +257,7 @@ impl Backend for SimEndpoint {
     fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
         let mut state = lock(&self.state);
         self.wake_up(&mut state);
+        state.drain(self.port);
         Self::reclaim(&mut self.arena, &mut state, self.port);
         let (bytes, most, inline, slot) = match source {
             Source::Inline(words) => (
@@ -286,13 +285,11 @@ impl Backend for SimEndpoint {
         let counters = &mut state.ports[self.port].counters;
         counters.writes += 1;
         counters.write_bytes += bytes as u64;
-        let (memory, offset, signal) = (access.memory, access.offset, write.signal);
         let kind = Kind::Write(Writing {
-            memory,
-            offset,
+            to: access.at,
             words,
             landed: 0,
-            signal,
+            signal: write.signal,
             slot,
         });
         self.enqueue(&mut state, access.connection, write.fence, kind, bytes);
@@ -314,14 +311,13 @@ impl Backend for SimEndpoint {
     ) -> Result<(), Rejected> {
         let mut state = lock(&self.state);
         self.wake_up(&mut state);
+        state.drain(self.port);
         let access = self
             .judge(&mut state, at, WORD_BYTES, true, true)
             .map_err(|fault| fault.reject(None))?;
         state.ports[self.port].counters.atomics += 1;
-        let (memory, offset) = (access.memory, access.offset);
         let kind = Kind::Atomic {
-            memory,
-            offset,
+            at: access.at,
             op,
             token,
             seen: None,
@@ -356,6 +352,9 @@ impl Backend for SimEndpoint {
 
     fn flush(&mut self) {
         let mut state = lock(&self.state);
+        if !self.notify.is_empty() {
+            state.drain(self.port);
+        }
         for (connection, sleeper) in std::mem::take(&mut self.notify) {
             if !state.connections[connection].broken && state.has_worker(sleeper) {
                 self.enqueue(
@@ -382,7 +381,9 @@ impl Backend for SimEndpoint {
     }
 
     fn arm(&mut self) {
-        *lock(&self.state).sleeper(self.worker) = Sleeper {
+        let mut state = lock(&self.state);
+        state.drain(self.port);
+        *state.sleeper(self.worker) = Sleeper {
             armed: true,
             notified: false,
             parked: None,

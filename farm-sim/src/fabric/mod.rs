@@ -18,6 +18,7 @@
 //! | `state` | machines, exports, sleepers; how connections end |
 //! | `connection` | what is in flight, and which of it may go on: the table of who passes whom |
 //! | `step` | one step of one operation |
+//! | `processor` | store buffers, late arrival, and others between the accesses of a turn |
 //! | `endpoint` | posts and polls |
 //! | `trace` | what happened, as a hash and as lines to read |
 //!
@@ -41,6 +42,7 @@
 mod config;
 mod connection;
 mod endpoint;
+mod processor;
 mod state;
 mod step;
 mod trace;
@@ -51,12 +53,21 @@ use farm_core::fabric::{ArenaConfig, Capability, Departure, Endpoint};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::time::{Clock, Nanos};
+use rand::Rng;
 
 pub use config::{Defect, Odds, SimConfig};
 pub use trace::{Event, Operation};
 
 use endpoint::SimEndpoint;
+use processor::ProcessorHook;
 use state::{Sleeper, State};
+
+/// Who was in its turn before: see [`SimFabric::begin_turn`].
+pub struct Turn(Option<usize>);
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect("the simulation has failed elsewhere")
+}
 
 /// A simulated fabric and the machines on it. Clones are handles of the same one.
 #[derive(Clone)]
@@ -75,9 +86,7 @@ impl SimFabric {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("the simulation has failed elsewhere")
+        lock(&self.state)
     }
 
     /// Memory of a machine that its peers can import.
@@ -85,7 +94,44 @@ impl SimFabric {
     /// # Panics
     /// If the machine is not on this fabric.
     pub fn export(&self, machine: MachineId, bytes: usize, writable: bool) -> (Memory, Capability) {
-        self.state().export(machine, bytes, writable)
+        let (memory, capability, export) = self.state().export(machine, bytes, writable);
+        if !self.config.processors {
+            return (memory, capability);
+        }
+        let state = Arc::clone(&self.state);
+        let hook = ProcessorHook { state, export };
+        (memory.hooked(Box::new(hook)), capability)
+    }
+
+    /// The worker's turn begins: from now on it is the one who accesses memory. Hand what comes back
+    /// to [`SimFabric::end_turn`] when it ends; turns may stand inside of others.
+    pub fn begin_turn(&self, worker: WorkerRef) -> Turn {
+        Turn(self.state().begin_turn(worker))
+    }
+
+    /// The turn ends.
+    pub fn end_turn(&self, turn: Turn) {
+        self.state().end_turn(turn.0);
+    }
+
+    /// Calls `others` between two accesses of a turn, as often as the odds say.
+    pub fn let_others_run(&self, others: Arc<dyn Fn() + Send + Sync>) {
+        self.state().processors.others = Some(others);
+    }
+
+    /// Everything that a processor has stored, or is to see, becomes visible.
+    pub fn drain(&self) {
+        self.state().drain_all();
+    }
+
+    /// A random number below `below`, of the fabric's own: for schedulers.
+    pub fn draw(&self, below: u64) -> u64 {
+        self.state().rng.random_range(0..below)
+    }
+
+    /// Adds what else tells runs apart to the trace.
+    pub fn note(&self, event: Event) {
+        self.state().note(event);
     }
 
     /// The endpoint of a worker.

@@ -15,6 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::config::{Defect, Odds, SimConfig};
 use super::connection::{Ack, Connection, Kind, Operation};
+use super::processor::Processors;
 use super::trace::{Event, Trace};
 
 /// Where a worker stands between `arm` and the end of `wait`.
@@ -26,9 +27,12 @@ pub(super) struct Sleeper {
     pub(super) parked: Option<Nanos>,
 }
 
+/// Memory that a machine exports.
 #[derive(Debug)]
-struct Export {
-    memory: Memory,
+pub(super) struct Export {
+    pub(super) machine: MachineId,
+    /// As every processor and the fabric see it: no store on its way is in it.
+    pub(super) memory: Memory,
     writable: bool,
 }
 
@@ -36,14 +40,16 @@ struct Export {
 struct Machine {
     boot: u64,
     gone: bool,
-    exports: Vec<Export>,
+    /// Places among all exports; a capability's key counts them from 1.
+    exports: Vec<usize>,
     workers: Vec<Sleeper>,
 }
 
 /// Memory that an endpoint has imported.
 #[derive(Clone, Debug)]
 pub(super) struct Import {
-    pub(super) memory: Memory,
+    pub(super) export: usize,
+    pub(super) bytes: usize,
     pub(super) writable: bool,
     pub(super) connection: usize,
 }
@@ -73,6 +79,8 @@ pub(super) struct State {
     pub(super) odds: Odds,
     pub(super) defect: Option<Defect>,
     machines: BTreeMap<MachineId, Machine>,
+    pub(super) exports: Vec<Export>,
+    pub(super) processors: Processors,
     parted: BTreeMap<(MachineId, MachineId), Departure>,
     pub(super) ports: Vec<Port>,
     pub(super) connections: Vec<Connection>,
@@ -99,6 +107,8 @@ impl State {
             trace: Trace::new(config.keep_events),
             odds: config.odds.clone().unwrap_or(drawn),
             defect: config.defect,
+            exports: Vec::new(),
+            processors: Processors::new(config.processors),
             parted: BTreeMap::new(),
             ports: Vec::new(),
             connections: Vec::new(),
@@ -142,6 +152,7 @@ impl State {
             unsignalled: 0,
             counters: Counters::default(),
         });
+        self.processors.add();
         self.ports.len() - 1
     }
 
@@ -151,21 +162,20 @@ impl State {
             .unwrap_or_else(|| panic!("{id} is no machine of this fabric"))
     }
 
+    /// Makes memory of a machine; gives its place among all exports, too.
     pub(super) fn export(
         &mut self,
         id: MachineId,
         bytes: usize,
         writable: bool,
-    ) -> (Memory, Capability) {
+    ) -> (Memory, Capability, usize) {
         let memory = Memory::anonymous(bytes).window(0, bytes);
+        let export = self.exports.len();
         let machine = self
             .machines
             .get_mut(&id)
             .unwrap_or_else(|| panic!("{id} is no machine of this fabric"));
-        machine.exports.push(Export {
-            memory: memory.clone(),
-            writable,
-        });
+        machine.exports.push(export);
         let key = machine.exports.len() as u64;
         let capability = Capability {
             machine: id,
@@ -174,7 +184,12 @@ impl State {
             bytes: bytes as u64,
             writable,
         };
-        (memory, capability)
+        self.exports.push(Export {
+            machine: id,
+            memory: memory.clone(),
+            writable,
+        });
+        (memory, capability, export)
     }
 
     pub(super) fn import(
@@ -198,20 +213,22 @@ impl State {
         }
         let export = (capability.key as usize)
             .checked_sub(1)
-            .and_then(|at| machine.exports.get(at));
-        let Some(export) = export.filter(|e| e.memory.len() as u64 >= capability.bytes) else {
+            .and_then(|at| machine.exports.get(at).copied());
+        let long_enough =
+            |export: &usize| self.exports[*export].memory.len() as u64 >= capability.bytes;
+        let Some(export) = export.filter(long_enough) else {
             return Err(ImportError::Mapping(MappingError::Os {
                 what: "import",
                 path: format!("export {} of {to}", capability.key).into(),
                 source: std::io::ErrorKind::NotFound.into(),
             }));
         };
-        let memory = export.memory.window(0, capability.bytes as usize);
-        let writable = export.writable && capability.writable;
+        let writable = self.exports[export].writable && capability.writable;
         let connection = self.connection(port, to);
         let imports = &mut self.ports[port].imports;
         imports.push(Import {
-            memory,
+            export,
+            bytes: capability.bytes as usize,
             writable,
             connection,
         });

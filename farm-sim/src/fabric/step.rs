@@ -1,11 +1,8 @@
 //! One step of the fabric: a few words land, a few lines are collected, an atomic takes place, a
 //! notification or a completion arrives, or a connection stalls.
 
-use std::sync::atomic::Ordering;
-
 use farm_core::fabric::{Atomic, Status};
 use farm_core::ids::WorkerRef;
-use farm_core::mem::Memory;
 use farm_core::time::Nanos;
 use rand::Rng;
 
@@ -25,8 +22,9 @@ const LONGEST_OPERATION_STEPS: usize = 32;
 impl State {
     /// Takes one step. False if nothing is in flight.
     pub(super) fn step(&mut self) -> bool {
+        self.memory_moves();
         let Some(connection) = self.choose_connection() else {
-            return false;
+            return self.retire_some();
         };
         let passed = self.rng.random_range(1..=STEP_NANOS);
         self.set_now(self.now + passed);
@@ -166,11 +164,7 @@ impl State {
             } else {
                 place
             };
-            write.memory.store(
-                write.offset + place * 8,
-                write.words[place],
-                Ordering::Release,
-            );
+            self.land_word(write.to.plus(place * 8), write.words[place]);
         }
         write.landed += words;
         let left = total - write.landed;
@@ -198,12 +192,20 @@ impl State {
         let pieces = self
             .portion(read.out.len() / read.piece)
             .min(read.left.len());
+        if read.headers.is_empty() {
+            let now = read
+                .header_offsets()
+                .map(|at| self.look(read.from.plus(at)));
+            read.headers = now.collect();
+        }
         let mut digest = 0u64;
         for _ in 0..pieces {
             let pick = self.rng.random_range(0..read.left.len());
             let first = read.left.swap_remove(pick) as usize * read.piece;
             let out = &mut read.out[first..first + read.piece];
-            read.memory.read_words(read.offset + first * 8, out);
+            for (word, at) in out.iter_mut().zip((first * 8..).step_by(8)) {
+                *word = self.look(read.from.plus(at));
+            }
             digest = out
                 .iter()
                 .fold(digest, |digest, word| digest.rotate_left(7) ^ word);
@@ -217,7 +219,7 @@ impl State {
             return Some(read);
         }
         let mut status = Status::Ok;
-        if !self.has(Defect::HeadersUnchecked) && !read.headers_unchanged() {
+        if !self.has(Defect::HeadersUnchecked) && !self.headers_unchanged(&read) {
             let counters = &mut self.ports[self.connections[index].port].counters;
             if read.retries_left > 0 {
                 counters.read_retries += 1;
@@ -241,10 +243,17 @@ impl State {
         None
     }
 
+    /// Whether the headers are what they were when the read began, and are what it collected.
+    fn headers_unchanged(&self, read: &Reading) -> bool {
+        let mut headers = read.header_offsets().zip(&read.headers);
+        headers.all(|(at, begun)| {
+            read.out[at / 8] == *begun && self.look(read.from.plus(at)) == *begun
+        })
+    }
+
     fn swap(&mut self, index: usize, number: u64, kind: Kind) -> Option<Kind> {
         let Kind::Atomic {
-            memory,
-            offset,
+            at,
             op,
             token,
             seen,
@@ -252,17 +261,21 @@ impl State {
         else {
             return Some(kind);
         };
-        let old = seen.unwrap_or_else(|| memory.load(offset, Ordering::Relaxed));
+        let old = seen.unwrap_or_else(|| self.look(at));
         if self.has(Defect::AtomicsTorn) && seen.is_none() {
             return Some(Kind::Atomic {
-                memory,
-                offset,
+                at,
                 op,
                 token,
                 seen: Some(old),
             });
         }
-        store_result(&memory, offset, op, old);
+        // The whole fabric is stepped under one lock, so a load and a store are one atomic of the device.
+        match op {
+            Atomic::CompareSwap { expected, new } if old == expected => self.land_word(at, new),
+            Atomic::CompareSwap { .. } => {}
+            Atomic::FetchAdd { delta } => self.land_word(at, old.wrapping_add(delta)),
+        }
         self.note(Event::Swapped {
             operation: number,
             old,
@@ -277,18 +290,5 @@ impl State {
             Vec::new(),
         );
         None
-    }
-}
-
-/// The whole fabric is stepped under one lock, so a load and a store are one atomic of the device.
-fn store_result(memory: &Memory, offset: usize, op: Atomic, old: u64) {
-    match op {
-        Atomic::CompareSwap { expected, new } if old == expected => {
-            memory.store(offset, new, Ordering::Release);
-        }
-        Atomic::CompareSwap { .. } => {}
-        Atomic::FetchAdd { delta } => {
-            memory.store(offset, old.wrapping_add(delta), Ordering::Release);
-        }
     }
 }

@@ -56,6 +56,19 @@ pub enum Event {
     },
     /// A worker went to sleep.
     Slept { worker: WorkerRef, until: Nanos },
+    /// A store of a worker became visible to others.
+    Stored {
+        worker: WorkerRef,
+        export: u64,
+        offset: u64,
+        value: u64,
+    },
+    /// Words that the fabric had written became visible to a machine's processors.
+    Arrived {
+        machine: MachineId,
+        words: u64,
+        left: u64,
+    },
 }
 
 /// What was posted.
@@ -112,6 +125,20 @@ impl fmt::Display for Event {
             Event::Stalled { by, to, until } => write!(f, "{by} to {to} stalls until {}", until.0),
             Event::Broke { one, other, how } => write!(f, "{one} and {other} part: {how:?}"),
             Event::Slept { worker, until } => write!(f, "{worker} sleeps until {}", until.0),
+            Event::Stored {
+                worker,
+                export,
+                offset,
+                value,
+            } => write!(
+                f,
+                "{worker}'s {value:#x} is visible at {export}:{offset:#x}"
+            ),
+            Event::Arrived {
+                machine,
+                words,
+                left,
+            } => write!(f, "{machine} sees {words} words that landed, {left} to go"),
         }
     }
 }
@@ -186,5 +213,16 @@ fn words_of(event: Event) -> [u64; 5] {
         Event::Stalled { by, to, until } => [9, worker(by), machine(to), until.0, 0],
         Event::Broke { one, other, how } => [10, machine(one), machine(other), how as u64, 0],
         Event::Slept { worker: w, until } => [11, worker(w), until.0, 0, 0],
+        Event::Stored {
+            worker: w,
+            export,
+            offset,
+            value,
+        } => [12, worker(w), export, offset, value],
+        Event::Arrived {
+            machine: m,
+            words,
+            left,
+        } => [13, machine(m), words, left, 0],
     }
 }
