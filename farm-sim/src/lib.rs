@@ -5,5 +5,6 @@
 //! every fabric, this one included, to those promises.
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod conformance;
 pub mod fabric;

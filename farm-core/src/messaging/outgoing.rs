@@ -357,6 +357,21 @@ impl Messaging {
         !self.deferred.is_empty()
     }
 
+    /// Bytes of replies that are reserved: zero at rest.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        let credits = self.links.credits.iter().flatten();
+        credits.map(|credits| u64::from(credits.taken_bytes())).sum()
+    }
+
+    /// Bytes that this worker's rings have carried so far: what it sent, and what it received. Summed
+    /// over a cluster at rest they are equal.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        let senders = self.links.out.iter().flatten().chain(&self.links.within);
+        let receivers = self.links.incoming.iter();
+        let sent = senders.map(|sender| sender.tail()).sum();
+        (sent, receivers.map(|incoming| incoming.ring.head()).sum())
+    }
+
     /// Calls without a reply so far.
     pub(crate) fn calls_in_flight(&self) -> usize {
         self.calls.len()

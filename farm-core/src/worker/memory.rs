@@ -38,6 +38,13 @@ pub(super) struct RegionWaits {
     waiting: Vec<Waiting>,
 }
 
+impl RegionWaits {
+    /// Reads that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
 struct Waiting {
     region: RegionId,
     request: ReadRequest,

@@ -10,6 +10,7 @@ mod inbox;
 mod layers;
 mod memory;
 mod reads;
+mod rest;
 mod timers;
 mod turn;
 
@@ -26,6 +27,7 @@ pub use idle::{Idle, IdlePolicy};
 pub use inbox::Inbox;
 pub use memory::AddressError;
 pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
+pub use rest::Leftover;
 
 use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status};

@@ -115,6 +115,11 @@ impl Reads {
     pub(crate) fn is_idle(&self) -> bool {
         self.local.is_empty()
     }
+
+    /// Reads that back off.
+    pub(crate) fn backing_off(&self) -> usize {
+        self.backing_off.len()
+    }
 }
 
 impl Worker {

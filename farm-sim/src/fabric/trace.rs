@@ -63,6 +63,10 @@ pub enum Event {
         offset: u64,
         value: u64,
     },
+    /// A worker took a turn, and whether it found anything to do.
+    Turned { worker: WorkerRef, busy: bool },
+    /// A machine's processors stand still until a moment.
+    Paused { machine: MachineId, until: Nanos },
     /// Words that the fabric had written became visible to a machine's processors.
     Arrived {
         machine: MachineId,
@@ -134,6 +138,14 @@ impl fmt::Display for Event {
                 f,
                 "{worker}'s {value:#x} is visible at {export}:{offset:#x}"
             ),
+            Event::Turned { worker, busy: true } => write!(f, "{worker} took a turn"),
+            Event::Turned {
+                worker,
+                busy: false,
+            } => write!(f, "{worker} took a turn and found nothing"),
+            Event::Paused { machine, until } => {
+                write!(f, "{machine}'s processors stand still until {}", until.0)
+            }
             Event::Arrived {
                 machine,
                 words,
@@ -224,5 +236,7 @@ fn words_of(event: Event) -> [u64; 5] {
             words,
             left,
         } => [13, machine(m), words, left, 0],
+        Event::Turned { worker: w, busy } => [14, worker(w), u64::from(busy), 0, 0],
+        Event::Paused { machine: m, until } => [15, machine(m), until.0, 0, 0],
     }
 }

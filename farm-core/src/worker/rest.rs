@@ -1,0 +1,64 @@
+//! What a worker holds when it should hold nothing.
+
+use super::Worker;
+
+/// Something that a worker at rest still has: a leak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("worker {worker} is at rest and has {count} {what}")]
+pub struct Leftover {
+    /// The worker.
+    pub worker: crate::ids::WorkerRef,
+    /// What it has.
+    pub what: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+impl Worker {
+    /// Whether everything that was taken for operations has been given back. To be asked when no
+    /// operation is under way in the whole cluster.
+    ///
+    /// # Errors
+    /// The first [`Leftover`].
+    pub fn check_at_rest(&mut self) -> Result<(), Leftover> {
+        let held = [
+            ("slots of its arena taken", self.arena().taken() as u64),
+            ("operations outstanding", self.endpoint.outstanding() as u64),
+            (
+                "calls without a reply",
+                self.messaging.calls_in_flight() as u64,
+            ),
+            ("bytes of replies reserved", self.messaging.reserved_bytes()),
+            (
+                "replies that wait for room",
+                u64::from(self.messaging.is_waiting()),
+            ),
+            ("reads that back off", self.reads.backing_off() as u64),
+            ("local reads to be copied", u64::from(!self.reads.is_idle())),
+            ("failed reads to be told of", self.failed_reads.len() as u64),
+            (
+                "reads that wait for a region",
+                self.region_waits.len() as u64,
+            ),
+            (
+                "continuations that wait for room",
+                self.room_waiters.len() as u64,
+            ),
+            ("continuations deferred", self.deferred.len() as u64),
+        ];
+        match held.into_iter().find(|(_, count)| *count > 0) {
+            None => Ok(()),
+            Some((what, count)) => Err(Leftover {
+                worker: self.me,
+                what,
+                count,
+            }),
+        }
+    }
+
+    /// Bytes that its rings have carried: what it sent, and what it received. Summed over all workers
+    /// of a cluster at rest the two are equal.
+    pub fn ring_bytes_carried(&self) -> (u64, u64) {
+        self.messaging.carried()
+    }
+}

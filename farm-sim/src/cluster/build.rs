@@ -1,0 +1,201 @@
+//! Machines and workers, put together from the parts that `farm_core::machine` puts them together from.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+use farm_core::alloc::BlockConfig;
+use farm_core::control::Control;
+use farm_core::fabric::ArenaConfig;
+use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::mem::Memory;
+use farm_core::membership::Membership;
+use farm_core::messaging::{LinkPeer, Links, SegmentLayout};
+use farm_core::region::placement::Placement;
+use farm_core::region::store::Store;
+use farm_core::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
+
+use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Seat};
+use crate::fabric::{SimConfig, SimFabric};
+
+/// Memory that one machine exports for another's rings, and how to reach it.
+struct Segment {
+    owner: MachineId,
+    peer: MachineId,
+    memory: Memory,
+    capability: farm_core::fabric::Capability,
+}
+
+impl Cluster {
+    /// A cluster on a fabric of its own; `attach` puts the layers on each worker, as in production.
+    pub fn new(
+        config: SimConfig,
+        limits: &ClusterLimits,
+        pace: Pace,
+        attach: impl Fn(&mut Worker),
+    ) -> Self {
+        let ids: Vec<MachineId> = (1..=limits.machines as u16)
+            .map(|number| MachineId::new(number).expect("machines are numbered from 1"))
+            .collect();
+        let seed = config.seed;
+        let fabric = SimFabric::new(
+            SimConfig {
+                workers: limits.workers,
+                processors: true,
+                ..config
+            },
+            &ids,
+        );
+        let segments = segments(&fabric, limits, &ids);
+        let (mut seats, mut machines) = (Vec::new(), Vec::new());
+        for (place, id) in ids.iter().enumerate() {
+            let store = Arc::new(store(&fabric, limits, &ids, *id, seed));
+            let control = Arc::new(Control::default());
+            let peers = peers(&segments, limits, *id);
+            for index in 0..limits.workers {
+                let me = WorkerRef::new(*id, worker_id(index));
+                let parts = worker(&fabric, limits, &ids, me, &peers, &store, &control, seed);
+                let mut worker = Box::new(Worker::new(parts));
+                attach(&mut worker);
+                seats.push(Seat {
+                    me,
+                    machine: place,
+                    worker: Mutex::new(Some(worker)),
+                });
+            }
+            let rings = segments.iter().filter(|segment| segment.owner == *id);
+            machines.push(Machine {
+                id: *id,
+                control,
+                store,
+                paused_until: AtomicU64::new(0),
+                gone: AtomicBool::new(false),
+                rings: rings.map(|segment| rings_of(segment, limits)).collect(),
+            });
+        }
+        let parts = Arc::new(Parts {
+            fabric,
+            pace,
+            seats,
+            machines,
+            depth: AtomicU32::new(0),
+            turns: AtomicU64::new(0),
+        });
+        let others = Arc::clone(&parts);
+        parts
+            .fabric
+            .let_others_run(Arc::new(move || others.run_others()));
+        Cluster { parts }
+    }
+}
+
+fn worker_id(index: usize) -> WorkerId {
+    WorkerId::new(index as u16).expect("a simulated machine has few workers")
+}
+
+fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentLayout {
+    let (ring, workers) = (limits.ring_bytes, limits.workers);
+    match owner == peer {
+        true => SegmentLayout::within(ring, workers),
+        false => SegmentLayout::between(ring, workers, workers),
+    }
+}
+
+fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Vec<Segment> {
+    let pairs = ids
+        .iter()
+        .flat_map(|owner| ids.iter().map(move |peer| (*owner, *peer)));
+    let segment = |(owner, peer)| {
+        let bytes = layout(limits, owner, peer).bytes();
+        let (memory, capability) = fabric.export(owner, bytes, true);
+        Segment {
+            owner,
+            peer,
+            memory,
+            capability,
+        }
+    };
+    pairs.map(segment).collect()
+}
+
+/// The part of a segment that holds rings.
+fn rings_of(segment: &Segment, limits: &ClusterLimits) -> Memory {
+    let bytes = layout(limits, segment.owner, segment.peer).head(0);
+    segment.memory.window(0, bytes)
+}
+
+fn peers(segments: &[Segment], limits: &ClusterLimits, own: MachineId) -> Vec<LinkPeer> {
+    let ours = segments.iter().filter(|segment| segment.owner == own);
+    let peer = |segment: &Segment| {
+        let back = |other: &&Segment| other.owner == segment.peer && other.peer == own;
+        let theirs = segments
+            .iter()
+            .find(back)
+            .expect("every pair has a segment each way");
+        LinkPeer {
+            machine: segment.peer,
+            workers: limits.workers,
+            ours: segment.memory.clone(),
+            theirs: theirs.capability,
+        }
+    };
+    ours.map(peer).collect()
+}
+
+fn store(
+    fabric: &SimFabric,
+    limits: &ClusterLimits,
+    ids: &[MachineId],
+    id: MachineId,
+    seed: u64,
+) -> Store {
+    let blocks = BlockConfig {
+        block_bytes: limits.block_bytes,
+        region_bytes: limits.region_bytes,
+        per_machine_bytes: limits.per_machine_bytes,
+    };
+    let fabric = fabric.clone();
+    let export = Box::new(move |bytes| Ok(fabric.export(id, bytes, false)));
+    let seed = seed ^ u64::from(id.get());
+    Store::new(blocks, id, Placement::new(ids), seed, export)
+}
+
+#[allow(clippy::too_many_arguments)] // The parts of a worker.
+fn worker(
+    fabric: &SimFabric,
+    limits: &ClusterLimits,
+    ids: &[MachineId],
+    me: WorkerRef,
+    peers: &[LinkPeer],
+    store: &Arc<Store>,
+    control: &Arc<Control>,
+    seed: u64,
+) -> WorkerParts {
+    let slots = limits.operations;
+    let arena = ArenaConfig {
+        classes: vec![(512, slots), (2048, slots.min(8)), (8192, 2)],
+    };
+    let mut endpoint = fabric.endpoint(me.machine, me.worker, &arena);
+    let links = Links::wire(
+        &mut endpoint,
+        me.machine,
+        me.worker,
+        peers,
+        limits.ring_bytes,
+    )
+    .expect("limits are drawn so that rings can be wired");
+    WorkerParts {
+        me,
+        endpoint,
+        links,
+        store: Arc::clone(store),
+        membership: Membership::fixed(ids),
+        control: Arc::clone(control),
+        inbox: Arc::new(Inbox::new(16, Box::new(|| {}))),
+        clock: fabric.clock(),
+        seed: seed ^ u64::from(me.to_bits()) << 32,
+        limits: WorkerLimits {
+            max_message_bytes: limits.max_body_bytes(),
+            operations: limits.operations,
+        },
+    }
+}

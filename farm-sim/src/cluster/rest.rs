@@ -1,0 +1,67 @@
+//! What must hold when nothing is under way: everything that was taken has been given back.
+
+use std::sync::atomic::Ordering;
+
+use super::{Cluster, Stepped};
+
+/// Steps that a cluster gets to come to rest.
+const MOST_STEPS: u64 = 2_000_000;
+/// A cluster is at rest when nothing has happened in so many steps.
+const QUIET_STEPS: u32 = 200;
+
+impl Cluster {
+    /// Steps until nothing is under way any more.
+    ///
+    /// # Errors
+    /// When that does not come to an end, or machines have stopped.
+    pub fn come_to_rest(&self) -> Result<(), String> {
+        let mut quiet = 0;
+        for _ in 0..MOST_STEPS {
+            if self.step() == Stepped::Stopped {
+                return Err(format!("the cluster stopped: {:?}", self.failures()));
+            }
+            let at_rest = (0..self.workers())
+                .all(|worker| self.inspect(worker, |worker| worker.check_at_rest().is_ok()));
+            quiet = if at_rest { quiet + 1 } else { 0 };
+            if quiet > QUIET_STEPS && !self.fabric().step() {
+                self.fabric().drain();
+                return Ok(());
+            }
+        }
+        self.check_at_rest()?;
+        Err("the cluster does not come to rest".into())
+    }
+
+    /// Whether anything was kept that should have been given back, and whether every ring is empty and
+    /// zero.
+    ///
+    /// # Errors
+    /// What is not as it should be.
+    pub fn check_at_rest(&self) -> Result<(), String> {
+        let (mut sent, mut received) = (0, 0);
+        for worker in 0..self.workers() {
+            self.inspect(worker, |worker| worker.check_at_rest())
+                .map_err(|leftover| leftover.to_string())?;
+            let carried = self.inspect(worker, |worker| worker.ring_bytes_carried());
+            sent += carried.0;
+            received += carried.1;
+        }
+        if sent != received {
+            return Err(format!(
+                "{sent} bytes were sent over rings, and {received} received"
+            ));
+        }
+        for machine in &self.parts.machines {
+            for rings in &machine.rings {
+                let word = |at: &usize| rings.load(*at, Ordering::Relaxed) != 0;
+                if let Some(at) = (0..rings.len()).step_by(8).find(word) {
+                    let id = machine.id;
+                    return Err(format!(
+                        "a ring of machine {id} is not zero at byte {at:#x}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
