@@ -4,6 +4,7 @@ use farm_core::fabric::Slot;
 use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+use farm_core::{marks, mutants};
 
 use crate::layout::{Found, Layout, Next, candidates};
 use crate::state::{Kv, LookupCounters, kv};
@@ -83,6 +84,7 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
     let open = &state.tables[&place.table.0];
     let request = open.buckets_request(place.shard(), place.bucket());
     let Some(slot) = arena.take(open.layout.lookup_bytes()) else {
+        marks::mark("read: arena full");
         return Err(KvError::Busy);
     };
     let local = open.shards[place.shard() as usize].owner.machine == machine;
@@ -160,7 +162,8 @@ fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
     let both = &bytes[..2 * stride];
     let (home, next) = both.split_at(stride);
     let (home_meta, next_meta) = (layout.meta_of_bucket(home), layout.meta_of_bucket(next));
-    if home_meta.forward != next_meta.backward {
+    if home_meta.forward != next_meta.backward && !mutants::is_on("lookup ignores joint versions") {
+        marks::mark("kv: lookup restarted: joint version");
         return Step::Restart;
     }
     let wanted = candidates(home_meta, next_meta);
@@ -177,7 +180,9 @@ fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
     let incarnation = Incarnation(u64::from_le_bytes(
         object[8..16].try_into().expect("a word"),
     ));
-    if !lookup.block.is_some_and(|meant| meant.names(incarnation)) {
+    let meant = lookup.block.is_some_and(|block| block.names(incarnation));
+    if !meant && !mutants::is_on("lookup ignores incarnations") {
+        marks::mark("kv: lookup restarted: block gone");
         return Step::Restart;
     }
     let (next, occupied) = layout.next_of_block(object);
@@ -189,6 +194,7 @@ fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
 
 #[cold]
 fn follow(worker: &mut Worker, slot: Slot, next: Next) {
+    marks::mark("kv: block followed");
     let state = kv(worker);
     let entry = state.lookup(&slot);
     entry.block = Some(next);

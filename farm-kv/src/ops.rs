@@ -107,7 +107,7 @@ pub fn change(
         cont,
     };
     let pending = state.changes.insert(entry);
-    if owner == me {
+    if crate::owner::makes_changes(me, owner) {
         crate::owner::arrive(worker, Waiter::Own(pending), body);
     } else {
         state.changes[pending].body = body;
@@ -137,6 +137,7 @@ fn send(worker: &mut Worker, pending: usize) {
     if kv(worker).waiting.is_empty() && try_send(worker, pending) {
         return;
     }
+    farm_core::marks::mark("kv: change waits for room");
     let state = kv(worker);
     state.waiting.push_back(pending);
     if state.waiting.len() == 1 {

@@ -2,9 +2,10 @@
 //! inserts and updates of one key become one transaction, as in flat combining (`FaRM'14 §3.6`).
 
 use farm_core::alloc::AllocError;
-use farm_core::ids::{Address, MachineId};
+use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::messaging::Request;
 use farm_core::worker::{Cont, Worker};
+use farm_core::{marks, mutants};
 use farm_txn::{Tx, TxError};
 use smallvec::SmallVec;
 
@@ -50,6 +51,12 @@ pub struct ChangeCounters {
 /// Changes that this worker made to its own shards so far.
 pub fn change_counters(worker: &mut Worker) -> ChangeCounters {
     kv(worker).change_counters
+}
+
+/// Whether a worker makes the changes to the shards of `owner` itself.
+#[inline]
+pub(crate) fn makes_changes(worker: WorkerRef, owner: WorkerRef) -> bool {
+    owner == worker || owner.machine == worker.machine && mutants::is_on("two workers own a shard")
 }
 
 /// A change came from another worker.
@@ -126,10 +133,11 @@ fn goes_with(first: &[u8], next: &[u8]) -> bool {
 /// Makes changes of one key in one transaction, or, where that fails, each in its own.
 fn make_group(worker: &mut Worker, arrived: &mut [Arrived], group: &[(u64, u32)]) {
     if group.len() > 1 && apply(worker, arrived, group).is_ok() {
-        return;
+        return marks::mark("kv: changes combined");
     }
     for change in group {
         if let Err(error) = apply(worker, arrived, std::slice::from_ref(change)) {
+            marks::mark("kv: change refused");
             arrived[change.1 as usize].outcome = Some(Err(error));
         }
     }
@@ -209,7 +217,7 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     let shard = table
         .shards
         .get(order.shard as usize)
-        .filter(|shard| shard.owner == me && !shard.first.is_null());
+        .filter(|shard| makes_changes(me, shard.owner) && !shard.first.is_null());
     let first = shard
         .ok_or_else(|| damaged("is of a shard that is not its own"))?
         .first;
@@ -249,7 +257,10 @@ fn apply(
                 made = Ok(());
                 break;
             }
-            Err(TxError::Abort(_)) => tx.abort(worker),
+            Err(TxError::Abort(_)) => {
+                marks::mark("kv: transaction retried");
+                tx.abort(worker);
+            }
             Err(error) => {
                 made = Err(refusal(error, worker.me().machine));
                 break;
@@ -308,6 +319,7 @@ fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> 
 fn refusal(error: TxError, machine: MachineId) -> KvError {
     match error {
         TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
+            marks::mark("kv: table full");
             KvError::Full(machine)
         }
         TxError::Abort(_) => KvError::Conflict,

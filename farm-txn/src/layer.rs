@@ -54,6 +54,7 @@ pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
 }
 
 pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, address: Address) {
+    farm_core::marks::mark("alloc: freed into another worker's block");
     let releases = &mut transactions(worker).releases;
     releases.push((owner, address));
     // More than one, and they wait for room already.

@@ -5,6 +5,7 @@ use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
 use farm_core::worker::{AddressError, Worker};
+use farm_core::{marks, mutants};
 
 /// Tries of a local read before the object counts as locked: a writer of this machine is done in
 /// less, unless its thread lost its core.
@@ -82,6 +83,8 @@ pub struct ObjectId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     Read,
+    /// It was not there, which commit validates as it does what was read.
+    Absent,
     Write,
     Allocate,
     Free,
@@ -135,7 +138,9 @@ impl Tx {
     /// this transaction has: its own writes are seen.
     ///
     /// # Errors
-    /// [`Abort::Locked`] when another transaction stays in the way; [`TxError::NotAllocated`].
+    /// [`Abort::Locked`] when another transaction stays in the way. [`TxError::NotAllocated`], which may
+    /// be a conflict, too: that the object was not there when the others were read is certain only if
+    /// the transaction commits.
     pub fn read(
         &mut self,
         worker: &mut Worker,
@@ -159,7 +164,7 @@ impl Tx {
     ) -> Result<ObjectId, TxError> {
         if let Some(known) = self.find(address) {
             return match self.entries[known.0 as usize].intent {
-                Intent::Free => Err(TxError::NotAllocated(address)),
+                Intent::Free | Intent::Absent => Err(TxError::NotAllocated(address)),
                 _ => Ok(known),
             };
         }
@@ -171,11 +176,13 @@ impl Tx {
         let (memory, at) = worker.local_memory(address)?;
         self.copy_in(memory, at, address, class)?;
         let image = Image::check(&self.words).expect("copied until it was consistent");
-        if !image.incarnation().is_allocated() {
-            return Err(TxError::NotAllocated(address));
-        }
         let (version, incarnation) = (image.version(), image.incarnation());
         let start = self.bytes.len();
+        if !incarnation.is_allocated() {
+            marks::mark("tx: read met a freed object");
+            self.push(address, class, version, incarnation, Intent::Absent, start);
+            return Err(TxError::NotAllocated(address));
+        }
         self.bytes.resize(start + len, 0);
         image.copy_payload(0, &mut self.bytes[start..]);
         Ok(self.push(address, class, version, incarnation, Intent::Read, start))
@@ -203,6 +210,7 @@ impl Tx {
             }
             std::hint::spin_loop();
         }
+        marks::mark("tx: read tries ran out");
         Err(Abort::Locked(address).into())
     }
 
@@ -223,6 +231,10 @@ impl Tx {
         let (memory, at) = worker.local_memory(address)?;
         let version = write::load_version(memory, at).version();
         let incarnation = write::load_incarnation(memory, at);
+        // Seldom: the slot serves for the second time, not for the hundredth.
+        if incarnation.count() == 1 {
+            marks::mark("alloc: slot used again");
+        }
         let start = self.bytes.len();
         self.bytes
             .resize(start + payload_capacity(class.object_bytes()), 0);
@@ -291,6 +303,11 @@ impl Tx {
         self.entries[object.0 as usize].class
     }
 
+    /// Its version as it was read; of one that this transaction allocates, what its memory had before.
+    pub fn version(&self, object: ObjectId) -> Version {
+        self.entries[object.0 as usize].version
+    }
+
     /// Its incarnation as it will be once the transaction has committed (`objGetIncarnation`).
     pub fn incarnation(&self, object: ObjectId) -> Incarnation {
         self.entries[object.0 as usize].installed_incarnation()
@@ -346,8 +363,20 @@ impl Tx {
     /// Forgets everything, and gives back what was reserved.
     pub fn abort(&mut self, worker: &mut Worker) {
         for entry in &self.entries {
-            let unborn = !entry.incarnation.is_allocated();
-            if unborn && let Err(error) = worker.release_object(entry.address) {
+            if entry.intent == Intent::Free && mutants::is_on("free takes effect on abort") {
+                // Of another worker's block it is not: then nothing happens.
+                worker.release_object(entry.address).ok();
+                continue;
+            }
+            let reserved = !entry.incarnation.is_allocated() && entry.is_written();
+            if !reserved {
+                continue;
+            }
+            marks::mark("tx: aborted with allocation");
+            if mutants::is_on("allocation leaked on abort") {
+                continue;
+            }
+            if let Err(error) = worker.release_object(entry.address) {
                 unreachable!("an object that this worker reserved cannot be given back: {error}");
             }
         }
@@ -368,12 +397,12 @@ impl Entry {
             Intent::Allocate if self.bump => self.incarnation.allocated().incremented(),
             Intent::Allocate => self.incarnation.allocated(),
             Intent::Read | Intent::Write if self.bump => self.incarnation.incremented(),
-            Intent::Read | Intent::Write => self.incarnation,
+            Intent::Read | Intent::Write | Intent::Absent => self.incarnation,
         }
     }
 
     /// Whether the commit locks and installs it.
     pub(crate) fn is_written(&self) -> bool {
-        self.intent != Intent::Read
+        !matches!(self.intent, Intent::Read | Intent::Absent)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::ids::{Address, RegionId, WorkerId};
+use crate::marks;
 use crate::mem::Memory;
 
 use super::fit::{Demand, Fit, RegionBlocks};
@@ -405,6 +406,7 @@ impl BlockAllocator {
                         return Ok(block);
                     }
                 }
+                marks::mark("alloc: out of memory");
                 Err(no_region)
             }
         }
@@ -445,6 +447,7 @@ impl BlockAllocator {
         // A mapping may be longer, by whole pages; the region is not.
         let memory = memory.window(0, self.config.region_bytes);
         self.adopt_region(BlockTable::format(memory, id, self.config.block_bytes)?)?;
+        marks::mark("alloc: region made");
         Ok(self.regions.len() - 1)
     }
 }

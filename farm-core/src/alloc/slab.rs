@@ -13,6 +13,7 @@
 //!   block is taken in.
 
 use crate::ids::{Address, RegionId, WorkerId};
+use crate::marks;
 use crate::mem::Memory;
 
 use super::bitmap::FreeSlots;
@@ -369,6 +370,7 @@ impl Slab {
     /// Takes in a block; `allocated` says which of its slots hold objects. All that will ever grow
     /// for the block grows here.
     pub(super) fn adopt(&mut self, block: Block, allocated: impl Fn(u32) -> bool) -> u32 {
+        marks::mark("alloc: new block");
         let (table, head) = (block.table().clone(), block.head());
         let region = self.region_or_new(table.region());
         let at = self.blocks.len() as u32;

@@ -8,6 +8,7 @@ use super::{CallError, Links, MessageId, ReplyCont, Request};
 use crate::fabric::Endpoint;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::ring::{Header, Kind, RingError, SendError};
+use crate::{marks, mutants};
 
 /// Records taken from one ring before the next ring has its turn.
 const BURST: usize = 64;
@@ -174,6 +175,7 @@ impl Messaging {
             });
         }
         if !self.links.credits[index][to.worker.index()].try_take(most_reply) {
+            marks::mark("message: reply credits exhausted");
             self.counters.busy += 1;
             return Err(CallError::Busy);
         }
@@ -202,6 +204,10 @@ impl Messaging {
     /// the reply waits for it.
     pub(crate) fn reply(&mut self, endpoint: &mut Endpoint, request: Request, body: &[&[u8]]) {
         let Some(token) = request.token else { return };
+        if self.counters.replies % 16 == 9 && mutants::is_on("reply lost") {
+            self.counters.replies += 1;
+            return;
+        }
         let to = request.from;
         let header = self.header(Kind::Reply, to.worker, MessageId(0), token);
         let Ok(index) = self.machine_index(to) else {
@@ -210,6 +216,7 @@ impl Messaging {
         match self.send(endpoint, index, to, header, body) {
             Ok(()) => self.counters.replies += 1,
             Err(CallError::Busy) => {
+                marks::mark("message: reply deferred");
                 self.counters.deferred += 1;
                 self.deferred.push_back(DeferredReply {
                     to,
@@ -285,16 +292,25 @@ impl Messaging {
             return match next.try_send(endpoint, header, &[record.body]) {
                 Ok(()) => {
                     incoming.ring.consume(endpoint);
+                    // Any number of messages go this way, so only a worker's first is marked.
+                    if self.counters.handed_over == 0 {
+                        marks::mark("message: handed over");
+                    }
                     self.counters.handed_over += 1;
                     Ok(Taken::HandedOver)
                 }
                 // It stays in its ring until the other worker has made room.
-                Err(_) => Ok(Taken::Nothing),
+                Err(_) => {
+                    marks::mark("message: hand-over waits");
+                    Ok(Taken::Nothing)
+                }
             };
         }
         body.clear();
         body.extend_from_slice(record.body);
-        incoming.ring.consume(endpoint);
+        if self.counters.received % 16 != 9 || !mutants::is_on("ring record taken twice") {
+            incoming.ring.consume(endpoint);
+        }
         self.counters.received += 1;
         self.accept(machine, header)
     }
@@ -328,10 +344,15 @@ impl Messaging {
                         let index = self
                             .machine_index(to)
                             .expect("a call went to a worker that exists");
-                        self.links.credits[index][to.worker.index()].give(reserved);
+                        if !mutants::is_on("reply credit not given back") {
+                            self.links.credits[index][to.worker.index()].give(reserved);
+                        }
                         Ok(Taken::Reply(cont))
                     }
-                    _ => Ok(Taken::Stale),
+                    _ => {
+                        marks::mark("message: stale reply");
+                        Ok(Taken::Stale)
+                    }
                 }
             }
         }
@@ -360,7 +381,9 @@ impl Messaging {
     /// Bytes of replies that are reserved: zero at rest.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let credits = self.links.credits.iter().flatten();
-        credits.map(|credits| u64::from(credits.taken_bytes())).sum()
+        credits
+            .map(|credits| u64::from(credits.taken_bytes()))
+            .sum()
     }
 
     /// Bytes that this worker's rings have carried so far: what it sent, and what it received. Summed

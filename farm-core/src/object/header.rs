@@ -122,6 +122,9 @@ impl Incarnation {
     /// Freed: not allocated, and one up, so that pointers to what was here no longer match.
     #[must_use]
     pub fn freed(self) -> Self {
+        if crate::mutants::is_on("incarnation not bumped") {
+            return Self(self.0 & !1);
+        }
         Self((self.0 & !1).wrapping_add(2))
     }
 
@@ -129,6 +132,9 @@ impl Incarnation {
     /// (`objIncrementIncarnation`, `FaRM'14` figure 6).
     #[must_use]
     pub fn incremented(self) -> Self {
+        if crate::mutants::is_on("incarnation not bumped") {
+            return self;
+        }
         Self(self.0.wrapping_add(2))
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use super::header::{BEING_WRITTEN, Incarnation, LockMode, Version, VersionWord};
 use super::{FIRST_LINE_PAYLOAD, HEADER_BYTES, LINE_PAYLOAD};
 use crate::mem::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
+use crate::mutants;
 
 const WRITING: u64 = BEING_WRITTEN as u64;
 const VERSION_BITS: u64 = 0xFFFF;
@@ -68,12 +69,16 @@ pub fn install(
     incarnation: Incarnation,
     payload: &[u8],
 ) {
-    let held = load_version(memory, at).mode();
-    assert_eq!(
-        held,
-        LockMode::Exclusive,
-        "installing into an object at {at} that is not held exclusively"
-    );
+    let held = load_version(memory, at);
+    if mutants::is_on("unlock before install") {
+        unlock(memory, at, held.version());
+    } else {
+        assert_eq!(
+            held.mode(),
+            LockMode::Exclusive,
+            "installing into an object at {at} that is not held exclusively"
+        );
+    }
     write_locked(memory, at, bytes, version, incarnation, payload);
 }
 
@@ -109,33 +114,49 @@ fn write_locked(
     );
     let lines = bytes / LINE_BYTES;
     memory.fence(Ordering::Release);
-    for line in 1..lines {
-        let first = at + line * LINE_BYTES;
-        memory.store(
-            first,
-            memory.load(first, Ordering::Relaxed) | WRITING,
-            Ordering::Relaxed,
-        );
+    if !mutants::is_on("marks of lines not written") {
+        for line in 1..lines {
+            let first = at + line * LINE_BYTES;
+            memory.store(
+                first,
+                memory.load(first, Ordering::Relaxed) | WRITING,
+                Ordering::Relaxed,
+            );
+        }
     }
     memory.fence(Ordering::Release);
+    let early = mutants::is_on("version before data");
+    if early {
+        write_line_versions(memory, at, lines, version);
+        unlock(memory, at, version);
+    }
     memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
     let (first, further) = payload.split_at(payload.len().min(FIRST_LINE_PAYLOAD));
     write_first_line(memory, at + HEADER_BYTES, first);
     for (line, part) in further.chunks(LINE_PAYLOAD).enumerate() {
         write_further_line(memory, at + (line + 1) * LINE_BYTES, part);
     }
-    memory.fence(Ordering::Release);
+    if !mutants::is_on("release fence missing before the line versions") {
+        memory.fence(Ordering::Release);
+    }
+    write_line_versions(memory, at, lines, version);
+    if !early {
+        memory.store(
+            at,
+            VersionWord::of(version, LockMode::Unlocked).0,
+            Ordering::Release,
+        );
+    }
+}
+
+#[inline]
+fn write_line_versions(memory: &Memory, at: usize, lines: usize, version: Version) {
     for line in 1..lines {
         let first = at + line * LINE_BYTES;
         let word =
             memory.load(first, Ordering::Relaxed) & !VERSION_BITS | u64::from(version.line());
         memory.store(first, word, Ordering::Relaxed);
     }
-    memory.store(
-        at,
-        VersionWord::of(version, LockMode::Unlocked).0,
-        Ordering::Release,
-    );
 }
 
 fn write_first_line(memory: &Memory, at: usize, part: &[u8]) {
@@ -159,9 +180,14 @@ fn write_further_line(memory: &Memory, at: usize, part: &[u8]) {
     };
     let mut bytes = [0; WORD_BYTES];
     bytes[2..2 + head.len()].copy_from_slice(head);
+    let mark = if mutants::is_on("marks of lines not written") {
+        old & VERSION_BITS
+    } else {
+        WRITING
+    };
     memory.store(
         at,
-        old & keep | u64::from_le_bytes(bytes) | WRITING,
+        old & keep | u64::from_le_bytes(bytes) | mark,
         Ordering::Relaxed,
     );
     if rest.len() == LINE_PAYLOAD - 6 {

@@ -5,6 +5,7 @@ use super::{SetupError, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Source, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
+use crate::{marks, mutants};
 
 /// What the two sides agreed on when they connected, as the receiver sees it.
 #[derive(Clone, Debug)]
@@ -71,6 +72,9 @@ pub struct RingReceiver<W = Memory> {
     /// The connection is closed: what is in the ring can be read, but nobody waits for space.
     closed: bool,
     failed: Option<RingError>,
+    /// Up to where consumed space is zero, with the bug that zeroes it late.
+    #[cfg(feature = "mutants")]
+    zeroed: u64,
 }
 
 impl<W: Words> RingReceiver<W> {
@@ -109,6 +113,8 @@ impl<W: Words> RingReceiver<W> {
             notify: config.notify,
             closed: false,
             failed: None,
+            #[cfg(feature = "mutants")]
+            zeroed: position,
         })
     }
 
@@ -127,6 +133,8 @@ impl<W: Words> RingReceiver<W> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
+        #[cfg(feature = "mutants")]
+        self.zero_late();
         if self.staged.is_none() {
             self.staged = self.stage()?;
         }
@@ -148,11 +156,28 @@ impl<W: Words> RingReceiver<W> {
             .take()
             .expect("consume without a record from peek");
         let bytes = head.record_bytes;
-        self.buffer.clear(self.offset() as usize, bytes as usize);
+        if !mutants::is_on("head advanced before zeroing") {
+            self.buffer.clear(self.offset() as usize, bytes as usize);
+        }
         self.head += u64::from(bytes);
         self.sequence += 1;
         if self.report_is_due() {
             self.report(endpoint);
+        }
+    }
+
+    /// Zeroes what was consumed, when its head may have been reported long ago.
+    #[cfg(feature = "mutants")]
+    fn zero_late(&mut self) {
+        if !mutants::is_on("head advanced before zeroing") {
+            return;
+        }
+        while self.zeroed < self.head && (self.zeroed < self.reported || self.head_word() == 0) {
+            let offset = self.capacity.offset(self.zeroed);
+            let to_end = u64::from(self.capacity.bytes() - offset);
+            let bytes = to_end.min(self.head - self.zeroed);
+            self.buffer.clear(offset as usize, bytes as usize);
+            self.zeroed += bytes;
         }
     }
 
@@ -243,6 +268,7 @@ impl<W: Words> RingReceiver<W> {
 
     #[cold]
     fn fail(&mut self, offset: u32, expected: Expected, found: u64) -> RingError {
+        marks::mark("ring: garbage");
         let error = RingError {
             offset,
             sequence: self.sequence,
@@ -274,7 +300,7 @@ impl<W: Words> RingReceiver<W> {
         };
         match endpoint.post_write(write, Source::Inline(&[self.head])) {
             Ok(()) => self.reported = self.head,
-            Err(Rejected::Full(_)) => {}
+            Err(Rejected::Full(_)) => marks::mark("ring: report refused"),
             Err(Rejected::Closed(_)) => self.closed = true,
             Err(Rejected::BadAccess(_)) => {
                 let place = self.head_copy.offset;

@@ -5,6 +5,7 @@ use super::{SetupError, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Slot, Source, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
+use crate::{marks, mutants};
 
 /// What the two sides agreed on when they connected, as the sender sees it.
 #[derive(Clone, Debug)]
@@ -272,7 +273,11 @@ impl<W: Words> RingSender<W> {
             return Ok(Some(place));
         }
         self.refresh_head()?;
-        Ok((needed <= self.capacity.bytes() - self.used_bytes()).then_some(place))
+        if needed > self.capacity.bytes() - self.used_bytes() {
+            marks::mark("ring: full");
+            return Ok(None);
+        }
+        Ok(Some(place))
     }
 
     #[inline]
@@ -314,6 +319,7 @@ impl<W: Words> RingSender<W> {
         let word = layout::filler_word(bytes);
         match endpoint.post_write(write, Source::Inline(&[word])) {
             Ok(()) => {
+                marks::mark("ring: wrapped");
                 self.tail += u64::from(bytes);
                 Ok(())
             }
@@ -330,10 +336,11 @@ impl<W: Words> RingSender<W> {
         slot: Option<Slot>,
     ) -> Result<(), SendError> {
         let to = self.at(offset);
+        let wakes = self.sequence % 8 != 3 || !mutants::is_on("wake not sent");
         let write = Write {
             to,
             fence: false,
-            notify: self.notify,
+            notify: self.notify.filter(|_| wakes),
             signal: None,
         };
         let source = match slot {

@@ -4,9 +4,10 @@
 use super::reads::{ReadError, ReadRequest, ReadResult};
 use super::{Cont, Worker};
 use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
-use crate::fabric::{Capability, Slot};
+use crate::fabric::{Capability, ImportError, Slot};
 use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use crate::limits::LARGEST_REPLY_BYTES;
+use crate::marks;
 use crate::mem::Memory;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::table::{Access, RegionIndex};
@@ -185,6 +186,8 @@ impl Worker {
         });
         if first {
             self.ask_for_region(u64::from(region.to_bits()), ());
+        } else {
+            marks::mark("region: capability waited for");
         }
     }
 
@@ -221,6 +224,10 @@ impl Worker {
         };
         let memory = match self.endpoint.import(&capability) {
             Ok(memory) => memory,
+            // It answered, and was lost before this worker has noticed.
+            Err(ImportError::NotConnected(machine)) => {
+                return self.end_region_wait(id, |_| ReadError::PeerLost(machine));
+            }
             Err(error) => {
                 tracing::error!(%error, region = %id, "cannot import a region");
                 return self.end_region_wait(id, ReadError::NoRegion);
@@ -232,6 +239,7 @@ impl Worker {
             bytes: capability.bytes,
         };
         let index = self.regions.record(id, access);
+        marks::mark("region: capability fetched");
         for waiting in self.take_waiting(id) {
             self.start_read(waiting.request, index, waiting.cont, waiting.slot);
         }

@@ -30,7 +30,7 @@ pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
 pub use rest::Leftover;
 
 use crate::control::Control;
-use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status};
+use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
 use crate::ids::{MachineId, WorkerRef};
 use crate::membership::Membership;
 use crate::messaging::{
@@ -39,6 +39,7 @@ use crate::messaging::{
 use crate::region::store::Store;
 use crate::region::table::RegionTable;
 use crate::time::{Clock, Nanos};
+use crate::{marks, mutants};
 use layers::Layers;
 use reads::Reads;
 use timers::Timers;
@@ -260,6 +261,7 @@ impl Worker {
     /// Calls the continuation when there may be room for messages again, after a send or a call that
     /// answered [`CallError::Busy`].
     pub fn when_room(&mut self, cont: Cont<()>) {
+        marks::mark("message: room waited for");
         self.room_waiters.push_back(cont);
     }
 
@@ -299,14 +301,19 @@ impl Worker {
     /// finds something to do.
     pub fn sleep(&mut self, most: Duration) {
         self.endpoint.arm();
-        if self.turn(self.clock.now()) {
+        let looks = !mutants::is_on("skip the re-poll after arm");
+        if looks && self.turn(self.clock.now()) {
+            marks::mark("worker: armed and found work");
             return self.endpoint.disarm();
         }
         let due = self
             .timers
             .next()
             .map_or(most, |due| due.since(self.clock.now()));
-        self.endpoint.wait(due.min(most));
+        marks::mark("worker: parked");
+        if self.endpoint.wait(due.min(most)) == Wake::Notified {
+            marks::mark("worker: woken");
+        }
     }
 
     /// A layer's state together with the arena that its reads came to.
@@ -324,6 +331,7 @@ impl Worker {
 
     /// Stops the cluster because of what a machine did.
     fn cut_off(&mut self, machine: MachineId, why: String) {
+        marks::mark("worker: peer cut off");
         tracing::error!(%machine, why, "cutting a machine off");
         self.endpoint.close(machine);
         self.control

@@ -11,6 +11,7 @@ use rand::Rng;
 use super::{Cont, Worker};
 use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, Token};
 use crate::ids::{Address, MachineId};
+use crate::marks;
 use crate::mem::{LINE_BYTES, Memory};
 use crate::object::all_consistent;
 use crate::region::table::{Access, RegionIndex};
@@ -134,11 +135,10 @@ impl Worker {
         request: ReadRequest,
         cont: Cont<ReadResult>,
     ) -> Result<(), ReadError> {
-        let slot = self
-            .endpoint
-            .arena()
-            .take(request.bytes as usize)
-            .ok_or(ReadError::Busy)?;
+        let Some(slot) = self.endpoint.arena().take(request.bytes as usize) else {
+            marks::mark("read: arena full");
+            return Err(ReadError::Busy);
+        };
         self.read_into(slot, request, cont);
         Ok(())
     }
@@ -215,10 +215,14 @@ impl Worker {
 
     #[cold]
     fn post_refused(&mut self, machine: MachineId, rejected: Rejected) {
+        marks::mark("read: post refused");
         self.reads.counters.remote -= 1;
         match rejected {
             Rejected::Full(Some(slot)) => self.back_off(slot),
-            Rejected::Closed(Some(slot)) => self.finish(slot, ReadError::PeerLost(machine)),
+            Rejected::Closed(Some(slot)) => {
+                marks::mark("read: peer lost");
+                self.finish(slot, ReadError::PeerLost(machine))
+            }
             Rejected::BadAccess(Some(slot)) => {
                 let address = self.reads.of(&slot).request.address;
                 self.finish(slot, ReadError::BadAddress(address))
@@ -333,18 +337,26 @@ impl Worker {
                 let words = &self.endpoint.arena().words(&slot)[..bytes as usize / 8];
                 all_consistent(words, stride as usize / 8)
             }
-            Status::Ok | Status::Torn => false,
+            Status::Ok => return self.again(slot, "read: too slow to be trusted"),
+            Status::Torn => false,
             Status::Broken => return self.peer_lost(slot),
         };
         if consistent {
             cont.resume(self, Ok(slot));
         } else {
-            self.back_off(slot);
+            self.again(slot, "read: locked or torn, again");
         }
     }
 
     #[cold]
+    fn again(&mut self, slot: Slot, why: &'static str) {
+        marks::mark(why);
+        self.back_off(slot);
+    }
+
+    #[cold]
     fn peer_lost(&mut self, slot: Slot) {
+        marks::mark("read: peer lost");
         let read = self.reads.of(&slot);
         let (cont, region) = (read.cont, read.region);
         let Access::Remote { machine, .. } = *self.regions.at(region) else {
@@ -361,6 +373,7 @@ impl Worker {
         read.tries += 1;
         let tries = read.tries;
         if tries > MAX_TRIES {
+            marks::mark("read: given up");
             let address = read.request.address;
             return self.finish(slot, ReadError::StaysLocked(address));
         }
@@ -368,6 +381,7 @@ impl Worker {
             // A writer takes well under a microsecond: the next turn finds it gone.
             return self.post_again(slot);
         }
+        marks::mark("read: backed off");
         let index = slot.index() as u64;
         self.reads.backing_off.push(slot);
         let bound = (MIN_BACKOFF_NANOS << tries.min(16)).min(MAX_BACKOFF_NANOS);

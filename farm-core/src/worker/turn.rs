@@ -1,6 +1,7 @@
 //! The event loop, as one function.
 
 use super::Worker;
+use crate::marks;
 use crate::messaging::{CallError, MessageId, Request};
 use crate::messaging::{Garbage, Taken};
 use crate::time::Nanos;
@@ -152,6 +153,7 @@ impl Worker {
 
     fn notice_departures(&mut self) {
         while let Some((machine, how)) = self.endpoint.take_broken() {
+            marks::mark("worker: departure noticed");
             let stop = self.membership.departed(machine, how);
             match how {
                 crate::fabric::Departure::Left => self.control.stop(),
@@ -160,6 +162,7 @@ impl Worker {
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);
             for cont in lost {
+                marks::mark("message: call lost with its machine");
                 cont.resume(self, Err(CallError::PeerLost(machine)));
             }
         }

@@ -1,6 +1,7 @@
 //! Chains of overflow blocks: how a pair is added to one and the last one taken from it.
 
 use farm_core::ids::Address;
+use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, TxError};
 
 use super::{Editor, Pair};
@@ -31,6 +32,7 @@ impl Editor<'_> {
     /// Adds a pair to a bucket's chain: to the block that has room, else to a new first block, which
     /// takes a pair of the old one along, so that it is full and the next one is not.
     pub(super) fn append(&mut self, home: u32, pair: &[u8]) -> Result<(), TxError> {
+        marks::mark("kv: chain appended");
         let chain = self.chain(home)?;
         if let Some(last) = chain.last()
             && let Some(slot) = self.free_slot_in(last.block)
@@ -41,6 +43,7 @@ impl Editor<'_> {
         let near = self.address(home);
         let payload = farm_core::object::payload_capacity(self.layout.block_bytes());
         let block = self.tx.alloc(self.worker, payload, Some(near))?;
+        marks::mark("kv: chain grown by a block");
         self.put_in_block(block, 0, pair);
         let next = match chain.first {
             None => None,
@@ -95,7 +98,12 @@ impl Editor<'_> {
         let pair = self.take_highest(last.block);
         let emptied = self.layout.block(self.tx.payload(last.block)).occupied() == 0;
         let mut left = if emptied {
-            let after = self.layout.block(self.tx.payload(last.block)).next();
+            marks::mark("kv: chain collapsed");
+            let after = if mutants::is_on("chain block freed but still linked") {
+                Some(Next::new(last.address, self.tx.incarnation(last.block)))
+            } else {
+                self.layout.block(self.tx.payload(last.block)).next()
+            };
             self.tx.free(last.block);
             self.delta.blocks -= 1;
             after
@@ -124,7 +132,9 @@ impl Editor<'_> {
 
     /// Gives a block a new incarnation, and the pointer to it as it is then.
     fn rename(&mut self, link: Link) -> Next {
-        self.tx.increment_incarnation(link.block);
+        if !mutants::is_on("chain block not renamed") {
+            self.tx.increment_incarnation(link.block);
+        }
         Next::new(link.address, self.tx.incarnation(link.block))
     }
 

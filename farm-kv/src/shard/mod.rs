@@ -20,6 +20,7 @@ mod check;
 
 use farm_core::ids::Address;
 use farm_core::worker::Worker;
+use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, Tx, TxError};
 use smallvec::SmallVec;
 
@@ -136,7 +137,7 @@ impl Editor<'_> {
         self.written.sort_unstable();
         for index in 1..self.written.len() {
             let (left, right) = (self.written[index - 1], self.written[index]);
-            if left + 1 != right {
+            if left + 1 != right || mutants::is_on("joint version not bumped") {
                 continue;
             }
             let (left, right) = (self.bucket(left)?, self.bucket(right)?);
@@ -327,6 +328,7 @@ impl Editor<'_> {
         mut slot: usize,
         until: u32,
     ) -> Result<usize, TxError> {
+        marks::mark("kv: displaced forward");
         while bucket > until {
             slot = self.shift(bucket - 1, true, bucket, slot)?;
             bucket -= 1;
@@ -341,6 +343,7 @@ impl Editor<'_> {
         mut slot: usize,
         until: u32,
     ) -> Result<usize, TxError> {
+        marks::mark("kv: displaced backward");
         while bucket < until {
             slot = self.shift(bucket + 1, false, bucket, slot)?;
             bucket += 1;
@@ -362,7 +365,9 @@ impl Editor<'_> {
             .expect("the search saw a pair that can be moved");
         let object = self.bucket(from)?;
         let pair = Pair::from_slice(self.layout.bucket(self.tx.payload(object)).pair(slot));
-        self.put_in(to, to_slot, &pair, !native)?;
+        if !mutants::is_on("displacement leaves the pair in neither bucket") {
+            self.put_in(to, to_slot, &pair, !native)?;
+        }
         self.clear(from, slot)?;
         Ok(slot)
     }
@@ -417,6 +422,7 @@ impl Editor<'_> {
 
     /// Moves the last pair of `chain`'s chain into a slot.
     fn pull(&mut self, chain: u32, bucket: u32, slot: usize, native: bool) -> Result<(), TxError> {
+        marks::mark("kv: chain pulled from");
         let taken = self.take_last(chain)?.expect("the chain is not empty");
         self.put_in(bucket, slot, &taken, native)
     }

@@ -1,0 +1,183 @@
+//! Making the objects, and learning where all of them are.
+
+use std::time::Duration;
+
+use farm_core::ids::{Address, WorkerId, WorkerRef};
+use farm_core::messaging::{CallError, ReplyCont, Request};
+use farm_core::worker::{Cont, Worker};
+use farm_kv::{KvError, TableId};
+use farm_txn::TxError;
+
+use super::value::Value;
+use super::{Kind, WHERE, client, place, work};
+
+/// Addresses asked for at a time: as many as the least reply brings.
+const AT_A_TIME: usize = 4;
+const ADDRESS_BYTES: usize = 8;
+/// A worker asks again after so long for what is not made yet.
+const ASK_AGAIN: Duration = Duration::from_micros(5);
+
+/// Makes this worker's objects, and asks for the others.
+pub(super) fn set_up(worker: &mut Worker) {
+    let (_, machine) = place(worker);
+    let spec = work(worker).spec.clone();
+    if spec.kind == Kind::Table {
+        return farm_kv::open(worker, spec.table(), Cont::new(opened, 0));
+    }
+    let (me, workers) = (worker.me().worker.index(), workers(worker, machine));
+    let first = machine * spec.objects_per_machine;
+    for local in (0..spec.objects_per_machine).filter(|local| local % workers == me) {
+        match make(worker, local) {
+            Ok(address) => found(worker, first + local, address),
+            Err(error) => {
+                let why = format!("object {} could not be made: {error}", first + local);
+                return give_up(worker, why);
+            }
+        }
+    }
+    let total = work(worker).addresses.len();
+    for owner in 0..worker.machines().len() {
+        for index in 0..self::workers(worker, owner) {
+            let first = owner * spec.objects_per_machine + index;
+            if first < total && WorkerRef::new(worker.machines()[owner].0, id(index)) != worker.me()
+            {
+                ask(worker, first as u64, ());
+            }
+        }
+    }
+}
+
+fn workers(worker: &Worker, machine: usize) -> usize {
+    worker.machines()[machine].1
+}
+
+fn id(index: usize) -> WorkerId {
+    WorkerId::new(index as u16).expect("a worker of the cluster")
+}
+
+/// Nothing can be run: all clients end.
+fn give_up(worker: &mut Worker, why: String) {
+    work(worker).log.violations.push(why);
+    client::end_all(worker);
+}
+
+fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+    match table {
+        Ok(table) => {
+            work(worker).table = Some(table);
+            client::begin_all(worker);
+        }
+        // The cluster is being lost.
+        Err(KvError::PeerLost(_)) => client::end_all(worker),
+        Err(error) => give_up(worker, format!("the table could not be opened: {error}")),
+    }
+}
+
+/// The data that an object begins with.
+pub(super) fn initial(kind: Kind, local: usize, per_machine: usize) -> [u64; 3] {
+    match kind {
+        Kind::Cycle => [((local + 1) % per_machine) as u64, 0, 0],
+        Kind::Bank => [BALANCE, 0, 0],
+        Kind::Append | Kind::Table | Kind::Churn => [0; 3],
+    }
+}
+
+/// What every account begins with.
+pub(super) const BALANCE: u64 = 1_000;
+
+fn make(worker: &mut Worker, local: usize) -> Result<Address, TxError> {
+    let spec = &work(worker).spec;
+    let bytes = spec.payload();
+    let value = Value {
+        data: initial(spec.kind, local, spec.objects_per_machine),
+        ..Value::default()
+    };
+    let mut tx = farm_txn::take(worker);
+    let made = tx.alloc(worker, bytes, None).and_then(|object| {
+        value.write(tx.payload_mut(object));
+        let address = tx.address(object);
+        tx.commit(worker).map(|()| address)
+    });
+    farm_txn::give(worker, tx);
+    made
+}
+
+/// The objects that one message asks for: from `first` on those of the same worker.
+fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
+    let per_machine = work(worker).spec.objects_per_machine;
+    let machine = first / per_machine;
+    let step = workers(worker, machine);
+    let end = (machine + 1) * per_machine;
+    (first..end).step_by(step).take(AT_A_TIME).collect()
+}
+
+fn ask(worker: &mut Worker, first: u64, (): ()) {
+    let machine = first as usize / work(worker).spec.objects_per_machine;
+    let local = first as usize % work(worker).spec.objects_per_machine;
+    let owner = local % workers(worker, machine);
+    let to = WorkerRef::new(worker.machines()[machine].0, id(owner));
+    let most = AT_A_TIME * ADDRESS_BYTES;
+    let cont = ReplyCont::new(told, first);
+    match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
+        Ok(()) => {}
+        Err(CallError::Busy) => worker.when_room(Cont::new(ask, first)),
+        Err(CallError::PeerLost(_)) => client::end_all(worker),
+        Err(error) => give_up(worker, format!("objects cannot be asked for: {error}")),
+    }
+}
+
+/// Answers where objects are; nothing, while they are not made.
+pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
+    let first = body
+        .try_into()
+        .map(u32::from_le_bytes)
+        .map(|first| first as usize);
+    let known = first
+        .ok()
+        .filter(|first| *first < work(worker).addresses.len());
+    let objects = known
+        .map(|first| asked_for(worker, first))
+        .unwrap_or_default();
+    let mut reply = Vec::with_capacity(AT_A_TIME * ADDRESS_BYTES);
+    for object in objects {
+        let address = work(worker).addresses[object];
+        if address.is_null() {
+            return worker.reply(request, &[]);
+        }
+        reply.extend_from_slice(&address.to_bits().to_le_bytes());
+    }
+    worker.reply(request, &[&reply]);
+}
+
+fn told(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
+    let Ok(body) = reply else {
+        return client::end_all(worker);
+    };
+    if body.is_empty() {
+        return worker.set_timer(ASK_AGAIN, Cont::new(ask, first));
+    }
+    let objects = asked_for(worker, first as usize);
+    for (object, bits) in objects.iter().zip(body.chunks_exact(ADDRESS_BYTES)) {
+        let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
+        match Address::from_bits(bits) {
+            Some(address) => found(worker, *object, address),
+            None => return give_up(worker, format!("object {object} is said to be nowhere")),
+        }
+    }
+    // The same worker's next ones.
+    let per_machine = work(worker).spec.objects_per_machine;
+    let machine = first as usize / per_machine;
+    let next = first as usize + objects.len() * workers(worker, machine);
+    if next < (machine + 1) * per_machine {
+        ask(worker, next as u64, ());
+    }
+}
+
+fn found(worker: &mut Worker, object: usize, address: Address) {
+    let work = work(worker);
+    work.addresses[object] = address;
+    work.missing -= 1;
+    if work.missing == 0 {
+        client::begin_all(worker);
+    }
+}
