@@ -5,6 +5,8 @@
 //! every fabric, this one included, to those promises.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod cluster;
 pub mod conformance;
 pub mod fabric;
+pub mod run;

@@ -81,7 +81,9 @@ fn run(seed: u64) -> u64 {
             farm_kv::open(worker, spec, Cont::new(opened, 0));
         });
     }
-    until(&cluster, "opening", |worker| counts(worker).opened.is_some());
+    until(&cluster, "opening", |worker| {
+        counts(worker).opened.is_some()
+    });
     for index in 0..cluster.workers() {
         cluster.on(index, |worker| {
             let table = counts(worker).opened.unwrap();
@@ -98,7 +100,9 @@ fn run(seed: u64) -> u64 {
         });
     }
     until(&cluster, "getting", |worker| counts(worker).found == 1);
-    cluster.come_to_rest().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    cluster
+        .come_to_rest()
+        .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     cluster.check_at_rest().unwrap();
     cluster.fabric().trace_hash()
 }

@@ -60,6 +60,7 @@ impl Cluster {
                     me,
                     machine: place,
                     worker: Mutex::new(Some(worker)),
+                    in_turn: AtomicBool::new(false),
                 });
             }
             let rings = segments.iter().filter(|segment| segment.owner == *id);
@@ -79,6 +80,7 @@ impl Cluster {
             machines,
             depth: AtomicU32::new(0),
             turns: AtomicU64::new(0),
+            idle_turns: AtomicU32::new(0),
         });
         let others = Arc::clone(&parts);
         parts

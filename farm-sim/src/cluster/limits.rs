@@ -87,7 +87,7 @@ impl Pace {
             pause_nanos: 100 << rng.random_range(0..10u32),
             slow: 1023 >> rng.random_range(0..8u32),
             slow_worker: rng.random_range(0..6),
-            nested_steps: 1 << rng.random_range(0..8u32),
+            nested_steps: 1 << rng.random_range(0..6u32),
         }
     }
 }

@@ -38,6 +38,19 @@ struct Seat {
     /// Its machine's place.
     machine: usize,
     worker: Mutex<Option<Box<Worker>>>,
+    in_turn: AtomicBool,
+}
+
+impl Seat {
+    fn take(&self) -> Option<Box<Worker>> {
+        self.in_turn.store(true, Ordering::Relaxed);
+        lock(&self.worker).take()
+    }
+
+    fn put(&self, worker: Box<Worker>) {
+        *lock(&self.worker) = Some(worker);
+        self.in_turn.store(false, Ordering::Relaxed);
+    }
 }
 
 struct Machine {
@@ -60,6 +73,8 @@ struct Parts {
     /// Turns that stand inside of one another now.
     depth: AtomicU32,
     turns: AtomicU64,
+    /// Turns since one found anything to do.
+    idle_turns: AtomicU32,
 }
 
 /// A simulated cluster.
@@ -99,11 +114,11 @@ impl Cluster {
     /// If there is no such worker, or this is called from inside of a turn.
     pub fn on<T>(&self, worker: usize, work: impl FnOnce(&mut Worker) -> T) -> T {
         let seat = &self.parts.seats[worker];
-        let mut worker = lock(&seat.worker).take().expect("no turn is under way");
+        let mut worker = seat.take().expect("no turn is under way");
         let turn = self.parts.fabric.begin_turn(seat.me);
         let done = work(&mut worker);
         self.parts.fabric.end_turn(turn);
-        *lock(&seat.worker) = Some(worker);
+        seat.put(worker);
         done
     }
 

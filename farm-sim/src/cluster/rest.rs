@@ -17,13 +17,15 @@ impl Cluster {
     pub fn come_to_rest(&self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..MOST_STEPS {
-            if self.step() == Stepped::Stopped {
+            let stepped = self.step();
+            if stepped == Stepped::Stopped {
                 return Err(format!("the cluster stopped: {:?}", self.failures()));
             }
             let at_rest = (0..self.workers())
                 .all(|worker| self.inspect(worker, |worker| worker.check_at_rest().is_ok()));
             quiet = if at_rest { quiet + 1 } else { 0 };
-            if quiet > QUIET_STEPS && !self.fabric().step() {
+            let quiet_for_long = quiet > QUIET_STEPS || quiet > 0 && stepped == Stepped::Waited;
+            if quiet_for_long && !self.fabric().step() {
                 self.fabric().drain();
                 return Ok(());
             }

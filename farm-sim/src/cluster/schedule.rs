@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farm_core::time::Nanos;
 
-use super::{Cluster, Parts, lock};
+use super::{Cluster, Parts};
 use crate::fabric::Event;
 
 /// Longest sleep of a worker that nobody notifies. Longer than any run is patient: a notification that
@@ -15,6 +15,10 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 const DEEPEST: u32 = 3;
 /// A pause is doubled at most so often.
 const PAUSE_DOUBLINGS: u32 = 10;
+/// Nanoseconds that pass at a time while workers that are awake find nothing.
+const AWAKE_NANOS: u64 = 500;
+/// When every worker has found nothing so often, on average, time passes until something is due.
+const IDLE_TURNS: u32 = 4;
 /// Out of so many, shares are.
 const WHOLE: u64 = 1024;
 
@@ -27,6 +31,14 @@ pub enum Stepped {
     Waited,
     /// Every machine has stopped.
     Stopped,
+}
+
+/// The earlier of two moments to come; there is none at the end of time.
+fn sooner(one: Option<Nanos>, other: Nanos, now: Nanos) -> Option<Nanos> {
+    if other <= now || other.0 == u64::MAX {
+        return one;
+    }
+    Some(one.map_or(other, |one| one.min(other)))
 }
 
 impl Cluster {
@@ -55,80 +67,78 @@ impl Parts {
         if pace.pauses > 0 && self.fabric.draw(WHOLE * 16) < u64::from(pace.pauses) {
             self.pause_somebody();
         }
-        if self.fabric.draw(WHOLE) < u64::from(pace.turns) {
-            if let Some(seat) = self.choose() {
-                self.turn(seat);
-                return Stepped::Ran;
-            }
+        let fabric_first = self.fabric.draw(WHOLE) >= u64::from(pace.turns);
+        if fabric_first && self.fabric.step() {
+            return Stepped::Ran;
+        }
+        let idle_turns = self.idle_turns.load(Ordering::Relaxed);
+        if idle_turns > IDLE_TURNS * self.seats.len() as u32 {
             return self.idle();
         }
-        match self.fabric.step() {
-            true => Stepped::Ran,
-            false => match self.choose() {
-                Some(seat) => {
-                    self.turn(seat);
-                    Stepped::Ran
-                }
-                None => self.idle(),
-            },
+        match self.choose() {
+            Some(seat) => {
+                self.turn(seat);
+                Stepped::Ran
+            }
+            None => self.idle(),
         }
     }
 
-    /// Nobody is awake: the fabric goes on, or else time.
+    /// Nobody is awake or has anything to do: the fabric goes on, or else time.
     fn idle(&self) -> Stepped {
+        self.idle_turns.store(0, Ordering::Relaxed);
         if self.fabric.step() {
             return Stepped::Ran;
         }
         let now = self.fabric.now();
-        let pauses = self.machines.iter().filter(|machine| machine.is_running());
-        let pauses = pauses.map(|machine| Nanos(machine.paused_until.load(Ordering::Relaxed)));
-        let next = pauses.filter(|until| *until > now).min();
-        let next = match (next, self.fabric.next_wake()) {
-            (Some(pause), Some(wake)) => pause.min(wake),
-            (one, other) => one.or(other).unwrap_or(now + 1),
-        };
-        self.fabric.advance_to(next.max(now + 1));
+        let mut next = self.fabric.next_wake();
+        for machine in self.machines.iter().filter(|machine| machine.is_running()) {
+            let paused = machine.paused_until.load(Ordering::Relaxed);
+            next = sooner(next, Nanos(paused), now);
+        }
+        if self.choose().is_some() {
+            // Who is awake has patience of its own, of which nobody else knows the end.
+            next = sooner(next, now + AWAKE_NANOS, now);
+        }
+        self.fabric
+            .advance_to(next.filter(|next| *next > now).unwrap_or(now + 1));
         Stepped::Waited
     }
 
     /// A worker that may take a turn: awake, of a machine that runs, and not in a turn already.
     fn choose(&self) -> Option<usize> {
         let now = self.fabric.now();
-        let mut ready = smallvec::SmallVec::<[usize; 16]>::new();
-        for (index, seat) in self.seats.iter().enumerate() {
-            let machine = &self.machines[seat.machine];
-            if !machine.is_running()
-                || machine.paused_until.load(Ordering::Relaxed) > now.0
-                || lock(&seat.worker).is_none()
-            {
-                continue;
-            }
-            // A worker that allocates holds a lock that the others of its machine may want.
-            if self.depth.load(Ordering::Relaxed) > 0 && machine.store.is_locked() {
-                continue;
-            }
-            match self.fabric.parked(seat.me.machine, seat.me.worker) {
-                Some(until) if until > now => continue,
-                Some(_) => self.fabric.unpark(seat.me.machine, seat.me.worker),
-                None => {}
-            }
-            ready.push(index);
-        }
-        if ready.is_empty() {
-            return None;
-        }
-        let chosen = ready[self.fabric.draw(ready.len() as u64) as usize];
-        let slow = chosen == self.pace.slow_worker % self.seats.len();
-        if slow && ready.len() > 1 && self.fabric.draw(WHOLE) < u64::from(self.pace.slow) {
-            return ready.into_iter().find(|other| *other != chosen);
+        let (first, seats) = (
+            self.fabric.draw(self.seats.len() as u64) as usize,
+            self.seats.len(),
+        );
+        let mut ready = (first..first + seats).map(|index| index % seats);
+        let chosen = ready.find(|index| self.is_ready(*index, now))?;
+        let slow = chosen == self.pace.slow_worker % seats;
+        if slow && self.fabric.draw(WHOLE) < u64::from(self.pace.slow) {
+            return ready
+                .find(|index| self.is_ready(*index, now))
+                .or(Some(chosen));
         }
         Some(chosen)
+    }
+
+    fn is_ready(&self, index: usize, now: Nanos) -> bool {
+        let seat = &self.seats[index];
+        let machine = &self.machines[seat.machine];
+        // A worker that allocates holds a lock that the others of its machine may want.
+        let interrupted = self.depth.load(Ordering::Relaxed) > 0;
+        machine.is_running()
+            && machine.paused_until.load(Ordering::Relaxed) <= now.0
+            && !seat.in_turn.load(Ordering::Relaxed)
+            && !(interrupted && machine.store.is_locked())
+            && self.fabric.is_awake(seat.me)
     }
 
     /// A worker takes a turn; where that finds nothing to do, it may go to sleep, as its thread would.
     fn turn(&self, index: usize) {
         let seat = &self.seats[index];
-        let Some(mut worker) = lock(&seat.worker).take() else {
+        let Some(mut worker) = seat.take() else {
             return;
         };
         self.turns.fetch_add(1, Ordering::Relaxed);
@@ -136,6 +146,10 @@ impl Parts {
         let now = self.fabric.now() + 1;
         self.fabric.advance_to(now);
         let busy = worker.turn(now);
+        match busy {
+            true => self.idle_turns.store(0, Ordering::Relaxed),
+            false => _ = self.idle_turns.fetch_add(1, Ordering::Relaxed),
+        }
         let tired = !busy && !worker.must_poll();
         if tired && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
             worker.sleep(LONGEST_SLEEP);
@@ -145,7 +159,7 @@ impl Parts {
             worker: seat.me,
             busy,
         });
-        *lock(&seat.worker) = Some(worker);
+        seat.put(worker);
     }
 
     /// Lets others run while a worker stands between two accesses of its turn.
@@ -153,11 +167,10 @@ impl Parts {
         if self.depth.fetch_add(1, Ordering::Relaxed) < DEEPEST {
             let most = u64::from(self.pace.nested_steps);
             for _ in 0..=self.fabric.draw(most) {
-                match self.choose() {
-                    Some(seat) if self.fabric.draw(2) == 0 => self.turn(seat),
-                    _ => {
-                        self.fabric.step();
-                    }
+                if self.fabric.draw(2) == 0 {
+                    self.fabric.step();
+                } else if let Some(seat) = self.choose() {
+                    self.turn(seat);
                 }
             }
         }
@@ -169,7 +182,11 @@ impl Parts {
         let doublings = (self.fabric.draw(1 << 20) + 1)
             .trailing_zeros()
             .min(PAUSE_DOUBLINGS);
-        let until = self.fabric.now() + (self.pace.pause_nanos << doublings);
+        let now = self.fabric.now();
+        if machine.paused_until.load(Ordering::Relaxed) > now.0 {
+            return;
+        }
+        let until = now + (self.pace.pause_nanos << doublings);
         machine.paused_until.fetch_max(until.0, Ordering::Relaxed);
         let machine = machine.id;
         self.fabric.note(Event::Paused { machine, until });

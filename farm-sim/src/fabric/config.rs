@@ -18,6 +18,10 @@ pub struct Odds {
     pub steps_per_poll: u32,
     /// Most words that land or are collected in one step (more for long operations).
     pub words_per_step: u32,
+    /// A read of objects is one pass over its lines in any order, as a NIC makes it: the lines' versions
+    /// alone tell that they belong together. Else it looks at the headers before and after, as the
+    /// checked copy of shared memory does.
+    pub one_pass: bool,
     /// Most times a read of objects starts again before it is torn; drawn per read.
     pub most_retries: u32,
     /// Share of words that processors see later than the fabric; what comes after waits for them.
@@ -33,7 +37,7 @@ impl Odds {
     pub const WHOLE: u32 = 1024;
 
     /// Odds over orders of magnitude.
-    pub(super) fn drawn(rng: &mut Xoshiro256PlusPlus) -> Self {
+    pub fn drawn(rng: &mut Xoshiro256PlusPlus) -> Self {
         let mut share = |most: u32| most >> rng.random_range(0..8u32);
         let (full, stall) = (share(128), share(64));
         let (late_completion, spurious_wake) = (share(1000), share(64));
@@ -44,10 +48,11 @@ impl Odds {
             spurious_wake,
             steps_per_poll: 1 << rng.random_range(0..6u32),
             words_per_step: 1 << rng.random_range(0..4u32),
+            one_pass: rng.random_bool(0.5),
             most_retries: 1 << rng.random_range(0..6u32),
             late_arrival: Self::WHOLE / 4 >> rng.random_range(0..10u32),
-            accesses_between_others: 1 << rng.random_range(1..12u32),
-            nested_turn: Self::WHOLE >> rng.random_range(0..5u32),
+            accesses_between_others: 1 << rng.random_range(3..12u32),
+            nested_turn: Self::WHOLE >> rng.random_range(1..6u32),
         }
     }
 }

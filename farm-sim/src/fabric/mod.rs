@@ -181,6 +181,21 @@ impl SimFabric {
         *self.state().sleeper(WorkerRef::new(machine, worker)) = Sleeper::default();
     }
 
+    /// Whether a worker does not sleep; a sleep whose time has come ends.
+    pub fn is_awake(&self, worker: WorkerRef) -> bool {
+        let mut state = self.state();
+        let now = state.now;
+        let sleeper = state.sleeper(worker);
+        match sleeper.parked {
+            Some(until) if until > now => false,
+            Some(_) => {
+                *sleeper = Sleeper::default();
+                true
+            }
+            None => true,
+        }
+    }
+
     /// The earliest moment at which a sleep ends by itself.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.state().next_wake()

@@ -224,6 +224,13 @@ impl State {
         });
     }
 
+    /// A machine's processors see everything that has landed.
+    pub(super) fn arrive_all(&mut self, machine: MachineId) {
+        while self.processors.arriving.contains_key(&machine) {
+            self.arrive_some(machine);
+        }
+    }
+
     /// All stores of a worker become visible, in the order in which they were made.
     pub(super) fn drain(&mut self, port: usize) {
         let stores = std::mem::take(&mut self.processors.buffers[port].stores);
@@ -242,7 +249,7 @@ impl State {
             self.drain(port);
         }
         while let Some(machine) = self.processors.arriving.keys().next().copied() {
-            self.arrive_some(machine);
+            self.arrive_all(machine);
         }
     }
 

@@ -105,7 +105,10 @@ impl State {
             now: Nanos(0),
             clock: Arc::new(AtomicU64::new(0)),
             trace: Trace::new(config.keep_events),
-            odds: config.odds.clone().unwrap_or(drawn),
+            odds: config.odds.clone().unwrap_or(Odds {
+                one_pass: false,
+                ..drawn
+            }),
             defect: config.defect,
             exports: Vec::new(),
             processors: Processors::new(config.processors),

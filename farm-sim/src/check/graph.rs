@@ -1,0 +1,327 @@
+//! Dependencies between transactions as a directed graph, and the search for cycles in it.
+//!
+//! Vertices below [`Graph::transactions`] are transactions. Those above are moments: links of the
+//! chain that carries the order of real time, which cost nothing on a path.
+
+use std::collections::VecDeque;
+
+/// Steps of a search for a short cycle. It ends with what it has found by then.
+const MOST_STEPS: u64 = 20_000_000;
+
+/// No vertex, version or edge.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A set of kinds of edges; also a single one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kinds(u8);
+
+impl Kinds {
+    /// `to` replaced what `from` wrote.
+    pub(super) const WW: Kinds = Kinds(1);
+    /// `to` saw what `from` wrote.
+    pub(super) const WR: Kinds = Kinds(2);
+    /// `to` replaced what `from` saw.
+    pub(super) const RW: Kinds = Kinds(4);
+    /// `from` ended before `to` began.
+    pub(super) const REAL_TIME: Kinds = Kinds(8);
+    /// Every kind.
+    pub(super) const ALL: Kinds = Kinds(15);
+
+    pub(super) const fn or(self, other: Kinds) -> Kinds {
+        Kinds(self.0 | other.0)
+    }
+
+    pub(super) const fn has(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// `from` comes before `to` in every order that explains the history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edge {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) kind: Kinds,
+    /// What it is about: of a ww edge the version that `to` wrote, else the one that was read.
+    pub(super) version: u32,
+}
+
+/// A graph whose edges are sorted by where they begin.
+pub(super) struct Graph {
+    /// Vertices that are transactions.
+    pub(super) transactions: u32,
+    starts: Vec<u32>,
+    edges: Vec<Edge>,
+}
+
+/// The strongly connected component of every vertex, under some kinds of edges.
+pub(super) struct Components {
+    of: Vec<u32>,
+    /// Whether there is a cycle: a component of more than one vertex.
+    pub(super) cyclic: bool,
+}
+
+impl Graph {
+    /// A graph of `vertices`, of which the first `transactions` are. No edge leads to where it began.
+    pub(super) fn new(transactions: u32, vertices: u32, edges: &[Edge]) -> Self {
+        let mut starts = vec![0u32; vertices as usize + 1];
+        for edge in edges {
+            starts[edge.from as usize + 1] += 1;
+        }
+        for vertex in 1..starts.len() {
+            starts[vertex] += starts[vertex - 1];
+        }
+        let mut next = starts.clone();
+        let mut sorted = edges.to_vec();
+        for edge in edges {
+            let place = &mut next[edge.from as usize];
+            sorted[*place as usize] = *edge;
+            *place += 1;
+        }
+        Self {
+            transactions,
+            starts,
+            edges: sorted,
+        }
+    }
+
+    fn vertices(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The strongly connected components of the graph of edges of these kinds, by one depth-first
+    /// search without recursion.
+    pub(super) fn components(&self, kinds: Kinds) -> Components {
+        let vertices = self.vertices();
+        let mut of = vec![NONE; vertices];
+        let mut cyclic = false;
+        let mut index = vec![NONE; vertices];
+        let mut low = vec![NONE; vertices];
+        let mut open: Vec<u32> = Vec::new();
+        let mut path: Vec<(u32, u32)> = Vec::new();
+        let (mut found, mut components) = (0, 0);
+        for root in 0..vertices as u32 {
+            if index[root as usize] != NONE {
+                continue;
+            }
+            path.push((root, self.starts[root as usize]));
+            while let Some((vertex, at)) = path.last_mut() {
+                let here = *vertex as usize;
+                if index[here] == NONE {
+                    (index[here], low[here]) = (found, found);
+                    found += 1;
+                    open.push(*vertex);
+                }
+                if *at < self.starts[here + 1] {
+                    let edge = self.edges[*at as usize];
+                    *at += 1;
+                    let to = edge.to as usize;
+                    if !kinds.has(edge.kind) {
+                        continue;
+                    }
+                    if index[to] == NONE {
+                        path.push((edge.to, self.starts[to]));
+                    } else if of[to] == NONE {
+                        low[here] = low[here].min(index[to]);
+                    }
+                    continue;
+                }
+                path.pop();
+                if let Some((above, _)) = path.last() {
+                    let above = *above as usize;
+                    low[above] = low[above].min(low[here]);
+                }
+                if low[here] == index[here] {
+                    cyclic |= open.last() != Some(&(here as u32));
+                    close(&mut open, here as u32, &mut of, components);
+                    components += 1;
+                }
+            }
+        }
+        Components { of, cyclic }
+    }
+
+    /// A short cycle of one edge of kind `first` and then edges of kinds `rest`; the shortest one,
+    /// unless the graph is huge.
+    pub(super) fn cycle(
+        &self,
+        components: &Components,
+        first: Kinds,
+        rest: Kinds,
+    ) -> Option<Vec<Edge>> {
+        let mut search = Search::new(self.vertices());
+        let mut best: Option<(u32, Vec<Edge>)> = None;
+        for edge in &self.edges {
+            let inside = components.of[edge.from as usize] == components.of[edge.to as usize];
+            if !first.has(edge.kind) || !inside || edge.from >= self.transactions {
+                continue;
+            }
+            let most = best.as_ref().map_or(u32::MAX, |(length, _)| length - 1);
+            if let Some(length) = search.run(self, components, *edge, rest, most) {
+                best = Some((length, search.unwind(self, *edge)));
+            }
+            // No cycle is shorter than two.
+            if search.steps > MOST_STEPS || best.as_ref().is_some_and(|(length, _)| *length == 2) {
+                break;
+            }
+        }
+        best.map(|(_, cycle)| cycle)
+    }
+}
+
+/// Takes the component of `vertex` off the open vertices.
+fn close(open: &mut Vec<u32>, vertex: u32, of: &mut [u32], component: u32) {
+    while let Some(closed) = open.pop() {
+        of[closed as usize] = component;
+        if closed == vertex {
+            break;
+        }
+    }
+}
+
+/// Breadth-first searches over one graph; each is a round.
+struct Search {
+    round: u32,
+    /// The round in which a vertex was reached last, at what cost, and by which edge.
+    reached: Vec<(u32, u32, u32)>,
+    queue: VecDeque<(u32, u32)>,
+    steps: u64,
+}
+
+impl Search {
+    fn new(vertices: usize) -> Self {
+        Self {
+            round: 0,
+            reached: vec![(0, 0, NONE); vertices],
+            queue: VecDeque::new(),
+            steps: 0,
+        }
+    }
+
+    /// The length of the shortest cycle through `edge`, if it is at most `most`. To leave a
+    /// transaction costs one, to leave a moment nothing.
+    fn run(
+        &mut self,
+        graph: &Graph,
+        components: &Components,
+        edge: Edge,
+        kinds: Kinds,
+        most: u32,
+    ) -> Option<u32> {
+        self.round += 1;
+        self.queue.clear();
+        self.reached[edge.to as usize] = (self.round, 1, NONE);
+        self.queue.push_back((edge.to, 1));
+        while let Some((vertex, cost)) = self.queue.pop_front() {
+            let here = vertex as usize;
+            if cost > self.reached[here].1 {
+                continue;
+            }
+            if vertex == edge.from {
+                return (cost <= most).then_some(cost);
+            }
+            let step = u32::from(vertex < graph.transactions);
+            for at in graph.starts[here]..graph.starts[here + 1] {
+                self.steps += 1;
+                let next = graph.edges[at as usize];
+                let to = next.to as usize;
+                let (round, before, _) = self.reached[to];
+                let known = round == self.round && before <= cost + step;
+                if known || !kinds.has(next.kind) || components.of[to] != components.of[here] {
+                    continue;
+                }
+                self.reached[to] = (self.round, cost + step, at);
+                if step == 0 {
+                    self.queue.push_front((next.to, cost));
+                } else if cost < most {
+                    self.queue.push_back((next.to, cost + 1));
+                }
+            }
+        }
+        None
+    }
+
+    /// The cycle that the last search found, beginning with its first edge.
+    fn unwind(&self, graph: &Graph, first: Edge) -> Vec<Edge> {
+        let mut cycle = Vec::new();
+        let mut vertex = first.from;
+        while vertex != first.to {
+            let edge = graph.edges[self.reached[vertex as usize].2 as usize];
+            cycle.push(edge);
+            vertex = edge.from;
+        }
+        cycle.push(first);
+        cycle.reverse();
+        cycle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(transactions: u32, vertices: u32, edges: &[(u32, u32, Kinds)]) -> Graph {
+        let edges: Vec<Edge> = edges
+            .iter()
+            .map(|&(from, to, kind)| Edge {
+                from,
+                to,
+                kind,
+                version: NONE,
+            })
+            .collect();
+        Graph::new(transactions, vertices, &edges)
+    }
+
+    fn length(graph: &Graph, first: Kinds, rest: Kinds) -> Option<usize> {
+        let components = graph.components(first.or(rest));
+        let cycle = graph.cycle(&components, first, rest)?;
+        for (edge, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
+            assert_eq!(edge.to, next.from, "{cycle:?}");
+        }
+        Some(cycle.len())
+    }
+
+    #[test]
+    fn the_shortest_cycle_is_found_among_others() {
+        let (ww, rw) = (Kinds::WW, Kinds::RW);
+        let graph = graph(
+            6,
+            6,
+            &[
+                (0, 1, ww),
+                (1, 2, ww),
+                (2, 3, ww),
+                (3, 0, ww),
+                (3, 1, ww),
+                (1, 3, rw),
+                (4, 5, ww),
+            ],
+        );
+        assert!(graph.components(ww).cyclic && !graph.components(rw).cyclic);
+        assert_eq!(length(&graph, ww, ww), Some(3));
+        assert_eq!(length(&graph, rw, ww), Some(2));
+        assert_eq!(length(&graph, rw, rw), None);
+    }
+
+    #[test]
+    fn moments_are_free() {
+        let (ww, time) = (Kinds::WW, Kinds::REAL_TIME);
+        // A cycle of three transactions over one moment, and one of two over five.
+        let mut edges = vec![(0, 5, time), (5, 1, time), (1, 2, ww), (2, 0, ww)];
+        edges.extend([(3, 6, time), (10, 4, time), (4, 3, ww)]);
+        edges.extend((6..10).map(|moment| (moment, moment + 1, time)));
+        let graph = graph(5, 11, &edges);
+        assert_eq!(length(&graph, time, Kinds::ALL), Some(7));
+        assert_eq!(length(&graph, ww, ww), None);
+    }
+
+    #[test]
+    fn long_paths_do_not_overflow_the_stack() {
+        let count = 200_000;
+        let mut edges: Vec<_> = (1..count).map(|to| (to - 1, to, Kinds::WW)).collect();
+        assert!(!graph(count, count, &edges).components(Kinds::ALL).cyclic);
+        edges.push((count - 1, 0, Kinds::WW));
+        assert!(graph(count, count, &edges).components(Kinds::ALL).cyclic);
+    }
+}

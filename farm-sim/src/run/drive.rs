@@ -1,0 +1,169 @@
+//! One run, from the first turn to the verdict.
+
+use farm_bench::workload::{self, Finished, History, Log};
+use farm_core::time::Nanos;
+use farm_core::worker::Worker;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::plan::Plan;
+use super::verdict::{Failure, Judge, Outcome};
+use super::{Reached, RunOptions};
+use crate::check;
+use crate::cluster::{Cluster, Stepped};
+
+/// A run in which nothing ends for so long has come to a standstill. Longer than every delay and pause
+/// that is drawn, shorter than the longest sleep.
+const STANDSTILL_NANOS: u64 = 1_000_000_000;
+/// So many steps without an end are one, too.
+const STANDSTILL_STEPS: u64 = 3_000_000;
+/// The same after a loss, where nothing is demanded any more.
+const STANDSTILL_STEPS_AFTER_LOSS: u64 = 20_000;
+/// Steps between two looks at how far the clients are.
+const STEPS_PER_LOOK: u64 = 64;
+
+/// How the clients' part of a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Done,
+    Stopped,
+    Standstill,
+}
+
+fn attach(worker: &mut Worker) {
+    farm_txn::attach(worker);
+    farm_kv::attach(worker);
+    workload::attach(worker);
+}
+
+pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
+    let cluster = Cluster::new(plan.fabric(options.trace), &plan.limits, plan.pace, attach);
+    for worker in 0..cluster.workers() {
+        cluster.on(worker, |worker| {
+            workload::start(worker, plan.spec.clone(), Box::new(|_| {}))
+        });
+    }
+    let end = run_clients(plan, &cluster);
+    let rested = match (end, plan.loss) {
+        (End::Done, None) => cluster
+            .come_to_rest()
+            .map_err(|why| Failure::new(Judge::Rest, why)),
+        (End::Standstill, None) => Err(standstill(&cluster)),
+        (End::Stopped, None) => {
+            let why = format!("{:?}, and nothing was lost", cluster.failures());
+            Err(Failure::new(Judge::Stopped, why))
+        }
+        (_, Some(_)) => Ok(()),
+    };
+    cluster.fabric().drain();
+    let quiet = end == End::Done && plan.loss.is_none() && rested.is_ok();
+    let finished = if quiet { finish(&cluster) } else { Ok(()) };
+    let history = history(&cluster);
+    let failure = judge(&history, options)
+        .err()
+        .or(rested.err())
+        .or(finished.err());
+    let mut outcome = Outcome {
+        plan: plan.clone(),
+        hash: 0,
+        nanos: cluster.now().0,
+        turns: cluster.turns(),
+        operations: ended(&cluster),
+        reached: Reached::new(),
+        failure,
+        trace: Vec::new(),
+    };
+    let words = [cluster.fabric().trace_hash(), outcome.turns, outcome.nanos];
+    let answers = format!("{history:?} {:?}", outcome.failure);
+    outcome.hash = xxh3_64_with_seed(answers.as_bytes(), words[0] ^ words[1] ^ words[2] << 32);
+    if options.trace {
+        outcome.trace = super::trace::lines(&cluster, &history);
+    }
+    outcome
+}
+
+fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
+    let mut loss = plan.loss;
+    let (mut done, mut since, mut steps) = (0, Nanos(0), 0);
+    loop {
+        for _ in 0..STEPS_PER_LOOK {
+            if cluster.step() == Stepped::Stopped {
+                return End::Stopped;
+            }
+        }
+        steps += STEPS_PER_LOOK;
+        let now_done = ended(cluster);
+        if now_done > done {
+            (done, since, steps) = (now_done, cluster.now(), 0);
+        }
+        if let Some((after, what)) = loss
+            && done >= after
+        {
+            what.strike(cluster);
+            loss = None;
+        }
+        if (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::is_done)) {
+            return End::Done;
+        }
+        let lost = plan.loss.is_some() && loss.is_none();
+        let most_steps = if lost {
+            STANDSTILL_STEPS_AFTER_LOSS
+        } else {
+            STANDSTILL_STEPS
+        };
+        if cluster.now() - since > STANDSTILL_NANOS || steps > most_steps {
+            return End::Standstill;
+        }
+    }
+}
+
+fn ended(cluster: &Cluster) -> u64 {
+    let ended = |worker| cluster.inspect(worker, |worker| workload::progress(worker).ended);
+    (0..cluster.workers()).map(ended).sum()
+}
+
+fn standstill(cluster: &Cluster) -> Failure {
+    let mut text = format!("nothing ends any more at {} ns", cluster.now().0);
+    for worker in 0..cluster.workers() {
+        let left = cluster.inspect(worker, |worker| worker.check_at_rest());
+        let (progress, done) = cluster.inspect(worker, |worker| {
+            (workload::progress(worker), workload::is_done(worker))
+        });
+        text += &format!("\n  worker {worker}: {progress:?}, done {done}, {left:?}");
+    }
+    Failure::new(Judge::Liveness, text)
+}
+
+fn finish(cluster: &Cluster) -> Result<(), Failure> {
+    let mut all = Finished::default();
+    for worker in 0..cluster.workers() {
+        let Finished { taken, live } = cluster
+            .inspect(worker, workload::finish)
+            .map_err(|why| Failure::new(Judge::Rest, why))?;
+        all.taken += taken;
+        all.live += live;
+    }
+    if all.taken == all.live {
+        return Ok(());
+    }
+    let Finished { taken, live } = all;
+    let why = format!("allocators have {taken} slots taken, and there are {live} objects");
+    Err(Failure::new(Judge::Rest, why))
+}
+
+fn history(cluster: &Cluster) -> History {
+    let logs: Vec<Log> = (0..cluster.workers())
+        .map(|worker| cluster.inspect(worker, workload::take_log))
+        .collect();
+    Log::merge(logs)
+}
+
+fn judge(history: &History, options: RunOptions) -> Result<(), Failure> {
+    if let Some(violation) = history.violations.first() {
+        return Err(Failure::new(Judge::Workload, violation.clone()));
+    }
+    check::check(history).map_err(|finding| Failure::new(Judge::History, finding.to_string()))?;
+    if options.without_adya {
+        return Ok(());
+    }
+    check::append::judge(history).map_err(|why| Failure::new(Judge::Adya, why))
+}

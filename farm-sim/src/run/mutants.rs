@@ -1,0 +1,139 @@
+//! Deliberate bugs, each of which a sweep must find: what proves that the checkers have teeth.
+//!
+//! The bugs stand in the code of the platform behind [`farm_core::mutants::is_on`], where no program
+//! that serves has them; and one in the simulated fabric.
+
+use std::ops::Range;
+
+use super::{Failure, Judge, Outcome, Plan, RunOptions, Scenario, run};
+
+/// A deliberate bug.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    /// Its name, as the code has it.
+    pub name: &'static str,
+    /// A scenario in which it shows.
+    pub scenario: &'static str,
+}
+
+/// Seeds within which every mutant is found.
+pub const MOST_SEEDS: u64 = 2_000;
+
+const fn mutant(name: &'static str, scenario: &'static str) -> Mutant {
+    Mutant { name, scenario }
+}
+
+/// All mutants.
+pub const ALL: &[Mutant] = &[
+    mutant("skip the line check", "append"),
+    mutant("skip the header recheck", "append"),
+    mutant("marks of lines not written", "append"),
+    mutant("release fence missing before the line versions", "append"),
+    mutant("version before data", "append"),
+    mutant("unlock before install", "append"),
+    mutant("install before all are exclusive", "append"),
+    mutant("reader trusts an exclusive lock", "append"),
+    mutant("lock at a newer version than read", "append"),
+    mutant("validation skipped", "append"),
+    mutant("readable lock ignored by validation", "append"),
+    mutant("abort keeps the lock", "append"),
+    mutant("allocation leaked on abort", "churn"),
+    mutant("free takes effect on abort", "churn"),
+    mutant("incarnation not bumped", "churn"),
+    mutant("skip the re-poll after arm", "append"),
+    mutant("wake not sent", "append"),
+    mutant("head advanced before zeroing", "append"),
+    mutant("ring record taken twice", "append"),
+    mutant("reply lost", "append"),
+    mutant("reply credit not given back", "append"),
+    mutant("two workers own a shard", "table"),
+    mutant("displacement leaves the pair in neither bucket", "table"),
+    mutant("joint version not bumped", "table"),
+    mutant("lookup ignores joint versions", "table"),
+    mutant("chain block freed but still linked", "table"),
+    mutant("chain block not renamed", "table"),
+    mutant("lookup ignores incarnations", "table"),
+];
+
+/// What became of a mutant.
+#[derive(Clone, Debug)]
+pub struct Fate {
+    /// The mutant.
+    pub mutant: Mutant,
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// The run that found it, if one did.
+    pub killed_by: Option<(u64, Failure)>,
+    /// Runs that ended by a panic: they prove no checker.
+    pub panics: u64,
+    /// Whether its code was run at all.
+    pub met: bool,
+}
+
+impl Mutant {
+    /// Runs seeds with this bug switched on until a checker finds it.
+    ///
+    /// # Panics
+    /// If the program was built without mutants.
+    pub fn hunt(self, seeds: Range<u64>, options: RunOptions) -> Fate {
+        assert!(
+            farm_core::mutants::BUILT_IN,
+            "this program was built without mutants"
+        );
+        let scenario: Scenario = self
+            .scenario
+            .parse()
+            .expect("the list names scenarios there are");
+        let mut fate = Fate {
+            mutant: self,
+            seeds: 0,
+            killed_by: None,
+            panics: 0,
+            met: false,
+        };
+        for seed in seeds {
+            let (outcome, met) = self.run(&Plan::new(seed, scenario), options);
+            fate.seeds += 1;
+            fate.met |= met;
+            match outcome.failure {
+                Some(failure) if failure.judge == Judge::Panic => fate.panics += 1,
+                Some(failure) => {
+                    fate.killed_by = Some((seed, failure));
+                    break;
+                }
+                None => {}
+            }
+        }
+        fate
+    }
+
+    /// One run with this bug switched on, and whether its code was run.
+    #[cfg(feature = "mutants")]
+    pub fn run(self, plan: &Plan, options: RunOptions) -> (Outcome, bool) {
+        farm_core::mutants::switch(Some(self.name));
+        let outcome = run(plan, options);
+        let met = farm_core::mutants::was_met();
+        farm_core::mutants::switch(None);
+        (outcome, met)
+    }
+
+    /// One run without this bug: the program was built without mutants.
+    #[cfg(not(feature = "mutants"))]
+    pub fn run(self, plan: &Plan, options: RunOptions) -> (Outcome, bool) {
+        (run(plan, options), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_has_a_name_of_its_own_and_a_scenario_that_is_there() {
+        let names: std::collections::BTreeSet<_> = ALL.iter().map(|mutant| mutant.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for mutant in ALL {
+            mutant.scenario.parse::<Scenario>().unwrap();
+        }
+    }
+}

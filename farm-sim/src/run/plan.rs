@@ -1,0 +1,120 @@
+//! Everything that a seed decides, before the run begins.
+
+use std::fmt;
+
+use farm_bench::workload::Spec;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::scenario::{Scenario, Trouble};
+use crate::cluster::{Cluster, ClusterLimits, Pace};
+use crate::fabric::{Odds, SimConfig};
+
+/// Kept apart from the seeds of what the plan describes.
+const PLAN: u64 = 0x706C_616E;
+
+/// How a machine or a connection is lost.
+#[derive(Clone, Copy, Debug)]
+pub enum Loss {
+    /// A machine is gone, without a word.
+    Machine(usize),
+    /// The connection between two machines breaks.
+    Connection(usize, usize),
+    /// The processors of a machine stop and do not go on; its memory answers.
+    Processors(usize),
+}
+
+/// Everything that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// What the run is of.
+    pub scenario: Scenario,
+    /// Sizes.
+    pub limits: ClusterLimits,
+    /// How time is dealt out.
+    pub pace: Pace,
+    /// What the fabric does.
+    pub odds: Odds,
+    /// The workload.
+    pub spec: Spec,
+    /// By how much versions grow; more than 1 where the program was built for it.
+    pub version_step: u64,
+    /// What is lost, and when: after so many of the workload's operations.
+    pub loss: Option<(u64, Loss)>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64, scenario: Scenario) -> Self {
+        let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed ^ PLAN);
+        let limits = ClusterLimits::drawn(rng);
+        let pace = Pace::drawn(rng);
+        let odds = Odds::drawn(rng);
+        let spec = super::spec::drawn(rng, scenario.kind, &limits);
+        let version_step = match rng.random_range(0..4u32) {
+            // Where lines alone tell, 16 bits must not come round while a read lasts.
+            0 if !odds.one_pass => 1 << rng.random_range(13..=15u32),
+            _ => 1,
+        };
+        let operations = super::spec::operations(&spec, &limits);
+        let loss = (scenario.trouble == Trouble::Loss).then(|| {
+            let one = rng.random_range(0..limits.machines);
+            let other = (one + rng.random_range(1..limits.machines)) % limits.machines;
+            let loss = match rng.random_range(0..3u32) {
+                0 => Loss::Machine(one),
+                1 => Loss::Connection(one, other),
+                _ => Loss::Processors(one),
+            };
+            (rng.random_range(0..operations), loss)
+        });
+        Self {
+            seed,
+            scenario,
+            limits,
+            pace,
+            odds,
+            spec,
+            version_step,
+            loss,
+        }
+    }
+
+    /// The fabric of the run.
+    pub(super) fn fabric(&self, keep_events: bool) -> SimConfig {
+        SimConfig {
+            most_outstanding: self.limits.most_outstanding,
+            max_inline_bytes: self.limits.max_inline_bytes,
+            odds: Some(self.odds.clone()),
+            keep_events,
+            ..SimConfig::seeded(self.seed)
+        }
+    }
+}
+
+impl Loss {
+    /// Brings it about.
+    pub(super) fn strike(self, cluster: &Cluster) {
+        match self {
+            Loss::Machine(machine) => cluster.kill(machine),
+            Loss::Connection(one, other) => cluster.break_connection(one, other),
+            Loss::Processors(machine) => cluster.pause(machine, u64::MAX),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, scenario {}", self.seed, self.scenario)?;
+        writeln!(f, "  {:?}", self.limits)?;
+        writeln!(f, "  {:?}", self.pace)?;
+        writeln!(f, "  {:?}", self.odds)?;
+        writeln!(f, "  {:?}", self.spec)?;
+        write!(f, "  versions grow by {}", self.version_step)?;
+        match self.loss {
+            None => write!(f, "; nothing is lost"),
+            Some((after, loss)) => write!(f, "; after {after} operations: {loss:?}"),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a run is of: a workload, and what befalls the cluster.
+
+use std::fmt;
+use std::str::FromStr;
+
+use farm_bench::workload::Kind;
+
+/// What befalls the cluster besides slow fabrics and processors that stop for a while, which every run
+/// has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// Nothing: the run must come to its end, and give everything back.
+    None,
+    /// A machine is lost, a connection breaks, or the processors of a machine stop for good. Without
+    /// replicas that ends the cluster; what it did until then must be right.
+    Loss,
+}
+
+/// What a run is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scenario {
+    /// The workload.
+    pub kind: Kind,
+    /// What befalls the cluster.
+    pub trouble: Trouble,
+}
+
+impl Scenario {
+    /// All there are.
+    pub fn all() -> Vec<Scenario> {
+        let kinds = |trouble| {
+            Kind::ALL
+                .into_iter()
+                .map(move |kind| Scenario { kind, trouble })
+        };
+        kinds(Trouble::None).chain(kinds(Trouble::Loss)).collect()
+    }
+
+    /// The scenario of a seed in a sweep over all of them: three in four have no trouble.
+    pub fn of_seed(seed: u64) -> Scenario {
+        let kinds = Kind::ALL;
+        let kind = kinds[(seed % kinds.len() as u64) as usize];
+        let trouble = match seed / kinds.len() as u64 % 4 {
+            3 => Trouble::Loss,
+            _ => Trouble::None,
+        };
+        Scenario { kind, trouble }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.trouble {
+            Trouble::None => write!(f, "{}", self.kind),
+            Trouble::Loss => write!(f, "{}-loss", self.kind),
+        }
+    }
+}
+
+/// There is no such scenario.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no scenario {name:?}; there are {}", names().join(", "))]
+pub struct NoScenario {
+    name: String,
+}
+
+fn names() -> Vec<String> {
+    Scenario::all().iter().map(Scenario::to_string).collect()
+}
+
+impl FromStr for Scenario {
+    type Err = NoScenario;
+
+    fn from_str(name: &str) -> Result<Self, NoScenario> {
+        let found = Scenario::all()
+            .into_iter()
+            .find(|scenario| scenario.to_string() == name);
+        found.ok_or_else(|| NoScenario { name: name.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_is_found_by_its_name_and_drawn_by_some_seed() {
+        for scenario in Scenario::all() {
+            assert_eq!(scenario.to_string().parse(), Ok(scenario));
+            assert!(
+                (0..40).any(|seed| Scenario::of_seed(seed) == scenario),
+                "{scenario}"
+            );
+        }
+        let error = "bnak".parse::<Scenario>().unwrap_err().to_string();
+        assert!(
+            error.contains("bnak") && error.contains("bank-loss"),
+            "{error}"
+        );
+    }
+}

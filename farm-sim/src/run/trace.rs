@@ -1,0 +1,72 @@
+//! What happened in a run, as lines to read.
+
+use farm_bench::workload::History;
+use farm_bench::workload::history::{Access, KeyOperation, Outcome, Transaction};
+
+use crate::cluster::Cluster;
+
+/// The fabric's events and the clients' operations, by time.
+pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
+    let mut lines: Vec<(u64, String)> = cluster
+        .fabric()
+        .trace()
+        .into_iter()
+        .map(|line| (moment(&line), line))
+        .collect();
+    let mut add = |at: u64, what: String| lines.push((at, format!("{at:>12} {what}")));
+    for transaction in &history.transactions {
+        let client = transaction.client;
+        add(
+            transaction.begun,
+            format!("client {client} begins: {}", accesses(transaction)),
+        );
+        if transaction.outcome != Outcome::Unknown {
+            add(
+                transaction.ended,
+                format!("client {client} hears: {:?}", transaction.outcome),
+            );
+        }
+    }
+    for operation in &history.operations {
+        let KeyOperation {
+            client, key, asked, ..
+        } = operation;
+        add(
+            operation.begun,
+            format!("client {client} asks of key {key}: {asked:?}"),
+        );
+        if let Some(answered) = operation.answered {
+            add(
+                operation.ended,
+                format!("client {client} is told of key {key}: {answered:?}"),
+            );
+        }
+    }
+    lines.sort_by_key(|(at, _)| *at);
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
+fn moment(line: &str) -> u64 {
+    line.split_whitespace()
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(0)
+}
+
+fn accesses(transaction: &Transaction) -> String {
+    let accesses = transaction.accesses.iter().map(|access| match access {
+        Access::Read {
+            object,
+            version,
+            id,
+            ..
+        } => format!(
+            "reads {} of version {version} written by {}",
+            object.0, id.0
+        ),
+        Access::Write { object, id, parent } => {
+            format!("writes {} as {} over {}", object.0, id.0, parent.0)
+        }
+    });
+    accesses.collect::<Vec<_>>().join(", ")
+}
