@@ -3,6 +3,9 @@
 //! Options that stand for keys of the configuration end in [`Config::set_by`], so that what is wrong
 //! with them is told in the same words as in a file, with the option as its origin.
 
+mod sim;
+mod workload;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +14,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError, parse_size};
 use farm_core::ids::MachineId;
+
+pub(crate) use sim::SimArgs;
+pub(crate) use workload::WorkloadArgs;
 
 /// The text of `config/local.toml`, used where no file is named.
 const LOCAL: &str = include_str!("../config/local.toml");
@@ -29,6 +35,8 @@ Examples:
   farm doctor                                    what this host offers, and what to change
   farm ycsb --workload c --records 1000000       lookups only, on a cluster started for the purpose
   farm ycsb -P config/ycsb/workloadb --verify    a YCSB property file, every read checked
+  farm workload bank --verify                    transactions of three processes, judged
+  farm sim --seeds 1000                          a thousand clusters in a simulator, and a verdict
   farm bench limit                               how fast this host's memory is: the bound of all
 
 `farm <command> --help` tells about each. Configuration files are documented in config/local.toml.
@@ -56,6 +64,10 @@ pub(crate) enum Command {
     Node(NodeArgs),
     /// Measure one part of the platform by itself.
     Bench(BenchArgs),
+    /// Run a workload whose every answer is judged, on a cluster that is started for it.
+    Workload(WorkloadArgs),
+    /// Run the platform in a simulator that breaks what can break, and judge what it did.
+    Sim(SimArgs),
     /// Tell what this host offers a cluster, and what to change, with the command.
     Doctor(DoctorArgs),
 }

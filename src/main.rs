@@ -5,6 +5,8 @@ mod bench;
 mod cli;
 mod cluster;
 mod doctor;
+mod sim;
+mod workload;
 mod ycsb;
 
 use std::fmt;
@@ -31,8 +33,13 @@ fn main() -> ExitCode {
         return farm_bench::micro::child_main();
     }
     let cli = Cli::parse();
-    let result =
-        log_to_stderr(cli.log.as_deref()).and_then(|()| run(cli.command, cli.log.as_deref()));
+    // What simulated machines log is part of their run, and of no interest while it is right.
+    let level = match cli.command {
+        Command::Sim(_) => LevelFilter::OFF,
+        _ => LevelFilter::WARN,
+    };
+    let result = log_to_stderr(cli.log.as_deref(), level)
+        .and_then(|()| run(cli.command, cli.log.as_deref()));
     match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -54,16 +61,18 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Ycsb(args) => ycsb::run(&args, log),
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Workload(args) => workload::run(&args, log),
+        Command::Sim(args) => sim::run(&args),
     }
 }
 
 /// Logs go to standard error, so that standard output is for results alone.
-fn log_to_stderr(filter: Option<&str>) -> anyhow::Result<()> {
+fn log_to_stderr(filter: Option<&str>, level: LevelFilter) -> anyhow::Result<()> {
     let filter = match filter {
         Some(filter) => EnvFilter::try_new(filter)
             .map_err(|error| anyhow::anyhow!("--log {filter:?}: {error}; try --log debug"))?,
         None => EnvFilter::builder()
-            .with_default_directive(LevelFilter::WARN.into())
+            .with_default_directive(level.into())
             .from_env()
             .map_err(|error| anyhow::anyhow!("RUST_LOG: {error}; try RUST_LOG=debug"))?,
     };

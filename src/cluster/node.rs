@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use farm_bench::driver::{self, Common, Load, Outcome, Run};
 use farm_bench::report::{MachineReport, TableFacts};
+use farm_bench::workload;
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::recorder::Recorder;
@@ -30,6 +31,8 @@ use crate::cli::NodeArgs;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a node looks whether it was interrupted, or its machine has stopped.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long freed objects may take to the worker whose block they are in.
+const SETTLE: Duration = Duration::from_secs(5);
 /// How often it tells how far a load is.
 const PROGRESS: Duration = Duration::from_millis(100);
 
@@ -77,6 +80,7 @@ fn start(
     let attach = Arc::new(|worker: &mut Worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
+        workload::attach(worker);
     });
     let patience = Patience {
         most: PATIENCE,
@@ -130,6 +134,8 @@ fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
             Ok(Order::Open(table)) => driven.open(table.into())?,
             Ok(Order::Load(workload)) => driven.load(&workload)?,
             Ok(order @ Order::Run { .. }) => driven.run(order)?,
+            Ok(Order::Work(spec)) => driven.work(&spec)?,
+            Ok(Order::TellWork) => driven.tell_work()?,
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(machine.stop()?),
             Err(RecvTimeoutError::Timeout) if machine.control().is_stopping() => {
                 return Ok(machine.join()?);
@@ -272,7 +278,7 @@ impl<'a> Driven<'a> {
     }
 
     fn load(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
-        let workload = workload(order)?;
+        let workload = ycsb_workload(order)?;
         let progress = Arc::new(AtomicU64::new(0));
         let common = self.common(0)?;
         let first = self.span.first;
@@ -332,7 +338,7 @@ impl<'a> Driven<'a> {
         else {
             bail!("not a run");
         };
-        let spec = workload(&order)?;
+        let spec = ycsb_workload(&order)?;
         let tracker = self
             .tracker
             .clone()
@@ -367,6 +373,56 @@ impl<'a> Driven<'a> {
             || {},
         )?;
         self.report(outcomes, sampled_1_in)
+    }
+
+    fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {
+        self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+                let spec = spec.clone();
+                let done = Box::new(move |_: &mut Worker| _ = answer.send(()));
+                machine.submit(worker, move |worker| workload::start(worker, spec, done));
+            },
+            || {},
+        )?;
+        tell(&News::Worked);
+        Ok(())
+    }
+
+    /// What every worker recorded, and what it holds: freed objects may still be on their way home.
+    fn tell_work(&self) -> anyhow::Result<()> {
+        type Told = (workload::Log, Result<workload::Finished, String>);
+        let until = std::time::Instant::now() + SETTLE;
+        let mut logs = Vec::new();
+        let finished = loop {
+            let told = self.on_all(
+                |worker, machine, answer: std::sync::mpsc::Sender<Told>| {
+                    machine.submit(worker, move |worker| {
+                        let told = (workload::take_log(worker), workload::finish(worker));
+                        // The node waits, unless the machine is stopping.
+                        _ = answer.send(told);
+                    });
+                },
+                || {},
+            )?;
+            let (more, finished): (Vec<_>, Vec<_>) = told.into_iter().unzip();
+            logs.extend(more);
+            let finished: Result<Vec<_>, String> = finished.into_iter().collect();
+            match finished {
+                Ok(all) if is_settled(&all) => break all,
+                Ok(all) if std::time::Instant::now() > until => break all,
+                Err(why) if std::time::Instant::now() > until => bail!("WRONG, {why}"),
+                _ => std::thread::sleep(LOOK),
+            }
+        };
+        let sum = |part: fn(&workload::Finished) -> u64| finished.iter().map(part).sum();
+        tell(&News::Work {
+            logs,
+            finished: workload::Finished {
+                taken: sum(|one| one.taken),
+                live: sum(|one| one.live),
+            },
+        });
+        Ok(())
     }
 
     fn report(&self, outcomes: Vec<Outcome>, sampled_1_in: u32) -> anyhow::Result<()> {
@@ -413,7 +469,13 @@ impl<'a> Driven<'a> {
     }
 }
 
-fn workload(order: &WorkloadOrder) -> anyhow::Result<WorkloadSpec> {
+fn is_settled(finished: &[workload::Finished]) -> bool {
+    let taken: u64 = finished.iter().map(|one| one.taken).sum();
+    let live: u64 = finished.iter().map(|one| one.live).sum();
+    taken == live
+}
+
+fn ycsb_workload(order: &WorkloadOrder) -> anyhow::Result<WorkloadSpec> {
     let mut properties = Properties::new();
     for (key, value) in &order.properties {
         properties.set_override(&format!("{key}={value}"))?;

@@ -1,6 +1,7 @@
 //! What the launcher and its nodes say to each other: a JSON object a line.
 
 use farm_bench::report::MachineReport;
+use farm_bench::workload::{Finished, Log, Spec};
 use farm_kv::TableSpec;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,10 @@ pub(crate) enum Order {
         /// One operation in so many is timed.
         sampled_1_in: u32,
     },
+    /// Run a workload that is judged.
+    Work(Spec),
+    /// Tell what it recorded, now that it has ended everywhere.
+    TellWork,
     /// Stop.
     Stop,
 }
@@ -112,6 +117,15 @@ pub(crate) enum News {
     },
     /// A workload has ended.
     Ran(Box<MachineReport>),
+    /// The clients of a workload that is judged have ended.
+    Worked,
+    /// What its workers recorded, and hold.
+    Work {
+        /// Of every worker.
+        logs: Vec<Log>,
+        /// Of all together.
+        finished: Finished,
+    },
     /// It stops, because of this.
     Failed {
         /// The reason.

@@ -1,0 +1,83 @@
+//! Options of `farm workload`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use farm_bench::workload::Kind;
+use farm_core::config::{Config, ConfigError};
+
+use super::ConfigArgs;
+
+/// Options of `farm workload`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Workloads: cycle, bank, append, table, churn. Each knows what a correct platform answers: a cycle that
+stays whole, accounts whose sum stays, values that describe themselves, keys that hold what was put last.
+Every client does one thing at a time, and what it asked and was answered is a history. With --verify
+the histories of all machines are judged: strict serializability by two checkers, one of which others
+wrote, and linearizability of every key.
+
+Examples:
+  farm workload bank --verify
+  farm workload append --operations 2000 --clients 8 --verify --history history.jsonl
+  adya history.jsonl                             the same history, judged by that checker alone")]
+pub(crate) struct WorkloadArgs {
+    /// Which workload.
+    #[arg(value_name = "NAME")]
+    pub(crate) kind: Kind,
+
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// So many machines, whatever the configuration lists.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub(crate) machines: Option<u16>,
+
+    /// So many workers on every machine.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) workers: Option<u16>,
+
+    /// Clients of every worker.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) clients: u16,
+
+    /// Operations of every client.
+    #[arg(long, value_name = "N", default_value = "500", value_parser = super::count)]
+    pub(crate) operations: u64,
+
+    /// Objects on every machine.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(3..=1024))]
+    pub(crate) objects: u16,
+
+    /// Bytes of an object's payload.
+    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(40..=65536))]
+    pub(crate) payload_bytes: u32,
+
+    /// Seed of every choice; what runs at the same time is not chosen by it.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(crate) seed: u64,
+
+    /// Judge the history.
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Where the history of the transactions goes, as list-append operations in JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<PathBuf>,
+}
+
+impl WorkloadArgs {
+    /// The configuration with the options that are its keys, checked.
+    pub(crate) fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = self.config.load()?;
+        self.config.apply(&mut config)?;
+        if let Some(machines) = self.machines {
+            config.resize_machines(machines);
+        }
+        if let Some(workers) = self.workers {
+            config.set_by("--workers", "machine.*.workers", &workers.to_string())?;
+        }
+        config.validate()?;
+        Ok(config)
+    }
+}

@@ -1,0 +1,232 @@
+//! `farm sim`: runs of the simulator.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use farm_sim::run::mutants::{self, Fate, MOST_SEEDS, Mutant};
+use farm_sim::run::sweep::{Sweep, Swept};
+use farm_sim::run::{Outcome, Plan, RunOptions, Scenario, marks, run as run_seed};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::SimArgs;
+
+/// Failed runs that are printed.
+const SHOWN_FAILURES: usize = 5;
+/// Panics within a run are told with its verdict, not where they happen.
+static QUIET: Mutex<bool> = Mutex::new(false);
+
+/// Runs `farm sim`.
+pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    keep_panics_quiet();
+    match (args.seed, args.seeds) {
+        _ if args.mutants || args.mutant.is_some() => hunt(args),
+        (Some(seed), _) => replay(args, seed),
+        (None, Some(seeds)) => sweep(args, seeds),
+        (None, None) => bail!("say what to run: --seed N, --seeds N or --mutants"),
+    }
+}
+
+fn keep_panics_quiet() {
+    let mut quiet = QUIET.lock().expect("setting a flag does not panic");
+    if !std::mem::replace(&mut *quiet, true) && std::env::var_os("RUST_BACKTRACE").is_none() {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+}
+
+fn jobs(args: &SimArgs) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    args.jobs.map_or_else(cores, usize::from)
+}
+
+fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
+    let scenario = args.scenario.unwrap_or_else(|| Scenario::of_seed(seed));
+    let plan = Plan::new(seed, scenario);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{plan}")?;
+    let options = RunOptions {
+        trace: true,
+        ..RunOptions::default()
+    };
+    let outcome = run_seed(&plan, options);
+    match &args.trace {
+        Some(path) => {
+            std::fs::write(path, outcome.trace.join("\n") + "\n")
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        // What clients did and what broke; the fabric's own events are thousands.
+        None => {
+            for line in outcome.trace.iter().filter(|line| is_of_interest(line)) {
+                writeln!(out, "{line}")?;
+            }
+        }
+    }
+    for (mark, count) in &outcome.reached {
+        writeln!(out, "reached {count:>6} times  {mark}")?;
+    }
+    writeln!(
+        out,
+        "{} operations in {} turns and {:.3} ms of virtual time; hash {:016x}",
+        outcome.operations,
+        outcome.turns,
+        outcome.nanos as f64 / 1e6,
+        outcome.hash
+    )?;
+    Ok(match &outcome.failure {
+        None => {
+            writeln!(out, "right")?;
+            ExitCode::SUCCESS
+        }
+        Some(failure) => {
+            writeln!(out, "WRONG, {failure}")?;
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn is_of_interest(line: &str) -> bool {
+    ["client ", " part: ", " stand still "]
+        .iter()
+        .any(|word| line.contains(word))
+}
+
+fn progress(seeds: u64, what: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = "{prefix} [{bar:40}] {pos}/{len}, {per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(style).expect("the template is well formed");
+    ProgressBar::new(seeds)
+        .with_style(style.progress_chars("=> "))
+        .with_prefix(what.to_owned())
+}
+
+fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
+    let sweep = Sweep {
+        first: args.first,
+        seeds,
+        scenario: args.scenario,
+        jobs: jobs(args),
+        options: RunOptions::default(),
+    };
+    let bar = progress(seeds, "seeds");
+    let failed = Mutex::new(0);
+    let began = Instant::now();
+    let swept = sweep.run(|outcome| {
+        bar.inc(1);
+        let mut failed = failed.lock().expect("counting does not panic");
+        *failed += usize::from(outcome.failure.is_some());
+        *failed < SHOWN_FAILURES
+    });
+    bar.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{} runs, {} operations, {:.1} s, {:.0} runs a second by {} threads; hash {:016x}",
+        swept.runs,
+        swept.operations,
+        seconds,
+        swept.runs as f64 / seconds,
+        sweep.jobs,
+        swept.hash
+    );
+    for outcome in swept.failures.iter().take(SHOWN_FAILURES) {
+        tell_failure(outcome);
+    }
+    let reached = !args.reach_all || tell_marks(&swept);
+    Ok(match swept.failures.is_empty() && reached {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn tell_failure(outcome: &Outcome) {
+    if let Some(failure) = &outcome.failure {
+        println!("WRONG, {failure}\n  again with: {}", outcome.command());
+    }
+}
+
+/// Whether every mark was reached; tells of those that were not.
+fn tell_marks(swept: &Swept) -> bool {
+    let (missing, unknown) = (
+        marks::missing(&swept.reached),
+        marks::unknown(&swept.reached),
+    );
+    for mark in &missing {
+        println!("not reached: {mark}");
+    }
+    for mark in &unknown {
+        println!("reached, but not in the list of farm-sim/src/run/marks.rs: {mark}");
+    }
+    println!(
+        "{} of {} marks reached",
+        marks::ALL.len() - missing.len(),
+        marks::ALL.len()
+    );
+    missing.is_empty() && unknown.is_empty()
+}
+
+fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    if !farm_core::mutants::BUILT_IN {
+        bail!(
+            "this program was built without deliberate bugs, as one that serves should be; build \
+             another with `cargo build --release --features mutants` and run it"
+        );
+    }
+    let wanted = args.mutant.as_deref().unwrap_or("");
+    let chosen = mutants::ALL
+        .iter()
+        .filter(|mutant| mutant.name.contains(wanted));
+    let chosen: Vec<Mutant> = chosen.copied().collect();
+    if chosen.is_empty() {
+        let names: BTreeSet<_> = mutants::ALL.iter().map(|mutant| mutant.name).collect();
+        bail!("no deliberate bug is called {wanted:?}; there are {names:?}");
+    }
+    let (next, lives) = (Mutex::new(chosen.iter()), Mutex::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs(args) {
+            scope.spawn(|| {
+                loop {
+                    let mutant = next.lock().expect("taking does not panic").next();
+                    let Some(mutant) = mutant else { return };
+                    let seeds = args.first..args.first + MOST_SEEDS;
+                    let fate = mutant.hunt(seeds, RunOptions::default());
+                    *lives.lock().expect("counting does not panic") += usize::from(!tell(&fate));
+                }
+            });
+        }
+    });
+    let lives = lives.into_inner().expect("counting does not panic");
+    println!(
+        "{} of {} deliberate bugs were found",
+        chosen.len() - lives,
+        chosen.len()
+    );
+    Ok(match lives {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// Tells what became of a mutant, on a line; whether it was found.
+fn tell(fate: &Fate) -> bool {
+    let Mutant { name, scenario } = fate.mutant;
+    match &fate.killed_by {
+        Some((seed, failure)) => {
+            let first = failure.text.lines().next().unwrap_or_default();
+            let short: String = first.chars().take(90).collect();
+            println!(
+                "found  {name}: {scenario} seed {seed}, by {}: {short}",
+                failure.judge
+            );
+        }
+        None if !fate.met => println!("LIVES  {name}: its code was never run"),
+        None => println!(
+            "LIVES  {name}: {} seeds of {scenario}, {} of which panicked",
+            fate.seeds, fate.panics
+        ),
+    }
+    fate.killed_by.is_some()
+}

@@ -1,0 +1,84 @@
+//! `farm workload`: a cluster of processes runs a workload that is judged.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use farm_bench::workload::{Finished, History, Kind, Log, Spec};
+use farm_core::config::host::{check_memory, probe};
+use farm_sim::check;
+
+use crate::cli::WorkloadArgs;
+use crate::cluster::Cluster;
+use crate::cluster::protocol::{News, Order};
+
+/// Runs `farm workload`.
+pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
+    let config = args.config()?;
+    check_memory(&config, &probe(&config.memory.dir))?;
+    let spec = Spec {
+        kind: args.kind,
+        objects_per_machine: usize::from(args.objects),
+        payload_bytes: args.payload_bytes as usize,
+        clients: usize::from(args.clients),
+        operations: args.operations,
+        shards: config.machines.len() as u32,
+        seed: args.seed,
+        ..Spec::default()
+    };
+    let mut history = match &args.history {
+        Some(path) => Some(
+            std::fs::File::create(path)
+                .with_context(|| format!("cannot write {} (--history)", path.display()))?,
+        ),
+        None => None,
+    };
+    let mut cluster = Cluster::start(&config, log)?;
+    let began = Instant::now();
+    cluster.order(&Order::Work(spec))?;
+    cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
+    let seconds = began.elapsed().as_secs_f64();
+    cluster.order(&Order::TellWork)?;
+    let told = cluster.gather(|_, news| match news {
+        News::Work { logs, finished } => Some((logs, finished)),
+        _ => None,
+    })?;
+    cluster.stop()?;
+    let (logs, finished): (Vec<Vec<Log>>, Vec<Finished>) = told.into_iter().unzip();
+    let merged = Log::merge(logs.into_iter().flatten().collect());
+    if let Some(file) = &mut history {
+        let lines = check::append::to_json_lines(&merged)
+            .map_err(|why| anyhow::anyhow!("the history cannot be told as list-append: {why}"))?;
+        file.write_all(lines.as_bytes())
+            .context("cannot write the history")?;
+    }
+    let done = merged.transactions.len() + merged.operations.len();
+    println!(
+        "{}: {done} operations of {} machines in {seconds:.2} s",
+        args.kind,
+        config.machines.len()
+    );
+    if args.verify {
+        verify(args.kind, &merged, &finished)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(kind: Kind, history: &History, finished: &[Finished]) -> anyhow::Result<()> {
+    let facts = check::check(history).map_err(|finding| anyhow::anyhow!("WRONG, {finding}"))?;
+    if kind != Kind::Table {
+        check::append::judge(history).map_err(|why| anyhow::anyhow!("WRONG, adya: {why}"))?;
+    }
+    let (taken, live): (u64, u64) = finished.iter().fold((0, 0), |(taken, live), one| {
+        (taken + one.taken, live + one.live)
+    });
+    if taken != live {
+        bail!("WRONG, allocators have {taken} slots taken, and there are {live} objects");
+    }
+    println!(
+        "right: {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
+        facts.transactions, facts.committed, facts.reads, facts.writes, facts.operations
+    );
+    Ok(())
+}
