@@ -23,8 +23,8 @@ static QUIET: Mutex<bool> = Mutex::new(false);
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     keep_panics_quiet();
     match (args.seed, args.seeds) {
-        _ if args.mutants || args.mutant.is_some() => hunt(args),
         (Some(seed), _) => replay(args, seed),
+        _ if args.mutants || args.mutant.is_some() => hunt(args),
         (None, Some(seeds)) => sweep(args, seeds),
         (None, None) => bail!("say what to run: --seed N, --seeds N or --mutants"),
     }
@@ -51,7 +51,14 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
         trace: true,
         ..RunOptions::default()
     };
-    let outcome = run_seed(&plan, options);
+    let outcome = match chosen_mutants(args)?.as_slice() {
+        _ if args.mutant.is_none() => run_seed(&plan, options),
+        [mutant, ..] => {
+            writeln!(out, "with the deliberate bug: {}", mutant.name)?;
+            mutant.run(&plan, options).0
+        }
+        [] => bail!("no deliberate bug was chosen"),
+    };
     match &args.trace {
         Some(path) => {
             std::fs::write(path, outcome.trace.join("\n") + "\n")
@@ -168,7 +175,11 @@ fn tell_marks(swept: &Swept) -> bool {
     missing.is_empty() && unknown.is_empty()
 }
 
-fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
+/// The deliberate bugs that the options name; none, if they name none.
+fn chosen_mutants(args: &SimArgs) -> anyhow::Result<Vec<Mutant>> {
+    if !args.mutants && args.mutant.is_none() {
+        return Ok(Vec::new());
+    }
     if !farm_core::mutants::BUILT_IN {
         bail!(
             "this program was built without deliberate bugs, as one that serves should be; build \
@@ -184,6 +195,11 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
         let names: BTreeSet<_> = mutants::ALL.iter().map(|mutant| mutant.name).collect();
         bail!("no deliberate bug is called {wanted:?}; there are {names:?}");
     }
+    Ok(chosen)
+}
+
+fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    let chosen = chosen_mutants(args)?;
     let (next, lives) = (Mutex::new(chosen.iter()), Mutex::new(0));
     std::thread::scope(|scope| {
         for _ in 0..jobs(args) {

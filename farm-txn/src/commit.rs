@@ -3,11 +3,13 @@
 //!
 //! 1. Lock every written object at the version that was read, in the mode that lets lock-free reads
 //!    pass. Any failure gives all locks back and aborts.
-//! 2. Validate the objects that were only read: unchanged and not locked in either mode (else write
-//!    skew). A sequentially consistent fence stands between 1 and 2, so that of two transactions
-//!    that each write what the other reads at least one sees the other's lock.
-//! 3. Take *all* locks exclusively before installing *any* object, so that no lock-free read sees a
+//! 2. Take *all* locks exclusively before installing *any* object, so that no lock-free read sees a
 //!    new object and then an old one.
+//! 3. Validate the objects that were only read: unchanged and not locked in either mode (else write
+//!    skew). A sequentially consistent fence stands between 2 and 3, so that of two transactions
+//!    that each write what the other reads at least one sees the other's lock. Not before 2: what was
+//!    validated could be overwritten, and heard of, while lock-free reads still see what this
+//!    transaction is to replace (docs/decisions/0007).
 //! 4. Install and unlock, and fence. Only then does anybody hear of the commit: without the fence the
 //!    new versions could wait in the processor's buffer while others, told by a clock, read the old.
 
@@ -35,16 +37,14 @@ impl Tx {
             self.abort(worker);
             return Err(abort.into());
         }
-        let one_by_one = mutants::is_on("install before all are exclusive");
-        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
-            let (memory, at) = local(worker, entry.address);
-            write::make_exclusive(memory, at, entry.version);
-            if one_by_one {
-                self.install(worker, entry);
-            }
+        if mutants::is_on("validate before all are exclusive") {
+            self.make_exclusive(worker);
         }
-        let written = self.entries.iter().filter(|entry| entry.is_written());
-        for entry in written.filter(|_| !one_by_one) {
+        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
+            if mutants::is_on("install before all are exclusive") {
+                let (memory, at) = local(worker, entry.address);
+                write::make_exclusive(memory, at, entry.version);
+            }
             self.install(worker, entry);
         }
         if let Some(entry) = self.entries.iter().find(|entry| entry.is_written()) {
@@ -112,6 +112,11 @@ impl Tx {
             }
             locked = index + 1;
         }
+        let late = mutants::is_on("validate before all are exclusive")
+            || mutants::is_on("install before all are exclusive");
+        if outcome.is_ok() && !late {
+            self.make_exclusive(worker);
+        }
         // Nothing written is nothing locked: a transaction that only read validates alone.
         if outcome.is_ok() && self.entries.len() > 1 {
             outcome = self.validate(worker);
@@ -128,6 +133,14 @@ impl Tx {
             }
         }
         outcome
+    }
+
+    /// Takes all locks, which this transaction holds in the readable mode, exclusively.
+    fn make_exclusive(&self, worker: &mut Worker) {
+        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
+            let (memory, at) = local(worker, entry.address);
+            write::make_exclusive(memory, at, entry.version);
+        }
     }
 
     fn validate(&self, worker: &mut Worker) -> Result<(), Abort> {
@@ -169,7 +182,7 @@ fn local(worker: &mut Worker, address: Address) -> (&farm_core::mem::Memory, usi
 
 /// Gives the slot of a freed object back to the worker whose block it is in. An object of an array is
 /// in no slab block: its memory goes with the array.
-fn release(worker: &mut Worker, address: Address) {
+pub(crate) fn release(worker: &mut Worker, address: Address) {
     if worker.release_object(address).is_ok() {
         return;
     }

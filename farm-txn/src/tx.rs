@@ -364,8 +364,7 @@ impl Tx {
     pub fn abort(&mut self, worker: &mut Worker) {
         for entry in &self.entries {
             if entry.intent == Intent::Free && mutants::is_on("free takes effect on abort") {
-                // Of another worker's block it is not: then nothing happens.
-                worker.release_object(entry.address).ok();
+                crate::commit::release(worker, entry.address);
                 continue;
             }
             let reserved = !entry.incarnation.is_allocated() && entry.is_written();

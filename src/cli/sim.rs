@@ -57,7 +57,7 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) mutants: bool,
 
-    /// Only the deliberate bugs whose names contain this.
+    /// Only the deliberate bugs whose names contain this; with --seed, the run has the first of them.
     #[arg(long, value_name = "TEXT")]
     pub(crate) mutant: Option<String>,
 }

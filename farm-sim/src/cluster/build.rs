@@ -69,6 +69,7 @@ impl Cluster {
                 control,
                 store,
                 paused_until: AtomicU64::new(0),
+                stopping: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
                 rings: rings.map(|segment| rings_of(segment, limits)).collect(),
             });
@@ -79,6 +80,7 @@ impl Cluster {
             seats,
             machines,
             depth: AtomicU32::new(0),
+            under_way: Mutex::new(Vec::new()),
             turns: AtomicU64::new(0),
             idle_turns: AtomicU32::new(0),
         });

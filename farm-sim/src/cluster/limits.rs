@@ -38,14 +38,14 @@ impl ClusterLimits {
             * REPLY_SHARE_OF_RING;
         let ring_bytes = (least_ring as usize).next_power_of_two() << rng.random_range(0..4u32);
         let block_bytes = 4096 << rng.random_range(0..2u32);
-        let region_bytes = block_bytes * (8 << rng.random_range(0..2u32));
+        let region_bytes = block_bytes * (4 << rng.random_range(0..3u32));
         Self {
             machines: 3,
             workers,
             ring_bytes,
             block_bytes,
             region_bytes,
-            per_machine_bytes: (region_bytes * rng.random_range(2..=4usize)) as u64,
+            per_machine_bytes: (region_bytes * rng.random_range(1..=4usize)) as u64,
             operations: rng.random_range(2..=16),
             most_outstanding: rng.random_range(4..=32),
             max_inline_bytes: 8 << rng.random_range(0..5u32),

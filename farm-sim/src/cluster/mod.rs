@@ -59,6 +59,8 @@ struct Machine {
     store: Arc<Store>,
     /// Its processors stand still until then.
     paused_until: AtomicU64,
+    /// Its processors stop for good at the next moment at which one stands inside of a turn.
+    stopping: AtomicBool,
     /// Its end was told to the others, or it was killed.
     gone: AtomicBool,
     /// The rings in its memory, that were made with it.
@@ -72,6 +74,8 @@ struct Parts {
     machines: Vec<Machine>,
     /// Turns that stand inside of one another now.
     depth: AtomicU32,
+    /// Places of the workers whose turns they are, the innermost last.
+    under_way: Mutex<Vec<usize>>,
     turns: AtomicU64,
     /// Turns since one found anything to do.
     idle_turns: AtomicU32,
@@ -157,6 +161,14 @@ impl Cluster {
         machine.paused_until.fetch_max(until.0, Ordering::Relaxed);
         let id = machine.id;
         self.parts.fabric.note(Event::Paused { machine: id, until });
+    }
+
+    /// A machine's processors stop for good, in the middle of a turn if they come to be in one; its
+    /// memory still answers, with the locks that were held.
+    pub fn stop_processors(&self, machine: usize) {
+        self.parts.machines[machine]
+            .stopping
+            .store(true, Ordering::Relaxed);
     }
 
     /// A machine is gone without a word, its memory with it.

@@ -1,11 +1,13 @@
 //! Who runs next.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farm_core::time::Nanos;
+use farm_core::worker::Worker;
 
-use super::{Cluster, Parts};
+use super::{Cluster, Parts, lock};
 use crate::fabric::Event;
 
 /// Longest sleep of a worker that nobody notifies. Longer than any run is patient: a notification that
@@ -40,6 +42,9 @@ fn sooner(one: Option<Nanos>, other: Nanos, now: Nanos) -> Option<Nanos> {
     }
     Some(one.map_or(other, |one| one.min(other)))
 }
+
+/// Unwinds a turn in the middle of which its processor stopped for good.
+struct Stopped;
 
 impl Cluster {
     /// Lets one worker take a turn, or the fabric a step, or time pass.
@@ -143,6 +148,29 @@ impl Parts {
         };
         self.turns.fetch_add(1, Ordering::Relaxed);
         let turn = self.fabric.begin_turn(seat.me);
+        let depth = self.depth.load(Ordering::Relaxed);
+        lock(&self.under_way).push(index);
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run_turn(&mut worker)));
+        lock(&self.under_way).pop();
+        self.fabric.end_turn(turn);
+        let busy = match ran {
+            Ok(busy) => busy,
+            Err(stopped) if stopped.is::<Stopped>() => {
+                self.depth.store(depth, Ordering::Relaxed);
+                let machine = &self.machines[seat.machine];
+                machine.paused_until.store(u64::MAX, Ordering::Relaxed);
+                true
+            }
+            Err(panic) => resume_unwind(panic),
+        };
+        self.fabric.note(Event::Turned {
+            worker: seat.me,
+            busy,
+        });
+        seat.put(worker);
+    }
+
+    fn run_turn(&self, worker: &mut Worker) -> bool {
         let now = self.fabric.now() + 1;
         self.fabric.advance_to(now);
         let busy = worker.turn(now);
@@ -154,16 +182,16 @@ impl Parts {
         if tired && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
             worker.sleep(LONGEST_SLEEP);
         }
-        self.fabric.end_turn(turn);
-        self.fabric.note(Event::Turned {
-            worker: seat.me,
-            busy,
-        });
-        seat.put(worker);
+        busy
     }
 
     /// Lets others run while a worker stands between two accesses of its turn.
     pub(super) fn run_others(&self) {
+        let innermost = lock(&self.under_way).last().copied();
+        let machine = innermost.map(|index| &self.machines[self.seats[index].machine]);
+        if machine.is_some_and(|machine| machine.stopping.swap(false, Ordering::Relaxed)) {
+            resume_unwind(Box::new(Stopped));
+        }
         if self.depth.fetch_add(1, Ordering::Relaxed) < DEEPEST {
             let most = u64::from(self.pace.nested_steps);
             for _ in 0..=self.fabric.draw(most) {

@@ -5,7 +5,7 @@ use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::plan::Plan;
+use super::plan::{Loss, Plan};
 use super::verdict::{Failure, Judge, Outcome};
 use super::{Reached, RunOptions};
 use crate::check;
@@ -18,6 +18,8 @@ const STANDSTILL_NANOS: u64 = 1_000_000_000;
 const STANDSTILL_STEPS: u64 = 3_000_000;
 /// The same after a loss, where nothing is demanded any more.
 const STANDSTILL_STEPS_AFTER_LOSS: u64 = 20_000;
+/// The same where locks may have been left: so long that reads of what is locked are given up.
+const STANDSTILL_STEPS_WITH_LOCKS: u64 = 400_000;
 /// Steps between two looks at how far the clients are.
 const STEPS_PER_LOOK: u64 = 64;
 
@@ -105,10 +107,10 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
             return End::Done;
         }
         let lost = plan.loss.is_some() && loss.is_none();
-        let most_steps = if lost {
-            STANDSTILL_STEPS_AFTER_LOSS
-        } else {
-            STANDSTILL_STEPS
+        let most_steps = match plan.loss {
+            Some((_, Loss::ProcessorsInTurn(_))) if lost => STANDSTILL_STEPS_WITH_LOCKS,
+            Some(_) if lost => STANDSTILL_STEPS_AFTER_LOSS,
+            _ => STANDSTILL_STEPS,
         };
         if cluster.now() - since > STANDSTILL_NANOS || steps > most_steps {
             return End::Standstill;

@@ -4,7 +4,65 @@ use farm_core::marks::Reached;
 
 /// Marks that a sweep over all scenarios reaches: one that it does not reach is a branch that nothing
 /// tests, and one that is not here is a branch that nobody demands.
-pub const ALL: &[&str] = &[];
+pub const ALL: &[&str] = &[
+    "alloc: freed into another worker's block",
+    "alloc: new block",
+    "alloc: out of memory",
+    "alloc: region made",
+    "alloc: slot used again",
+    "fabric: copy retried",
+    "kv: block followed",
+    "kv: chain appended",
+    "kv: chain collapsed",
+    "kv: chain grown by a block",
+    "kv: chain pulled from",
+    "kv: change refused",
+    "kv: change waits for room",
+    "kv: changes combined",
+    "kv: displaced backward",
+    "kv: displaced forward",
+    "kv: lookup restarted: block gone",
+    "kv: lookup restarted: joint version",
+    "kv: table full",
+    "message: call lost with its machine",
+    "message: hand-over waits",
+    "message: handed over",
+    "message: reply credits exhausted",
+    "message: reply deferred",
+    "message: room waited for",
+    "read: arena full",
+    "read: backed off",
+    "read: given up",
+    "read: locked or torn, again",
+    "read: peer lost",
+    "read: post refused",
+    "read: too slow to be trusted",
+    "region: capability fetched",
+    "region: capability waited for",
+    "ring: full",
+    "ring: report refused",
+    "ring: wrapped",
+    "tx: aborted with allocation",
+    "tx: lock conflict",
+    "tx: read met a freed object",
+    "tx: read tries ran out",
+    "tx: validation failed",
+    "worker: armed and found work",
+    "worker: departure noticed",
+    "worker: parked",
+    "worker: woken",
+];
+
+/// Marks that no right run of today reaches: garbage and strangers are for unit tests and fuzzing, a
+/// shard has one owner, whom nobody makes try again, and who loses a machine stops before a reply of it
+/// could be late.
+pub const UNDEMANDED: &[&str] = &[
+    "fabric: copy torn",
+    "kv: transaction retried",
+    "message: stale reply",
+    "ring: garbage",
+    "worker: peer cut off",
+];
 
 /// Those of [`ALL`] that were not reached.
 pub fn missing(reached: &Reached) -> Vec<&'static str> {
@@ -14,11 +72,11 @@ pub fn missing(reached: &Reached) -> Vec<&'static str> {
         .collect()
 }
 
-/// Those that were reached and are not in [`ALL`].
+/// Those that were reached and are in neither list.
 pub fn unknown(reached: &Reached) -> Vec<&'static str> {
     reached
         .keys()
         .copied()
-        .filter(|mark| !ALL.contains(mark))
+        .filter(|mark| !ALL.contains(mark) && !UNDEMANDED.contains(mark))
         .collect()
 }

@@ -17,7 +17,7 @@ pub struct Mutant {
 }
 
 /// Seeds within which every mutant is found.
-pub const MOST_SEEDS: u64 = 2_000;
+pub const MOST_SEEDS: u64 = 20_000;
 
 const fn mutant(name: &'static str, scenario: &'static str) -> Mutant {
     Mutant { name, scenario }
@@ -32,6 +32,7 @@ pub const ALL: &[Mutant] = &[
     mutant("version before data", "append"),
     mutant("unlock before install", "append"),
     mutant("install before all are exclusive", "append"),
+    mutant("validate before all are exclusive", "append"),
     mutant("reader trusts an exclusive lock", "append"),
     mutant("lock at a newer version than read", "append"),
     mutant("validation skipped", "append"),

@@ -20,8 +20,10 @@ pub enum Loss {
     Machine(usize),
     /// The connection between two machines breaks.
     Connection(usize, usize),
-    /// The processors of a machine stop and do not go on; its memory answers.
+    /// The processors of a machine stop between two turns and do not go on; its memory answers.
     Processors(usize),
+    /// The same, in the middle of a turn: locks stay as they are at that moment.
+    ProcessorsInTurn(usize),
 }
 
 /// Everything that a seed decides.
@@ -62,9 +64,10 @@ impl Plan {
         let loss = (scenario.trouble == Trouble::Loss).then(|| {
             let one = rng.random_range(0..limits.machines);
             let other = (one + rng.random_range(1..limits.machines)) % limits.machines;
-            let loss = match rng.random_range(0..3u32) {
+            let loss = match rng.random_range(0..4u32) {
                 0 => Loss::Machine(one),
                 1 => Loss::Connection(one, other),
+                2 => Loss::ProcessorsInTurn(one),
                 _ => Loss::Processors(one),
             };
             (rng.random_range(0..operations), loss)
@@ -99,6 +102,7 @@ impl Loss {
         match self {
             Loss::Machine(machine) => cluster.kill(machine),
             Loss::Connection(one, other) => cluster.break_connection(one, other),
+            Loss::ProcessorsInTurn(machine) => cluster.stop_processors(machine),
             Loss::Processors(machine) => cluster.pause(machine, u64::MAX),
         }
     }
