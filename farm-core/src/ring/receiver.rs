@@ -166,15 +166,14 @@ impl<W: Words> RingReceiver<W> {
         }
     }
 
-    /// Zeroes what was consumed once the ring is empty, or most of it has been: long after its head
-    /// was reported.
+    /// Zeroes what was consumed once that is most of the ring: long after its head was reported.
     #[cfg(feature = "mutants")]
     fn zero_late(&mut self) {
         if !mutants::is_on("head advanced before zeroing") {
             return;
         }
         let capacity = u64::from(self.capacity.bytes());
-        let due = self.head - self.zeroed >= capacity / 4 * 3 || self.head_word() == 0;
+        let due = self.head - self.zeroed >= capacity / 8 * 7;
         while due && self.zeroed < self.head {
             let offset = self.capacity.offset(self.zeroed);
             let to_end = u64::from(self.capacity.bytes() - offset);

@@ -1,6 +1,7 @@
 //! One run, from the first turn to the verdict.
 
 use farm_bench::workload::{self, Finished, History, Log};
+use farm_core::alloc::class_for_payload;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -84,7 +85,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
 }
 
 fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
-    let mut loss = plan.loss;
+    let (mut loss, mut full_after) = (plan.loss, plan.full_after);
     let (mut done, mut since, mut steps) = (0, Nanos(0), 0);
     loop {
         for _ in 0..STEPS_PER_LOOK {
@@ -96,6 +97,10 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
         let now_done = ended(cluster);
         if now_done > done {
             (done, since, steps) = (now_done, cluster.now(), 0);
+        }
+        let set_up = done > 0;
+        if set_up && full_after.take_if(|after| done >= *after).is_some() {
+            fill_memory(cluster);
         }
         if let Some((after, what)) = loss
             && done >= after
@@ -115,6 +120,17 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
         if cluster.now() - since > STANDSTILL_NANOS || steps > most_steps {
             return End::Standstill;
         }
+    }
+}
+
+/// Takes every block of every machine that nobody has yet.
+fn fill_memory(cluster: &Cluster) {
+    let class = class_for_payload(1).expect("the least class");
+    for worker in 0..cluster.workers() {
+        cluster.on(
+            worker,
+            |worker| while worker.allocate_array(class, 1).is_ok() {},
+        );
     }
 }
 

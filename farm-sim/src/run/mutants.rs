@@ -36,7 +36,6 @@ pub const ALL: &[Mutant] = &[
     mutant("reader trusts an exclusive lock", "append"),
     mutant("lock at a newer version than read", "append"),
     mutant("validation skipped", "append"),
-    mutant("readable lock ignored by validation", "append"),
     mutant("abort keeps the lock", "append"),
     mutant("allocation leaked on abort", "churn"),
     mutant("free takes effect on abort", "churn"),

@@ -43,6 +43,8 @@ pub struct Plan {
     pub spec: Spec,
     /// By how much versions grow; more than 1 where the program was built for it.
     pub version_step: u64,
+    /// After so many operations nobody gets a block of memory any more.
+    pub full_after: Option<u64>,
     /// What is lost, and when: after so many of the workload's operations.
     pub loss: Option<(u64, Loss)>,
 }
@@ -61,6 +63,9 @@ impl Plan {
             _ => 1,
         };
         let operations = super::spec::operations(&spec, &limits);
+        let full_after = rng
+            .random_bool(0.25)
+            .then(|| rng.random_range(0..operations / 2));
         let loss = (scenario.trouble == Trouble::Loss).then(|| {
             let one = rng.random_range(0..limits.machines);
             let other = (one + rng.random_range(1..limits.machines)) % limits.machines;
@@ -80,6 +85,7 @@ impl Plan {
             odds,
             spec,
             version_step,
+            full_after,
             loss,
         }
     }
@@ -116,6 +122,9 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:?}", self.odds)?;
         writeln!(f, "  {:?}", self.spec)?;
         write!(f, "  versions grow by {}", self.version_step)?;
+        if let Some(after) = self.full_after {
+            write!(f, "; after {after} operations memory is full")?;
+        }
         match self.loss {
             None => write!(f, "; nothing is lost"),
             Some((after, loss)) => write!(f, "; after {after} operations: {loss:?}"),
