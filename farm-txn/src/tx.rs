@@ -162,7 +162,7 @@ impl Tx {
         address: Address,
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
-        if let Some(known) = self.find(address) {
+        if let Some(known) = self.position(address) {
             return match self.entries[known.0 as usize].intent {
                 Intent::Free | Intent::Absent => Err(TxError::NotAllocated(address)),
                 _ => Ok(known),
@@ -228,6 +228,13 @@ impl Tx {
         let class = class_for_payload(payload_bytes)?;
         self.check_limits(payload_capacity(class.object_bytes()))?;
         let address = worker.reserve_object(class, hint)?.address;
+        if let Some(absent) = self
+            .entries
+            .iter()
+            .position(|entry| entry.is_absent(address))
+        {
+            return Ok(self.allocate_absent(ObjectId(absent as u32), class));
+        }
         let (memory, at) = worker.local_memory(address)?;
         let version = write::load_version(memory, at).version();
         let incarnation = write::load_incarnation(memory, at);
@@ -246,6 +253,23 @@ impl Tx {
             Intent::Allocate,
             start,
         ))
+    }
+
+    /// What this transaction has found to be absent, it allocates: at the version at which it was so.
+    #[cold]
+    fn allocate_absent(&mut self, absent: ObjectId, class: SizeClass) -> ObjectId {
+        let (start, len) = (self.bytes.len(), payload_capacity(class.object_bytes()));
+        self.bytes.resize(start + len, 0);
+        let entry = &mut self.entries[absent.0 as usize];
+        debug_assert_eq!(
+            entry.intent,
+            Intent::Absent,
+            "reserved, but in use by this transaction"
+        );
+        entry.intent = Intent::Allocate;
+        entry.class = class;
+        (entry.at, entry.len) = (start as u32, len as u32);
+        absent
     }
 
     fn check_limits(&self, more: usize) -> Result<(), TxError> {
@@ -287,6 +311,12 @@ impl Tx {
     /// The object at an address, if the transaction has it.
     #[inline]
     pub fn find(&self, address: Address) -> Option<ObjectId> {
+        self.position(address)
+            .filter(|found| !self.entries[found.0 as usize].is_absent(address))
+    }
+
+    #[inline]
+    fn position(&self, address: Address) -> Option<ObjectId> {
         self.entries
             .iter()
             .position(|entry| entry.address == address)
@@ -398,6 +428,11 @@ impl Entry {
             Intent::Read | Intent::Write if self.bump => self.incarnation.incremented(),
             Intent::Read | Intent::Write | Intent::Absent => self.incarnation,
         }
+    }
+
+    /// Whether nothing was found at this address.
+    fn is_absent(&self, address: Address) -> bool {
+        self.address == address && self.intent == Intent::Absent
     }
 
     /// Whether the commit locks and installs it.

@@ -81,7 +81,7 @@ pub(super) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
 
 fn run(worker: &mut Worker, number: u64, seed: u64, attempt: u64) -> u8 {
     for again in 0..TRIES {
-        let name = (number >> 32) + 1 << 40 | (number & 0xFF_FFFF) << (PLACE_BITS + TRY_BITS);
+        let name = ((number >> 32) + 1) << 40 | (number & 0xFF_FFFF) << (PLACE_BITS + TRY_BITS);
         let name = name | (attempt * TRIES + again) << PLACE_BITS;
         match run_once(worker, number, seed, name) {
             Ok(()) => return DONE,

@@ -75,6 +75,9 @@ pub struct RingReceiver<W = Memory> {
     /// Up to where consumed space is zero, with the bug that zeroes it late.
     #[cfg(feature = "mutants")]
     zeroed: u64,
+    /// Peeks that found nothing since there was a record, with that bug.
+    #[cfg(feature = "mutants")]
+    empty_peeks: u32,
 }
 
 impl<W: Words> RingReceiver<W> {
@@ -115,6 +118,8 @@ impl<W: Words> RingReceiver<W> {
             failed: None,
             #[cfg(feature = "mutants")]
             zeroed: position,
+            #[cfg(feature = "mutants")]
+            empty_peeks: 0,
         })
     }
 
@@ -166,18 +171,24 @@ impl<W: Words> RingReceiver<W> {
         }
     }
 
-    /// Zeroes what was consumed once that is most of the ring: long after its head was reported.
+    /// Zeroes what was consumed, but for the last five eighths of the ring while it is in use: long
+    /// after the head was reported.
     #[cfg(feature = "mutants")]
     fn zero_late(&mut self) {
         if !mutants::is_on("head advanced before zeroing") {
             return;
         }
-        let capacity = u64::from(self.capacity.bytes());
-        let due = self.head - self.zeroed >= capacity / 8 * 7;
-        while due && self.zeroed < self.head {
+        let empty = self.head_word() == 0;
+        self.empty_peeks = if empty { self.empty_peeks + 1 } else { 0 };
+        let kept = if self.empty_peeks < 2 {
+            u64::from(self.capacity.bytes() / 8 * 5)
+        } else {
+            0
+        };
+        while self.zeroed + kept < self.head {
             let offset = self.capacity.offset(self.zeroed);
             let to_end = u64::from(self.capacity.bytes() - offset);
-            let bytes = to_end.min(self.head - self.zeroed);
+            let bytes = to_end.min(self.head - kept - self.zeroed);
             self.buffer.clear(offset as usize, bytes as usize);
             self.zeroed += bytes;
         }

@@ -50,7 +50,7 @@ impl Odds {
             words_per_step: 1 << rng.random_range(0..4u32),
             one_pass: rng.random_bool(0.5),
             most_retries: 1 << rng.random_range(0..6u32),
-            late_arrival: Self::WHOLE / 4 >> rng.random_range(0..10u32),
+            late_arrival: (Self::WHOLE / 4) >> rng.random_range(0..10u32),
             accesses_between_others: 1 << rng.random_range(3..12u32),
             nested_turn: Self::WHOLE >> rng.random_range(1..6u32),
         }

@@ -74,12 +74,14 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         reached: Reached::new(),
         failure,
         trace: Vec::new(),
+        history: None,
     };
     let words = [cluster.fabric().trace_hash(), outcome.turns, outcome.nanos];
     let answers = format!("{history:?} {:?}", outcome.failure);
     outcome.hash = xxh3_64_with_seed(answers.as_bytes(), words[0] ^ words[1] ^ words[2] << 32);
     if options.trace {
         outcome.trace = super::trace::lines(&cluster, &history);
+        outcome.history = Some(history);
     }
     outcome
 }

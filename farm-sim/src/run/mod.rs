@@ -45,6 +45,7 @@ pub fn run(plan: &Plan, options: RunOptions) -> Outcome {
         reached: Reached::new(),
         failure: Some(Failure::new(Judge::Panic, text_of(&*panic))),
         trace: Vec::new(),
+        history: None,
     });
     outcome.reached = farm_core::marks::take();
     outcome

@@ -75,6 +75,7 @@ impl Mutant {
     ///
     /// # Panics
     /// If the program was built without mutants.
+    #[allow(clippy::assertions_on_constants)] // Which constant it is, the build decides.
     pub fn hunt(self, seeds: Range<u64>, options: RunOptions) -> Fate {
         assert!(
             farm_core::mutants::BUILT_IN,

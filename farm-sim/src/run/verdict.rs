@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use farm_bench::workload::History;
 use farm_core::marks::Reached;
 
 use super::plan::Plan;
@@ -82,6 +83,8 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// What happened, a line each, if it was asked for.
     pub trace: Vec<String>,
+    /// What clients did and were answered, if the trace was asked for.
+    pub history: Option<History>,
 }
 
 impl Outcome {

@@ -196,7 +196,7 @@ fn changed(plans: &[Plan], changes: &[Change], linked: bool) -> Vec<Transaction>
 
 /// The objects, as stateright wants them; an operation is a whole transaction.
 #[derive(Clone, Debug, Default)]
-struct Objects([WriteId; 3]);
+struct Objects(BTreeMap<ObjectId, WriteId>);
 
 impl SequentialSpec for Objects {
     type Op = Vec<Access>;
@@ -204,12 +204,14 @@ impl SequentialSpec for Objects {
 
     /// Does all of a transaction if it saw what is there, else nothing.
     fn invoke(&mut self, accesses: &Vec<Access>) -> bool {
-        let mut after = self.0;
+        let mut after = self.0.clone();
         for access in accesses {
             match *access {
-                Access::Read { object, id, .. } if after[object.0 as usize] == id => {}
-                Access::Write { object, id, parent } if after[object.0 as usize] == parent => {
-                    after[object.0 as usize] = id;
+                Access::Read { object, id, .. } if *after.entry(object).or_default() == id => {}
+                Access::Write { object, id, parent }
+                    if *after.entry(object).or_default() == parent =>
+                {
+                    after.insert(object, id);
                 }
                 _ => return false,
             }
@@ -220,7 +222,7 @@ impl SequentialSpec for Objects {
 }
 
 /// What stateright says; every transaction is a thread of its own.
-fn stateright(transactions: &[Transaction]) -> bool {
+pub(crate) fn stateright(transactions: &[Transaction]) -> bool {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (index, transaction) in transactions.iter().enumerate() {
         if transaction.outcome != Outcome::Aborted {

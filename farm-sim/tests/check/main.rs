@@ -5,3 +5,4 @@ mod hashtable;
 mod histories;
 mod known;
 mod robust;
+mod simulated;

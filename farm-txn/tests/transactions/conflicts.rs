@@ -134,3 +134,46 @@ fn a_commit_leaves_everything_unlocked_and_is_seen_whole() {
     }
     cluster.stop();
 }
+
+/// Found by the simulator: a transaction that read a pointer, and then found nothing where it points,
+/// committed although both had changed in between.
+#[test]
+fn what_was_found_absent_is_validated_too() {
+    let cluster = cluster("absent", 1, 1);
+    cluster.on(0, 0, |w| {
+        let (x, y) = (create(w, b"x0"), create(w, b"y0"));
+        let free = |w: &mut Worker| {
+            transact(w, |tx, w| tx.read(w, x, 2).map(|object| tx.free(object))).unwrap();
+        };
+        free(w);
+        let absent = |tx: &mut Tx, w: &mut Worker| {
+            assert!(matches!(tx.read(w, x, 2), Err(TxError::NotAllocated(at)) if at == x));
+        };
+
+        // It came back before the commit.
+        let mut tx = Tx::new();
+        tx.read(w, y, 2).unwrap();
+        absent(&mut tx, w);
+        assert_eq!(create(w, b"x1"), x);
+        assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
+        free(w);
+
+        // It stayed away; and asked for again it still is.
+        let mut tx = Tx::new();
+        overwrite(&mut tx, w, y, b"y1").unwrap();
+        absent(&mut tx, w);
+        absent(&mut tx, w);
+        assert_eq!(abort_of(tx.commit(w)), None);
+
+        // The transaction allocates where it found nothing.
+        let mut tx = Tx::new();
+        absent(&mut tx, w);
+        let object = tx.alloc(w, 2, None).unwrap();
+        assert_eq!(tx.address(object), x);
+        tx.payload_mut(object)[..2].copy_from_slice(b"x2");
+        assert_eq!(abort_of(tx.commit(w)), None);
+        assert_eq!(contents(w, x, 2).unwrap(), b"x2");
+        w.check_slab().unwrap();
+    });
+    cluster.stop();
+}

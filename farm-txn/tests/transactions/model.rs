@@ -42,6 +42,8 @@ fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     Read,
+    /// It was not there.
+    Absent,
     Write,
     Alloc,
     Free,
@@ -50,7 +52,8 @@ enum Intent {
 /// An object as one transaction has it.
 struct Held {
     address: Address,
-    object: ObjectId,
+    /// None of what was absent.
+    object: Option<ObjectId>,
     /// How often the object had changed when it was read.
     changes: u64,
     payload: Vec<u8>,
@@ -60,10 +63,18 @@ struct Held {
 }
 
 impl Held {
+    fn is_only_read(&self) -> bool {
+        matches!(self.intent, Intent::Read | Intent::Absent)
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.intent, Intent::Free | Intent::Absent)
+    }
+
     fn incarnation_after(&self) -> Incarnation {
         match self.intent {
             Intent::Free => self.incarnation.freed(),
-            Intent::Alloc | Intent::Read | Intent::Write => {
+            Intent::Alloc | Intent::Read | Intent::Absent | Intent::Write => {
                 let kept = self.incarnation.allocated();
                 if self.incremented {
                     kept.incremented()
@@ -98,11 +109,11 @@ impl Model {
         let changed = |held: &&Held| self.slots[&held.address].changes != held.changes;
         let written = held
             .iter()
-            .filter(|held| held.intent != Intent::Read)
+            .filter(|held| !held.is_only_read())
             .find(changed);
         let read = || {
             held.iter()
-                .filter(|held| held.intent == Intent::Read && self.open[tx].len() > 1)
+                .filter(|held| held.is_only_read() && self.open[tx].len() > 1)
                 .find(changed)
         };
         written.or_else(read).map(|held| held.address)
@@ -110,7 +121,7 @@ impl Model {
 
     fn commit(&mut self, tx: usize) {
         for held in std::mem::take(&mut self.open[tx]) {
-            if held.intent == Intent::Read && !held.incremented {
+            if held.is_only_read() && !held.incremented {
                 continue;
             }
             let slot = self.slots.get_mut(&held.address).unwrap();
@@ -151,9 +162,17 @@ impl Model {
                 context.payload_mut(object).fill(fill);
                 let (changes, incarnation) = (slot.changes, slot.incarnation);
                 let payload = vec![fill; capacity];
+                let absent =
+                    |held: &&mut Held| held.address == address && held.intent == Intent::Absent;
+                if let Some(held) = self.open[tx].iter_mut().find(absent) {
+                    held.object = Some(object);
+                    held.payload = payload;
+                    held.intent = Intent::Alloc;
+                    return Ok(());
+                }
                 let held = Held {
                     address,
-                    object,
+                    object: Some(object),
                     changes,
                     payload,
                     incarnation,
@@ -170,18 +189,30 @@ impl Model {
                 let read = context.read(worker, address, slot.payload_bytes);
                 let held = self.open[tx].iter().find(|held| held.address == address);
                 match (held, &slot.payload) {
-                    (Some(held), _) if held.intent == Intent::Free => {
+                    (Some(held), _) if held.is_gone() => {
                         prop_assert!(
                             matches!(read, Err(TxError::NotAllocated(at)) if at == address)
                         );
                     }
                     (Some(held), _) => {
-                        prop_assert_eq!(read.unwrap(), held.object);
-                        prop_assert_eq!(context.payload(held.object), &held.payload[..]);
+                        let object = read.unwrap();
+                        prop_assert_eq!(Some(object), held.object);
+                        prop_assert_eq!(context.payload(object), &held.payload[..]);
                     }
-                    (None, None) => prop_assert!(
-                        matches!(read, Err(TxError::NotAllocated(at)) if at == address)
-                    ),
+                    (None, None) => {
+                        prop_assert!(
+                            matches!(read, Err(TxError::NotAllocated(at)) if at == address)
+                        );
+                        self.open[tx].push(Held {
+                            address,
+                            object: None,
+                            changes: slot.changes,
+                            payload: Vec::new(),
+                            incarnation: slot.incarnation,
+                            intent: Intent::Absent,
+                            incremented: false,
+                        });
+                    }
                     (None, Some(payload)) => {
                         let object = read.unwrap();
                         prop_assert_eq!(context.payload(object), &payload[..]);
@@ -191,7 +222,7 @@ impl Model {
                         let intent = Intent::Read;
                         self.open[tx].push(Held {
                             address,
-                            object,
+                            object: Some(object),
                             changes,
                             payload,
                             incarnation,
@@ -206,7 +237,7 @@ impl Model {
                     return Ok(());
                 };
                 let bytes = pick % held.payload.len();
-                context.payload_mut(held.object)[..bytes].fill(fill);
+                context.payload_mut(held.object.unwrap())[..bytes].fill(fill);
                 held.payload[..bytes].fill(fill);
                 if held.intent == Intent::Read {
                     held.intent = Intent::Write;
@@ -216,19 +247,22 @@ impl Model {
                 let Some(held) = pick_mut(&mut self.open[tx], pick) else {
                     return Ok(());
                 };
-                context.free(held.object);
+                context.free(held.object.unwrap());
                 held.intent = Intent::Free;
             }
             Op::Increment { pick } => {
                 let Some(held) = pick_mut(&mut self.open[tx], pick) else {
                     return Ok(());
                 };
-                context.increment_incarnation(held.object);
+                context.increment_incarnation(held.object.unwrap());
                 held.incremented = true;
                 if held.intent == Intent::Read {
                     held.intent = Intent::Write;
                 }
-                prop_assert_eq!(context.incarnation(held.object), held.incarnation_after());
+                prop_assert_eq!(
+                    context.incarnation(held.object.unwrap()),
+                    held.incarnation_after()
+                );
             }
             Op::Commit => {
                 let expected = self.conflict(tx);
@@ -287,12 +321,9 @@ impl Model {
 
 /// One of the objects of a transaction that it has not freed.
 fn pick_mut(held: &mut [Held], pick: usize) -> Option<&mut Held> {
-    let count = held
-        .iter()
-        .filter(|held| held.intent != Intent::Free)
-        .count();
+    let count = held.iter().filter(|held| !held.is_gone()).count();
     held.iter_mut()
-        .filter(|held| held.intent != Intent::Free)
+        .filter(|held| !held.is_gone())
         .nth(pick % count.max(1))
 }
 

@@ -1,0 +1,132 @@
+//! A bug that the simulator found (docs/decisions/0007), at every point of the commit where it could
+//! show.
+//!
+//! T1 reads x and writes y. In the middle of its commit its processor stops; T2 writes x, commits, and
+//! is heard of; then a lock-free read of y begins. If T1 saw x as it was before T2, and the read saw y as
+//! it was before T1, then T1 comes before T2, T2 before the read, and the read before T1.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use farm_core::ids::Address;
+use farm_core::object::Image;
+use farm_core::worker::Worker;
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
+use farm_sim::fabric::{Odds, SimConfig};
+use farm_txn::{Tx, TxError};
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+const OBJECT_BYTES: usize = 64;
+
+fn transact<T>(
+    worker: &mut Worker,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    let mut tx = farm_txn::take(worker);
+    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
+    farm_txn::give(worker, tx);
+    outcome
+}
+
+fn make(worker: &mut Worker) -> Address {
+    let made = transact(worker, |tx, worker| {
+        let object = tx.alloc(worker, 8, None)?;
+        Ok(tx.address(object))
+    });
+    made.unwrap()
+}
+
+fn read(tx: &mut Tx, worker: &mut Worker, at: Address) -> Result<u8, TxError> {
+    let object = tx.read(worker, at, 8)?;
+    Ok(tx.payload(object)[0])
+}
+
+fn write(tx: &mut Tx, worker: &mut Worker, at: Address) -> Result<(), TxError> {
+    let object = tx.read(worker, at, 8)?;
+    tx.payload_mut(object)[0] = 1;
+    Ok(())
+}
+
+/// What a lock-free read of this machine's own memory brings; nothing while a writer is in the way.
+fn lock_free(worker: &mut Worker, at: Address) -> Option<u8> {
+    let (memory, at) = worker.local_memory(at).unwrap();
+    let mut words = [0; OBJECT_BYTES / 8];
+    memory.copy_objects(at, OBJECT_BYTES, &mut words).ok()?;
+    let image = Image::check(&words).ok()?;
+    let mut payload = [0; 8];
+    image.copy_payload(0, &mut payload);
+    Some(payload[0])
+}
+
+/// One machine of two workers; `others` may be called between any two accesses of a turn.
+fn cluster(seed: u64) -> Arc<Cluster> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let limits = ClusterLimits {
+        machines: 1,
+        workers: 2,
+        ring_bytes: 4096,
+        ..ClusterLimits::drawn(&mut rng)
+    };
+    let odds = Odds {
+        accesses_between_others: 1,
+        nested_turn: Odds::WHOLE,
+        ..Odds::drawn(&mut rng)
+    };
+    let config = SimConfig {
+        odds: Some(odds),
+        ..SimConfig::seeded(seed)
+    };
+    Arc::new(Cluster::new(
+        config,
+        &limits,
+        Pace::drawn(&mut rng),
+        farm_txn::attach,
+    ))
+}
+
+/// Stops T1 at the `stop`-th point; whether there was such a point, and what everybody saw.
+fn run(seed: u64, stop: u32) -> bool {
+    let cluster = cluster(seed);
+    cluster.fabric().let_others_run(Arc::new(|| {}));
+    let (x, y) = cluster.on(0, |worker| (make(worker), make(worker)));
+    // What T2 and the reader found: bit 0 T2 committed, bits 8.. what the read saw, plus one.
+    let (calls, found) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
+    let (their_calls, their_found) = (Arc::clone(&calls), Arc::clone(&found));
+    let weak = Arc::downgrade(&cluster);
+    cluster.fabric().let_others_run(Arc::new(move || {
+        if their_calls.fetch_add(1, Ordering::Relaxed) != stop {
+            return;
+        }
+        let cluster = weak.upgrade().unwrap();
+        let (committed, seen) = cluster.on(1, |worker| {
+            let committed = transact(worker, |tx, worker| write(tx, worker, x)).is_ok();
+            (committed, lock_free(worker, y))
+        });
+        let seen = seen.map_or(0, |seen| u64::from(seen) + 1);
+        their_found.store(u64::from(committed) | seen << 8, Ordering::Relaxed);
+    }));
+    let saw = cluster.on(0, |worker| {
+        transact(worker, |tx, worker| {
+            write(tx, worker, y)?;
+            read(tx, worker, x)
+        })
+    });
+    cluster.fabric().let_others_run(Arc::new(|| {}));
+    let found = found.load(Ordering::Relaxed);
+    let (t2_committed, read_saw_old) = (found & 1 == 1, found >> 8 == 1);
+    let t1_before_t2 = matches!(saw, Ok(0));
+    assert!(
+        !(t1_before_t2 && t2_committed && read_saw_old),
+        "seed {seed}, stopped at {stop}: T1 < T2 < the read < T1"
+    );
+    calls.load(Ordering::Relaxed) > stop
+}
+
+#[test]
+fn no_lock_free_read_comes_before_a_commit_that_comes_before_one_that_it_follows() {
+    for seed in 0..20 {
+        let points = (0..).take_while(|stop| run(seed, *stop)).count();
+        assert!(points > 10, "only {points} points");
+    }
+}

@@ -1,0 +1,108 @@
+//! Workloads whose answers are judged, on processes of this host and in the simulator, as a user runs
+//! them.
+
+mod common;
+
+use common::Place;
+
+#[test]
+fn three_processes_are_judged_right_in_every_workload() {
+    let place = Place::new("judged");
+    for kind in ["cycle", "bank", "append", "churn", "table"] {
+        let options = ["--verify", "--operations", "200", "--workers", "2"];
+        let args: Vec<&str> = [kind].into_iter().chain(options).collect();
+        let ended = place.small("workload", &args).end().ok();
+        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn the_history_is_what_another_checker_reads() {
+    let place = Place::new("history");
+    let file = place.path("history.jsonl");
+    let history = file.to_str().unwrap();
+    let args = ["append", "--operations", "100", "--history", history];
+    place.small("workload", &args).end().ok();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let history = adya::History::parse(&text).unwrap();
+    assert!(
+        history.ops.len() > 2 * 12 * 50,
+        "{} operations",
+        history.ops.len()
+    );
+    let report = adya::check(&history, adya::Workload::ListAppend, &adya::Opts::default());
+    assert_eq!(report.valid, adya::Valid::True);
+}
+
+#[test]
+fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
+    let place = Place::new("refused");
+    let refuse = |args: &[&str], code, texts: &[&str]| {
+        place.small("workload", args).end().failed(code, texts);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    };
+    refuse(
+        &["bnak"],
+        2,
+        &["bnak", "cycle, bank, append, table and churn"],
+    );
+    refuse(
+        &["bank", "--payload-bytes", "8"],
+        2,
+        &["--payload-bytes", "40"],
+    );
+    refuse(
+        &["bank", "--history", "/nowhere/h"],
+        1,
+        &["/nowhere/h", "--history"],
+    );
+}
+
+#[test]
+fn a_seed_of_the_simulator_is_the_same_run_again() {
+    let place = Place::new("seed");
+    let args = ["sim", "--seed", "5", "--scenario", "bank"];
+    let [one, two] = [0, 1].map(|_| place.farm(&args).end().ok().stdout);
+    assert_eq!(one, two);
+    assert!(
+        one.ends_with("right\n") && one.contains("client 0 begins"),
+        "{one}"
+    );
+    let trace = place.path("trace.txt");
+    let traced = [&args[..], &["--trace", trace.to_str().unwrap()]].concat();
+    let brief = place.farm(&traced).end().ok().stdout;
+    let hash = |text: &str| text.split("hash ").nth(1).map(|rest| rest[..16].to_owned());
+    assert_eq!(hash(&one), hash(&brief));
+    assert!(std::fs::read_to_string(trace).unwrap().contains("lands"));
+}
+
+#[test]
+fn a_sweep_tells_how_many_runs_were_right() {
+    let place = Place::new("sweep");
+    let ended = place.farm(&["sim", "--seeds", "40"]).end().ok();
+    assert!(ended.stdout.starts_with("40 runs, "), "{}", ended.stdout);
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn what_the_simulator_cannot_do_is_told() {
+    let place = Place::new("sim-refused");
+    let refuse = |args: &[&str], code, texts: &[&str]| {
+        let all: Vec<&str> = ["sim"].iter().chain(args).copied().collect();
+        place.farm(&all).end().failed(code, texts);
+    };
+    refuse(
+        &["--seed", "1", "--scenario", "bnak"],
+        2,
+        &["bnak", "bank-loss"],
+    );
+    refuse(&["--seeds", "0"], 2, &["--seeds"]);
+    refuse(&["--scenario", "bank"], 1, &["--seed N"]);
+    refuse(&["--mutants"], 1, &["--features mutants"]);
+    refuse(
+        &["--seed", "1", "--trace", "/nowhere/t"],
+        1,
+        &["/nowhere/t"],
+    );
+}
