@@ -155,10 +155,11 @@ impl Try<'_> {
     /// Reads one of this machine's objects.
     pub(super) fn read(&mut self, local: usize) -> Result<(TxObject, Value), Stop> {
         let object = self.first + local;
-        let address = work(self.worker).addresses[object];
-        if address.is_null() {
+        // A worker serves the others' transactions from the moment it runs, before it is told the workload.
+        let known = work(self.worker).addresses.get(object).copied();
+        let Some(address) = known.filter(|address| !address.is_null()) else {
             return Err(Stop::NotReady);
-        }
+        };
         let read = self.tx.read(self.worker, address, self.spec.payload())?;
         let version = self.tx.version(read).get();
         let value = Value::read(self.tx.payload(read)).map_err(|torn| {

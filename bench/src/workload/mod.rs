@@ -63,6 +63,8 @@ struct Work {
     /// Of every object; null until it is known.
     addresses: Vec<Address>,
     missing: usize,
+    /// This worker's objects could not be made, and will not be.
+    gave_up: bool,
     table: Option<TableId>,
     clients: Vec<Client>,
     /// Clients that have not ended.

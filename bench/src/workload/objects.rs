@@ -14,6 +14,8 @@ use super::{Kind, WHERE, client, place, work};
 /// Addresses asked for at a time: as many as the least reply brings.
 const AT_A_TIME: usize = 4;
 const ADDRESS_BYTES: usize = 8;
+/// The reply of a worker that could not make its objects.
+const NEVER: &[u8] = &[0];
 /// A worker asks again after so long for what is not made yet.
 const ASK_AGAIN: Duration = Duration::from_micros(5);
 
@@ -57,6 +59,7 @@ fn id(index: usize) -> WorkerId {
 
 /// Nothing can be run: all clients end.
 fn give_up(worker: &mut Worker, why: String) {
+    work(worker).gave_up = true;
     work(worker).log.violations.push(why);
     client::end_all(worker);
 }
@@ -126,7 +129,7 @@ fn ask(worker: &mut Worker, first: u64, (): ()) {
     }
 }
 
-/// Answers where objects are; nothing, while they are not made.
+/// Answers where objects are; nothing while they are not made, and [`NEVER`] if they will not be.
 pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let first = body
         .try_into()
@@ -142,7 +145,8 @@ pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     for object in objects {
         let address = work(worker).addresses[object];
         if address.is_null() {
-            return worker.reply(request, &[]);
+            let gave_up = work(worker).gave_up;
+            return worker.reply(request, if gave_up { &[NEVER] } else { &[] });
         }
         reply.extend_from_slice(&address.to_bits().to_le_bytes());
     }
@@ -153,8 +157,10 @@ fn told(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
     let Ok(body) = reply else {
         return client::end_all(worker);
     };
-    if body.is_empty() {
-        return worker.set_timer(ASK_AGAIN, Cont::new(ask, first));
+    match body {
+        [] => return worker.set_timer(ASK_AGAIN, Cont::new(ask, first)),
+        NEVER => return client::end_all(worker),
+        _ => {}
     }
     let objects = asked_for(worker, first as usize);
     for (object, bits) in objects.iter().zip(body.chunks_exact(ADDRESS_BYTES)) {

@@ -57,6 +57,8 @@ pub(crate) struct Messaging {
     calls: Slab<PendingCall>,
     generation: u16,
     deferred: VecDeque<DeferredReply>,
+    /// A record for another worker was found and could not be handed over, since the last poll began.
+    hand_over_waits: bool,
     max_body: usize,
     pub(crate) counters: MessageCounters,
 }
@@ -88,6 +90,7 @@ impl Messaging {
             calls: Slab::with_capacity(calls),
             generation: 0,
             deferred: VecDeque::with_capacity(64),
+            hand_over_waits: false,
             max_body: max_message,
             counters: MessageCounters::default(),
         }
@@ -251,9 +254,21 @@ impl Messaging {
         sent
     }
 
-    /// Rings that this worker polls.
-    pub(crate) fn rings(&self) -> usize {
+    /// A poll of all rings begins: tells how many there are.
+    pub(crate) fn begin_poll(&mut self) -> usize {
+        self.hand_over_waits = false;
         self.links.incoming.len()
+    }
+
+    /// Whether something waits that nobody will tell this worker of: it has to look again.
+    pub(crate) fn must_poll(&self) -> bool {
+        if mutants::is_on("sleep over a record that waits") {
+            return false;
+        }
+        let mut rings = self.links.incoming.iter();
+        self.is_waiting()
+            || self.hand_over_waits
+            || rings.any(|incoming| incoming.ring.owes_report())
     }
 
     /// Records that one ring may give before the next has its turn.
@@ -302,6 +317,7 @@ impl Messaging {
                 // It stays in its ring until the other worker has made room.
                 Err(_) => {
                     marks::mark("message: hand-over waits");
+                    self.hand_over_waits = true;
                     Ok(Taken::Nothing)
                 }
             };

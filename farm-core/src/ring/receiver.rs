@@ -292,6 +292,12 @@ impl<W: Words> RingReceiver<W> {
         error
     }
 
+    /// Whether a report of the head is due that the endpoint had no room for: whoever waits for the
+    /// space hears of it only when this ring is polled again.
+    pub fn owes_report(&self) -> bool {
+        self.report_is_due() && !self.closed
+    }
+
     /// Whether half of the ring has been consumed since the last report (FaRM'14 §3.1).
     #[inline]
     fn report_is_due(&self) -> bool {

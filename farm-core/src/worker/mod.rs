@@ -298,11 +298,11 @@ impl Worker {
     }
 
     /// Sleeps until it is notified, its next timer is due, or `most` has passed; unless a last look
-    /// finds something to do.
+    /// finds something to do, or something that waits for room and of which nobody will notify.
     pub fn sleep(&mut self, most: Duration) {
         self.endpoint.arm();
         let looks = !mutants::is_on("skip the re-poll after arm");
-        if looks && self.turn(self.clock.now()) {
+        if looks && (self.turn(self.clock.now()) || self.must_poll()) {
             marks::mark("worker: armed and found work");
             return self.endpoint.disarm();
         }

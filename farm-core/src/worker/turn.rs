@@ -50,7 +50,7 @@ impl Worker {
         self.endpoint.outstanding() > 0
             || !self.reads.is_idle()
             || !self.failed_reads.is_empty()
-            || self.messaging.is_waiting()
+            || self.messaging.must_poll()
             || !self.room_waiters.is_empty()
     }
 
@@ -122,7 +122,7 @@ impl Worker {
     fn poll_rings(&mut self) -> bool {
         let mut busy = false;
         let mut body = std::mem::take(&mut self.message_body);
-        for ring in 0..self.messaging.rings() {
+        for ring in 0..self.messaging.begin_poll() {
             for _ in 0..self.messaging.burst() {
                 match self.messaging.take(ring, &mut self.endpoint, &mut body) {
                     Ok(Taken::Nothing) => break,

@@ -10,10 +10,10 @@ const MOST_STEPS: u64 = 2_000_000;
 const QUIET_STEPS: u32 = 200;
 
 impl Cluster {
-    /// Steps until nothing is under way any more.
+    /// Steps until nothing is under way any more, and looks whether everything was given back.
     ///
     /// # Errors
-    /// When that does not come to an end, or machines have stopped.
+    /// When that does not come to an end, machines have stopped, or something was kept.
     pub fn come_to_rest(&self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..MOST_STEPS {
@@ -27,7 +27,7 @@ impl Cluster {
             let quiet_for_long = quiet > QUIET_STEPS || quiet > 0 && stepped == Stepped::Waited;
             if quiet_for_long && !self.fabric().step() {
                 self.fabric().drain();
-                return Ok(());
+                return self.check_at_rest();
             }
         }
         self.check_at_rest()?;
