@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use farm_bench::workload::{Finished, History, Kind, Log, Spec};
 use farm_core::config::host::{check_memory, probe};
 use farm_sim::check;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     };
     let mut cluster = Cluster::start(&config, log)?;
     let began = Instant::now();
-    cluster.order(&Order::Work(spec))?;
+    cluster.order(&Order::Work(spec.clone()))?;
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
     let seconds = began.elapsed().as_secs_f64();
     cluster.order(&Order::TellWork)?;
@@ -60,22 +60,18 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         config.machines.len()
     );
     if args.verify {
-        verify(args.kind, &merged, &finished)?;
+        verify(&spec, &merged, finished)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn verify(kind: Kind, history: &History, finished: &[Finished]) -> anyhow::Result<()> {
+fn verify(spec: &Spec, history: &History, finished: Vec<Finished>) -> anyhow::Result<()> {
     let facts = check::check(history).map_err(|finding| anyhow::anyhow!("WRONG, {finding}"))?;
-    if kind != Kind::Table {
+    if spec.kind != Kind::Table {
         check::append::judge(history).map_err(|why| anyhow::anyhow!("WRONG, adya: {why}"))?;
     }
-    let (taken, live): (u64, u64) = finished.iter().fold((0, 0), |(taken, live), one| {
-        (taken + one.taken, live + one.live)
-    });
-    if taken != live {
-        bail!("WRONG, allocators have {taken} slots taken, and there are {live} objects");
-    }
+    let finished = Finished::all(finished).check(spec);
+    finished.map_err(|why| anyhow::anyhow!("WRONG, {why}"))?;
     println!(
         "right: {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
         facts.transactions, facts.committed, facts.reads, facts.writes, facts.operations

@@ -162,7 +162,8 @@ pub const MESSAGES_PER_RING: u64 = 8;
 /// Bytes of a ring that a message takes besides its own.
 pub const RECORD_OVERHEAD_BYTES: u64 = 24;
 
-/// Bytes of the largest reply that the platform itself asks for, a region's capability, as whole words.
+/// Bytes of the largest reply that the platform itself asks for, a region's capability, as whole words. Each
+/// worker has room for one such reply from each other worker whatever else it waits for.
 pub const LARGEST_REPLY_BYTES: u64 = 32;
 
 /// Replies have this part of a ring, and each worker of the machine that asks its share of it.
@@ -176,7 +177,7 @@ pub const MIN_MESSAGE_BYTES: u64 = 64;
 pub const SHIPPED_OVERHEAD_BYTES: u64 = 128;
 
 /// Least bytes in a production ring.
-pub const MIN_RING_BYTES: u64 = 16 * KIB;
+pub const MIN_RING_BYTES: u64 = 32 * KIB;
 
 /// Least bytes in a ring of tests and the simulator.
 pub const TINY_RING_BYTES: u64 = 512;
@@ -184,9 +185,12 @@ pub const TINY_RING_BYTES: u64 = 512;
 /// Most bytes in a ring.
 pub const MAX_RING_BYTES: u64 = GIB;
 
-// Every worker's share of the least ring holds the largest reply; there is one share more than workers.
+// Every worker's share of the least ring holds the largest reply, and has room for one prompt reply
+// besides; there is one share more than workers.
 const _: () = assert!(
-    (LARGEST_REPLY_BYTES + RECORD_OVERHEAD_BYTES) * (MAX_WORKERS as u64 + 1) * REPLY_SHARE_OF_RING
+    (LARGEST_REPLY_BYTES + RECORD_OVERHEAD_BYTES)
+        * (2 * MAX_WORKERS as u64 + 1)
+        * REPLY_SHARE_OF_RING
         <= MIN_RING_BYTES
 );
 // A ring of the least size carries messages of the least size.

@@ -18,7 +18,7 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{MAX_OBJECT_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
-use crate::messaging::{LinkError, LinkPeer, Links, SegmentLayout};
+use crate::messaging::{LinkError, LinkPeer, Links, RingSizes, SegmentLayout};
 use crate::region::placement::Placement;
 use crate::region::store::Store;
 use crate::time::{Clock, Nanos};
@@ -154,13 +154,13 @@ impl Machine {
         fabric: &mut ShmMachine,
         patience: Patience<'_>,
     ) -> Result<Vec<LinkPeer>, MachineError> {
-        let ring_bytes = config.rings.ring_bytes as usize;
+        let sizes = ring_sizes(config);
         let mut segments = Vec::with_capacity(config.machines.len());
         for machine in &config.machines {
             let layout = if machine.id == id {
-                SegmentLayout::within(ring_bytes, workers)
+                SegmentLayout::within(sizes, workers)
             } else {
-                SegmentLayout::between(ring_bytes, workers, usize::from(machine.workers))
+                SegmentLayout::between(sizes, workers, usize::from(machine.workers))
             };
             let (memory, capability) = fabric.export(layout.bytes(), true)?;
             segments.push((machine.id, usize::from(machine.workers), memory, capability));
@@ -215,8 +215,7 @@ impl Machine {
             &arena,
             operations + 64,
         )));
-        let ring_bytes = config.rings.ring_bytes as usize;
-        let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_bytes)?;
+        let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_sizes(config))?;
         let exporter = self.exporter.clone();
         let inbox = Arc::new(Inbox::new(
             INBOX_ITEMS,
@@ -408,6 +407,13 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
             Idle::Park => worker.sleep(LONGEST_SLEEP),
         }
         held_since = now;
+    }
+}
+
+fn ring_sizes(config: &Config) -> RingSizes {
+    RingSizes {
+        ring_bytes: config.rings.ring_bytes as usize,
+        log_bytes: config.rings.log_bytes as usize,
     }
 }
 

@@ -12,11 +12,15 @@
 //!
 //! A continuation is never called inside the call that begins its operation, wherever the object is.
 
+use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::{AddressError, Cont, Worker};
 
+use crate::commit::coordinator;
+use crate::error::{Abort, TxError};
 use crate::layer::{give, take, transactions};
-use crate::tx::{ObjectId, Tx, TxError};
+use crate::remote::{self, Asked};
+use crate::tx::{ObjectId, Place, Tx};
 
 /// Names an open transaction of this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +79,8 @@ pub fn begin(worker: &mut Worker) -> TxHandle {
     }
 }
 
-/// Reads an object that holds payloads of `payload_bytes`; the continuation gets the object, or
-/// [`TxError::Ended`] if the transaction has ended by then.
+/// Reads an object that holds payloads of `payload_bytes`, wherever it is; the continuation gets the
+/// object, or [`TxError::Ended`] if the transaction has ended by then.
 pub fn read(
     worker: &mut Worker,
     tx: TxHandle,
@@ -84,18 +88,41 @@ pub fn read(
     payload_bytes: usize,
     cont: Cont<Result<ObjectId, TxError>>,
 ) {
-    let result = with(worker, tx, |tx, worker| {
-        tx.read(worker, address, payload_bytes)
-    });
-    deliver(
-        worker,
-        tx,
-        Outcome::Object(cont, result.and_then(|result| result)),
-    );
+    match class_for_payload(payload_bytes) {
+        Ok(class) => read_class(worker, tx, address, class, cont),
+        Err(error) => deliver(worker, tx, Outcome::Object(cont, Err(error.into()))),
+    }
 }
 
-/// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be; the continuation
-/// gets the object, or [`TxError::Ended`] if the transaction has ended by then.
+/// As [`read`], of an object of a known size class: what a fat pointer names.
+pub fn read_class(
+    worker: &mut Worker,
+    tx: TxHandle,
+    address: Address,
+    class: SizeClass,
+    cont: Cont<Result<ObjectId, TxError>>,
+) {
+    let result = with(worker, tx, |tx, worker| {
+        tx.read_class(worker, address, class)
+    });
+    let result = result.and_then(|result| result);
+    let machine = match result {
+        Err(TxError::Address(AddressError::Elsewhere { machine, .. })) => Some(machine),
+        // It may stay locked for a round trip, in which this worker has others to serve.
+        Err(TxError::Abort(Abort::Locked(_))) => None,
+        _ => return deliver(worker, tx, Outcome::Object(cont, result)),
+    };
+    let place = Place {
+        address,
+        machine,
+        class,
+    };
+    remote::read(worker, Asked { tx, place, cont });
+}
+
+/// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the
+/// machine where that object is; the continuation gets the object, or [`TxError::Ended`] if the
+/// transaction has ended by then.
 pub fn alloc(
     worker: &mut Worker,
     tx: TxHandle,
@@ -103,14 +130,25 @@ pub fn alloc(
     hint: Option<Address>,
     cont: Cont<Result<ObjectId, TxError>>,
 ) {
-    let result = with(worker, tx, |tx, worker| {
-        tx.alloc(worker, payload_bytes, hint)
-    });
-    deliver(
-        worker,
-        tx,
-        Outcome::Object(cont, result.and_then(|result| result)),
-    );
+    let near = hint.filter(|hint| !hint.is_null());
+    let elsewhere = near.map(|hint| (hint, worker.machine_of(hint.region())));
+    let elsewhere = elsewhere.filter(|(_, machine)| *machine != worker.me().machine);
+    let result = match (elsewhere, class_for_payload(payload_bytes)) {
+        (Some((hint, machine)), Ok(class)) => {
+            let place = Place {
+                address: hint,
+                machine: Some(machine),
+                class,
+            };
+            return remote::alloc(worker, Asked { tx, place, cont });
+        }
+        (_, Err(error)) => Err(error.into()),
+        (None, Ok(_)) => with(worker, tx, |tx, worker| {
+            tx.alloc(worker, payload_bytes, hint)
+        })
+        .and_then(|result| result),
+    };
+    deliver(worker, tx, Outcome::Object(cont, result));
 }
 
 /// Frees an object that was read, when the transaction commits.
@@ -143,11 +181,17 @@ pub fn payload_mut(
 
 /// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
 pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
-    let result = end(worker, tx).and_then(|mut context| {
-        let result = context.commit(worker);
-        give(worker, context);
-        result
-    });
+    let result = match end(worker, tx) {
+        Ok(context) if context.is_distributed() => {
+            return coordinator::begin(worker, context, cont);
+        }
+        Ok(mut context) => {
+            let result = context.commit(worker);
+            give(worker, context);
+            result
+        }
+        Err(error) => Err(error),
+    };
     deliver(worker, tx, Outcome::Done(cont, result));
 }
 

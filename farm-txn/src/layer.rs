@@ -1,14 +1,19 @@
 //! What the transaction layer keeps with each worker: a pool of contexts, and the transactions that
 //! are open through handles.
 
-use farm_core::ids::{Address, WorkerId, WorkerRef};
+use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
 
 use crate::api::{Open, Step};
+use crate::commit::coordinator::Commit;
+use crate::commit::primary::Primary;
+use crate::commit::truncate::Truncations;
+use crate::commit::validate;
+use crate::remote::{self, Asked};
 use crate::tx::Tx;
 
-/// A freed slot on its way to the worker that owns its block.
+/// A slot on its way to the worker that owns its block.
 const RELEASE: MessageId = MessageId(MessageId::TXN);
 
 /// State of the layer on one worker.
@@ -18,14 +23,43 @@ pub(crate) struct Transactions {
     pub(crate) open: slab::Slab<Open>,
     /// Results on their way to continuations.
     pub(crate) steps: slab::Slab<Step>,
+    /// Calls that other machines have to answer.
+    pub(crate) asked: slab::Slab<Asked>,
     pub(crate) generation: u32,
-    releases: Vec<(WorkerId, Address)>,
+    releases: Vec<(WorkerRef, Address)>,
+    /// Commits that are under way over several machines; out while they are worked on.
+    pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
+    pub(crate) truncations: Truncations,
+    pub(crate) primary: Primary,
+    /// What a LOCK record has besides its head, while it is made.
+    pub(crate) lock: Vec<u8>,
 }
 
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Transactions>::default());
     worker.register(RELEASE, crate::commit::released);
+    worker.register(validate::VALIDATE, validate::handle);
+    worker.register(remote::ALLOC, remote::handle_alloc);
+    worker.register_log(crate::commit::primary::handle);
+}
+
+/// What a worker at rest still has of transactions: a leak, or `None`.
+pub fn left_over(worker: &mut Worker) -> Option<String> {
+    let state = transactions(worker);
+    let held = [
+        ("commits under way", state.commits.len()),
+        ("calls that wait for other machines", state.asked.len()),
+        ("results that wait", state.steps.len()),
+        ("slots to be given back", state.releases.len()),
+        ("transactions to be truncated", state.truncations.waiting()),
+        ("records in its logs", state.primary.records()),
+    ];
+    let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
+    Some(format!(
+        "worker {} is at rest and has {count} {what}",
+        worker.me()
+    ))
 }
 
 /// A context from the worker's pool. [`give`] it back when the transaction has ended.
@@ -53,10 +87,23 @@ pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
         .expect("farm_txn::attach was called for this worker")
 }
 
+/// A slot of another worker of this machine.
 pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, address: Address) {
     farm_core::marks::mark("alloc: freed into another worker's block");
+    let to = WorkerRef::new(worker.me().machine, owner);
+    queue_release(worker, to, address);
+}
+
+/// A slot of another machine.
+pub(crate) fn send_release_to(worker: &mut Worker, machine: MachineId, address: Address) {
+    farm_core::marks::mark("alloc: given back to another machine");
+    let to = worker.log_poller(machine);
+    queue_release(worker, to.expect("a machine of the cluster"), address);
+}
+
+fn queue_release(worker: &mut Worker, to: WorkerRef, address: Address) {
     let releases = &mut transactions(worker).releases;
-    releases.push((owner, address));
+    releases.push((to, address));
     // More than one, and they wait for room already.
     if releases.len() == 1 {
         flush_releases(worker, 0, ());
@@ -64,9 +111,7 @@ pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, address: Addres
 }
 
 fn flush_releases(worker: &mut Worker, _: u64, (): ()) {
-    let machine = worker.me().machine;
-    while let Some(&(owner, address)) = transactions(worker).releases.last() {
-        let to = WorkerRef::new(machine, owner);
+    while let Some(&(to, address)) = transactions(worker).releases.last() {
         match worker.send(to, RELEASE, &[&address.to_bits().to_le_bytes()]) {
             Err(CallError::Busy) => return worker.when_room(Cont::new(flush_releases, 0)),
             _ => transactions(worker).releases.pop(),

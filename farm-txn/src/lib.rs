@@ -6,14 +6,14 @@
 //! finds out.
 //!
 //! Two ways in, over the same context:
-//! - [`Tx`] is the context itself: calls that answer at once, for code that runs where its objects
-//!   are (message handlers of shipped operations);
 //! - the functions of [`api`] take a handle and a continuation, as `FaRM'14` figure 6 has them. They
-//!   are what applications use, and what stays the same when objects are on other machines.
+//!   are what applications use; objects may lie on any machines.
+//! - [`Tx`] is the context itself: calls that answer at once, for code that runs where its objects
+//!   are (message handlers of shipped operations). An object of another machine is the typed error
+//!   [`TxError::Address`].
 //!
-//! What works so far: transactions whose objects lie on the machine that runs them. An object of
-//! another machine is the typed error [`TxError::Address`]; ship the operation to it
-//! ([`farm_core::worker::Worker::call`]).
+//! Read in this order: [`api`] (the calls) → [`Tx`] (read and write sets) → `commit` (the protocol) →
+//! [`record`] (what lies in the logs).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -54,9 +54,13 @@
 
 pub mod api;
 mod commit;
+mod error;
 mod layer;
+pub mod record;
+mod remote;
 mod tx;
 
 pub use api::TxHandle;
-pub use layer::{attach, give, take};
-pub use tx::{Abort, ObjectId, Tx, TxError, TxLimits};
+pub use error::{Abort, TxError};
+pub use layer::{attach, give, left_over, take};
+pub use tx::{ObjectId, Tx, TxLimits};

@@ -1,61 +1,18 @@
 //! The transaction context: what was read, at which version, and what is to be written.
 
-use farm_core::alloc::{AllocError, SizeClass, TooLarge, class_for_payload};
-use farm_core::ids::Address;
+use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
 use farm_core::worker::{AddressError, Worker};
 use farm_core::{marks, mutants};
 
-/// Tries of a local read before the object counts as locked: a writer of this machine is done in
-/// less, unless its thread lost its core.
-const READ_TRIES: u32 = 1000;
+use crate::error::{Abort, TxError};
 
-/// Why a transaction did not go on, or did not commit. Nothing of it took effect.
-#[derive(Debug, thiserror::Error)]
-pub enum TxError {
-    /// A conflict with another transaction: try again.
-    #[error(transparent)]
-    Abort(#[from] Abort),
-    /// Memory for a new object was not to be had.
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
-    /// An address is of no use on this machine.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// The object was freed, or was never there.
-    #[error("there is no object at {0}: it was freed, or never allocated")]
-    NotAllocated(Address),
-    /// A payload that no object holds.
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-    /// The transaction has grown beyond its limits.
-    #[error(
-        "the transaction has {objects} objects and {bytes} bytes, beyond the most of {limits:?}"
-    )]
-    Limit {
-        /// Its objects.
-        objects: usize,
-        /// Bytes of their payloads.
-        bytes: usize,
-        /// The most.
-        limits: TxLimits,
-    },
-    /// The handle is of a transaction that has ended.
-    #[error("the transaction has ended")]
-    Ended,
-}
-
-/// A conflict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Abort {
-    /// Another transaction holds an object.
-    #[error("the object at {0} is locked by another transaction")]
-    Locked(Address),
-    /// An object changed after this transaction read it.
-    #[error("the object at {0} was changed by another transaction")]
-    Changed(Address),
-}
+/// Tries of a local read before the object counts as locked: a transaction whose objects are all here is
+/// done in less, unless its thread lost its core; one over several machines takes a round trip, too long
+/// for a worker to wait.
+const READ_TRIES: u32 = 50;
 
 /// Most that one transaction may hold: what its records in a log will be bounded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,9 +47,19 @@ pub(crate) enum Intent {
     Free,
 }
 
+/// Where an object is, and how large.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) address: Address,
+    pub(crate) machine: Option<MachineId>,
+    pub(crate) class: SizeClass,
+}
+
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) address: Address,
+    /// The other machine that it lies on; none for this one.
+    pub(crate) machine: Option<MachineId>,
     pub(crate) class: SizeClass,
     /// As they were read.
     pub(crate) version: Version,
@@ -100,6 +67,8 @@ pub(crate) struct Entry {
     /// The incarnation goes up with the write.
     pub(crate) bump: bool,
     pub(crate) intent: Intent,
+    /// Its machine was asked whether it is as it was read.
+    pub(crate) asked: bool,
     /// The payload, in the context's bytes.
     at: u32,
     len: u32,
@@ -127,6 +96,11 @@ impl Tx {
     /// Objects in the read and write sets.
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether it has an object of another machine.
+    pub fn is_distributed(&self) -> bool {
+        self.entries.iter().any(|entry| entry.machine.is_some())
     }
 
     /// Whether nothing was read or allocated.
@@ -162,30 +136,57 @@ impl Tx {
         address: Address,
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
-        if let Some(known) = self.position(address) {
-            return match self.entries[known.0 as usize].intent {
-                Intent::Free | Intent::Absent => Err(TxError::NotAllocated(address)),
-                _ => Ok(known),
-            };
+        if let Some(known) = self.known(address) {
+            return known;
         }
-        let len = payload_capacity(class.object_bytes());
-        self.check_limits(len)?;
+        self.check_limits(payload_capacity(class.object_bytes()))?;
         if address.is_null() || !address.is_line_aligned() {
             return Err(AddressError::Nowhere(address).into());
         }
         let (memory, at) = worker.local_memory(address)?;
         self.copy_in(memory, at, address, class)?;
-        let image = Image::check(&self.words).expect("copied until it was consistent");
+        let words = std::mem::take(&mut self.words);
+        let read = self.take_in(&words, address, None, class);
+        self.words = words;
+        read
+    }
+
+    /// The object at an address that this transaction has met.
+    #[inline]
+    pub(crate) fn known(&self, address: Address) -> Option<Result<ObjectId, TxError>> {
+        let known = self.position(address)?;
+        Some(match self.entries[known.0 as usize].intent {
+            Intent::Free | Intent::Absent => Err(TxError::NotAllocated(address)),
+            _ => Ok(known),
+        })
+    }
+
+    /// Adds what was read, a consistent image.
+    #[inline]
+    pub(crate) fn take_in(
+        &mut self,
+        words: &[u64],
+        address: Address,
+        machine: Option<MachineId>,
+        class: SizeClass,
+    ) -> Result<ObjectId, TxError> {
+        let image = Image::check(words).expect("copied until it was consistent");
         let (version, incarnation) = (image.version(), image.incarnation());
         let start = self.bytes.len();
+        let place = Place {
+            address,
+            machine,
+            class,
+        };
         if !incarnation.is_allocated() {
             marks::mark("tx: read met a freed object");
-            self.push(address, class, version, incarnation, Intent::Absent, start);
+            self.push(place, version, incarnation, Intent::Absent, start);
             return Err(TxError::NotAllocated(address));
         }
+        let len = payload_capacity(class.object_bytes());
         self.bytes.resize(start + len, 0);
         image.copy_payload(0, &mut self.bytes[start..]);
-        Ok(self.push(address, class, version, incarnation, Intent::Read, start))
+        Ok(self.push(place, version, incarnation, Intent::Read, start))
     }
 
     /// A consistent image into `words`.
@@ -228,13 +229,6 @@ impl Tx {
         let class = class_for_payload(payload_bytes)?;
         self.check_limits(payload_capacity(class.object_bytes()))?;
         let address = worker.reserve_object(class, hint)?.address;
-        if let Some(absent) = self
-            .entries
-            .iter()
-            .position(|entry| entry.is_absent(address))
-        {
-            return Ok(self.allocate_absent(ObjectId(absent as u32), class));
-        }
         let (memory, at) = worker.local_memory(address)?;
         let version = write::load_version(memory, at).version();
         let incarnation = write::load_incarnation(memory, at);
@@ -242,17 +236,29 @@ impl Tx {
         if incarnation.count() == 1 {
             marks::mark("alloc: slot used again");
         }
-        let start = self.bytes.len();
-        self.bytes
-            .resize(start + payload_capacity(class.object_bytes()), 0);
-        Ok(self.push(
+        let place = Place {
             address,
+            machine: None,
             class,
-            version,
-            incarnation,
-            Intent::Allocate,
-            start,
-        ))
+        };
+        Ok(self.reserved(place, version, incarnation))
+    }
+
+    /// Adds an object that will come to be, whose slot is reserved.
+    pub(crate) fn reserved(
+        &mut self,
+        place: Place,
+        version: Version,
+        incarnation: Incarnation,
+    ) -> ObjectId {
+        let mut met = self.entries.iter();
+        if let Some(absent) = met.position(|entry| entry.is_absent(place.address)) {
+            return self.allocate_absent(ObjectId(absent as u32), place.class);
+        }
+        let start = self.bytes.len();
+        let len = payload_capacity(place.class.object_bytes());
+        self.bytes.resize(start + len, 0);
+        self.push(place, version, incarnation, Intent::Allocate, start)
     }
 
     /// What this transaction has found to be absent, it allocates: at the version at which it was so.
@@ -272,7 +278,7 @@ impl Tx {
         absent
     }
 
-    fn check_limits(&self, more: usize) -> Result<(), TxError> {
+    pub(crate) fn check_limits(&self, more: usize) -> Result<(), TxError> {
         let (objects, bytes) = (self.entries.len() + 1, self.bytes.len() + more);
         if objects > self.limits.objects || bytes > self.limits.bytes {
             return Err(TxError::Limit {
@@ -286,8 +292,7 @@ impl Tx {
 
     fn push(
         &mut self,
-        address: Address,
-        class: SizeClass,
+        place: Place,
         version: Version,
         incarnation: Incarnation,
         intent: Intent,
@@ -295,12 +300,14 @@ impl Tx {
     ) -> ObjectId {
         let len = self.bytes.len() - start;
         let entry = Entry {
-            address,
-            class,
+            address: place.address,
+            machine: place.machine,
+            class: place.class,
             version,
             incarnation,
             bump: false,
             intent,
+            asked: false,
             at: start as u32,
             len: len as u32,
         };
@@ -393,7 +400,9 @@ impl Tx {
     /// Forgets everything, and gives back what was reserved.
     pub fn abort(&mut self, worker: &mut Worker) {
         for entry in &self.entries {
-            if entry.intent == Intent::Free && mutants::is_on("free takes effect on abort") {
+            let local = entry.machine.is_none();
+            if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
+            {
                 crate::commit::release(worker, entry.address);
                 continue;
             }
@@ -403,6 +412,10 @@ impl Tx {
             }
             marks::mark("tx: aborted with allocation");
             if mutants::is_on("allocation leaked on abort") {
+                continue;
+            }
+            if let Some(machine) = entry.machine {
+                crate::layer::send_release_to(worker, machine, entry.address);
                 continue;
             }
             if let Err(error) = worker.release_object(entry.address) {

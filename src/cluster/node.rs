@@ -414,13 +414,9 @@ impl<'a> Driven<'a> {
                 _ => std::thread::sleep(LOOK),
             }
         };
-        let sum = |part: fn(&workload::Finished) -> u64| finished.iter().map(part).sum();
         tell(&News::Work {
             logs,
-            finished: workload::Finished {
-                taken: sum(|one| one.taken),
-                live: sum(|one| one.live),
-            },
+            finished: workload::Finished::all(finished),
         });
         Ok(())
     }

@@ -7,10 +7,11 @@ use farm_core::alloc::SizeClass;
 use farm_core::object::FatPointer;
 use farm_core::object::Image;
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_txn::{ObjectId as TxObject, Tx};
 use rand::Rng;
 
 use super::client::{self, Doing};
-use super::execute::{Stop, Try};
+use super::script::{Got, Read, Script, Torn, Want};
 use super::value::{LEAST_BYTES, Value};
 use super::{Kind, work};
 
@@ -31,79 +32,129 @@ fn pointer(value: &Value) -> Option<FatPointer> {
 }
 
 /// One transaction on one entry.
-pub(super) fn transact(one: &mut Try<'_>) -> Result<(), Stop> {
-    let entry = one.rng.random_range(0..one.spec.objects_per_machine);
-    let (object, value) = one.read(entry)?;
-    let Some(pointer) = pointer(&value) else {
-        let data = allocate(one)?;
-        one.write(entry, object, &value, data);
-        return Ok(());
-    };
-    let class = SizeClass::new(pointer.class);
-    let named = match one.tx.read_class(one.worker, pointer.address, class) {
-        Ok(named) => named,
-        // The entry was read before another transaction changed it, which validation finds out.
-        Err(farm_txn::TxError::NotAllocated(_)) => {
-            one.broken.push(format!(
-                "entry {entry} names {:?}, which is not there",
-                pointer.address
-            ));
-            return Ok(());
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let found = Value::read(one.tx.payload(named));
-    let meant = pointer.names(one.tx.incarnation(named));
-    let born = value.data[2];
-    if !meant || !found.is_ok_and(|found| found.data[0] == born) {
-        let why = format!("entry {entry} names an object born by {born}, and there is {found:?}");
-        one.broken.push(why);
-        return Ok(());
-    }
-    match one.rng.random_range(0..4) {
-        0 => {
-            one.tx.free(named);
-            one.write(entry, object, &value, [0; 3]);
-        }
-        1 => {
-            one.tx.free(named);
-            let data = allocate(one)?;
-            one.write(entry, object, &value, data);
-        }
-        choice => {
-            let id = one.next_id();
-            let mut born = born;
-            if choice == 2 {
-                // Pointers to the object as it was stop naming it.
-                one.tx.increment_incarnation(named);
-                born = id.0;
-            }
-            let new = Value {
-                id,
-                data: [born, 0, 0],
-                ..Value::default()
-            };
-            new.write(one.tx.payload_mut(named));
-            let [address, rest] = one.tx.pointer(named).to_words();
-            one.write(entry, object, &value, [address, rest, born]);
-        }
-    }
-    Ok(())
+pub(super) struct Churn {
+    entry: usize,
+    read: Option<Read>,
+    step: Step,
 }
 
-/// Makes an object that carries the id of the entry's write, and gives the entry's data.
-fn allocate(one: &mut Try<'_>) -> Result<[u64; 3], Stop> {
-    let bytes = LEAST_BYTES + one.rng.random_range(0..=SPREAD_BYTES);
-    let object = one.tx.alloc(one.worker, bytes, None)?;
-    let id = one.next_id();
+enum Step {
+    Entry,
+    Named(FatPointer),
+    New { old: Option<TxObject> },
+}
+
+impl Churn {
+    pub(super) fn new(entry: usize) -> Self {
+        Self {
+            entry,
+            read: None,
+            step: Step::Entry,
+        }
+    }
+
+    pub(super) fn next(
+        &mut self,
+        script: &mut Script,
+        tx: &mut Tx,
+        got: Got,
+    ) -> Result<Want, Torn> {
+        match self.step {
+            Step::Entry => {
+                let Some(read) = script.read(tx, &got)? else {
+                    return Ok(Want::Read(self.entry));
+                };
+                self.read = Some(read);
+                let Some(pointer) = pointer(&read.value) else {
+                    return Ok(self.allocate(script, None));
+                };
+                self.step = Step::Named(pointer);
+                Ok(Want::Follow(pointer))
+            }
+            Step::Named(pointer) => Ok(self.named(script, tx, pointer, got)),
+            Step::New { old } => {
+                if let (Got::Object(new), Some(read)) = (got, self.read) {
+                    old.into_iter().for_each(|old| tx.free(old));
+                    let data = born(script, tx, new);
+                    script.write(tx, read, data);
+                }
+                Ok(Want::Commit)
+            }
+        }
+    }
+
+    fn allocate(&mut self, script: &mut Script, old: Option<TxObject>) -> Want {
+        self.step = Step::New { old };
+        Want::Allocate {
+            bytes: LEAST_BYTES + script.rng.random_range(0..=SPREAD_BYTES),
+            near: self.entry,
+        }
+    }
+
+    /// The object that the entry names, or should.
+    fn named(&mut self, script: &mut Script, tx: &mut Tx, pointer: FatPointer, got: Got) -> Want {
+        let (entry, read) = (self.entry, self.read.expect("the entry was read"));
+        let Got::Object(named) = got else {
+            // The entry was read before another transaction changed it, which validation finds out.
+            let address = pointer.address;
+            let why = format!("entry {entry} names {address:?}, which is not there");
+            script.broken.push(why);
+            return Want::Commit;
+        };
+        let found = Value::read(tx.payload(named));
+        let meant = pointer.names(tx.incarnation(named));
+        let born_by = read.value.data[2];
+        if !meant || !found.as_ref().is_ok_and(|found| found.data[0] == born_by) {
+            let why =
+                format!("entry {entry} names an object born by {born_by}, and there is {found:?}");
+            script.broken.push(why);
+            return Want::Commit;
+        }
+        match script.rng.random_range(0..4) {
+            0 => {
+                tx.free(named);
+                script.write(tx, read, [0; 3]);
+                Want::Commit
+            }
+            1 => self.allocate(script, Some(named)),
+            choice => {
+                renew(script, tx, named, read, choice == 2);
+                Want::Commit
+            }
+        }
+    }
+}
+
+/// Writes the object that an entry names, which may get a new incarnation.
+fn renew(script: &mut Script, tx: &mut Tx, named: TxObject, read: Read, incarnation: bool) {
+    let id = script.next_id();
+    let mut born_by = read.value.data[2];
+    if incarnation {
+        // Pointers to the object as it was stop naming it.
+        tx.increment_incarnation(named);
+        born_by = id.0;
+    }
+    let new = Value {
+        id,
+        data: [born_by, 0, 0],
+        ..Value::default()
+    };
+    new.write(tx.payload_mut(named));
+    let [address, rest] = tx.pointer(named).to_words();
+    script.write(tx, read, [address, rest, born_by]);
+}
+
+/// Makes a new object carry the id of the entry's write, and gives the entry's data.
+fn born(script: &mut Script, tx: &mut Tx, object: TxObject) -> [u64; 3] {
+    let id = script.next_id();
     let value = Value {
         id,
         data: [id.0, 0, 0],
         ..Value::default()
     };
-    value.write(one.tx.payload_mut(object));
-    let [address, rest] = one.tx.pointer(object).to_words();
-    Ok([address, rest, id.0])
+    value.write(tx.payload_mut(object));
+    let [address, rest] = tx.pointer(object).to_words();
+    [address, rest, id.0]
 }
 
 impl Named {

@@ -10,7 +10,7 @@ use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::execute::{self, CONFLICT, DONE, REFUSED};
+use super::execute::{self, CONFLICT, DONE, IN_DOUBT, REFUSED};
 use super::history::{Access, ObjectId, Outcome, Transaction};
 use super::log::Asked;
 use super::value::Value;
@@ -87,7 +87,7 @@ pub(super) fn end_all(worker: &mut Worker) {
     for client in &mut work(worker).clients {
         client.left = 0;
     }
-    work(worker).running = 0;
+    work(worker).clients_left = 0;
     tell_done(worker);
 }
 
@@ -105,12 +105,12 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
     let spec = &work.spec;
     let state = &mut work.clients[index];
     state.doing = Doing::Nothing;
-    if work.running == 0 {
+    if work.clients_left == 0 {
         return;
     }
     if state.left == 0 {
-        work.running -= 1;
-        if work.running == 0 {
+        work.clients_left -= 1;
+        if work.clients_left == 0 {
             tell_done(worker);
         }
         return;
@@ -208,6 +208,7 @@ fn answered(worker: &mut Worker, client: u64, reply: Result<&[u8], CallError>) {
     let outcome = match reply {
         [DONE] => Outcome::Committed,
         [REFUSED] => Outcome::Aborted,
+        [IN_DOUBT] => return end_all(worker),
         [CONFLICT] if *attempt < MOST_ATTEMPTS => {
             *attempt += 1;
             let most = BACKOFF_NANOS * u64::from(*attempt);

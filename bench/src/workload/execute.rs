@@ -1,16 +1,15 @@
-//! Transactions, where their objects are: today a transaction's objects lie on one machine, so clients
-//! ship it there.
+//! Running transactions: on the worker that a client shipped them to, at once where all their objects
+//! are its machine's, else by continuations.
 
+use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
 use farm_core::messaging::Request;
-use farm_core::worker::Worker;
-use farm_txn::{ObjectId as TxObject, Tx, TxError};
-use rand::{Rng, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
+use farm_core::worker::{AddressError, Cont, Worker};
+use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api};
 
-use super::history::{Access, ObjectId, WriteId};
 use super::log::Tried;
-use super::value::Value;
-use super::{Kind, Spec, churn, objects, place, work};
+use super::script::{Got, Script, Torn, Want};
+use super::{place, work};
 
 /// It committed.
 pub(super) const DONE: u8 = 0;
@@ -18,6 +17,8 @@ pub(super) const DONE: u8 = 0;
 pub(super) const CONFLICT: u8 = 1;
 /// Nothing of it was done, and will not be.
 pub(super) const REFUSED: u8 = 2;
+/// Whether anything of it was done is not known: machines are lost.
+pub(super) const IN_DOUBT: u8 = 3;
 
 const BODY_BYTES: usize = 17;
 /// Tries before a conflict is told to the client. Each has write ids of its own.
@@ -36,23 +37,28 @@ pub(super) fn encode(number: u64, seed: u64, attempt: u8) -> [u8; BODY_BYTES] {
     body
 }
 
-/// One try of a transaction.
-pub(super) struct Try<'a> {
-    pub(super) worker: &'a mut Worker,
-    pub(super) tx: Tx,
-    pub(super) spec: Spec,
-    pub(super) rng: Xoshiro256PlusPlus,
-    /// The first object of this machine.
-    pub(super) first: usize,
-    /// What the ids of its writes begin with.
-    name: u64,
-    accesses: Vec<Access>,
-    /// Broken invariants, of no meaning unless the transaction commits.
-    pub(super) broken: Vec<String>,
+/// A transaction that was shipped here.
+#[derive(Clone, Copy)]
+struct Shipped {
+    request: Request,
+    number: u64,
+    seed: u64,
+    attempt: u64,
+    /// Tries so far.
+    tries: u64,
+}
+
+/// One that runs by continuations.
+pub(super) struct Running {
+    shipped: Shipped,
+    script: Script,
+    tx: TxHandle,
+    /// Where in the log its try is, once it commits.
+    tried: usize,
 }
 
 /// Why a try did not end well.
-pub(super) enum Stop {
+enum Stop {
     /// Of the platform.
     Tx(TxError),
     /// Addresses are not known yet.
@@ -69,247 +75,247 @@ impl From<TxError> for Stop {
 
 /// Runs a transaction that a client shipped.
 pub(super) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
-    let code = match <&[u8; BODY_BYTES]>::try_from(body) {
-        Ok(body) => {
-            let word = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("a word"));
-            run(worker, word(0), word(8), u64::from(body[16]))
-        }
-        Err(_) => REFUSED,
+    let Ok(body) = <&[u8; BODY_BYTES]>::try_from(body) else {
+        return worker.reply(request, &[&[REFUSED]]);
     };
+    let word = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("a word"));
+    let shipped = Shipped {
+        request,
+        number: word(0),
+        seed: word(8),
+        attempt: u64::from(body[16]),
+        tries: 0,
+    };
+    if work(worker).spec.spread {
+        return begin(worker, shipped);
+    }
+    let code = run(worker, shipped);
     worker.reply(request, &[&[code]]);
 }
 
-fn run(worker: &mut Worker, number: u64, seed: u64, attempt: u64) -> u8 {
-    for again in 0..TRIES {
-        let name = ((number >> 32) + 1) << 40 | (number & 0xFF_FFFF) << (PLACE_BITS + TRY_BITS);
-        let name = name | (attempt * TRIES + again) << PLACE_BITS;
-        match run_once(worker, number, seed, name) {
-            Ok(()) => return DONE,
-            Err(Stop::Tx(TxError::Abort(_))) => {}
-            Err(Stop::NotReady) => return CONFLICT,
-            Err(Stop::Torn) => return REFUSED,
-            Err(Stop::Tx(TxError::Alloc(_))) => return REFUSED,
-            Err(Stop::Tx(error)) => {
-                let violation = format!("transaction {number:#x} failed: {error}");
-                work(worker).log.violations.push(violation);
-                return REFUSED;
-            }
+/// The next try of a transaction.
+fn script(worker: &mut Worker, shipped: &Shipped) -> Script {
+    let (_, machine) = place(worker);
+    let work = work(worker);
+    let number = shipped.number;
+    let name = ((number >> 32) + 1) << 40 | (number & 0xFF_FFFF) << (PLACE_BITS + TRY_BITS);
+    let name = name | (shipped.attempt * TRIES + shipped.tries) << PLACE_BITS;
+    let spec = work.spec.clone();
+    let (first, count) = match spec.spread {
+        true => (0, work.addresses.len().max(1)),
+        false => (machine * spec.objects_per_machine, spec.objects_per_machine),
+    };
+    Script::new(spec, shipped.seed, name, first, count)
+}
+
+fn address_of(worker: &mut Worker, object: usize) -> Result<Address, Stop> {
+    // A worker serves the others' transactions from the moment it runs, before it is told the workload.
+    let known = work(worker).addresses.get(object).copied();
+    known
+        .filter(|address| !address.is_null())
+        .ok_or(Stop::NotReady)
+}
+
+/// What a failed try means for its client; `None` if it may be tried again.
+fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
+    match stop {
+        Stop::Tx(TxError::Abort(farm_txn::Abort::Lost(_)) | TxError::InDoubt(_)) => Some(IN_DOUBT),
+        Stop::Tx(TxError::Abort(_)) => None,
+        Stop::NotReady => Some(CONFLICT),
+        Stop::Torn | Stop::Tx(TxError::Alloc(_) | TxError::NoMemory(_)) => Some(REFUSED),
+        Stop::Tx(error) => {
+            let violation = format!("transaction {number:#x} failed: {error}");
+            work(worker).log.violations.push(violation);
+            Some(REFUSED)
         }
+    }
+}
+
+/// Runs a transaction whose objects are all here.
+fn run(worker: &mut Worker, mut shipped: Shipped) -> u8 {
+    while shipped.tries < TRIES {
+        let stop = match run_once(worker, &shipped) {
+            Ok(()) => return DONE,
+            Err(stop) => stop,
+        };
+        if let Some(code) = code(worker, shipped.number, stop) {
+            return code;
+        }
+        shipped.tries += 1;
     }
     CONFLICT
 }
 
-fn run_once(worker: &mut Worker, number: u64, seed: u64, name: u64) -> Result<(), Stop> {
-    let (_, machine) = place(worker);
-    let spec = work(worker).spec.clone();
-    let tx = farm_txn::take(worker);
-    let mut one = Try {
-        worker,
-        tx,
-        first: machine * spec.objects_per_machine,
-        spec,
-        rng: Xoshiro256PlusPlus::seed_from_u64(seed),
-        name,
-        accesses: Vec::new(),
-        broken: Vec::new(),
-    };
-    let outcome = one.body().and_then(|()| Ok(one.tx.commit(one.worker)?));
-    let Try {
-        worker,
-        tx,
-        accesses,
-        broken,
-        ..
-    } = one;
+fn run_once(worker: &mut Worker, shipped: &Shipped) -> Result<(), Stop> {
+    let mut script = script(worker, shipped);
+    let mut tx = farm_txn::take(worker);
+    let outcome = go_through(worker, &mut tx, &mut script);
+    let outcome = outcome.and_then(|()| Ok(tx.commit(worker)?));
     farm_txn::give(worker, tx);
     let committed = outcome.is_ok();
     let log = &mut work(worker).log;
     if committed {
-        log.violations.extend(broken);
+        log.violations.extend(script.broken);
     }
     log.tried.push(Tried {
-        number,
-        committed,
-        accesses,
+        number: shipped.number,
+        committed: Some(committed),
+        accesses: script.accesses,
     });
     outcome
 }
 
-impl Try<'_> {
-    fn body(&mut self) -> Result<(), Stop> {
-        let read_only = self.rng.random_range(0..100) < self.spec.read_only;
-        match (self.spec.kind, read_only) {
-            (Kind::Cycle, true) => self.walk(),
-            (Kind::Cycle, false) => self.turn_round(),
-            (Kind::Bank, true) => self.sum(),
-            (Kind::Bank, false) => self.transfer(),
-            (Kind::Churn, _) => churn::transact(self),
-            (Kind::Append | Kind::Table, _) => self.some(read_only),
-        }
-    }
-
-    fn any(&mut self) -> usize {
-        self.rng.random_range(0..self.spec.objects_per_machine)
-    }
-
-    /// Reads one of this machine's objects.
-    pub(super) fn read(&mut self, local: usize) -> Result<(TxObject, Value), Stop> {
-        let object = self.first + local;
-        // A worker serves the others' transactions from the moment it runs, before it is told the workload.
-        let known = work(self.worker).addresses.get(object).copied();
-        let Some(address) = known.filter(|address| !address.is_null()) else {
-            return Err(Stop::NotReady);
-        };
-        let read = self.tx.read(self.worker, address, self.spec.payload())?;
-        let version = self.tx.version(read).get();
-        let value = Value::read(self.tx.payload(read)).map_err(|torn| {
-            let violation = format!("object {object}, version {version}, in a transaction: {torn}");
-            work(self.worker).log.violations.push(violation);
-            Stop::Torn
-        })?;
-        self.accesses.push(Access::Read {
-            object: ObjectId(object as u32),
-            version,
-            id: value.id,
-            parent: value.parent,
-        });
-        Ok((read, value))
-    }
-
-    /// The id that the next write of this try has.
-    pub(super) fn next_id(&self) -> WriteId {
-        let writes = self
-            .accesses
-            .iter()
-            .filter(|access| matches!(access, Access::Write { .. }));
-        WriteId(self.name | writes.count() as u64)
-    }
-
-    /// Replaces the value of an object that was read.
-    pub(super) fn write(&mut self, local: usize, object: TxObject, old: &Value, data: [u64; 3]) {
-        let id = self.next_id();
-        let value = Value {
-            id,
-            parent: old.id,
-            data,
-        };
-        value.write(self.tx.payload_mut(object));
-        self.accesses.push(Access::Write {
-            object: ObjectId((self.first + local) as u32),
-            id,
-            parent: old.id,
-        });
-    }
-
-    /// One to four objects, each read and perhaps written.
-    fn some(&mut self, read_only: bool) -> Result<(), Stop> {
-        let mut objects = Vec::with_capacity(4);
-        for _ in 0..self.rng.random_range(1..=4) {
-            let object = self.any();
-            if !objects.contains(&object) {
-                objects.push(object);
+fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(), Stop> {
+    let mut got = Got::Nothing;
+    loop {
+        let read = match next(worker, tx, script, got)? {
+            Want::Commit => return Ok(()),
+            Want::Read(object) => {
+                let address = address_of(worker, object)?;
+                tx.read(worker, address, script.spec.payload())
             }
-        }
-        for object in objects {
-            let (read, value) = self.read(object)?;
-            if !read_only && self.rng.random_range(0..3) > 0 {
-                self.write(object, read, &value, [value.data[0] + 1, 0, 0]);
+            Want::Follow(pointer) => {
+                let class = SizeClass::new(pointer.class);
+                tx.read_class(worker, pointer.address, class)
             }
-        }
-        Ok(())
+            Want::Allocate { bytes, .. } => tx.alloc(worker, bytes, None),
+        };
+        got = got_of(read)?;
     }
+}
 
-    fn transfer(&mut self) -> Result<(), Stop> {
-        let (from, to) = (self.any(), self.any());
-        if from == to {
-            return Ok(());
+fn next(worker: &mut Worker, tx: &mut Tx, script: &mut Script, got: Got) -> Result<Want, Stop> {
+    script.next(tx, got).map_err(|Torn(why)| {
+        work(worker).log.violations.push(why);
+        Stop::Torn
+    })
+}
+
+fn got_of(read: Result<TxObject, TxError>) -> Result<Got, Stop> {
+    match read {
+        Ok(object) => Ok(Got::Object(object)),
+        Err(TxError::NotAllocated(_) | TxError::Address(AddressError::Nowhere(_))) => {
+            Ok(Got::NotThere)
         }
-        let amount = self.rng.random_range(1..100);
-        let ((one, payer), (other, payee)) = (self.read(from)?, self.read(to)?);
-        self.write(
-            from,
-            one,
-            &payer,
-            [payer.data[0].wrapping_sub(amount), 0, 0],
-        );
-        self.write(
-            to,
-            other,
-            &payee,
-            [payee.data[0].wrapping_add(amount), 0, 0],
-        );
-        Ok(())
+        Err(error) => Err(error.into()),
     }
+}
 
-    fn sum(&mut self) -> Result<(), Stop> {
-        let mut sum = 0u64;
-        for account in 0..self.spec.objects_per_machine {
-            sum = sum.wrapping_add(self.read(account)?.1.data[0]);
+/// Begins a try that goes by continuations.
+fn begin(worker: &mut Worker, shipped: Shipped) {
+    let script = script(worker, &shipped);
+    let tx = api::begin(worker);
+    let running = Running {
+        shipped,
+        script,
+        tx,
+        tried: usize::MAX,
+    };
+    let key = work(worker).running.insert(Some(running));
+    step(worker, key as u64, Got::Nothing);
+}
+
+fn step(worker: &mut Worker, key: u64, got: Got) {
+    let running = work(worker).running[key as usize].take();
+    let mut running = running.expect("it is gone on with once at a time");
+    let (tx, script) = (running.tx, &mut running.script);
+    let want = api::with(worker, tx, |tx, worker| next(worker, tx, script, got));
+    let want = want.map_err(Stop::from).and_then(|want| want);
+    let wanted = match want {
+        Ok(Want::Read(object)) => address_of(worker, object).map(|at| (Want::Read(object), at)),
+        Ok(Want::Allocate { bytes, near }) => {
+            address_of(worker, near).map(|at| (Want::Allocate { bytes, near }, at))
         }
-        let expected = objects::BALANCE * self.spec.objects_per_machine as u64;
-        if sum != expected {
-            let why = format!("a transaction saw accounts that sum up to {sum}, not {expected}");
-            self.broken.push(why);
-        }
-        Ok(())
+        Ok(want) => Ok((want, Address::NULL)),
+        Err(stop) => Err(stop),
+    };
+    let payload = running.script.spec.payload();
+    if let Ok((Want::Commit, _)) = wanted {
+        running.tried = begin_commit(worker, &running);
     }
-
-    /// Turns two successors round: a → b → c → d becomes a → c → b → d.
-    fn turn_round(&mut self) -> Result<(), Stop> {
-        let a = self.any();
-        let (one, first) = self.read(a)?;
-        let b = self.successor(&first)?;
-        let (two, second) = self.read(b)?;
-        let c = self.successor(&second)?;
-        let (three, third) = self.read(c)?;
-        let d = self.successor(&third)?;
-        if a == b || b == c || a == c {
-            return Ok(());
+    work(worker).running[key as usize] = Some(running);
+    let cont = Cont::new(came, key);
+    match wanted {
+        Ok((Want::Read(_), address)) => api::read(worker, tx, address, payload, cont),
+        Ok((Want::Follow(pointer), _)) => {
+            let class = SizeClass::new(pointer.class);
+            api::read_class(worker, tx, pointer.address, class, cont);
         }
-        self.write(a, one, &first, [c as u64, 0, 0]);
-        self.write(b, two, &second, [d as u64, 0, 0]);
-        self.write(c, three, &third, [b as u64, 0, 0]);
-        Ok(())
+        Ok((Want::Allocate { bytes, .. }, near)) => {
+            api::alloc(worker, tx, bytes, Some(near), cont);
+        }
+        Ok((Want::Commit, _)) => api::commit(worker, tx, Cont::new(committed, key)),
+        Err(stop) => give_up(worker, key, stop),
     }
+}
 
-    fn successor(&mut self, value: &Value) -> Result<usize, Stop> {
-        let next = value.data[0] as usize;
-        if next < self.spec.objects_per_machine {
-            return Ok(next);
-        }
-        let why = format!(
-            "write {} names object {next}, which is not there",
-            value.id.0
-        );
-        work(self.worker).log.violations.push(why);
-        Err(Stop::Torn)
+fn came(worker: &mut Worker, key: u64, read: Result<TxObject, TxError>) {
+    match got_of(read) {
+        Ok(got) => step(worker, key, got),
+        Err(stop) => give_up(worker, key, stop),
     }
+}
 
-    fn walk(&mut self) -> Result<(), Stop> {
-        let (mut at, objects) = (0, self.spec.objects_per_machine);
-        let mut met = vec![false; objects];
-        for _ in 0..objects {
-            met[at] = true;
-            let (_, value) = self.read_again(at)?;
-            at = self.successor(&value)?;
-        }
-        if at != 0 || met.contains(&false) {
-            self.broken.push(format!(
-                "a transaction walked a cycle that is broken: {met:?}"
-            ));
-        }
-        Ok(())
+/// Notes a try whose outcome is not known while it commits.
+fn begin_commit(worker: &mut Worker, running: &Running) -> usize {
+    let log = &mut work(worker).log;
+    log.tried.push(Tried {
+        number: running.shipped.number,
+        committed: None,
+        accesses: running.script.accesses.clone(),
+    });
+    log.tried.len() - 1
+}
+
+fn take(worker: &mut Worker, key: u64) -> Running {
+    let running = work(worker).running.remove(key as usize);
+    running.expect("it is not being gone on with")
+}
+
+/// Ends a try that did not come as far as to commit.
+fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
+    let Running {
+        tx,
+        shipped,
+        script,
+        ..
+    } = take(worker, key);
+    api::abort(worker, tx);
+    work(worker).log.tried.push(Tried {
+        number: shipped.number,
+        committed: Some(false),
+        accesses: script.accesses,
+    });
+    end(worker, shipped, Err(stop));
+}
+
+fn committed(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+    let running = take(worker, key);
+    let work = work(worker);
+    let known = match &outcome {
+        Ok(()) => Some(true),
+        Err(TxError::InDoubt(_)) => None,
+        Err(_) => Some(false),
+    };
+    // The log was taken already if the cluster was lost.
+    if let Some(tried) = work.log.tried.get_mut(running.tried) {
+        tried.committed = known;
     }
+    if outcome.is_ok() {
+        work.log.violations.extend(running.script.broken);
+    }
+    end(worker, running.shipped, outcome.map_err(Stop::from));
+}
 
-    /// As [`Try::read`], of an object that may have been read before.
-    fn read_again(&mut self, local: usize) -> Result<(TxObject, Value), Stop> {
-        let known = self.accesses.len();
-        let read = self.read(local)?;
-        let object = ObjectId((self.first + local) as u32);
-        let is_this = |access: &Access| matches!(access, Access::Read { object: other, .. } if *other == object);
-        if self.accesses[..known].iter().any(is_this) {
-            self.accesses.truncate(known);
-        }
-        Ok(read)
+/// A try has ended: its client is told, or it is tried again.
+fn end(worker: &mut Worker, mut shipped: Shipped, outcome: Result<(), Stop>) {
+    let code = match outcome {
+        Ok(()) => Some(DONE),
+        Err(stop) => code(worker, shipped.number, stop),
+    };
+    shipped.tries += 1;
+    match code {
+        None if shipped.tries < TRIES => begin(worker, shipped),
+        code => worker.reply(shipped.request, &[&[code.unwrap_or(CONFLICT)]]),
     }
 }

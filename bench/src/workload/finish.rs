@@ -9,15 +9,55 @@ use serde::{Deserialize, Serialize};
 
 use super::objects::BALANCE;
 use super::value::Value;
-use super::{Kind, place, work};
+use super::{Kind, Spec, place, work};
 
-/// What a worker holds. Over the workers of a machine the two are equal in sum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a worker holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
     /// Slots that its allocator says are taken.
     pub taken: u64,
-    /// Objects of its machine that there are; told by the machine's first worker.
+    /// Objects that there are; told by each machine's first worker.
     pub live: u64,
+    /// The first word of each of its machine's objects; told by the first worker.
+    pub values: Vec<u64>,
+}
+
+impl Finished {
+    /// What all workers of a cluster hold, in their order.
+    pub fn all(finished: impl IntoIterator<Item = Finished>) -> Finished {
+        let mut all = Finished::default();
+        for one in finished {
+            all.taken += one.taken;
+            all.live += one.live;
+            all.values.extend(one.values);
+        }
+        all
+    }
+
+    /// Whether every slot that is taken has an object, and every invariant of the workload holds.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self, spec: &Spec) -> Result<(), String> {
+        let Finished {
+            taken,
+            live,
+            values,
+        } = self;
+        if taken != live {
+            return Err(format!(
+                "allocators have {taken} slots taken, and there are {live} objects"
+            ));
+        }
+        let count = match spec.spread {
+            true => values.len(),
+            false => spec.objects_per_machine,
+        };
+        for (place, values) in values.chunks(count.max(1)).enumerate() {
+            invariant(spec.kind, place * count, values)?;
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
@@ -27,19 +67,24 @@ pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
         .map_err(|mismatch| format!("worker {me}: {mismatch}"))?;
     let classes = SizeClass::all();
     let taken = classes.map(|class| worker.slab_usage(class).live).sum();
-    let mut finished = Finished { taken, live: 0 };
+    let mut finished = Finished {
+        taken,
+        ..Finished::default()
+    };
     if let Some(table) = work(worker).table {
         let facts =
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
         finished.live = facts.iter().map(|shard| shard.blocks).sum();
     } else if me.worker.index() == 0 {
-        finished.live = objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
+        (finished.live, finished.values) =
+            objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
     }
     Ok(finished)
 }
 
-/// Looks at the objects of this machine, and counts them and those that they name.
-fn objects(worker: &mut Worker) -> Result<u64, String> {
+/// Looks at the objects of this machine: how many they and those are that they name, and what the first
+/// word of each is.
+fn objects(worker: &mut Worker) -> Result<(u64, Vec<u64>), String> {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
     let first = machine * spec.objects_per_machine;
@@ -55,20 +100,30 @@ fn objects(worker: &mut Worker) -> Result<u64, String> {
         let [one, two, born] = value.data;
         let named = FatPointer::from_words([one, two]).filter(|pointer| !pointer.address.is_null());
         if let Some(pointer) = named.filter(|_| spec.kind == Kind::Churn) {
-            let class = SizeClass::new(pointer.class);
-            let named = look(worker, pointer.address, class)
-                .map_err(|why| format!("what entry {object} names: {why}"))?;
-            if named.data[0] != born {
-                return Err(format!(
-                    "entry {object} names {named:?}, not what was born by {born}"
-                ));
-            }
             live += 1;
+            // It was allocated near its entry.
+            check_named(worker, object, pointer, born)?;
         }
-        values.push(value);
+        values.push(one);
     }
-    invariant(spec.kind, &values)?;
-    Ok(live)
+    Ok((live, values))
+}
+
+fn check_named(
+    worker: &mut Worker,
+    entry: usize,
+    pointer: FatPointer,
+    born: u64,
+) -> Result<(), String> {
+    let class = SizeClass::new(pointer.class);
+    let named = look(worker, pointer.address, class)
+        .map_err(|why| format!("what entry {entry} names: {why}"))?;
+    match named.data[0] == born {
+        true => Ok(()),
+        false => Err(format!(
+            "entry {entry} names {named:?}, not what was born by {born}"
+        )),
+    }
 }
 
 fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<Value, String> {
@@ -87,23 +142,27 @@ fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<Value
     value
 }
 
-fn invariant(kind: Kind, values: &[Value]) -> Result<(), String> {
+/// What must hold for the first words of objects, the first of which is `first`.
+fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
     match kind {
         Kind::Bank => {
             let sum = values
                 .iter()
-                .fold(0u64, |sum, value| sum.wrapping_add(value.data[0]));
+                .fold(0u64, |sum, value| sum.wrapping_add(*value));
             match sum == BALANCE * values.len() as u64 {
                 true => Ok(()),
-                false => Err(format!("its accounts sum up to {sum}")),
+                false => Err(format!("accounts from {first} on sum up to {sum}")),
             }
         }
         Kind::Cycle => {
-            let mut at = 0;
+            let mut at = first;
             for step in 1..=values.len() {
-                at = values[at].data[0] as usize;
-                if at >= values.len() || (at == 0) != (step == values.len()) {
-                    return Err(format!("its cycle is broken after {step} steps, at {at}"));
+                let next = values.get(at.wrapping_sub(first));
+                at = next.map_or(usize::MAX, |next| *next as usize);
+                if (at == first) != (step == values.len()) {
+                    return Err(format!(
+                        "the cycle from {first} on is broken after {step} steps, at {at}"
+                    ));
                 }
             }
             Ok(())

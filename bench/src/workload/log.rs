@@ -20,7 +20,8 @@ pub(super) struct Asked {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Tried {
     pub(super) number: u64,
-    pub(super) committed: bool,
+    /// `None` while that is not known.
+    pub(super) committed: Option<bool>,
     pub(super) accesses: Vec<Access>,
 }
 
@@ -58,8 +59,10 @@ impl Log {
         } in asked
         {
             let tries = tried.remove(&number).unwrap_or_default();
-            let (mut committed, failed): (Vec<_>, Vec<_>) =
-                tries.into_iter().partition(|one| one.committed);
+            let (mut committed, failed): (Vec<_>, Vec<_>) = tries
+                .into_iter()
+                .partition(|one| one.committed != Some(false));
+            let known = committed.iter().all(|one| one.committed.is_some());
             let aborted = |one: Tried| Transaction {
                 client,
                 begun,
@@ -70,8 +73,8 @@ impl Log {
             history.transactions.extend(failed.into_iter().map(aborted));
             let (ended, outcome) = ended.unwrap_or((begun, Outcome::Unknown));
             if committed.len() > 1 || (outcome == Outcome::Aborted) != committed.is_empty() {
-                let known = outcome != Outcome::Unknown;
-                if known || committed.len() > 1 {
+                let heard = outcome != Outcome::Unknown;
+                if heard && known || committed.len() > 1 {
                     history.violations.push(format!(
                         "transaction {number:#x} committed {} times, its client heard {outcome:?}",
                         committed.len()
@@ -96,7 +99,7 @@ mod tests {
     use super::super::history::{ObjectId, WriteId};
     use super::*;
 
-    fn tried(number: u64, committed: bool, id: u64) -> Tried {
+    fn tried(number: u64, committed: impl Into<Option<bool>>, id: u64) -> Tried {
         let access = Access::Write {
             object: ObjectId(1),
             id: WriteId(id),
@@ -104,7 +107,7 @@ mod tests {
         };
         Tried {
             number,
-            committed,
+            committed: committed.into(),
             accesses: vec![access],
         }
     }

@@ -9,7 +9,8 @@
 //! | `value` | payloads that describe themselves |
 //! | `objects` | making the objects, and learning where all of them are |
 //! | `client` | closed loops: ship a transaction, read without locks, use the table |
-//! | `execute` | transactions where their objects are |
+//! | `execute` | running transactions, in place or by continuations |
+//! | `script` | what they do, a step at a time |
 //! | `table` | operations on a hashtable |
 //! | `churn` | objects that come and go |
 //! | `finish` | what must hold at the end |
@@ -22,6 +23,7 @@ mod finish;
 pub mod history;
 mod log;
 mod objects;
+mod script;
 mod spec;
 mod table;
 pub mod value;
@@ -68,7 +70,9 @@ struct Work {
     table: Option<TableId>,
     clients: Vec<Client>,
     /// Clients that have not ended.
-    running: usize,
+    clients_left: usize,
+    /// Transactions that run here by continuations; out while one is gone on with.
+    running: slab::Slab<Option<execute::Running>>,
     progress: Progress,
     done: Option<Done>,
     log: Log,
@@ -92,7 +96,7 @@ pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
     *work = Work {
         addresses: vec![Address::NULL; spec.objects(machines)],
         missing: spec.objects(machines),
-        running: spec.clients,
+        clients_left: spec.clients,
         spec,
         done: Some(done),
         ..Work::default()
@@ -108,7 +112,7 @@ pub fn progress(worker: &mut Worker) -> Progress {
 /// Whether this worker's clients have ended.
 pub fn is_done(worker: &mut Worker) -> bool {
     let work = work(worker);
-    work.running == 0 && work.done.is_none()
+    work.clients_left == 0 && work.done.is_none()
 }
 
 /// Takes what this worker recorded.

@@ -9,7 +9,7 @@ use farm_kv::{KvError, TableId};
 use farm_txn::TxError;
 
 use super::value::Value;
-use super::{Kind, WHERE, client, place, work};
+use super::{Kind, Spec, WHERE, client, place, work};
 
 /// Addresses asked for at a time: as many as the least reply brings.
 const AT_A_TIME: usize = 4;
@@ -29,7 +29,7 @@ pub(super) fn set_up(worker: &mut Worker) {
     let (me, workers) = (worker.me().worker.index(), workers(worker, machine));
     let first = machine * spec.objects_per_machine;
     for local in (0..spec.objects_per_machine).filter(|local| local % workers == me) {
-        match make(worker, local) {
+        match make(worker, first + local) {
             Ok(address) => found(worker, first + local, address),
             Err(error) => {
                 let why = format!("object {} could not be made: {error}", first + local);
@@ -77,9 +77,12 @@ fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
 }
 
 /// The data that an object begins with.
-pub(super) fn initial(kind: Kind, local: usize, per_machine: usize) -> [u64; 3] {
-    match kind {
-        Kind::Cycle => [((local + 1) % per_machine) as u64, 0, 0],
+fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
+    match spec.kind {
+        Kind::Cycle => {
+            let (first, count) = spec.range_of(object, machines);
+            [(first + (object - first + 1) % count) as u64, 0, 0]
+        }
         Kind::Bank => [BALANCE, 0, 0],
         Kind::Append | Kind::Table | Kind::Churn => [0; 3],
     }
@@ -88,11 +91,12 @@ pub(super) fn initial(kind: Kind, local: usize, per_machine: usize) -> [u64; 3] 
 /// What every account begins with.
 pub(super) const BALANCE: u64 = 1_000;
 
-fn make(worker: &mut Worker, local: usize) -> Result<Address, TxError> {
+fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
+    let machines = worker.machines().len();
     let spec = &work(worker).spec;
     let bytes = spec.payload();
     let value = Value {
-        data: initial(spec.kind, local, spec.objects_per_machine),
+        data: initial(spec, object, machines),
         ..Value::default()
     };
     let mut tx = farm_txn::take(worker);

@@ -68,6 +68,8 @@ pub struct Spec {
     pub kind: Kind,
     /// Objects on each machine; of churn, entries that name an object or none.
     pub objects_per_machine: usize,
+    /// Transactions are over the objects of all machines; else each is over those of one.
+    pub spread: bool,
     /// Bytes of an object's payload, at least 40.
     pub payload_bytes: usize,
     /// Clients of each worker, each of which does one thing at a time.
@@ -97,6 +99,7 @@ impl Default for Spec {
         Self {
             kind: Kind::default(),
             objects_per_machine: 8,
+            spread: true,
             payload_bytes: 200,
             clients: 2,
             operations: 100,
@@ -118,6 +121,15 @@ impl Spec {
         match self.kind {
             Kind::Table => 0,
             _ => self.objects_per_machine * machines,
+        }
+    }
+
+    /// The objects that one transaction on `object` may touch: the first, and how many.
+    pub(super) fn range_of(&self, object: usize, machines: usize) -> (usize, usize) {
+        let per_machine = self.objects_per_machine;
+        match self.spread {
+            true => (0, per_machine * machines),
+            false => (object / per_machine * per_machine, per_machine),
         }
     }
 

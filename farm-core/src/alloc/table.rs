@@ -406,6 +406,8 @@ impl BlockTable {
             state.to_bits(),
             Ordering::Release,
         );
+        // The lock that guards the table is a word elsewhere, and who takes it next has to see this.
+        self.memory.fence(Ordering::SeqCst);
     }
 
     fn bad_state(&self, block: u32, bits: u64) -> TableError {

@@ -310,6 +310,7 @@ impl Check<'_> {
         let (ring, message) = (rings.ring_bytes, rings.max_message_bytes);
         let (least, most) = (self.limits.min_ring_bytes, self.limits.max_ring_bytes);
         let ring_fits = self.power_of_two("rings.ring_bytes", ring, least, most);
+        self.power_of_two("rings.log_bytes", rings.log_bytes, least, most);
         self.message_fits = message >= MIN_MESSAGE_BYTES && message.is_multiple_of(WORD_BYTES);
         if !self.message_fits {
             let what = match message {

@@ -186,6 +186,17 @@ pub(super) const KEYS: &[Key<Config>] = &[
         |bytes: &u64| sized(*bytes)
     ),
     key!(
+        "rings.log_bytes",
+        true,
+        |limits| format!(
+            "a size that is a power of two between {} and {}",
+            exact_size(limits.min_ring_bytes),
+            exact_size(limits.max_ring_bytes)
+        ),
+        rings.log_bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
         "worker.idle",
         false,
         |_| words(&IDLE),

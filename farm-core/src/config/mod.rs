@@ -172,6 +172,8 @@ pub struct RingsConfig {
     pub ring_bytes: u64,
     /// Bytes of the largest message, its record's overhead included.
     pub max_message_bytes: u64,
+    /// Bytes of one log: one per sending worker and other machine that receives.
+    pub log_bytes: u64,
 }
 
 /// How workers run.
@@ -264,6 +266,7 @@ impl Default for RingsConfig {
         RingsConfig {
             ring_bytes: MIB,
             max_message_bytes: 64 * KIB,
+            log_bytes: 4 * MIB,
         }
     }
 }
@@ -369,6 +372,7 @@ impl Config {
         config.rings = RingsConfig {
             ring_bytes: 4 * KIB,
             max_message_bytes: 512,
+            log_bytes: 32 * KIB,
         };
         config.worker.operations_in_flight = 16;
         config.worker.pin = false;

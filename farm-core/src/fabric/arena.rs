@@ -12,9 +12,13 @@ use crate::mem::WORD_BYTES;
 /// How many slots of each size an endpoint's arena has.
 #[derive(Clone, Debug)]
 pub struct ArenaConfig {
-    /// `(bytes, count)`, ascending sizes, each a multiple of 64.
+    /// `(bytes, count)`, ascending sizes, each a multiple of 64. Each size has [`KEPT_TO_SEND`] more.
     pub classes: Vec<(usize, usize)>,
 }
+
+/// Slots of each size that are kept for writes and reads of headers: other reads may hold theirs until a
+/// lock is given back, and what gives it back must not wait for them.
+const KEPT_TO_SEND: usize = 1;
 
 impl ArenaConfig {
     /// Slots for `reads` small reads in flight, and a few of every larger size up to `largest`.
@@ -126,6 +130,7 @@ impl Arena {
             );
             last = bytes;
             let words = bytes / WORD_BYTES;
+            let count = count + KEPT_TO_SEND;
             let free = (0..count).rev();
             let free = free.map(|i| ((slots + i) as u64) << 32 | (next + i * words) as u64);
             let free = free.collect();
@@ -147,11 +152,25 @@ impl Arena {
         }
     }
 
-    /// A slot of at least `bytes`; `None` when all that fit are taken.
+    /// A slot of at least `bytes` for a read, or whatever may hold it for long; `None` when all that fit
+    /// are taken.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Option<Slot> {
+        self.take_leaving(bytes, KEPT_TO_SEND)
+    }
+
+    /// A slot of at least `bytes` for what the fabric ends without waiting for anybody, as it does a
+    /// write; `None` when all that fit are taken.
+    #[inline]
+    pub fn take_to_send(&mut self, bytes: usize) -> Option<Slot> {
+        self.take_leaving(bytes, 0)
+    }
+
+    #[inline]
+    fn take_leaving(&mut self, bytes: usize, kept: usize) -> Option<Slot> {
         for class in &mut self.classes {
             if class.bytes >= bytes
+                && class.free.len() > kept
                 && let Some(place) = class.free.pop()
             {
                 self.taken += 1;
@@ -232,9 +251,14 @@ mod tests {
             .take(64)
             .expect("a larger slot serves when the small ones are out");
         assert_eq!((a.bytes(), c.bytes()), (64, 128));
-        assert_eq!([a.index(), b.index(), c.index()], [0, 1, 2]);
-        assert_eq!(arena.slots(), 3);
+        assert_eq!([a.index(), b.index(), c.index()], [0, 1, 3]);
+        assert_eq!(arena.slots(), 5);
         assert!(arena.take(1).is_none());
+        let kept = arena
+            .take_to_send(1)
+            .expect("one of each size is kept to send");
+        assert_eq!((kept.index(), kept.bytes()), (2, 64));
+        arena.give(kept);
         arena.words_mut(&mut a).fill(1);
         arena.words_mut(&mut b).fill(2);
         arena.words_mut(&mut c).fill(3);

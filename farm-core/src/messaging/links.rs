@@ -1,20 +1,22 @@
 //! Where the rings between two machines lie, and the wiring of one worker.
 //!
 //! For every machine of the cluster (itself included) a machine exports one segment. It holds the
-//! rings that the peer's workers write, and after them a line for each of its own workers, where
-//! the peer reports how far that worker's ring has been read:
+//! rings and the logs that the peer's workers write, and after them a line for each of its own
+//! workers' rings and logs, where the peer reports how far it has given space back:
 //!
 //! ```text
-//! segment of A for B:  | ring of B.w0 | ring of B.w1 | … | head for A.w0 (64 B) | head for A.w1 | … |
+//! segment of A for B:  | ring of B.w0 | … | log of B.w0 | … | head for A.w0 (64 B) | … | log head for A.w0 | … |
 //! segment of A for A:  | w0→w0 | w0→w1 | … | w1→w0 | … | head w0→w0 | head w0→w1 | … |
 //! ```
+//!
+//! A machine has no log of its own: what a coordinator does with its own memory needs no record yet.
 
 use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
-use crate::ids::{MachineId, WorkerId};
+use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
-    Capacity, InvalidCapacity, NoShare, ReceiverConfig, ReplyCredits, RingReceiver, RingSender,
-    SenderConfig, SetupError,
+    Capacity, InvalidCapacity, LogSender, NoShare, ReceiverConfig, ReplyCredits, RingReceiver,
+    RingSender, SenderConfig, SetupError,
 };
 
 /// Why the rings of a worker could not be wired.
@@ -34,50 +36,75 @@ pub enum LinkError {
     Credits(#[from] NoShare),
 }
 
+/// Bytes of the rings of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSizes {
+    /// Of a message ring.
+    pub ring_bytes: usize,
+    /// Of a log.
+    pub log_bytes: usize,
+}
+
 /// Offsets within the segment that one machine exports for another.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentLayout {
-    /// Bytes of a ring.
-    pub ring_bytes: usize,
+    sizes: RingSizes,
     /// Rings in the segment.
     rings: usize,
-    /// Head lines in the segment.
+    /// Logs in it.
+    logs: usize,
+    /// Head lines of rings.
     heads: usize,
+    /// Head lines of logs.
+    log_heads: usize,
 }
 
 impl SegmentLayout {
     /// The segment of a machine with `own` workers for a peer with `theirs`.
-    pub fn between(ring_bytes: usize, own: usize, theirs: usize) -> Self {
+    pub fn between(sizes: RingSizes, own: usize, theirs: usize) -> Self {
         Self {
-            ring_bytes,
+            sizes,
             rings: theirs,
+            logs: theirs,
             heads: own,
+            log_heads: own,
         }
     }
 
     /// The segment of a machine with `own` workers for itself: a ring for every ordered pair.
-    pub fn within(ring_bytes: usize, own: usize) -> Self {
+    pub fn within(sizes: RingSizes, own: usize) -> Self {
         Self {
-            ring_bytes,
+            sizes,
             rings: own * own,
+            logs: 0,
             heads: own * own,
+            log_heads: 0,
         }
     }
 
     /// Bytes of the segment.
     pub fn bytes(&self) -> usize {
-        self.ring(self.rings) + self.heads * LINE_BYTES
+        self.head(0) + (self.heads + self.log_heads) * LINE_BYTES
     }
 
     /// Offset of a ring.
     pub fn ring(&self, index: usize) -> usize {
-        index * self.ring_bytes
+        index * self.sizes.ring_bytes
     }
 
-    /// Offset of a head line.
+    /// Offset of a log.
+    pub fn log(&self, index: usize) -> usize {
+        self.ring(self.rings) + index * self.sizes.log_bytes
+    }
+
+    /// Offset of the head line of a ring; that of the first is where rings and logs end.
     pub fn head(&self, index: usize) -> usize {
-        debug_assert!(index < self.heads, "head {index} of {}", self.heads);
-        self.ring(self.rings) + index * LINE_BYTES
+        self.log(self.logs) + index * LINE_BYTES
+    }
+
+    /// Offset of the head line of a log.
+    pub fn log_head(&self, index: usize) -> usize {
+        self.head(self.heads + index)
     }
 }
 
@@ -101,6 +128,14 @@ pub(crate) struct Incoming {
     pub(crate) ring: RingReceiver,
 }
 
+/// A log that this worker polls.
+pub(crate) struct IncomingLog {
+    pub(crate) from: WorkerRef,
+    pub(crate) ring: RingReceiver,
+    /// The connection to its sender is lost.
+    pub(crate) lost: bool,
+}
+
 /// All rings of one worker.
 pub struct Links {
     /// Machines in ascending order with their numbers of workers.
@@ -112,6 +147,9 @@ pub struct Links {
     pub(crate) incoming: Vec<Incoming>,
     /// Reply space that this worker may reserve with each worker of each machine.
     pub(crate) credits: Vec<Vec<ReplyCredits>>,
+    /// Logs in other machines, in the order of `machines`; none in the own.
+    pub(crate) logs_out: Vec<Option<LogSender>>,
+    pub(crate) logs_in: Vec<IncomingLog>,
 }
 
 /// Wires one worker.
@@ -120,7 +158,9 @@ struct Wiring<'a> {
     worker: WorkerId,
     /// Workers of this machine.
     workers: usize,
+    sizes: RingSizes,
     ring: Capacity,
+    log: Capacity,
 }
 
 impl Links {
@@ -136,18 +176,20 @@ impl Links {
         own: MachineId,
         worker: WorkerId,
         peers: &[LinkPeer],
-        ring_bytes: usize,
+        sizes: RingSizes,
     ) -> Result<Self, LinkError> {
         let me = peers
             .iter()
             .find(|peer| peer.machine == own)
             .expect("a machine is its own peer");
-        let ring = Capacity::new(ring_bytes as u64)?;
+        let ring = Capacity::new(sizes.ring_bytes as u64)?;
         let mut wiring = Wiring {
             endpoint,
             worker,
             workers: me.workers,
+            sizes,
             ring,
+            log: Capacity::new(sizes.log_bytes as u64)?,
         };
         let mut links = Links {
             machines: peers
@@ -158,6 +200,8 @@ impl Links {
             within: Vec::new(),
             incoming: Vec::new(),
             credits: Vec::new(),
+            logs_out: Vec::new(),
+            logs_in: Vec::new(),
         };
         for peer in peers {
             let theirs = wiring.endpoint.import(&peer.theirs)?;
@@ -167,6 +211,7 @@ impl Links {
             links.credits.push(credits.collect::<Result<_, _>>()?);
             if peer.machine == own {
                 links.out.push(None);
+                links.logs_out.push(None);
                 wiring.within(&mut links, peer, theirs)?;
             } else {
                 wiring.peer(&mut links, peer, theirs)?;
@@ -176,26 +221,35 @@ impl Links {
     }
 }
 
-impl Wiring<'_> {
-    fn sender(
-        &mut self,
-        segment: RemoteMemory,
-        at: usize,
-        head: Memory,
-        poller: usize,
-    ) -> Result<RingSender, LinkError> {
-        let config = SenderConfig {
+/// Where a ring or log that this worker writes lies, and its head line here.
+struct Outgoing {
+    segment: RemoteMemory,
+    at: usize,
+    capacity: Capacity,
+    head: Memory,
+    poller: usize,
+}
+
+impl Outgoing {
+    fn config(self, reply_reserve_bytes: u32) -> SenderConfig {
+        SenderConfig {
             buffer: Remote {
-                memory: segment,
-                offset: at as u64,
+                memory: self.segment,
+                offset: self.at as u64,
             },
-            capacity: self.ring,
-            head_copy: head,
+            capacity: self.capacity,
+            head_copy: self.head,
             head_copy_offset: 0,
-            reply_reserve_bytes: self.ring.reply_reserve_bytes(),
-            notify: Some(worker_id(poller)),
-        };
-        Ok(RingSender::new(config, self.endpoint)?)
+            reply_reserve_bytes,
+            notify: Some(worker_id(self.poller)),
+        }
+    }
+}
+
+impl Wiring<'_> {
+    fn sender(&mut self, out: Outgoing) -> Result<RingSender, LinkError> {
+        let reserve = out.capacity.reply_reserve_bytes();
+        Ok(RingSender::new(out.config(reserve), self.endpoint)?)
     }
 
     fn receiver(
@@ -223,19 +277,18 @@ impl Wiring<'_> {
         me: &LinkPeer,
         segment: RemoteMemory,
     ) -> Result<(), LinkError> {
-        let (n, own, bytes) = (
-            self.workers,
-            self.worker.index(),
-            self.ring.bytes() as usize,
-        );
-        let layout = SegmentLayout::within(bytes, n);
+        let (n, own) = (self.workers, self.worker.index());
+        let layout = SegmentLayout::within(self.sizes, n);
         for other in 0..n {
             let (to, from) = (own * n + other, other * n + own);
-            let head = me.ours.window(layout.head(to), LINE_BYTES);
-            links
-                .within
-                .push(self.sender(segment, layout.ring(to), head, other)?);
-            let buffer = me.ours.window(layout.ring(from), bytes);
+            links.within.push(self.sender(Outgoing {
+                segment,
+                at: layout.ring(to),
+                capacity: self.ring,
+                head: me.ours.window(layout.head(to), LINE_BYTES),
+                poller: other,
+            })?);
+            let buffer = me.ours.window(layout.ring(from), self.sizes.ring_bytes);
             let ring = self.receiver(buffer, segment, layout.head(from), other)?;
             links.incoming.push(Incoming {
                 machine: me.machine,
@@ -252,27 +305,40 @@ impl Wiring<'_> {
         peer: &LinkPeer,
         segment: RemoteMemory,
     ) -> Result<(), LinkError> {
-        let (n, own, bytes) = (
-            self.workers,
-            self.worker.index(),
-            self.ring.bytes() as usize,
-        );
-        let ours = SegmentLayout::between(bytes, n, peer.workers);
-        let theirs = SegmentLayout::between(bytes, peer.workers, n);
-        let head = peer.ours.window(ours.head(own), LINE_BYTES);
-        links.out.push(Some(self.sender(
+        let (n, own) = (self.workers, self.worker.index());
+        let ours = SegmentLayout::between(self.sizes, n, peer.workers);
+        let theirs = SegmentLayout::between(self.sizes, peer.workers, n);
+        let poller = own % peer.workers;
+        links.out.push(Some(self.sender(Outgoing {
             segment,
-            theirs.ring(own),
-            head,
-            own % peer.workers,
-        )?));
+            at: theirs.ring(own),
+            capacity: self.ring,
+            head: peer.ours.window(ours.head(own), LINE_BYTES),
+            poller,
+        })?));
+        let log = Outgoing {
+            segment,
+            at: theirs.log(own),
+            capacity: self.log,
+            head: peer.ours.window(ours.log_head(own), LINE_BYTES),
+            poller,
+        };
+        links
+            .logs_out
+            .push(Some(LogSender::new(log.config(0), self.endpoint)?));
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
-            let buffer = peer.ours.window(ours.ring(sender), bytes);
+            let buffer = peer.ours.window(ours.ring(sender), self.sizes.ring_bytes);
             let ring = self.receiver(buffer, segment, theirs.head(sender), sender)?;
             links.incoming.push(Incoming {
                 machine: peer.machine,
                 sender: worker_id(sender),
                 ring,
+            });
+            let buffer = peer.ours.window(ours.log(sender), self.sizes.log_bytes);
+            links.logs_in.push(IncomingLog {
+                from: WorkerRef::new(peer.machine, worker_id(sender)),
+                ring: self.receiver(buffer, segment, theirs.log_head(sender), sender)?,
+                lost: false,
             });
         }
         Ok(())
@@ -289,13 +355,20 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_segment_do_not_overlap() {
+        let sizes = RingSizes {
+            ring_bytes: 4096,
+            log_bytes: 16384,
+        };
         for layout in [
-            SegmentLayout::between(4096, 3, 2),
-            SegmentLayout::within(4096, 3),
+            SegmentLayout::between(sizes, 3, 2),
+            SegmentLayout::within(sizes, 3),
         ] {
-            let mut parts: Vec<(usize, usize)> =
-                (0..layout.rings).map(|i| (layout.ring(i), 4096)).collect();
-            parts.extend((0..layout.heads).map(|i| (layout.head(i), LINE_BYTES)));
+            let rings = (0..layout.rings).map(|i| (layout.ring(i), 4096));
+            let logs = (0..layout.logs).map(|i| (layout.log(i), 16384));
+            let heads = (0..layout.heads).map(|i| (layout.head(i), LINE_BYTES));
+            let log_heads = (0..layout.log_heads).map(|i| (layout.log_head(i), LINE_BYTES));
+            let parts = rings.chain(logs).chain(heads).chain(log_heads);
+            let mut parts: Vec<(usize, usize)> = parts.collect();
             parts.sort_unstable();
             for pair in parts.windows(2) {
                 assert_eq!(pair[0].0 + pair[0].1, pair[1].0);

@@ -10,7 +10,8 @@
 mod links;
 mod outgoing;
 
-pub use links::{LinkError, LinkPeer, Links, SegmentLayout};
+pub(crate) use links::IncomingLog;
+pub use links::{LinkError, LinkPeer, Links, RingSizes, SegmentLayout};
 pub use outgoing::MessageCounters;
 pub(crate) use outgoing::{Garbage, Messaging, Taken};
 
@@ -34,6 +35,11 @@ impl MessageId {
     pub const APPLICATION: u16 = 1000;
     /// Ids below this can have handlers.
     pub const LIMIT: u16 = 2048;
+
+    /// Whether its handler answers at once: those of farm-core and farm-txn wait for nobody.
+    pub(crate) fn is_prompt(self) -> bool {
+        self.0 < Self::KV
+    }
 }
 
 /// A request that is being handled: who asked, and how to answer.

@@ -96,6 +96,10 @@ impl Messaging {
         }
     }
 
+    pub(crate) fn max_body(&self) -> usize {
+        self.max_body
+    }
+
     pub(crate) fn machines(&self) -> &[(MachineId, usize)] {
         &self.links.machines
     }
@@ -157,16 +161,15 @@ impl Messaging {
         Ok(())
     }
 
-    /// Sends a request, with room for a reply of `most_reply` bytes reserved.
-    pub(crate) fn call(
+    /// Waits for a reply of at most `most_reply` bytes, with room for it reserved, to what is written by
+    /// other means than a message. The reply names the token.
+    pub(crate) fn expect_reply(
         &mut self,
-        endpoint: &mut Endpoint,
         to: WorkerRef,
-        id: MessageId,
-        body: &[&[u8]],
         most_reply: usize,
+        prompt: bool,
         cont: ReplyCont,
-    ) -> Result<(), CallError> {
+    ) -> Result<u64, CallError> {
         let index = self.machine_index(to)?;
         let most = self
             .max_body
@@ -177,7 +180,7 @@ impl Messaging {
                 most,
             });
         }
-        if !self.links.credits[index][to.worker.index()].try_take(most_reply) {
+        if !self.links.credits[index][to.worker.index()].try_take(most_reply, prompt) {
             marks::mark("message: reply credits exhausted");
             self.counters.busy += 1;
             return Err(CallError::Busy);
@@ -190,13 +193,35 @@ impl Messaging {
             generation,
             cont,
         });
-        let header = self.header(Kind::Request, to.worker, id, self.token(call, generation));
+        Ok(self.token(call, generation))
+    }
+
+    /// Takes [`Messaging::expect_reply`] back.
+    pub(crate) fn forget_reply(&mut self, token: u64) {
+        let call = self.calls.remove(call_of(token));
+        let index = self.machine_index(call.to);
+        let index = index.expect("a reply was expected of a worker that exists");
+        self.links.credits[index][call.to.worker.index()].give(call.reserved);
+    }
+
+    /// Sends a request, with room for a reply of `most_reply` bytes reserved.
+    pub(crate) fn call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        to: WorkerRef,
+        id: MessageId,
+        body: &[&[u8]],
+        most_reply: usize,
+        cont: ReplyCont,
+    ) -> Result<(), CallError> {
+        let token = self.expect_reply(to, most_reply, id.is_prompt(), cont)?;
+        let header = self.header(Kind::Request, to.worker, id, token);
+        let index = self.machine_index(to)?;
         let sent = self.send(endpoint, index, to, header, body);
         match sent {
             Ok(()) => self.counters.calls += 1,
             Err(_) => {
-                self.calls.remove(call);
-                self.links.credits[index][to.worker.index()].give(most_reply);
+                self.forget_reply(token);
                 self.counters.busy += u64::from(sent == Err(CallError::Busy));
             }
         }
@@ -350,7 +375,7 @@ impl Messaging {
                 ))
             }
             Kind::Reply => {
-                let call = (header.token & u64::from(u32::MAX >> 8)) as usize;
+                let call = call_of(header.token);
                 let generation = (header.token >> 24) as u8;
                 match self.calls.get(call) {
                     Some(pending) if pending.generation as u8 == generation => {
@@ -429,6 +454,10 @@ impl Messaging {
         debug_assert!(call < 1 << 24, "{call} calls");
         u64::from(self.me.to_bits()) << CALL_BITS | u64::from(generation as u8) << 24 | call as u64
     }
+}
+
+fn call_of(token: u64) -> usize {
+    (token & u64::from(u32::MAX >> 8)) as usize
 }
 
 fn origin(token: u64) -> u32 {

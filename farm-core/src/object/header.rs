@@ -38,6 +38,11 @@ impl Version {
         Self(number)
     }
 
+    /// From a number that somebody else wrote; `None` if no version has it.
+    pub fn checked(number: u64) -> Option<Self> {
+        (number as u16 != BEING_WRITTEN && number >> 62 == 0).then_some(Self(number))
+    }
+
     /// Its number.
     pub fn get(self) -> u64 {
         self.0

@@ -36,11 +36,11 @@
 //!
 //! 1. A call is sent only if *C*/4 stays free after it and its filler, as far as the sender knows
 //!    ([`Capacity::reply_reserve_bytes`]). Replies may use everything.
-//! 2. Each of the *n* workers has a share *s* = *C*/4/(*n* + 1) of credit, rounded down to words
-//!    ([`ReplyCredits`]). A request takes credit for the record of the greatest reply it permits, and
-//!    gives it back when the reply has been consumed. Call a reply *owed* from its request until it
-//!    is consumed: owed replies, in the ring or not yet sent, have at most *ns* bytes, none more
-//!    than *s*.
+//! 2. Each of the *n* workers has a share *s* of credit, and *p* more for one prompt reply, such that
+//!    *n*(*s* + *p*) + max(*s*, *p*) is at most *C*/4 ([`ReplyCredits`]). A request takes credit for the
+//!    record of the greatest reply it permits, and gives it back when the reply has been consumed. Call
+//!    a reply *owed* from its request until it is consumed: owed replies, in the ring or not yet sent,
+//!    have at most *n*(*s* + *p*) bytes, none more than max(*s*, *p*).
 //! 3. The receiver reports its head as soon as *C*/2 is consumed and not reported.
 //!
 //! **Claim 1.** Once the writes under way have landed and the receiver has polled, *b* can send any
@@ -48,7 +48,7 @@
 //!
 //! A filler ends at a multiple of *C*, so there is at most one among less than *C* bytes of records,
 //! and it is shorter than the record after it. Owed replies together with such a filler have less
-//! than *ns* + *s* ≤ *C*/4. Let *t* be the tail after *b*'s last call (or after the call's filler, if
+//! than *n*(*s* + *p*) + max(*s*, *p*) ≤ *C*/4. Let *t* be the tail after *b*'s last call (or after the call's filler, if
 //! the fabric took that and refused the call). By rule 1, *t* less the reported head was at most
 //! 3*C*/4, and the reported head only grows.
 //!
@@ -73,6 +73,7 @@
 
 mod credits;
 pub mod layout;
+mod log;
 mod receiver;
 mod sender;
 
@@ -87,6 +88,7 @@ use std::sync::atomic::Ordering;
 
 pub use credits::{NoShare, ReplyCredits};
 pub use layout::{Capacity, Expected, InvalidCapacity, Kind};
+pub use log::{LogSender, log_record_bytes};
 pub use receiver::{ReceiverConfig, Record, RingError, RingReceiver};
 pub use sender::{BadHead, Header, RingSender, SendError, SenderConfig};
 

@@ -57,13 +57,17 @@ pub struct RingError {
 pub struct RingReceiver<W = Memory> {
     buffer: W,
     capacity: Capacity,
-    /// Bytes consumed since the ring was made, fillers included.
+    /// Bytes given back since the ring was made, fillers included.
     head: u64,
+    /// Bytes read: from the head to here lie records that were [kept](RingReceiver::keep).
+    read: u64,
+    /// Where the record that was read last ends; what lies between here and `read` is a filler.
+    last_end: u64,
     /// The head as last reported to the sender.
     reported: u64,
-    /// Number of the record at the head, from 1.
+    /// Number of the next record, from 1.
     sequence: u64,
-    /// The record at the head, if it has been copied out and not been consumed.
+    /// The next record, if it has been copied out and not been consumed.
     staged: Option<RecordHead>,
     /// Its token, then its body. As long as the greatest record; untouched pages cost nothing.
     copy: Box<[u64]>,
@@ -108,6 +112,8 @@ impl<W: Words> RingReceiver<W> {
             buffer: config.buffer,
             capacity,
             head: position,
+            read: position,
+            last_end: position,
             reported: position,
             sequence,
             staged: None,
@@ -123,13 +129,18 @@ impl<W: Words> RingReceiver<W> {
         })
     }
 
-    /// Bytes consumed since the ring was made, fillers included.
+    /// Bytes given back since the ring was made, fillers included.
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// The record at the head of the ring, if a whole one is there. It stays until
-    /// [`RingReceiver::consume`]: until then the same one is given again, without a second copy.
+    /// Position of the next record, or of a filler before it.
+    pub fn position(&self) -> u64 {
+        self.read
+    }
+
+    /// The next record of the ring, if a whole one is there. It is given again, without a second copy,
+    /// until [`RingReceiver::consume`] or [`RingReceiver::keep`].
     ///
     /// # Errors
     /// [`RingError`] when the ring holds garbage, at this and at every later call.
@@ -150,24 +161,80 @@ impl<W: Words> RingReceiver<W> {
     }
 
     /// Gives the space of the peeked record back: zeroes it and moves the head on. To be called
-    /// when the record has been handled or handed over, and without waiting for anything.
+    /// when the record has been handled or handed over, and without waiting for anything. What was
+    /// kept before it goes with it.
     ///
     /// # Panics
     /// When [`RingReceiver::peek`] has not given a record since the last call.
     #[inline]
     pub fn consume(&mut self, endpoint: &mut Endpoint) {
+        let end = self.keep();
+        self.free(end, endpoint);
+    }
+
+    /// Goes on to the next record and leaves the peeked one where it is, as a log does. The position
+    /// after it is what [`RingReceiver::free`] takes, once the record is not needed any more.
+    ///
+    /// # Panics
+    /// When [`RingReceiver::peek`] has not given a record since the last call.
+    #[inline]
+    pub fn keep(&mut self) -> u64 {
         let head = self
             .staged
             .take()
-            .expect("consume without a record from peek");
-        let bytes = head.record_bytes;
-        if !mutants::is_on("head advanced before zeroing") {
-            self.buffer.clear(self.offset() as usize, bytes as usize);
-        }
-        self.head += u64::from(bytes);
+            .expect("consume or keep without a record from peek");
+        self.read += u64::from(head.record_bytes);
         self.sequence += 1;
+        self.last_end = self.read;
+        self.read
+    }
+
+    /// Copies the body of a kept record, which ends at `end`, out once more. The ring is the sender's
+    /// to write: what is found there is to be checked as it was the first time.
+    ///
+    /// # Panics
+    /// When no kept record of so many bytes of body can end there.
+    pub fn read_again(&self, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
+        let bytes = layout::record_bytes(body_bytes).expect("a record that was kept");
+        let start = end - u64::from(bytes);
+        assert!(
+            self.head <= start && end <= self.read,
+            "a record from {start} to {end}, and {} to {} are kept",
+            self.head,
+            self.read
+        );
+        let body = self.capacity.offset(start) as usize + 2 * WORD_BYTES;
+        out.clear();
+        out.resize(body_bytes.div_ceil(WORD_BYTES), 0);
+        self.buffer.copy_out(body, out);
+    }
+
+    /// Gives everything before a position back: zeroes it and moves the head on.
+    ///
+    /// # Panics
+    /// When the position is beyond what was read.
+    #[inline]
+    pub fn free(&mut self, end: u64, endpoint: &mut Endpoint) {
+        assert!(end <= self.read, "{end} is beyond {}", self.read);
+        // With the last record goes the filler after it.
+        let end = if end == self.last_end { self.read } else { end };
+        if !mutants::is_on("head advanced before zeroing") {
+            self.clear_up_to(end);
+        }
+        self.head = self.head.max(end);
         if self.report_is_due() {
             self.report(endpoint);
+        }
+    }
+
+    #[inline]
+    fn clear_up_to(&self, end: u64) {
+        let mut at = self.head;
+        while at < end {
+            let offset = self.capacity.offset(at);
+            let bytes = u64::from(self.capacity.bytes() - offset).min(end - at);
+            self.buffer.clear(offset as usize, bytes as usize);
+            at += bytes;
         }
     }
 
@@ -196,7 +263,7 @@ impl<W: Words> RingReceiver<W> {
 
     #[inline]
     fn offset(&self) -> u32 {
-        self.capacity.offset(self.head)
+        self.capacity.offset(self.read)
     }
 
     fn record(&self, head: RecordHead) -> Record<'_> {
@@ -276,7 +343,11 @@ impl<W: Words> RingReceiver<W> {
     #[cold]
     fn step_over(&mut self, filler_bytes: u32) {
         self.buffer.clear(self.offset() as usize, WORD_BYTES);
-        self.head += u64::from(filler_bytes);
+        self.read += u64::from(filler_bytes);
+        // It goes with what was kept before it, if anything was.
+        if self.head + u64::from(filler_bytes) == self.read {
+            self.head = self.read;
+        }
     }
 
     #[cold]

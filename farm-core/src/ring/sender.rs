@@ -2,7 +2,7 @@
 
 use super::layout::{self, Capacity, Kind, RecordHead};
 use super::{SetupError, Words};
-use crate::fabric::{Endpoint, Rejected, Remote, Slot, Source, Write};
+use crate::fabric::{Endpoint, Rejected, Remote, Slot, Source, Token, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
 use crate::{marks, mutants};
@@ -171,6 +171,12 @@ impl<W: Words> RingSender<W> {
         self.tail
     }
 
+    /// Free bytes of the ring as far as this end has heard, without asking again.
+    #[inline]
+    pub fn free_bytes_known(&self) -> u32 {
+        self.capacity.bytes() - self.used_bytes()
+    }
+
     /// Bytes of the ring that are known to be free, after a look at the head copy.
     ///
     /// # Errors
@@ -204,6 +210,22 @@ impl<W: Words> RingSender<W> {
         header: Header,
         body: &[&[u8]],
     ) -> Result<(), SendError> {
+        self.try_append(endpoint, header, body, None)
+    }
+
+    /// As [`RingSender::try_send`], with a completion that says that the record is in the receiver's
+    /// memory, if a token is given.
+    ///
+    /// # Errors
+    /// As [`RingSender::try_send`].
+    #[inline]
+    pub fn try_append(
+        &mut self,
+        endpoint: &mut Endpoint,
+        header: Header,
+        body: &[&[u8]],
+        signal: Option<Token>,
+    ) -> Result<(), SendError> {
         let body_bytes = body
             .iter()
             .fold(0usize, |sum, part| sum.saturating_add(part.len()));
@@ -225,7 +247,9 @@ impl<W: Words> RingSender<W> {
             None
         } else {
             let arena = endpoint.arena();
-            let mut slot = arena.take(record_bytes as usize).ok_or(SendError::Full)?;
+            let mut slot = arena
+                .take_to_send(record_bytes as usize)
+                .ok_or(SendError::Full)?;
             let target = &mut arena.words_mut(&mut slot)[..words];
             assemble(target, head, token, body, self.sequence);
             Some(slot)
@@ -237,7 +261,7 @@ impl<W: Words> RingSender<W> {
             give_back(endpoint, slot);
             return Err(error);
         }
-        self.post_record(endpoint, place.offset, record_bytes, slot)
+        self.post_record(endpoint, place.offset, record_bytes, slot, signal)
     }
 
     #[inline]
@@ -334,6 +358,7 @@ impl<W: Words> RingSender<W> {
         offset: u32,
         bytes: u32,
         slot: Option<Slot>,
+        signal: Option<Token>,
     ) -> Result<(), SendError> {
         let to = self.at(offset);
         let wakes = self.sequence % 8 != 3 || !mutants::is_on("wake not sent");
@@ -341,7 +366,7 @@ impl<W: Words> RingSender<W> {
             to,
             fence: false,
             notify: self.notify.filter(|_| wakes),
-            signal: None,
+            signal,
         };
         let source = match slot {
             Some(slot) => Source::Slot { slot, bytes },

@@ -8,6 +8,7 @@ mod continuation;
 mod idle;
 mod inbox;
 mod layers;
+mod log;
 mod memory;
 mod reads;
 mod rest;
@@ -25,6 +26,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 pub use continuation::Cont;
 pub use idle::{Idle, IdlePolicy};
 pub use inbox::Inbox;
+pub use log::{Append, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;
 pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
 pub use rest::Leftover;
@@ -85,6 +87,7 @@ pub struct Worker {
     rng: Xoshiro256PlusPlus,
     endpoint: Endpoint,
     messaging: Messaging,
+    logs: log::Logs,
     handlers: Vec<Option<Handler>>,
     timers: Timers,
     reads: Reads,
@@ -116,6 +119,7 @@ impl Worker {
             operations,
         } = parts.limits;
         let slots = parts.endpoint.arena().slots();
+        let logs = log::Logs::new(&mut parts.links, operations);
         let mut worker = Self {
             me: parts.me,
             now: parts.clock.now(),
@@ -123,6 +127,7 @@ impl Worker {
             rng: Xoshiro256PlusPlus::seed_from_u64(parts.seed),
             endpoint: parts.endpoint,
             messaging: Messaging::new(parts.me, parts.links, max_message_bytes, operations),
+            logs,
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
             reads: Reads::new(slots, operations),
@@ -201,6 +206,11 @@ impl Worker {
     /// The machines of the cluster, ascending, each with its number of workers.
     pub fn machines(&self) -> &[(MachineId, usize)] {
         self.messaging.machines()
+    }
+
+    /// Bytes of the longest message body.
+    pub fn max_message_body(&self) -> usize {
+        self.messaging.max_body()
     }
 
     /// Calls that wait for a reply.

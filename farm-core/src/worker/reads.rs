@@ -13,7 +13,7 @@ use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, 
 use crate::ids::{Address, MachineId};
 use crate::marks;
 use crate::mem::{LINE_BYTES, Memory};
-use crate::object::all_consistent;
+use crate::object::{HEADER_BYTES, all_consistent};
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
@@ -29,6 +29,12 @@ const MAX_BACKOFF_NANOS: u64 = 20_000;
 const MAX_TRIES: u32 = 10_000;
 /// Local reads whose lines are on their way at one time.
 const PREFETCH_AHEAD: usize = 32;
+
+/// The token of every read; others are of writes whose acknowledgement is waited for.
+const READ: Token = Token(0);
+
+/// The stride of a read that is not of objects, but of one object's header.
+const HEADER_ONLY: u32 = 0;
 
 /// What to read: one object, or adjacent ones of the same size.
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +160,30 @@ impl Worker {
         }
     }
 
+    /// Reads the first words of an object's header as they are, without asking whether it is locked or
+    /// whole: what validation needs (`FaRM'15 §4`).
+    ///
+    /// # Errors
+    /// [`ReadError::Busy`] when the arena has no slot: nothing was started.
+    #[inline]
+    pub fn read_header(
+        &mut self,
+        address: Address,
+        cont: Cont<ReadResult>,
+    ) -> Result<(), ReadError> {
+        let request = ReadRequest {
+            address,
+            stride: HEADER_ONLY,
+            bytes: HEADER_BYTES as u32,
+        };
+        let Some(slot) = self.endpoint.arena().take_to_send(HEADER_BYTES) else {
+            marks::mark("read: arena full");
+            return Err(ReadError::Busy);
+        };
+        self.read_into(slot, request, cont);
+        Ok(())
+    }
+
     #[inline]
     pub(super) fn start_read(
         &mut self,
@@ -199,11 +229,12 @@ impl Worker {
                 let read = Read {
                     from: Remote { memory, offset },
                     bytes: request.bytes,
-                    kind: ReadKind::Objects {
-                        stride: request.stride,
+                    kind: match request.stride {
+                        HEADER_ONLY => ReadKind::Raw,
+                        stride => ReadKind::Objects { stride },
                     },
                     fence: false,
-                    token: Token(0),
+                    token: READ,
                 };
                 match self.endpoint.post_read(read, slot) {
                     Ok(()) => {}
@@ -310,7 +341,18 @@ impl Worker {
             let ended = self.clock.now();
             let poll_took = ended - *looked;
             *looked = ended;
-            for Completion { status, slot, .. } in completions.drain(..) {
+            for Completion {
+                token,
+                status,
+                slot,
+                ..
+            } in completions.drain(..)
+            {
+                if token != READ {
+                    super::log::give_back(&mut self.endpoint, slot);
+                    self.acknowledged(token, status);
+                    continue;
+                }
                 let slot = slot.expect("every read has a slot");
                 let took = if inside {
                     poll_took
@@ -333,6 +375,7 @@ impl Worker {
         let ReadRequest { stride, bytes, .. } = read.request;
         let cont = read.cont;
         let consistent = match status {
+            Status::Ok if stride == HEADER_ONLY => true,
             Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(stride) => {
                 let words = &self.endpoint.arena().words(&slot)[..bytes as usize / 8];
                 all_consistent(words, stride as usize / 8)
@@ -415,19 +458,22 @@ fn wrap_bound(stride: u32) -> u64 {
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
     let line = LINE_BYTES as u64;
     let (stride, bytes) = (u64::from(request.stride), u64::from(request.bytes));
-    stride > 0
-        && bytes > 0
-        && (offset | stride | bytes).is_multiple_of(line)
-        && offset + bytes <= region_bytes
+    if request.stride == HEADER_ONLY {
+        return bytes == HEADER_BYTES as u64
+            && offset.is_multiple_of(line)
+            && offset + line <= region_bytes;
+    }
+    bytes > 0 && (offset | stride | bytes).is_multiple_of(line) && offset + bytes <= region_bytes
 }
 
 fn copy(memory: &Memory, request: &ReadRequest, out: &mut [u64]) -> Status {
     let out = &mut out[..request.bytes as usize / 8];
-    match memory.copy_objects(
-        request.address.offset() as usize,
-        request.stride as usize,
-        out,
-    ) {
+    let at = request.address.offset() as usize;
+    if request.stride == HEADER_ONLY {
+        memory.read_words(at, out);
+        return Status::Ok;
+    }
+    match memory.copy_objects(at, request.stride as usize, out) {
         Ok(_) => Status::Ok,
         Err(_) => Status::Torn,
     }

@@ -29,6 +29,8 @@ impl Worker {
                 self.messaging.calls_in_flight() as u64,
             ),
             ("bytes of replies reserved", self.messaging.reserved_bytes()),
+            ("bytes of logs reserved", self.logs.reserved_bytes()),
+            ("writes not acknowledged", self.logs.unacknowledged() as u64),
             (
                 "replies that wait for room",
                 u64::from(self.messaging.is_waiting()),
@@ -56,9 +58,10 @@ impl Worker {
         }
     }
 
-    /// Bytes that its rings have carried: what it sent, and what it received. Summed over all workers
-    /// of a cluster at rest the two are equal.
+    /// Bytes that its rings and logs have carried: what it sent, and what it received and gave back.
+    /// Summed over all workers of a cluster at rest the two are equal.
     pub fn ring_bytes_carried(&self) -> (u64, u64) {
-        self.messaging.carried()
+        let (messages, logs) = (self.messaging.carried(), self.logs.carried());
+        (messages.0 + logs.0, messages.1 + logs.1)
     }
 }

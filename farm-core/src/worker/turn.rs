@@ -27,7 +27,7 @@ impl Worker {
         let mut busy = self.run_timers();
         busy |= self.run_items();
         busy |= self.messaging.is_waiting() && self.messaging.send_deferred(&mut self.endpoint);
-        let rings = self.poll_rings();
+        let rings = self.poll_rings() | self.poll_logs();
         busy |= rings;
         self.retry_for_room(rings);
         busy |= self.poll_completions();
@@ -51,6 +51,7 @@ impl Worker {
             || !self.reads.is_idle()
             || !self.failed_reads.is_empty()
             || self.messaging.must_poll()
+            || self.logs.must_poll()
             || !self.room_waiters.is_empty()
     }
 
@@ -159,6 +160,7 @@ impl Worker {
                 crate::fabric::Departure::Left => self.control.stop(),
                 crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
             }
+            self.logs.lose(machine);
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);
             for cont in lost {

@@ -71,7 +71,9 @@ impl Cluster {
                 paused_until: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
-                rings: rings.map(|segment| rings_of(segment, limits)).collect(),
+                rings: rings
+                    .map(|segment| rings_of(&fabric, segment, limits))
+                    .collect(),
             });
         }
         let parts = Arc::new(Parts {
@@ -97,10 +99,10 @@ fn worker_id(index: usize) -> WorkerId {
 }
 
 fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentLayout {
-    let (ring, workers) = (limits.ring_bytes, limits.workers);
+    let workers = limits.workers;
     match owner == peer {
-        true => SegmentLayout::within(ring, workers),
-        false => SegmentLayout::between(ring, workers, workers),
+        true => SegmentLayout::within(limits.ring_sizes(), workers),
+        false => SegmentLayout::between(limits.ring_sizes(), workers, workers),
     }
 }
 
@@ -121,10 +123,10 @@ fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Ve
     pairs.map(segment).collect()
 }
 
-/// The part of a segment that holds rings.
-fn rings_of(segment: &Segment, limits: &ClusterLimits) -> Memory {
+/// The part of a segment that holds rings and logs.
+fn rings_of(fabric: &SimFabric, segment: &Segment, limits: &ClusterLimits) -> Memory {
     let bytes = layout(limits, segment.owner, segment.peer).head(0);
-    segment.memory.window(0, bytes)
+    fabric.as_seen(&segment.capability).window(0, bytes)
 }
 
 fn peers(segments: &[Segment], limits: &ClusterLimits, own: MachineId) -> Vec<LinkPeer> {
@@ -184,7 +186,7 @@ fn worker(
         me.machine,
         me.worker,
         peers,
-        limits.ring_bytes,
+        limits.ring_sizes(),
     )
     .expect("limits are drawn so that rings can be wired");
     WorkerParts {

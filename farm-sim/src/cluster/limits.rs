@@ -3,8 +3,12 @@
 use farm_core::limits::{
     LARGEST_REPLY_BYTES, MESSAGES_PER_RING, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
 };
+use farm_core::messaging::RingSizes;
 use rand::Rng;
 use serde::Serialize;
+
+/// A log whose greatest record, an eighth, has the writes of one transaction of the workloads.
+const LEAST_LOG_BYTES: usize = 16 << 10;
 
 /// Sizes of a cluster, so small that what is rare in production is common.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -15,6 +19,8 @@ pub struct ClusterLimits {
     pub workers: usize,
     /// Bytes of a ring.
     pub ring_bytes: usize,
+    /// Bytes of a log.
+    pub log_bytes: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
     /// Bytes of a region.
@@ -34,7 +40,7 @@ impl ClusterLimits {
     pub fn drawn(rng: &mut impl Rng) -> Self {
         let workers = rng.random_range(1..=2usize);
         let least_ring = (LARGEST_REPLY_BYTES + RECORD_OVERHEAD_BYTES)
-            * (workers as u64 + 1)
+            * (2 * workers as u64 + 1)
             * REPLY_SHARE_OF_RING;
         let ring_bytes = (least_ring as usize).next_power_of_two() << rng.random_range(0..4u32);
         let block_bytes = 4096 << rng.random_range(0..2u32);
@@ -43,12 +49,21 @@ impl ClusterLimits {
             machines: 3,
             workers,
             ring_bytes,
+            log_bytes: LEAST_LOG_BYTES << rng.random_range(0..4u32),
             block_bytes,
             region_bytes,
             per_machine_bytes: (region_bytes * rng.random_range(1..=4usize)) as u64,
             operations: rng.random_range(2..=16),
             most_outstanding: rng.random_range(4..=32),
             max_inline_bytes: 8 << rng.random_range(0..5u32),
+        }
+    }
+
+    /// Bytes of rings and logs.
+    pub fn ring_sizes(&self) -> RingSizes {
+        RingSizes {
+            ring_bytes: self.ring_bytes,
+            log_bytes: self.log_bytes,
         }
     }
 

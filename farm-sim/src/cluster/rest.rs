@@ -23,6 +23,8 @@ impl Cluster {
             }
             let at_rest = (0..self.workers())
                 .all(|worker| self.inspect(worker, |worker| worker.check_at_rest().is_ok()));
+            let (sent, received) = self.carried();
+            let at_rest = at_rest && sent == received;
             quiet = if at_rest { quiet + 1 } else { 0 };
             let quiet_for_long = quiet > QUIET_STEPS || quiet > 0 && stepped == Stepped::Waited;
             if quiet_for_long && !self.fabric().step() {
@@ -34,20 +36,24 @@ impl Cluster {
         Err("the cluster does not come to rest".into())
     }
 
+    /// Bytes that all rings and logs have carried: sent, and received and given back.
+    fn carried(&self) -> (u64, u64) {
+        let all = (0..self.workers())
+            .map(|worker| self.inspect(worker, |worker| worker.ring_bytes_carried()));
+        all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
     /// Whether anything was kept that should have been given back, and whether every ring is empty and
     /// zero.
     ///
     /// # Errors
     /// What is not as it should be.
     pub fn check_at_rest(&self) -> Result<(), String> {
-        let (mut sent, mut received) = (0, 0);
         for worker in 0..self.workers() {
             self.inspect(worker, |worker| worker.check_at_rest())
                 .map_err(|leftover| leftover.to_string())?;
-            let carried = self.inspect(worker, |worker| worker.ring_bytes_carried());
-            sent += carried.0;
-            received += carried.1;
         }
+        let (sent, received) = self.carried();
         if sent != received {
             return Err(format!(
                 "{sent} bytes were sent over rings, and {received} received"

@@ -103,6 +103,15 @@ impl SimFabric {
         (memory.hooked(Box::new(hook)), capability)
     }
 
+    /// Memory that a machine exported, as everybody sees it: no store on its way is in it, and nobody runs
+    /// because it is looked at.
+    ///
+    /// # Panics
+    /// If the capability is not of this fabric.
+    pub fn as_seen(&self, capability: &Capability) -> Memory {
+        self.state().as_seen(capability)
+    }
+
     /// The worker's turn begins: from now on it is the one who accesses memory. Hand what comes back
     /// to [`SimFabric::end_turn`] when it ends; turns may stand inside of others.
     pub fn begin_turn(&self, worker: WorkerRef) -> Turn {
@@ -196,7 +205,7 @@ impl SimFabric {
         }
     }
 
-    /// The earliest moment at which a sleep ends by itself.
+    /// The earliest moment to come at which a sleep ends by itself.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.state().next_wake()
     }

@@ -195,6 +195,13 @@ impl State {
         (memory, capability, export)
     }
 
+    pub(super) fn as_seen(&self, capability: &Capability) -> Memory {
+        let exports = &self.machines[&capability.machine].exports;
+        self.exports[exports[capability.key as usize - 1]]
+            .memory
+            .clone()
+    }
+
     pub(super) fn import(
         &mut self,
         port: usize,
@@ -273,10 +280,12 @@ impl State {
         woken
     }
 
-    /// Earliest end of a sleep.
+    /// Earliest end of a sleep that is still to come: one that is over may be of a machine whose
+    /// processors stand still.
     pub(super) fn next_wake(&self) -> Option<Nanos> {
         let sleepers = self.machines.values().flat_map(|machine| &machine.workers);
-        sleepers.filter_map(|sleeper| sleeper.parked).min()
+        let ends = sleepers.filter_map(|sleeper| sleeper.parked);
+        ends.filter(|end| *end > self.now).min()
     }
 
     /// A machine ends all its connections, and takes no part any more.

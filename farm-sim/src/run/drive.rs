@@ -59,7 +59,11 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     };
     cluster.fabric().drain();
     let quiet = end == End::Done && plan.loss.is_none() && rested.is_ok();
-    let finished = if quiet { finish(&cluster) } else { Ok(()) };
+    let finished = if quiet {
+        finish(plan, &cluster)
+    } else {
+        Ok(())
+    };
     let history = history(&cluster);
     let failure = judge(&history, options)
         .err()
@@ -148,26 +152,24 @@ fn standstill(cluster: &Cluster) -> Failure {
         let (progress, done) = cluster.inspect(worker, |worker| {
             (workload::progress(worker), workload::is_done(worker))
         });
-        text += &format!("\n  worker {worker}: {progress:?}, done {done}, {left:?}");
+        let transactions = cluster.inspect(worker, farm_txn::left_over);
+        text +=
+            &format!("\n  worker {worker}: {progress:?}, done {done}, {left:?}, {transactions:?}");
     }
     Failure::new(Judge::Liveness, text)
 }
 
-fn finish(cluster: &Cluster) -> Result<(), Failure> {
-    let mut all = Finished::default();
+fn finish(plan: &Plan, cluster: &Cluster) -> Result<(), Failure> {
+    let failure = |why| Failure::new(Judge::Rest, why);
+    let mut all = Vec::new();
     for worker in 0..cluster.workers() {
-        let Finished { taken, live } = cluster
-            .inspect(worker, workload::finish)
-            .map_err(|why| Failure::new(Judge::Rest, why))?;
-        all.taken += taken;
-        all.live += live;
+        if let Some(left) = cluster.inspect(worker, farm_txn::left_over) {
+            return Err(failure(left));
+        }
+        let finished = cluster.inspect(worker, workload::finish);
+        all.push(finished.map_err(failure)?);
     }
-    if all.taken == all.live {
-        return Ok(());
-    }
-    let Finished { taken, live } = all;
-    let why = format!("allocators have {taken} slots taken, and there are {live} objects");
-    Err(Failure::new(Judge::Rest, why))
+    Finished::all(all).check(&plan.spec).map_err(failure)
 }
 
 fn history(cluster: &Cluster) -> History {

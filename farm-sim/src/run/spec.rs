@@ -22,6 +22,7 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
     Spec {
         kind,
         objects_per_machine: rng.random_range(3..=8),
+        spread: rng.random_bool(0.75),
         payload_bytes: 40 << rng.random_range(0..4u32),
         clients,
         operations: OPERATIONS.div_ceil((workers * clients) as u64),

@@ -170,7 +170,7 @@ pub struct MemoryNeed {
     pub machines: u64,
     /// Bytes of regions, at most.
     pub regions_bytes: u64,
-    /// Bytes of rings: one per sending worker and receiving machine.
+    /// Bytes of rings and logs: one of each per sending worker and receiving machine.
     pub rings_bytes: u64,
     /// Bytes that the processes take beside, about.
     pub process_bytes: u64,
@@ -205,7 +205,12 @@ impl MemoryNeed {
         };
         let workers = u64::from(machine.workers);
         // Its own workers count too: a ring to oneself is as good as any other.
-        let rings = (config.total_workers() as u64).saturating_mul(config.rings.ring_bytes);
+        let senders = config.total_workers() as u64;
+        let rings = senders.saturating_mul(config.rings.ring_bytes);
+        let logs = senders
+            .saturating_sub(workers)
+            .saturating_mul(config.rings.log_bytes);
+        let rings = rings.saturating_add(logs);
         MemoryNeed {
             machines: 1,
             regions_bytes: config.memory.per_machine_bytes,

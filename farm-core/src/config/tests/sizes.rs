@@ -116,7 +116,7 @@ fn impossible_rings_are_refused() {
         (
             "ring_bytes = \"4KiB\"",
             "rings.ring_bytes",
-            "less than 16KiB",
+            "less than 32KiB",
         ),
         (
             "ring_bytes = \"2GiB\"",

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::LARGEST_REPLY_BYTES;
 use crate::ring::{Capacity, ReplyCredits};
 
 const WORKERS: usize = 2;
@@ -104,7 +105,8 @@ impl World {
             reply.min(worker.credits[to].max_body_bytes() as usize),
         );
         let credited = self.rules.shares_for.is_some();
-        if credited && !worker.credits[to].try_take(reply) {
+        let prompt = reply <= LARGEST_REPLY_BYTES as usize;
+        if credited && !worker.credits[to].try_take(reply, prompt) {
             return false;
         }
         let mut body = body(self.tokens, bytes);
@@ -289,7 +291,7 @@ fn flood(bytes: usize, reply: usize) -> Vec<Step> {
 
 #[test]
 fn a_flood_is_answered_wherever_the_rings_start() {
-    for bytes in [512, 1024] {
+    for bytes in [1024, 2048] {
         for start in (0..bytes).step_by(8) {
             for (request, reply) in [(8, usize::MAX), (8, 0), (40, 8)] {
                 let world = World::new(capacity(bytes), SOUND, [start; 4]);

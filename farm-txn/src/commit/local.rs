@@ -15,21 +15,25 @@
 
 use std::sync::atomic::Ordering;
 
-use farm_core::alloc::ReleaseError;
-use farm_core::ids::Address;
-use farm_core::messaging::Request;
-use farm_core::object::{LockMode, Version, VersionWord, write};
+use farm_core::object::{LockMode, write};
 use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
-use crate::tx::{Abort, Entry, Intent, Tx, TxError};
+use super::{conflict, is_unchanged, local, release};
+use crate::error::{Abort, TxError};
+use crate::tx::{Entry, Intent, Tx};
 
 impl Tx {
     /// Commits, and leaves the context empty either way.
     ///
     /// # Errors
     /// [`Abort`]: nothing took effect, and what was allocated has been given back.
+    /// [`TxError::Distributed`], likewise, if it has objects of other machines.
     pub fn commit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        if self.is_distributed() {
+            self.abort(worker);
+            return Err(TxError::Distributed);
+        }
         if mutants::is_on("lock at a newer version than read") {
             self.forget_versions(worker);
         }
@@ -150,54 +154,11 @@ impl Tx {
         for entry in self.entries.iter().filter(|entry| !entry.is_written()) {
             let (memory, at) = local(worker, entry.address);
             let now = write::load_version(memory, at);
-            let unchanged = now == VersionWord::of(entry.version, LockMode::Unlocked);
-            if !unchanged && !mutants::is_on("validation skipped") {
+            if !is_unchanged(now, entry.version) {
                 marks::mark("tx: validation failed");
                 return Err(conflict(now, entry.version, entry.address));
             }
         }
         Ok(())
     }
-}
-
-fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {
-    if now.version() == read {
-        Abort::Locked(address)
-    } else {
-        Abort::Changed(address)
-    }
-}
-
-fn local(worker: &mut Worker, address: Address) -> (&farm_core::mem::Memory, usize) {
-    worker
-        .local_memory(address)
-        .expect("every object of the transaction is of this machine")
-}
-
-/// Gives the slot of a freed object back to the worker whose block it is in. An object of an array is
-/// in no slab block: its memory goes with the array.
-pub(crate) fn release(worker: &mut Worker, address: Address) {
-    if worker.release_object(address).is_ok() {
-        return;
-    }
-    match worker.slab_owner(address) {
-        Some(owner) if owner != worker.me().worker => {
-            crate::layer::send_release(worker, owner, address)
-        }
-        Some(_) => {}
-        None => debug_assert!(false, "the freed object at {address} is in no block"),
-    }
-}
-
-/// Another worker freed an object in a block of this one.
-pub(crate) fn released(worker: &mut Worker, _: Request, body: &[u8]) {
-    let address = body
-        .try_into()
-        .ok()
-        .and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
-    let released = address.map(|address| worker.release_object(address));
-    debug_assert!(
-        matches!(released, Some(Ok(_) | Err(ReleaseError::NotOurs(_)))),
-        "a worker gave back {address:?}, which this one has not reserved: {released:?}"
-    );
 }

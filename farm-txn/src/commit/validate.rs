@@ -1,0 +1,214 @@
+//! Validation (`FaRM'15 §4`): what was read and not written is as it was read. One-sided, a header for
+//! each object; by one message where many objects lie on one machine.
+
+use std::sync::atomic::Ordering;
+
+use farm_core::ids::{Address, MachineId, WorkerRef};
+use farm_core::marks;
+use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::object::{LockMode, Version, VersionWord, write};
+use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
+
+use super::coordinator::{self, Blocked, Commit};
+use super::primary::{HAS_CHANGED, LOCKED, REPLY_BYTES, WAS_LOCKED};
+use super::{conflict, is_unchanged, local};
+use crate::error::Abort;
+use crate::tx::{Entry, Tx};
+
+/// Asks a machine whether objects are as they were read.
+pub(crate) const VALIDATE: MessageId = MessageId(MessageId::TXN + 1);
+
+/// Most objects of one machine that are validated one by one; of more, a message asks for all.
+const MOST_ONE_SIDED: usize = 4;
+/// An address and a version.
+const ASKED_BYTES: usize = 16;
+
+impl Entry {
+    fn is_validated(&self) -> bool {
+        !self.is_written()
+    }
+}
+
+/// Validates the objects of this machine.
+pub(super) fn validate_local(worker: &mut Worker, tx: &Tx) -> Result<(), Abort> {
+    let here = |entry: &&Entry| entry.machine.is_none() && entry.is_validated();
+    if let Some(first) = tx.entries.iter().find(here) {
+        // Of two transactions that each write what the other reads at least one sees the other's lock.
+        local(worker, first.address).0.fence(Ordering::SeqCst);
+    }
+    for entry in tx.entries.iter().filter(here) {
+        let (memory, at) = local(worker, entry.address);
+        let now = write::load_version(memory, at);
+        if !is_unchanged(now, entry.version) {
+            marks::mark("validate: a local object failed");
+            return Err(conflict(now, entry.version, entry.address));
+        }
+    }
+    Ok(())
+}
+
+/// Asks for what was not asked for yet of the objects of other machines.
+pub(super) fn ask(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
+    let writes = commit.tx.entries.iter().any(Entry::is_written);
+    while let Some(at) = next_to_ask(&commit.tx) {
+        let machine = commit.tx.entries[at].machine.expect("of another machine");
+        let of_machine = commit.tx.entries.iter();
+        let asked = |entry: &&Entry| entry.machine == Some(machine) && entry.is_validated();
+        let many = of_machine.filter(asked).count() > MOST_ONE_SIDED;
+        let in_message = worker.max_message_body() / ASKED_BYTES;
+        // A transaction that only reads takes no processor of others.
+        let by_message = many && writes && in_message > MOST_ONE_SIDED;
+        if !by_message || !ask_many(worker, key, commit, machine, in_message) {
+            read_header(worker, key, commit, at)?;
+        }
+    }
+    Ok(())
+}
+
+fn next_to_ask(tx: &Tx) -> Option<usize> {
+    let open = |entry: &Entry| entry.machine.is_some() && entry.is_validated() && !entry.asked;
+    tx.entries.iter().position(open)
+}
+
+fn read_header(
+    worker: &mut Worker,
+    key: usize,
+    commit: &mut Commit,
+    at: usize,
+) -> Result<(), Blocked> {
+    let context = coordinator::context(key, at);
+    let address = commit.tx.entries[at].address;
+    match worker.read_header(address, Cont::new(header_came, context)) {
+        Ok(()) => {
+            commit.tx.entries[at].asked = true;
+            commit.waiting += 1;
+            Ok(())
+        }
+        Err(_) => Err(Blocked),
+    }
+}
+
+fn header_came(worker: &mut Worker, context: u64, result: ReadResult) {
+    let (key, at) = coordinator::of_context(context);
+    let mut commit = coordinator::take(worker, key);
+    commit.waiting -= 1;
+    let (address, read) = {
+        let entry = &commit.tx.entries[at];
+        (entry.address, entry.version)
+    };
+    match result {
+        Ok(slot) => {
+            let now = VersionWord(worker.arena().words(&slot)[0]);
+            worker.arena().give(slot);
+            if !is_unchanged(now, read) {
+                marks::mark("validate: a header failed");
+                commit.stop(conflict(now, read, address).into());
+            }
+        }
+        // It was refused for want of room.
+        Err(ReadError::Busy) => commit.tx.entries[at].asked = false,
+        Err(ReadError::PeerLost(machine)) => commit.stop(Abort::Lost(machine).into()),
+        Err(_) => commit.stop(Abort::Changed(address).into()),
+    }
+    coordinator::go_on(worker, key, commit);
+}
+
+/// Asks a machine for as many of its objects as fit a message. False when there is no room for one now:
+/// whoever waits for the room could wait for the locks that this transaction holds.
+fn ask_many(
+    worker: &mut Worker,
+    key: usize,
+    commit: &mut Commit,
+    machine: MachineId,
+    most: usize,
+) -> bool {
+    let open =
+        |entry: &&mut Entry| entry.machine == Some(machine) && entry.is_validated() && !entry.asked;
+    let mut body = Vec::with_capacity(most * ASKED_BYTES);
+    for entry in commit.tx.entries.iter_mut().filter(open).take(most) {
+        body.extend_from_slice(&entry.address.to_bits().to_le_bytes());
+        body.extend_from_slice(&entry.version.get().to_le_bytes());
+    }
+    let cont = ReplyCont::new(answered, coordinator::context(key, 0));
+    let to = worker.log_poller(machine);
+    match to.and_then(|to| worker.call(to, VALIDATE, &[&body], REPLY_BYTES, cont)) {
+        Ok(()) => {
+            let asked = commit.tx.entries.iter_mut().filter(open).take(most);
+            asked.for_each(|entry| entry.asked = true);
+            commit.waiting += 1;
+            marks::mark("validate: by message");
+            true
+        }
+        Err(CallError::PeerLost(machine)) => {
+            commit.stop(Abort::Lost(machine).into());
+            let asked = commit.tx.entries.iter_mut().filter(open);
+            asked.for_each(|entry| entry.asked = true);
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+fn answered(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
+    let (key, _) = coordinator::of_context(context);
+    let mut commit = coordinator::take(worker, key);
+    commit.waiting -= 1;
+    if let Err(error) = verdict(reply) {
+        commit.stop(error.into());
+    }
+    coordinator::go_on(worker, key, commit);
+}
+
+/// What LOCK-REPLY says, and the answer to VALIDATE.
+pub(super) fn verdict(reply: Result<&[u8], CallError>) -> Result<(), Abort> {
+    let (code, address) = match reply {
+        Ok([code, address @ ..]) => (*code, address),
+        Ok([]) => (WAS_LOCKED, &[][..]),
+        Err(CallError::PeerLost(machine)) => return Err(Abort::Lost(machine)),
+        Err(_) => (WAS_LOCKED, &[][..]),
+    };
+    let address = <[u8; 8]>::try_from(address).ok();
+    let address = address.and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
+    let address = address.unwrap_or(Address::NULL);
+    match code {
+        LOCKED => Ok(()),
+        HAS_CHANGED => Err(Abort::Changed(address)),
+        _ => Err(Abort::Locked(address)),
+    }
+}
+
+/// Answers whether objects are as they were read.
+pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    let (mut code, mut failed) = (LOCKED, Address::NULL);
+    for asked in body.chunks(ASKED_BYTES) {
+        let Some((address, read)) = decode(worker, request.from, asked) else {
+            return;
+        };
+        let now = match worker.local_memory(address) {
+            Ok((memory, at)) => write::load_version(memory, at),
+            Err(error) => return worker.distrust(request.from.machine, error.to_string()),
+        };
+        if !is_unchanged(now, read) {
+            let same = now.version() == read && now.mode() != LockMode::Unlocked;
+            code = if same { WAS_LOCKED } else { HAS_CHANGED };
+            failed = address;
+            break;
+        }
+    }
+    worker.reply(request, &[&[code], &failed.to_bits().to_le_bytes()]);
+}
+
+fn decode(worker: &mut Worker, from: WorkerRef, asked: &[u8]) -> Option<(Address, Version)> {
+    let words = <&[u8; ASKED_BYTES]>::try_from(asked).ok();
+    let word = |at: usize| {
+        let bytes = words?[at..at + 8].try_into().ok()?;
+        Some(u64::from_le_bytes(bytes))
+    };
+    let address = word(0).and_then(Address::from_bits);
+    let address = address.filter(|at| !at.is_null() && at.is_line_aligned());
+    let found = address.zip(word(8).and_then(Version::checked));
+    if found.is_none() {
+        worker.distrust(from.machine, "it validates what is no object".into());
+    }
+    found
+}

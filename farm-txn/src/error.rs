@@ -1,0 +1,84 @@
+//! Why transactions end without having committed.
+
+use farm_core::alloc::{AllocError, TooLarge};
+use farm_core::ids::{Address, MachineId};
+use farm_core::worker::AddressError;
+
+use crate::tx::TxLimits;
+
+/// Why a transaction did not go on, or did not commit. Nothing of it took effect.
+#[derive(Debug, thiserror::Error)]
+pub enum TxError {
+    /// It aborted: try again, but for [`Abort::Lost`].
+    #[error(transparent)]
+    Abort(#[from] Abort),
+    /// Memory for a new object was not to be had.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// An address is of no use on this machine.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The object was freed, or was never there.
+    #[error("there is no object at {0}: it was freed, or never allocated")]
+    NotAllocated(Address),
+    /// A payload that no object holds.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The transaction has grown beyond its limits.
+    #[error(
+        "the transaction has {objects} objects and {bytes} bytes, beyond the most of {limits:?}"
+    )]
+    Limit {
+        /// Its objects.
+        objects: usize,
+        /// Bytes of their payloads.
+        bytes: usize,
+        /// The most.
+        limits: TxLimits,
+    },
+    /// What the transaction writes on one machine is more than a record of its log there can hold.
+    #[error(
+        "the transaction writes {bytes} bytes on machine {machine}, beyond the {most} of one record of \
+         its log; write less at one time, or raise rings.log_bytes"
+    )]
+    TooLargeForLog {
+        /// The machine.
+        machine: MachineId,
+        /// Bytes that it would write there, with what the record adds.
+        bytes: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Memory for a new object was not to be had on another machine.
+    #[error("machine {0} has no memory for the object")]
+    NoMemory(MachineId),
+    /// The transaction has objects of other machines: it is committed by [`crate::api::commit`].
+    #[error("the transaction has objects of other machines; commit it through api::commit")]
+    Distributed,
+    /// Too many operations are in flight. Nothing was begun; try again when some have ended.
+    #[error("too many operations in flight")]
+    Busy,
+    /// Machines were lost before it was known whether the transaction committed.
+    #[error("it is not known whether the transaction committed: machine {0} is lost")]
+    InDoubt(MachineId),
+    /// The handle is of a transaction that has ended.
+    #[error("the transaction has ended")]
+    Ended,
+}
+
+/// Why a transaction aborted: nothing of it took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Abort {
+    /// Another transaction holds an object.
+    #[error("the object at {0} is locked by another transaction")]
+    Locked(Address),
+    /// An object changed after this transaction read it.
+    #[error("the object at {0} was changed by another transaction")]
+    Changed(Address),
+    /// An object stayed locked for as long as anybody tries to read it.
+    #[error("the object at {0} stayed locked")]
+    TimedOut(Address),
+    /// A machine that holds objects of the transaction was lost.
+    #[error("machine {0}, which holds objects of the transaction, is lost")]
+    Lost(MachineId),
+}

@@ -1,0 +1,177 @@
+//! Objects of other machines: reading them, one-sided, and reserving room for new ones.
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::{Address, MachineId};
+use farm_core::marks;
+use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::object::{Incarnation, Version, write};
+use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
+
+use crate::api::{self, TxHandle};
+use crate::error::{Abort, TxError};
+use crate::layer::{send_release_to, transactions};
+use crate::tx::{ObjectId, Place};
+
+/// Asks a machine to reserve room for an object near another.
+pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
+/// A class and an address.
+const ALLOC_BYTES: usize = 9;
+/// Address, version and incarnation of the memory that was reserved; nothing if there is none.
+const RESERVED_BYTES: usize = 24;
+
+/// A call that waits: for another machine, or for a lock of this one.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) tx: TxHandle,
+    /// What is read, or near what is to be allocated.
+    pub(crate) place: Place,
+    pub(crate) cont: Cont<Result<ObjectId, TxError>>,
+}
+
+impl Asked {
+    /// The machine that is to allocate.
+    fn machine(&self) -> MachineId {
+        self.place.machine.expect("another machine is asked")
+    }
+}
+
+/// Reads an object, without holding anybody up while it is locked.
+pub(crate) fn read(worker: &mut Worker, asked: Asked) {
+    let key = transactions(worker).asked.insert(asked);
+    post(worker, key as u64, ());
+}
+
+fn post(worker: &mut Worker, key: u64, (): ()) {
+    let place = transactions(worker).asked[key as usize].place;
+    let bytes = place.class.object_bytes() as u32;
+    let request = ReadRequest {
+        address: place.address,
+        stride: bytes,
+        bytes,
+    };
+    if worker
+        .read_lock_free(request, Cont::new(came, key))
+        .is_err()
+    {
+        marks::mark("tx: a remote read waits for room");
+        worker.when_room(Cont::new(post, key));
+    }
+}
+
+fn came(worker: &mut Worker, key: u64, result: ReadResult) {
+    let address = transactions(worker).asked[key as usize].place.address;
+    let slot = match result {
+        Ok(slot) => slot,
+        Err(ReadError::Busy) => return worker.when_room(Cont::new(post, key)),
+        Err(error) => {
+            let error = match error {
+                ReadError::PeerLost(machine) => Abort::Lost(machine).into(),
+                ReadError::StaysLocked(address) => Abort::TimedOut(address).into(),
+                _ => AddressError::Nowhere(address).into(),
+            };
+            return end(worker, key, Err(error));
+        }
+    };
+    let Asked { tx, place, .. } = transactions(worker).asked[key as usize];
+    let words = place.class.object_bytes() / 8;
+    let read = api::with(worker, tx, |tx, worker| {
+        if let Some(known) = tx.known(place.address) {
+            return known;
+        }
+        tx.check_limits(place.class.payload_capacity())?;
+        let words = &worker.arena().words(&slot)[..words];
+        tx.take_in(words, place.address, place.machine, place.class)
+    });
+    worker.arena().give(slot);
+    end(worker, key, read.and_then(|read| read));
+}
+
+fn end(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {
+    let asked = transactions(worker).asked.remove(key as usize);
+    asked.cont.resume(worker, result);
+}
+
+/// Asks another machine to reserve room for an object.
+pub(crate) fn alloc(worker: &mut Worker, asked: Asked) {
+    let key = transactions(worker).asked.insert(asked);
+    ask(worker, key as u64, ());
+}
+
+fn ask(worker: &mut Worker, key: u64, (): ()) {
+    let asked = transactions(worker).asked[key as usize];
+    let (place, machine) = (asked.place, asked.machine());
+    let mut body = [0; ALLOC_BYTES];
+    body[0] = place.class.get();
+    body[1..].copy_from_slice(&place.address.to_bits().to_le_bytes());
+    let cont = ReplyCont::new(reserved, key);
+    let to = worker.log_poller(machine);
+    match to.and_then(|to| worker.call(to, ALLOC, &[&body], RESERVED_BYTES, cont)) {
+        Ok(()) => {}
+        Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
+        // From the event loop: this may be the call that asks.
+        Err(_) => worker.defer(Cont::new(nobody_answers, key)),
+    }
+}
+
+fn nobody_answers(worker: &mut Worker, key: u64, (): ()) {
+    let machine = transactions(worker).asked[key as usize].machine();
+    end(worker, key, Err(Abort::Lost(machine).into()));
+}
+
+fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
+    let asked = transactions(worker).asked[key as usize];
+    let (Asked { tx, place, .. }, machine) = (asked, asked.machine());
+    let Ok(reply) = reply else {
+        return nobody_answers(worker, key, ());
+    };
+    let Some((address, version, incarnation)) = decode(reply) else {
+        return end(worker, key, Err(TxError::NoMemory(machine)));
+    };
+    let place = Place { address, ..place };
+    let added = api::with(worker, tx, |tx, _| {
+        tx.check_limits(place.class.payload_capacity())?;
+        Ok(tx.reserved(place, version, incarnation))
+    });
+    let added = added.and_then(|added| added);
+    if added.is_err() {
+        send_release_to(worker, machine, address);
+    }
+    end(worker, key, added);
+}
+
+fn decode(reply: &[u8]) -> Option<(Address, Version, Incarnation)> {
+    let reply: &[u8; RESERVED_BYTES] = reply.try_into().ok()?;
+    let word = |at: usize| u64::from_le_bytes(reply[at..at + 8].try_into().expect("a word"));
+    let address = Address::from_bits(word(0)).filter(|address| !address.is_null())?;
+    Some((address, Version::checked(word(8))?, Incarnation(word(16))))
+}
+
+/// Reserves room for an object of another machine's transaction.
+pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
+    let asked = body.split_first().and_then(|(class, hint)| {
+        let hint = u64::from_le_bytes(hint.try_into().ok()?);
+        Some((SizeClass::new(*class), Address::from_bits(hint)?))
+    });
+    let Some((class, hint)) = asked else {
+        let why = "it asks for room for no object".into();
+        return worker.distrust(request.from.machine, why);
+    };
+    let Ok(reserved) = worker.reserve_object(class, Some(hint)) else {
+        marks::mark("alloc: refused to another machine");
+        return worker.reply(request, &[]);
+    };
+    let address = reserved.address;
+    let (memory, at) = worker
+        .local_memory(address)
+        .expect("it was reserved on this machine");
+    let version = write::load_version(memory, at).version();
+    let incarnation = write::load_incarnation(memory, at);
+    let mut reply = [0; RESERVED_BYTES];
+    for (place, word) in [address.to_bits(), version.get(), incarnation.0]
+        .iter()
+        .enumerate()
+    {
+        reply[place * 8..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+    worker.reply(request, &[&reply]);
+}
