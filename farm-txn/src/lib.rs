@@ -53,10 +53,12 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod backoff;
 mod commit;
 mod layer;
 mod tx;
 
 pub use api::TxHandle;
+pub use backoff::{Backoff, BackoffConfig};
 pub use layer::{attach, give, take};
 pub use tx::{Abort, ObjectId, Tx, TxError, TxLimits};
