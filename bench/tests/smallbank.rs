@@ -5,7 +5,7 @@ mod model;
 
 use std::collections::BTreeMap;
 
-use farm_bench::oltp::{BadRow, Decision, Outcome, RowName, StepError};
+use farm_bench::oltp::{BadRow, Decision, Outcome, RowName, Step, StepError};
 use farm_bench::smallbank::account::{self, checking, savings};
 use farm_bench::smallbank::{
     Balance, Kind, Ledger, Mix, Options, SavingsRule, Stream, Transaction,
@@ -218,6 +218,34 @@ proptest! {
             let _ = transaction.step(&rows);
         }
     }
+}
+
+/// To the cent: what is enough, and what is one cent short of it.
+#[test]
+fn amounts_are_enough_or_not_to_the_cent() {
+    let decide = |transaction: Transaction, cents: &[i64]| {
+        let rows: Vec<_> = cents
+            .iter()
+            .map(|cents| Balance { cents: *cents }.encode())
+            .collect();
+        let rows: Vec<Option<&[u8]>> = rows.iter().map(|row| Some(&**row)).collect();
+        match transaction.step(&rows).unwrap() {
+            Step::End(decision) => (decision.outcome, decision.delta_cents),
+            Step::Read(names) => panic!("asked for {names:?}"),
+        }
+    };
+    let payment = Transaction::SendPayment { from: 1, to: 2 };
+    assert_eq!(decide(payment, &[500, 0]), (Outcome::Committed, 0));
+    assert_eq!(decide(payment, &[499, 9_000]), (Outcome::Declined, 0));
+    let withdrawal = Transaction::TransactSavings {
+        account: 1,
+        rule: SavingsRule::Withdraw,
+    };
+    assert_eq!(decide(withdrawal, &[2_020]), (Outcome::Committed, -2_020));
+    assert_eq!(decide(withdrawal, &[2_019]), (Outcome::Declined, 0));
+    let check = Transaction::WriteCheck { account: 1 };
+    assert_eq!(decide(check, &[600, -100]), (Outcome::Committed, -500));
+    assert_eq!(decide(check, &[-100, 599]), (Outcome::Committed, -600));
 }
 
 #[test]

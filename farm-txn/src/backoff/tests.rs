@@ -76,7 +76,7 @@ fn concurrency_goes_first_both_down_and_up_again() {
 #[test]
 fn between_the_marks_nothing_moves() {
     assert_eq!(course(config(), &[10, 30, 50, 10]), [(8, 1); 4]);
-    assert_eq!(course(config(), &[51]), [(4, 1)]);
+    assert_eq!(course(config(), &[51, 10, 50]), [(4, 1); 3]);
     assert_eq!(course(config(), &[51, 9]), [(4, 1), (8, 1)]);
 }
 
