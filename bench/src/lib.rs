@@ -2,6 +2,8 @@
 //!
 //! * [`ycsb`]: the YCSB core workloads as a library: property files, generators, keys,
 //!   values that can be checked, and one stream of operations per worker.
+//! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what
+//!   each transaction reads, decides and writes. [`oltp`] is what they have in common.
 //! * [`alloc`]: what the allocator loses and what it costs.
 //! * [`report`]: results of a run, as a table and as JSON.
 //!
@@ -12,6 +14,9 @@ pub mod alloc;
 pub mod driver;
 pub mod lookups;
 pub mod micro;
+pub mod oltp;
 pub mod report;
+pub mod smallbank;
+pub mod tatp;
 pub mod workload;
 pub mod ycsb;

@@ -53,6 +53,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod backoff;
 mod commit;
 mod error;
 mod layer;
@@ -61,6 +62,7 @@ mod remote;
 mod tx;
 
 pub use api::TxHandle;
+pub use backoff::{Backoff, BackoffConfig};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, take};
 pub use tx::{ObjectId, Tx, TxLimits};

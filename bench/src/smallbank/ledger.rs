@@ -1,0 +1,78 @@
+//! What all the money has to be at the end (`WORKLOADS.md` §4.4).
+
+use std::ops::RangeInclusive;
+
+use crate::oltp::{Decision, Outcome};
+
+/// What committed transactions added to all the money there is. Each worker keeps one; merged, they
+/// tell what the balances of all accounts have to sum up to.
+///
+/// ```
+/// use farm_bench::smallbank::{Ledger, Options};
+///
+/// let ledger = Ledger::default();
+/// let options = Options::default();
+/// let sum = 2 * 100_000 * i128::from(options.initial_cents); // Of all rows, read at the end.
+/// assert!(ledger.totals(options.initial_total_cents()).contains(&sum));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Of those whose commit is known.
+    known_cents: i128,
+    /// Of those whose commit is not known, what would take money out …
+    perhaps_out_cents: i128,
+    /// … and what would bring some in.
+    perhaps_in_cents: i128,
+}
+
+impl Ledger {
+    /// A transaction that is known to have committed. One that aborted is not recorded.
+    pub fn committed(&mut self, decision: &Decision) {
+        if decision.outcome == Outcome::Committed {
+            self.known_cents += i128::from(decision.delta_cents);
+        }
+    }
+
+    /// A transaction of which nobody knows whether it committed: its machine was lost meanwhile.
+    pub fn unknown(&mut self, decision: &Decision) {
+        let delta = i128::from(decision.delta_cents);
+        self.perhaps_out_cents += delta.min(0);
+        self.perhaps_in_cents += delta.max(0);
+    }
+
+    /// Adds what another worker recorded.
+    pub fn merge(&mut self, other: &Self) {
+        self.known_cents += other.known_cents;
+        self.perhaps_out_cents += other.perhaps_out_cents;
+        self.perhaps_in_cents += other.perhaps_in_cents;
+    }
+
+    /// What all the money may be now, in cents: one number if every commit is known.
+    pub fn totals(&self, initial_total_cents: i128) -> RangeInclusive<i128> {
+        let known = initial_total_cents + self.known_cents;
+        known + self.perhaps_out_cents..=known + self.perhaps_in_cents
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_widens_the_range() {
+        let of = |delta_cents| Decision {
+            delta_cents,
+            ..Decision::commit([])
+        };
+        let mut ledger = Ledger::default();
+        ledger.committed(&of(130));
+        ledger.committed(&Decision::none(Outcome::Declined));
+        assert_eq!(ledger.totals(1_000), 1_130..=1_130);
+        let mut other = Ledger::default();
+        other.committed(&of(-500));
+        other.unknown(&of(-600));
+        other.unknown(&of(2_020));
+        ledger.merge(&other);
+        assert_eq!(ledger.totals(1_000), 30..=2_650);
+    }
+}

@@ -1,0 +1,133 @@
+//! What a run of TATP is of.
+
+use serde::{Deserialize, Serialize};
+
+use super::transaction::Kind;
+use crate::oltp::{OptionsError, check_mix};
+
+/// How the subscriber of a transaction is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// As TATP has it: some subscribers more than others.
+    #[default]
+    NonUniform,
+    /// Every one alike, as BenchBase and H-Store do.
+    Uniform,
+}
+
+/// Percentages of the transactions; they add up to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)] // Each is the share of the transaction of its name.
+pub struct Mix {
+    pub get_subscriber_data: u8,
+    pub get_new_destination: u8,
+    pub get_access_data: u8,
+    pub update_subscriber_data: u8,
+    pub update_location: u8,
+    pub insert_call_forwarding: u8,
+    pub delete_call_forwarding: u8,
+}
+
+impl Default for Mix {
+    /// TATP's: 80 % read, 20 % write.
+    fn default() -> Self {
+        Self {
+            get_subscriber_data: 35,
+            get_new_destination: 10,
+            get_access_data: 35,
+            update_subscriber_data: 2,
+            update_location: 14,
+            insert_call_forwarding: 2,
+            delete_call_forwarding: 2,
+        }
+    }
+}
+
+impl Mix {
+    /// The percentages in the order of [`Kind::ALL`].
+    pub fn percents(&self) -> [u8; Kind::ALL.len()] {
+        [
+            self.get_subscriber_data,
+            self.get_new_destination,
+            self.get_access_data,
+            self.update_subscriber_data,
+            self.update_location,
+            self.insert_call_forwarding,
+            self.delete_call_forwarding,
+        ]
+    }
+}
+
+/// A run of TATP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Subscribers in all, P: `s_id` is 1 to P.
+    pub subscribers: u32,
+    /// How they are chosen.
+    pub choice: Choice,
+    /// Shares of the transactions.
+    pub mix: Mix,
+}
+
+impl Default for Options {
+    /// 100,000 subscribers, as FORD, Smart, and BenchBase at its scale 1. FaSST has a million on
+    /// each machine, Motor two million in all.
+    fn default() -> Self {
+        Self {
+            subscribers: 100_000,
+            choice: Choice::default(),
+            mix: Mix::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Whether a run of them can be.
+    ///
+    /// # Errors
+    /// The first option that cannot be.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        if self.subscribers == 0 {
+            return Err(OptionsError {
+                place: "tatp.subscribers",
+                value: "0".into(),
+                wanted: format!("1 to {}", u32::MAX),
+                advice: "give the number of subscribers, 100000 for example".into(),
+            });
+        }
+        check_mix("tatp.mix", &self.mix.percents())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_checked() {
+        let options: Options =
+            serde_json::from_str(r#"{"subscribers": 5, "choice": "uniform"}"#).unwrap();
+        assert_eq!(options.mix, Mix::default());
+        assert_eq!(options.choice, Choice::Uniform);
+        assert_eq!(options.validate(), Ok(()));
+        assert_eq!(Options::default().validate(), Ok(()));
+        assert!(serde_json::from_str::<Options>(r#"{"subscriber": 5}"#).is_err());
+
+        let none = Options {
+            subscribers: 0,
+            ..options.clone()
+        };
+        assert_eq!(
+            none.validate().unwrap_err().to_string(),
+            "tatp.subscribers = 0 is not 1 to 4294967295; give the number of subscribers, 100000 \
+             for example"
+        );
+        let mut skewed = options;
+        skewed.mix.update_location = 15;
+        let error = skewed.validate().unwrap_err().to_string();
+        assert!(error.contains("not 100 percent in all, but 101"), "{error}");
+    }
+}

@@ -1,0 +1,148 @@
+//! What a subscriber has at the beginning (`WORKLOADS.md` §3.1).
+//!
+//! Its rows are a function of the seed and of `s_id`: whoever is to hold them can make them, in any
+//! order, without anybody else's.
+
+use rand::{Rng, RngCore, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::names::{self, START_TIMES, SubNbr};
+use super::row::{
+    AccessInfo, BITS, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
+};
+use crate::oltp::{Row, RowBytes, RowName};
+
+/// Percent of special facilities that are active.
+const ACTIVE_PERCENT: u32 = 85;
+
+/// Keeps the random numbers of the population apart from those of workers with the same seed.
+const POPULATION: u64 = 0x7A79_0000_0000_0001;
+
+/// All rows of one subscriber.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriberRows {
+    /// Who.
+    pub s_id: u32,
+    /// The row of SUBSCRIBER.
+    pub subscriber: Subscriber,
+    /// Access infos, by type less 1.
+    pub access_info: [Option<AccessInfo>; 4],
+    /// Special facilities, by type less 1.
+    pub special_facility: [Option<SpecialFacility>; 4],
+    /// Call forwardings, by type less 1 and by the place of their start in [`START_TIMES`].
+    pub call_forwarding: [[Option<CallForwarding>; 3]; 4],
+}
+
+/// The rows of a subscriber at the beginning: 1 to 4 access infos and special facilities of distinct
+/// types, and for each of the latter 0 to 3 call forwardings.
+pub fn rows(seed: u64, s_id: u32) -> SubscriberRows {
+    let rng = &mut random(seed, s_id);
+    let subscriber = Subscriber {
+        sub_nbr: SubNbr::of(s_id),
+        hex: std::array::from_fn(|_| rng.random_range(0..16)),
+        bytes: rng.random(),
+        bits: rng.random_range(0..=BITS),
+        msc_location: rng.random(),
+        vlr_location: rng.random(),
+    };
+    let has_access: [bool; 4] = some(rng, 1);
+    let access_info = has_access.map(|has| has.then(|| random_access_info(rng)));
+    let has_facility: [bool; 4] = some(rng, 1);
+    let special_facility = has_facility.map(|has| has.then(|| random_facility(rng)));
+    let call_forwarding = has_facility.map(|has| {
+        let starts: [bool; 3] = if has { some(rng, 0) } else { [false; 3] };
+        std::array::from_fn(|place| {
+            starts[place].then(|| CallForwarding {
+                end_time: START_TIMES[place] + rng.random_range(1..=8),
+                numberx: random_numberx(rng),
+            })
+        })
+    });
+    SubscriberRows {
+        s_id,
+        subscriber,
+        access_info,
+        special_facility,
+        call_forwarding,
+    }
+}
+
+impl SubscriberRows {
+    /// Names and bytes of all rows, the index entry among them: 4 to 22.
+    pub fn encoded(&self) -> impl Iterator<Item = (RowName, RowBytes)> + '_ {
+        let s_id = self.s_id;
+        let named = move |name: RowName, row: RowBytes| Some((name, row));
+        let index = IndexEntry { s_id }.encode();
+        let first = [
+            named(names::subscriber(s_id), self.subscriber.encode()),
+            named(names::index_entry(self.subscriber.sub_nbr), index),
+        ];
+        let access = names::TYPES
+            .zip(&self.access_info)
+            .map(move |(ai_type, row)| {
+                let row = row.as_ref()?.encode();
+                named(names::access_info(s_id, ai_type), row)
+            });
+        let facilities = names::TYPES
+            .zip(&self.special_facility)
+            .map(move |(sf_type, row)| {
+                let row = row.as_ref()?.encode();
+                named(names::special_facility(s_id, sf_type), row)
+            });
+        let forwardings =
+            names::TYPES
+                .zip(&self.call_forwarding)
+                .flat_map(move |(sf_type, rows)| {
+                    START_TIMES.iter().zip(rows).map(move |(start_time, row)| {
+                        let row = row.as_ref()?.encode();
+                        named(names::call_forwarding(s_id, sf_type, *start_time), row)
+                    })
+                });
+        let rows = first.into_iter().chain(access);
+        rows.chain(facilities).chain(forwardings).flatten()
+    }
+}
+
+/// The random numbers of a subscriber.
+fn random(seed: u64, s_id: u32) -> Xoshiro256PlusPlus {
+    // Seeding hashes its argument, so that neighbours are far apart.
+    let mut of_subscriber = Xoshiro256PlusPlus::seed_from_u64(POPULATION ^ u64::from(s_id) << 8);
+    Xoshiro256PlusPlus::seed_from_u64(seed ^ of_subscriber.next_u64())
+}
+
+/// Some of `N`: each number of them from `least` on is as likely, and each choice of as many.
+fn some<const N: usize>(rng: &mut Xoshiro256PlusPlus, least: usize) -> [bool; N] {
+    let mut wanted = rng.random_range(least..=N);
+    std::array::from_fn(|place| {
+        let chosen = rng.random_range(0..N - place) < wanted;
+        wanted -= usize::from(chosen);
+        chosen
+    })
+}
+
+fn random_access_info(rng: &mut Xoshiro256PlusPlus) -> AccessInfo {
+    AccessInfo {
+        data1: rng.random(),
+        data2: rng.random(),
+        data3: random_letters(rng),
+        data4: random_letters(rng),
+    }
+}
+
+fn random_facility(rng: &mut Xoshiro256PlusPlus) -> SpecialFacility {
+    SpecialFacility {
+        is_active: rng.random_range(0..100) < ACTIVE_PERCENT,
+        error_cntrl: rng.random(),
+        data_a: rng.random(),
+        data_b: random_letters(rng),
+    }
+}
+
+fn random_letters<const N: usize>(rng: &mut Xoshiro256PlusPlus) -> [u8; N] {
+    std::array::from_fn(|_| rng.random_range(b'A'..=b'Z'))
+}
+
+/// A number that calls are forwarded to.
+pub(super) fn random_numberx<R: RngCore + ?Sized>(rng: &mut R) -> [u8; NUMBERX_DIGITS] {
+    std::array::from_fn(|_| rng.random_range(b'0'..=b'9'))
+}
