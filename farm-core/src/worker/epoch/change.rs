@@ -1,0 +1,329 @@
+//! Ending an epoch on all machines, and what for: a machine wins back the memory of freed objects.
+//!
+//! The first worker of a machine coordinates, one change at a time; several machines may do so at the
+//! same time and know nothing of each other. A lost machine ends a change without any memory being
+//! freed: what it has in flight nobody can tell.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::{Asker, END_EPOCH, END_EPOCHS, MEMORY_IS_SHORT, RETIRE};
+use crate::alloc::{AllocError, Block, BlockSource, Cut, Place, SizeClass};
+use crate::ids::{RegionId, WorkerId, WorkerRef};
+use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::region::store::Store;
+use crate::time::Nanos;
+use crate::worker::{Cont, Worker};
+use crate::{marks, mutants};
+
+/// After a change that won nothing, the next is not begun before so long: those who are refused memory
+/// may try again as often as they like.
+const FRUITLESS: Duration = Duration::from_micros(100);
+/// A worker tells the first one of its machine that memory is short at most so often.
+const TELL_AGAIN: Duration = Duration::from_micros(20);
+/// Bytes that are zeroed in one turn: tens of microseconds of it.
+const BYTES_PER_TURN: u64 = 1 << 20;
+
+/// Epoch changes that this worker coordinated, and its part in those of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochCounters {
+    /// Changes begun, after blocks were retired.
+    pub begun: u64,
+    /// Changes that ended, and freed what was vacant.
+    pub ended: u64,
+    /// Changes abandoned, because a machine was lost.
+    pub abandoned: u64,
+    /// Times that memory was short and no block of the machine was free.
+    pub fruitless: u64,
+    /// Bytes of blocks freed for any class.
+    pub bytes: u64,
+    /// Requests sent to other machines.
+    pub requests: u64,
+    /// Requests sent to other workers of this machine.
+    pub requests_within: u64,
+}
+
+/// What the answers of several workers are gathered for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// The workers of this machine give up what is wholly free.
+    Retire,
+    /// The end of an epoch that this worker asked for.
+    Change,
+    /// The end of an epoch that another machine asked for: who hears when it has come here.
+    PassedOn(Request),
+}
+
+struct Gathering {
+    purpose: Purpose,
+    /// Answers that have not come.
+    left: usize,
+    /// One will not come.
+    lost: bool,
+}
+
+/// A request that waits for room.
+struct Unsent {
+    to: WorkerRef,
+    id: MessageId,
+    gathering: usize,
+}
+
+/// What a worker asks of others, for itself and on behalf of other machines.
+#[derive(Default)]
+pub(in crate::worker) struct Changes {
+    gatherings: Slab<Gathering>,
+    unsent: VecDeque<Unsent>,
+    waits_for_room: bool,
+    /// A change of this machine's: from the first request until the last block is freed.
+    under_way: bool,
+    /// Of the change under way, as are the bytes that it has freed.
+    cut: Cut,
+    won: u64,
+    not_before: Nanos,
+    tell_not_before: Nanos,
+    counters: EpochCounters,
+}
+
+impl Changes {
+    /// Ends of epochs that have not come.
+    pub(in crate::worker) fn under_way(&self) -> usize {
+        self.gatherings.len() + usize::from(self.under_way)
+    }
+}
+
+/// The blocks of a worker's machine, with an eye on how many there are.
+pub(in crate::worker) struct Source<'a> {
+    store: &'a Store,
+    /// Memory was found to be short.
+    pub(in crate::worker) short: bool,
+}
+
+impl<'a> Source<'a> {
+    pub(in crate::worker) fn of(store: &'a Store) -> Self {
+        Self {
+            store,
+            short: false,
+        }
+    }
+}
+
+impl BlockSource for Source<'_> {
+    fn has_region(&self, region: RegionId) -> bool {
+        BlockSource::has_region(&self.store, region)
+    }
+
+    fn acquire(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
+        let mut store = self.store;
+        let acquired = store.acquire(class, owner, place);
+        self.short |= match &acquired {
+            Ok(block) => block.is_some() && self.store.is_low(),
+            Err(error) => is_shortage(error),
+        };
+        acquired
+    }
+
+    fn give_back(&mut self, block: Block) {
+        let mut store = self.store;
+        store.give_back(block);
+    }
+}
+
+/// Whether memory of another class would have helped.
+pub(in crate::worker) fn is_shortage(error: &AllocError) -> bool {
+    matches!(
+        error,
+        AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)
+    )
+}
+
+impl Worker {
+    /// Epoch changes so far.
+    pub fn epoch_counters(&self) -> EpochCounters {
+        self.changes.counters
+    }
+
+    /// Memory is short, or was refused: the machine wins back what it can, unless it does so already.
+    #[cold]
+    pub(in crate::worker) fn memory_is_short(&mut self) {
+        if self.me.worker == WorkerId::FIRST {
+            return self.win_memory();
+        }
+        if self.now < self.changes.tell_not_before {
+            return;
+        }
+        let first = WorkerRef::new(self.me.machine, WorkerId::FIRST);
+        // Where there is no room, whoever is refused memory next tries again.
+        if self.send(first, MEMORY_IS_SHORT, &[]).is_ok() {
+            self.changes.tell_not_before = self.now.after(TELL_AGAIN);
+        }
+    }
+
+    /// Begins a change, if none is under way.
+    pub(super) fn win_memory(&mut self) {
+        if self.changes.under_way || self.now < self.changes.not_before {
+            return;
+        }
+        self.changes.under_way = true;
+        self.changes.won = 0;
+        self.gather(Purpose::Retire, RETIRE);
+    }
+
+    /// Gives up this worker's blocks that are wholly free.
+    pub(super) fn retire_blocks(&mut self) {
+        self.slab.retire(&mut Source::of(&self.store));
+    }
+
+    /// Ends the epoch on all workers of this machine.
+    pub(super) fn end_epochs_here(&mut self, purpose: Purpose) {
+        self.gather(purpose, END_EPOCH);
+    }
+
+    /// Asks all other workers of this machine, for a change the other machines too, and does its own
+    /// part.
+    fn gather(&mut self, purpose: Purpose, within: MessageId) {
+        let me = self.me;
+        let gathering = self.changes.gatherings.insert(Gathering {
+            purpose,
+            left: 1,
+            lost: false,
+        });
+        let unsent = &mut self.changes.unsent;
+        let before = unsent.len();
+        for (machine, workers) in self.messaging.machines() {
+            if *machine == me.machine {
+                let others = (0..*workers as u16).filter_map(WorkerId::new);
+                let others = others.filter(|other| *other != me.worker);
+                unsent.extend(others.map(|other| Unsent {
+                    to: WorkerRef::new(me.machine, other),
+                    id: within,
+                    gathering,
+                }));
+            } else if matches!(purpose, Purpose::Change) {
+                unsent.push_back(Unsent {
+                    to: WorkerRef::new(*machine, WorkerId::FIRST),
+                    id: END_EPOCHS,
+                    gathering,
+                });
+            }
+        }
+        self.changes.gatherings[gathering].left += unsent.len() - before;
+        self.send_requests();
+        // The gathering cannot have ended before this.
+        if within == RETIRE {
+            self.retire_blocks();
+            self.gathered_one(gathering as u64, Ok(&[]));
+        } else {
+            self.end_epoch(Asker::Gathering(gathering));
+        }
+    }
+
+    /// Sends what there is room for.
+    fn send_requests(&mut self) {
+        for _ in 0..self.changes.unsent.len() {
+            let Some(unsent) = self.changes.unsent.pop_front() else {
+                break;
+            };
+            let Unsent { to, id, gathering } = unsent;
+            let cont = ReplyCont::new(Self::gathered_one, gathering as u64);
+            match self.call(to, id, &[], 0, cont) {
+                Ok(()) if to.machine == self.me.machine => {
+                    self.changes.counters.requests_within += 1;
+                }
+                Ok(()) => self.changes.counters.requests += 1,
+                Err(CallError::Busy) => {
+                    marks::mark("epoch: request waits for room");
+                    self.changes.unsent.push_back(unsent);
+                }
+                Err(error) => self.gathered_one(gathering as u64, Err(error)),
+            }
+        }
+        if !self.changes.unsent.is_empty() && !self.changes.waits_for_room {
+            self.changes.waits_for_room = true;
+            self.when_room(Cont::new(
+                |worker, _, ()| {
+                    worker.changes.waits_for_room = false;
+                    worker.send_requests();
+                },
+                0,
+            ));
+        }
+    }
+
+    /// One of those that were asked has answered, or never will.
+    pub(super) fn gathered_one(&mut self, gathering: u64, answer: Result<&[u8], CallError>) {
+        let key = gathering as usize;
+        let gathering = &mut self.changes.gatherings[key];
+        gathering.lost |= answer.is_err();
+        gathering.left -= 1;
+        if gathering.left == 0 {
+            let Gathering { purpose, lost, .. } = self.changes.gatherings.remove(key);
+            self.gathered(purpose, lost);
+        }
+    }
+
+    fn gathered(&mut self, purpose: Purpose, lost: bool) {
+        match purpose {
+            // Of a machine that was lost, nobody hears it.
+            Purpose::PassedOn(request) => self.reply(request, &[]),
+            Purpose::Retire => match self.store.cut() {
+                None => {
+                    self.changes.counters.fruitless += 1;
+                    self.end_change();
+                }
+                Some(cut) => {
+                    self.changes.counters.begun += 1;
+                    self.changes.cut = cut;
+                    if mutants::is_on("block reused before the epoch ended") {
+                        return self.free_blocks(0, ());
+                    }
+                    self.gather(Purpose::Change, END_EPOCH);
+                }
+            },
+            Purpose::Change if lost => {
+                marks::mark("epoch: change abandoned");
+                self.changes.counters.abandoned += 1;
+                self.end_change();
+            }
+            Purpose::Change => self.free_blocks(0, ()),
+        }
+    }
+
+    /// Frees what was retired before the cut, some of it in every turn.
+    fn free_blocks(&mut self, _: u64, (): ()) {
+        let mut freed = 0;
+        while freed < BYTES_PER_TURN {
+            match self.store.free_vacant_before(self.changes.cut) {
+                Ok(Some(bytes)) => freed += bytes,
+                Ok(None) => return self.blocks_freed(freed),
+                Err(error) => {
+                    tracing::error!(%error, "cannot free blocks");
+                    return self.blocks_freed(freed);
+                }
+            }
+        }
+        self.changes.won += freed;
+        self.defer(Cont::new(Self::free_blocks, 0));
+    }
+
+    fn blocks_freed(&mut self, last: u64) {
+        self.changes.won += last;
+        self.changes.counters.bytes += self.changes.won;
+        self.changes.counters.ended += 1;
+        self.end_change();
+    }
+
+    fn end_change(&mut self) {
+        self.changes.under_way = false;
+        if self.changes.won == 0 {
+            self.changes.not_before = self.now.after(FRUITLESS);
+        }
+    }
+}
