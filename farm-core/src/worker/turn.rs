@@ -159,6 +159,7 @@ impl Worker {
                 crate::fabric::Departure::Left => self.control.stop(),
                 crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
             }
+            self.abandon_change();
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);
             for cont in lost {

@@ -7,12 +7,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use slab::Slab;
-
-use super::{Asker, END_EPOCH, END_EPOCHS, MEMORY_IS_SHORT, RETIRE};
+use super::{Asker, DONE, END_EPOCH, END_EPOCHS, MEMORY_IS_SHORT, RETIRE};
 use crate::alloc::{AllocError, Block, BlockSource, Cut, Place, SizeClass};
 use crate::ids::{RegionId, WorkerId, WorkerRef};
-use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::messaging::{CallError, MessageId};
 use crate::region::store::Store;
 use crate::time::Nanos;
 use crate::worker::{Cont, Worker};
@@ -46,35 +44,37 @@ pub struct EpochCounters {
 }
 
 /// What the answers of several workers are gathered for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The workers of this machine give up what is wholly free.
     Retire,
     /// The end of an epoch that this worker asked for.
     Change,
-    /// The end of an epoch that another machine asked for: who hears when it has come here.
-    PassedOn(Request),
+    /// The end of an epoch that another machine's worker asked for, by this number of its own.
+    PassedOn(WorkerRef, u64),
 }
 
 struct Gathering {
+    number: u64,
     purpose: Purpose,
     /// Answers that have not come.
     left: usize,
-    /// One will not come.
-    lost: bool,
 }
 
-/// A request that waits for room.
+/// A message that waits for room.
+#[derive(Clone, Copy)]
 struct Unsent {
     to: WorkerRef,
     id: MessageId,
-    gathering: usize,
+    number: u64,
 }
 
 /// What a worker asks of others, for itself and on behalf of other machines.
 #[derive(Default)]
 pub(in crate::worker) struct Changes {
-    gatherings: Slab<Gathering>,
+    /// One of this machine's own change, and one for each change of another.
+    gatherings: Vec<Gathering>,
+    numbers: u64,
     unsent: VecDeque<Unsent>,
     waits_for_room: bool,
     /// A change of this machine's: from the first request until the last block is freed.
@@ -190,11 +190,8 @@ impl Worker {
     /// part.
     fn gather(&mut self, purpose: Purpose, within: MessageId) {
         let me = self.me;
-        let gathering = self.changes.gatherings.insert(Gathering {
-            purpose,
-            left: 1,
-            lost: false,
-        });
+        self.changes.numbers += 1;
+        let number = self.changes.numbers;
         let unsent = &mut self.changes.unsent;
         let before = unsent.len();
         for (machine, workers) in self.messaging.machines() {
@@ -204,45 +201,59 @@ impl Worker {
                 unsent.extend(others.map(|other| Unsent {
                     to: WorkerRef::new(me.machine, other),
                     id: within,
-                    gathering,
+                    number,
                 }));
-            } else if matches!(purpose, Purpose::Change) {
+            } else if purpose == Purpose::Change {
                 unsent.push_back(Unsent {
                     to: WorkerRef::new(*machine, WorkerId::FIRST),
                     id: END_EPOCHS,
-                    gathering,
+                    number,
                 });
             }
         }
-        self.changes.gatherings[gathering].left += unsent.len() - before;
-        self.send_requests();
-        // The gathering cannot have ended before this.
+        self.changes.gatherings.push(Gathering {
+            number,
+            purpose,
+            left: 1 + unsent.len() - before,
+        });
+        self.send_unsent();
         if within == RETIRE {
             self.retire_blocks();
-            self.gathered_one(gathering as u64, Ok(&[]));
+            self.gathered_one(number);
         } else {
-            self.end_epoch(Asker::Gathering(gathering));
+            self.end_epoch(Asker::Own(number));
         }
     }
 
+    /// Answers a request.
+    pub(super) fn tell_done(&mut self, to: WorkerRef, number: u64) {
+        let id = DONE;
+        self.changes.unsent.push_back(Unsent { to, id, number });
+        self.send_unsent();
+    }
+
     /// Sends what there is room for.
-    fn send_requests(&mut self) {
+    fn send_unsent(&mut self) {
         for _ in 0..self.changes.unsent.len() {
             let Some(unsent) = self.changes.unsent.pop_front() else {
                 break;
             };
-            let Unsent { to, id, gathering } = unsent;
-            let cont = ReplyCont::new(Self::gathered_one, gathering as u64);
-            match self.call(to, id, &[], 0, cont) {
-                Ok(()) if to.machine == self.me.machine => {
-                    self.changes.counters.requests_within += 1;
-                }
-                Ok(()) => self.changes.counters.requests += 1,
+            let Unsent { to, id, number } = unsent;
+            let counters = &mut self.changes.counters;
+            match self
+                .messaging
+                .send_one_way(&mut self.endpoint, to, id, &[&number.to_le_bytes()])
+            {
+                Ok(()) if id == DONE => {}
+                Ok(()) if to.machine == self.me.machine => counters.requests_within += 1,
+                Ok(()) => counters.requests += 1,
                 Err(CallError::Busy) => {
-                    marks::mark("epoch: request waits for room");
+                    marks::mark("epoch: message waits for room");
                     self.changes.unsent.push_back(unsent);
                 }
-                Err(error) => self.gathered_one(gathering as u64, Err(error)),
+                // Who asked is lost, or who was asked.
+                Err(_) if id == DONE => {}
+                Err(_) => self.abandon_change(),
             }
         }
         if !self.changes.unsent.is_empty() && !self.changes.waits_for_room {
@@ -250,29 +261,32 @@ impl Worker {
             self.when_room(Cont::new(
                 |worker, _, ()| {
                     worker.changes.waits_for_room = false;
-                    worker.send_requests();
+                    worker.send_unsent();
                 },
                 0,
             ));
         }
     }
 
-    /// One of those that were asked has answered, or never will.
-    pub(super) fn gathered_one(&mut self, gathering: u64, answer: Result<&[u8], CallError>) {
-        let key = gathering as usize;
-        let gathering = &mut self.changes.gatherings[key];
-        gathering.lost |= answer.is_err();
-        gathering.left -= 1;
-        if gathering.left == 0 {
-            let Gathering { purpose, lost, .. } = self.changes.gatherings.remove(key);
-            self.gathered(purpose, lost);
+    /// One of those that were asked has answered.
+    pub(super) fn gathered_one(&mut self, number: u64) {
+        let gatherings = &mut self.changes.gatherings;
+        let found = gatherings
+            .iter()
+            .position(|gathering| gathering.number == number);
+        // None, where it was abandoned meanwhile.
+        let Some(found) = found else { return };
+        gatherings[found].left -= 1;
+        if gatherings[found].left == 0 {
+            let purpose = gatherings.swap_remove(found).purpose;
+            self.gathered(purpose);
         }
     }
 
-    fn gathered(&mut self, purpose: Purpose, lost: bool) {
+    fn gathered(&mut self, purpose: Purpose) {
         match purpose {
-            // Of a machine that was lost, nobody hears it.
-            Purpose::PassedOn(request) => self.reply(request, &[]),
+            Purpose::PassedOn(asker, number) => self.tell_done(asker, number),
+            Purpose::Change => self.free_blocks(0, ()),
             Purpose::Retire => match self.store.cut() {
                 None => {
                     self.changes.counters.fruitless += 1;
@@ -287,12 +301,22 @@ impl Worker {
                     self.gather(Purpose::Change, END_EPOCH);
                 }
             },
-            Purpose::Change if lost => {
-                marks::mark("epoch: change abandoned");
-                self.changes.counters.abandoned += 1;
-                self.end_change();
-            }
-            Purpose::Change => self.free_blocks(0, ()),
+        }
+    }
+
+    /// A machine is lost, which may not have answered: what it has in flight nobody can tell. Memory that
+    /// was to be freed stays in its class, until another change.
+    pub(in crate::worker) fn abandon_change(&mut self) {
+        let gatherings = &mut self.changes.gatherings;
+        let own = |gathering: &Gathering| gathering.purpose == Purpose::Change;
+        if let Some(found) = gatherings.iter().position(own) {
+            let number = gatherings.swap_remove(found).number;
+            self.changes
+                .unsent
+                .retain(|unsent| unsent.id == DONE || unsent.number != number);
+            marks::mark("epoch: change abandoned");
+            self.changes.counters.abandoned += 1;
+            self.end_change();
         }
     }
 

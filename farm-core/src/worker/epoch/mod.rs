@@ -29,6 +29,9 @@
 //! cached, as [`Worker::on_end_of_epoch`] clears them. A worker begins its new epoch after the cut, and
 //! answers when every operation has ended that began before.
 //!
+//! All messages are one-way. A call would keep the room of its reply reserved until the operations of
+//! another machine have ended, of which one may wait for just that room.
+//!
 //! Two counters are enough: a request that comes while operations of the epoch before are still open
 //! waits until they have ended, and only then begins an epoch. Requests that wait share one. No request
 //! is refused and no operation is delayed.
@@ -46,10 +49,11 @@ pub(super) use change::{Changes, Source, is_shortage};
 use change::Purpose;
 
 use super::{Cont, Worker};
-use crate::messaging::{MessageId, Request};
+use crate::ids::WorkerRef;
+use crate::messaging::MessageId;
 use crate::{marks, mutants};
 
-/// To the first worker of the machine: memory is short. One-way.
+/// To the first worker of the machine: memory is short.
 const MEMORY_IS_SHORT: MessageId = MessageId(MessageId::CORE + 20);
 /// Within a machine: give up the blocks that are wholly free.
 const RETIRE: MessageId = MessageId(MessageId::CORE + 21);
@@ -57,6 +61,8 @@ const RETIRE: MessageId = MessageId(MessageId::CORE + 21);
 const END_EPOCHS: MessageId = MessageId(MessageId::CORE + 22);
 /// Within a machine: end the epoch on this worker.
 const END_EPOCH: MessageId = MessageId(MessageId::CORE + 23);
+/// The answer to one of the last three, by the number that it had.
+const DONE: MessageId = MessageId(MessageId::CORE + 24);
 
 /// An operation that is under way: names the epoch in which it began. It ends exactly once, by
 /// [`Worker::end_operation`].
@@ -69,10 +75,10 @@ pub struct Operation {
 /// Who is to hear that the operations of the epoch before have ended.
 #[derive(Clone, Copy, Debug)]
 enum Asker {
-    /// A worker of this machine.
-    Worker(Request),
+    /// Another worker of this machine, for a gathering of this number.
+    Worker(WorkerRef, u64),
     /// A gathering of this worker's.
-    Gathering(usize),
+    Own(u64),
 }
 
 /// The epochs of one worker.
@@ -145,15 +151,26 @@ impl Worker {
 
     pub(super) fn register_epoch_handlers(&mut self) {
         self.register(MEMORY_IS_SHORT, |worker, _, _| worker.win_memory());
-        self.register(RETIRE, |worker, request, _| {
-            worker.retire_blocks();
-            worker.reply(request, &[]);
+        self.register(RETIRE, |worker, request, body| {
+            if let Some(number) = number(body) {
+                worker.retire_blocks();
+                worker.tell_done(request.from, number);
+            }
         });
-        self.register(END_EPOCHS, |worker, request, _| {
-            worker.end_epochs_here(Purpose::PassedOn(request));
+        self.register(END_EPOCHS, |worker, request, body| {
+            if let Some(number) = number(body) {
+                worker.end_epochs_here(Purpose::PassedOn(request.from, number));
+            }
         });
-        self.register(END_EPOCH, |worker, request, _| {
-            worker.end_epoch(Asker::Worker(request));
+        self.register(END_EPOCH, |worker, request, body| {
+            if let Some(number) = number(body) {
+                worker.end_epoch(Asker::Worker(request.from, number));
+            }
+        });
+        self.register(DONE, |worker, _, body| {
+            if let Some(number) = number(body) {
+                worker.gathered_one(number);
+            }
         });
     }
 
@@ -194,8 +211,8 @@ impl Worker {
         let mut askers = std::mem::take(&mut self.epochs.draining);
         for asker in askers.drain(..) {
             match asker {
-                Asker::Worker(request) => self.reply(request, &[]),
-                Asker::Gathering(gathering) => self.gathered_one(gathering as u64, Ok(&[])),
+                Asker::Worker(asker, number) => self.tell_done(asker, number),
+                Asker::Own(number) => self.gathered_one(number),
             }
         }
         // Those that asked while operations were open, and nobody since, as nothing was drained.
@@ -206,4 +223,9 @@ impl Worker {
         self.epochs.draining.append(&mut askers);
         self.begin_epoch();
     }
+}
+
+/// The number of a gathering, from a message.
+fn number(body: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(body.try_into().ok()?))
 }
