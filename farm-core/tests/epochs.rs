@@ -105,6 +105,13 @@ fn counters(machine: &Machine, worker: u16) -> EpochCounters {
     on(machine, worker, |worker| worker.epoch_counters())
 }
 
+/// Messages that a worker has sent; here all are of epochs, and calls there are none.
+fn sent(machine: &Machine, worker: u16) -> u64 {
+    let counters = on(machine, worker, |worker| worker.message_counters());
+    assert_eq!((counters.calls, counters.replies), (0, 0));
+    counters.one_way
+}
+
 /// Waits until no epoch is being ended, and no operation is open.
 fn settle(machines: &[Machine]) {
     let begun = Instant::now();
@@ -149,7 +156,10 @@ fn memory_full_of_one_size_serves_another_once_every_machine_has_answered() {
         "one for each machine"
     );
     assert_eq!(own.requests_within, others * (own.fruitless + 2));
+    assert_eq!(sent(&machines[0], 0), own.requests + own.requests_within);
     for machine in &machines[1..] {
+        assert_eq!(sent(machine, 0), others + 1, "and one answer");
+        assert_eq!(sent(machine, 1), 1);
         let passed_on = EpochCounters {
             requests_within: others,
             ..EpochCounters::default()
@@ -204,5 +214,9 @@ fn an_operation_of_any_worker_that_began_before_holds_the_memory_back() {
     on(&machines[1], 1, end);
     assert!(fill_in_time(&machines[1], 0, LARGE, PATIENCE));
     settle(&machines);
+    let epochs: Vec<u64> = (machines.iter())
+        .map(|machine| on(machine, 1, |worker| worker.epoch()))
+        .collect();
+    assert_eq!(epochs, [2; 3], "one for each machine that wanted memory");
     stop(machines);
 }

@@ -1,7 +1,7 @@
 //! A worker's view of the shared address space: its machine's memory, other machines' regions, and
 //! the allocation of objects on this machine.
 
-use super::epoch::{Source, is_shortage};
+use super::epoch::{Shortage, Source};
 use super::reads::{ReadError, ReadRequest, ReadResult};
 use super::{Cont, Worker};
 use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
@@ -123,8 +123,8 @@ impl Worker {
     ) -> Result<Reserved, AllocError> {
         let mut source = Source::of(&self.store);
         let reserved = self.slab.reserve(class, hint, &mut source);
-        if source.short {
-            self.memory_is_short();
+        if let Some(shortage) = source.shortage {
+            self.memory_is_short(shortage);
         }
         reserved
     }
@@ -163,8 +163,8 @@ impl Worker {
     pub fn allocate_array(&mut self, class: SizeClass, count: u32) -> Result<ArrayRun, AllocError> {
         let me = self.me.worker;
         let array = self.store.allocate_array(class, count, me, None);
-        if array.as_ref().is_err_and(is_shortage) || array.is_ok() && self.store.is_low() {
-            self.memory_is_short();
+        if let Some(shortage) = Shortage::of(&self.store, &array) {
+            self.memory_is_short(shortage);
         }
         array
     }

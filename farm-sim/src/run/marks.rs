@@ -13,6 +13,7 @@ pub const ALL: &[&str] = &[
     "alloc: region made",
     "alloc: slot used again",
     "epoch: change abandoned",
+    "epoch: no room to tell that memory is short",
     "epoch: operations of the one before are open",
     "epoch: message waits for room",
     "epoch: request waits for the one before",

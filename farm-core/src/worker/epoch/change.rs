@@ -19,8 +19,11 @@ use crate::{marks, mutants};
 /// After a change that won nothing, the next is not begun before so long: those who are refused memory
 /// may try again as often as they like.
 const FRUITLESS: Duration = Duration::from_micros(100);
-/// A worker tells the first one of its machine that memory is short at most so often.
-const TELL_AGAIN: Duration = Duration::from_micros(20);
+/// A worker that is refused memory tells the first one of its machine at most so often...
+const REFUSED_AGAIN: Duration = Duration::from_micros(20);
+/// ... and one that finds it low: a class that gives its last block up and takes another one, over and
+/// over, shall not keep all machines busy.
+const LOW_AGAIN: Duration = Duration::from_millis(1);
 /// Bytes that are zeroed in one turn: tens of microseconds of it.
 const BYTES_PER_TURN: u64 = 1 << 20;
 
@@ -83,7 +86,9 @@ pub(in crate::worker) struct Changes {
     cut: Cut,
     won: u64,
     not_before: Nanos,
-    tell_not_before: Nanos,
+    /// When this worker tells again that it was refused memory, and that it is low.
+    refused_again: Nanos,
+    low_again: Nanos,
     counters: EpochCounters,
 }
 
@@ -97,15 +102,37 @@ impl Changes {
 /// The blocks of a worker's machine, with an eye on how many there are.
 pub(in crate::worker) struct Source<'a> {
     store: &'a Store,
-    /// Memory was found to be short.
-    pub(in crate::worker) short: bool,
+    /// What was found of it, unless there is enough.
+    pub(in crate::worker) shortage: Option<Shortage>,
+}
+
+/// How short memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::worker) enum Shortage {
+    /// Below the threshold.
+    Low,
+    /// There was none for a request.
+    Refused,
+}
+
+impl Shortage {
+    /// What a request that ended so says of memory.
+    pub(in crate::worker) fn of<T>(store: &Store, ended: &Result<T, AllocError>) -> Option<Self> {
+        match ended {
+            Ok(_) => store.is_low().then_some(Shortage::Low),
+            Err(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
+                Some(Shortage::Refused)
+            }
+            Err(_) => None,
+        }
+    }
 }
 
 impl<'a> Source<'a> {
     pub(in crate::worker) fn of(store: &'a Store) -> Self {
         Self {
             store,
-            short: false,
+            shortage: None,
         }
     }
 }
@@ -123,10 +150,10 @@ impl BlockSource for Source<'_> {
     ) -> Result<Option<Block>, AllocError> {
         let mut store = self.store;
         let acquired = store.acquire(class, owner, place);
-        self.short |= match &acquired {
-            Ok(block) => block.is_some() && self.store.is_low(),
-            Err(error) => is_shortage(error),
-        };
+        // A place that is full says nothing of others.
+        if !matches!(acquired, Ok(None)) {
+            self.shortage = self.shortage.max(Shortage::of(self.store, &acquired));
+        }
         acquired
     }
 
@@ -136,33 +163,30 @@ impl BlockSource for Source<'_> {
     }
 }
 
-/// Whether memory of another class would have helped.
-pub(in crate::worker) fn is_shortage(error: &AllocError) -> bool {
-    matches!(
-        error,
-        AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)
-    )
-}
-
 impl Worker {
     /// Epoch changes so far.
     pub fn epoch_counters(&self) -> EpochCounters {
         self.changes.counters
     }
 
-    /// Memory is short, or was refused: the machine wins back what it can, unless it does so already.
+    /// Memory is short: the machine wins back what it can, unless it does so already.
     #[cold]
-    pub(in crate::worker) fn memory_is_short(&mut self) {
+    pub(in crate::worker) fn memory_is_short(&mut self, shortage: Shortage) {
+        let (again, pause) = match shortage {
+            Shortage::Low => (&mut self.changes.low_again, LOW_AGAIN),
+            Shortage::Refused => (&mut self.changes.refused_again, REFUSED_AGAIN),
+        };
+        if self.now < *again {
+            return;
+        }
+        *again = self.now.after(pause);
         if self.me.worker == WorkerId::FIRST {
             return self.win_memory();
         }
-        if self.now < self.changes.tell_not_before {
-            return;
-        }
         let first = WorkerRef::new(self.me.machine, WorkerId::FIRST);
         // Where there is no room, whoever is refused memory next tries again.
-        if self.send(first, MEMORY_IS_SHORT, &[]).is_ok() {
-            self.changes.tell_not_before = self.now.after(TELL_AGAIN);
+        if self.send(first, MEMORY_IS_SHORT, &[]).is_err() {
+            marks::mark("epoch: no room to tell that memory is short");
         }
     }
 

@@ -44,7 +44,7 @@
 mod change;
 
 pub use change::EpochCounters;
-pub(super) use change::{Changes, Source, is_shortage};
+pub(super) use change::{Changes, Shortage, Source};
 
 use change::Purpose;
 
@@ -114,7 +114,7 @@ impl Epochs {
 
 impl Worker {
     /// An operation begins that will hold addresses, of objects that it has not looked up yet: in one
-    /// turn or over many. Allocates nothing.
+    /// turn or over many (`lockFreeStart` of `FaRM'14` figure 6). Allocates nothing.
     #[inline]
     pub fn begin_operation(&mut self) -> Operation {
         let parity = self.epochs.parity();
@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// The operation holds no address any more.
+    /// The operation holds no address any more (`lockFreeEnd`).
     ///
     /// # Panics
     /// If it had ended before, and no other operation of its epoch is open.
