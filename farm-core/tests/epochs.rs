@@ -1,5 +1,7 @@
 //! Memory of freed objects serves another size after an epoch has ended on all machines, and not before.
 
+#![allow(clippy::disallowed_methods)] // Real threads, waited for in real time.
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -35,7 +35,10 @@ pub fn attach(worker: &mut Worker) {
 /// If the layer is not attached.
 pub fn take(worker: &mut Worker) -> Tx {
     let operation = worker.begin_operation();
-    let mut tx = transactions(worker).pool.pop().unwrap_or_else(Tx::new);
+    let mut tx = match transactions(worker).pool.pop() {
+        Some(tx) => tx,
+        None => Tx::new(),
+    };
     tx.operation = Some(operation);
     tx
 }
