@@ -216,9 +216,12 @@ fn an_operation_of_any_worker_that_began_before_holds_the_memory_back() {
     on(&machines[1], 1, end);
     assert!(fill_in_time(&machines[1], 0, LARGE, PATIENCE));
     settle(&machines);
-    let epochs: Vec<u64> = (machines.iter())
-        .map(|machine| on(machine, 1, |worker| worker.epoch()))
-        .collect();
-    assert_eq!(epochs, [2; 3], "one for each machine that wanted memory");
+    for machine in &machines {
+        let epoch = on(machine, 1, |worker| worker.epoch());
+        assert!(
+            epoch >= 2,
+            "two machines wanted memory, and there was {epoch}"
+        );
+    }
     stop(machines);
 }
