@@ -271,7 +271,7 @@ fn a_lost_machine_ends_the_change_and_frees_nothing() {
 fn memory_that_comes_too_soon_is_found() {
     for mutant in [
         "block reused before the epoch ended",
-        "epoch answered before its operations end",
+        "epoch answered before old operations ended",
     ] {
         farm_core::mutants::switch(Some(mutant));
         let found = (0..300).find(|seed| run(*seed).0.is_err());

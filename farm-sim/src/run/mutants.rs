@@ -41,7 +41,7 @@ pub const ALL: &[Mutant] = &[
     mutant("free takes effect on abort", "churn"),
     mutant("incarnation not bumped", "churn"),
     mutant("block reused before the epoch ended", "churn"),
-    mutant("epoch answered before its operations end", "churn"),
+    mutant("epoch answered before old operations ended", "churn"),
     mutant("skip the re-poll after arm", "append"),
     mutant("wake not sent", "append"),
     mutant("sleep over a record that waits", "cycle"),

@@ -192,7 +192,7 @@ impl Worker {
         self.epochs.number += 1;
         let before = self.epochs.parity() ^ 1;
         if self.epochs.open[before] == 0
-            || mutants::is_on("epoch answered before its operations end")
+            || mutants::is_on("epoch answered before old operations ended")
         {
             return self.answer_askers();
         }
