@@ -97,6 +97,10 @@ pub const MAX_BLOCK_BYTES: u64 = 256 * MIB;
 /// Most bytes of regions on one machine.
 pub const MAX_MACHINE_MEMORY_BYTES: u64 = 1 << 44;
 
+/// A machine wins back the memory of freed objects for other sizes when less than this part of its
+/// memory is available: 1/8 (FaRM'14 §3.5, "only when available memory drops below a threshold").
+pub const LOW_MEMORY_SHARE: u64 = 8;
+
 const _: () = assert!(DEFAULT_REGION_BYTES <= MAX_REGION_BYTES);
 // The memory of all machines together is counted in 64 bits.
 const _: () = assert!(MAX_MACHINE_MEMORY_BYTES < u64::MAX / MACHINE_SLOTS as u64);

@@ -3,7 +3,7 @@
 use farm_core::fabric::Slot;
 use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
-use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, Operation, ReadRequest, ReadResult, Worker};
 use farm_core::{marks, mutants};
 
 use crate::layout::{Found, Layout, Next, candidates};
@@ -46,6 +46,8 @@ pub(crate) struct Lookup {
     restarts: u32,
     /// The overflow block that is being read.
     block: Option<Next>,
+    /// From the first read to the last: a bucket's read gives the address for a block's.
+    operation: Operation,
     cont: GetCont,
 }
 
@@ -91,12 +93,14 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
     let lookup = slot.index();
-    state.lookups[lookup] = Some(Lookup {
+    let operation = worker.begin_operation();
+    kv(worker).lookups[lookup] = Some(Lookup {
         place,
         key: *key,
         reads: 1,
         restarts: 0,
         block: None,
+        operation,
         cont,
     });
     worker.read_into(slot, request, Cont::new(buckets_came, lookup as u64));
@@ -121,7 +125,11 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
     let slot = match result {
         Ok(slot) => slot,
         // The slot is back, and the next lookup that takes it is not begun before this returns.
-        Err(error) => return entry.cont.resume(worker, Err(error.into())),
+        Err(error) => {
+            let (cont, operation) = (entry.cont, entry.operation);
+            worker.end_operation(operation);
+            return cont.resume(worker, Err(error.into()));
+        }
     };
     let layout = &state.tables[&entry.place.table.0].layout;
     let bytes = bytemuck::cast_slice(arena.words(&slot));
@@ -131,8 +139,9 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
                 return long_found(worker, slot, pair);
             };
             let length = layout.value_bytes;
-            let cont = state.counters.hit(entry);
+            let (cont, operation) = (state.counters.hit(entry), entry.operation);
             arena.give(slot);
+            worker.end_operation(operation);
             cont.resume(worker, Ok(Some(&value[..length])));
         }
         Step::Missing => miss(worker, slot),
@@ -150,8 +159,9 @@ fn long_found(worker: &mut Worker, slot: Slot, pair: Found) {
     let mut value = std::mem::take(&mut state.value);
     value.resize(layout.value_bytes, 0);
     layout.copy_value(bytemuck::cast_slice(arena.words(&slot)), pair, &mut value);
-    let cont = state.counters.hit(entry);
+    let (cont, operation) = (state.counters.hit(entry), entry.operation);
     arena.give(slot);
+    worker.end_operation(operation);
     cont.resume(worker, Ok(Some(&value)));
     kv(worker).value = value;
 }
@@ -200,8 +210,9 @@ fn follow(worker: &mut Worker, slot: Slot, next: Next) {
     entry.block = Some(next);
     entry.reads += 1;
     if entry.reads > MAX_READS {
-        let cont = entry.cont;
+        let (cont, operation) = (entry.cont, entry.operation);
         worker.arena().give(slot);
+        worker.end_operation(operation);
         return cont.resume(worker, Err(KvError::Conflict));
     }
     let table = entry.place.table;
@@ -222,9 +233,10 @@ fn restart(worker: &mut Worker, slot: Slot) {
     let entry = state.lookup(&slot);
     entry.reads += 1;
     entry.restarts += 1;
-    let (place, cont) = (entry.place, entry.cont);
+    let (place, cont, operation) = (entry.place, entry.cont, entry.operation);
     if entry.restarts > MAX_RESTARTS {
         worker.arena().give(slot);
+        worker.end_operation(operation);
         return cont.resume(worker, Err(KvError::Conflict));
     }
     let table = &state.tables[&place.table.0];
@@ -236,10 +248,12 @@ fn restart(worker: &mut Worker, slot: Slot) {
 fn miss(worker: &mut Worker, slot: Slot) {
     let state = kv(worker);
     let entry = state.lookup(&slot);
-    let (cont, reads) = (entry.cont, u64::from(entry.reads));
+    let (cont, operation) = (entry.cont, entry.operation);
+    let reads = u64::from(entry.reads);
     state.counters.misses += 1;
     state.counters.reads_of_misses += reads;
     worker.arena().give(slot);
+    worker.end_operation(operation);
     cont.resume(worker, Ok(None));
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::write;
+use farm_core::object::{Version, payload_capacity, write};
 use farm_core::region::placement::Placement;
 use farm_core::worker::{Cont, ReadRequest, Worker};
 use xxhash_rust::xxh3::xxh3_64;
@@ -304,6 +304,7 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
     };
     let (bytes, buckets) = (table.layout.bucket_bytes(), table.spec.buckets + 1);
     let until = buckets.min(work.next + INIT_STEP);
+    let empty = vec![0; payload_capacity(bytes)];
     let (memory, at) = worker
         .local_memory(work.first)
         .expect("the shard was allocated here");
@@ -311,13 +312,18 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
         let at = at + bucket as usize * bytes;
         let version = write::load_version(memory, at).version();
         let incarnation = write::load_incarnation(memory, at);
+        // New memory is zero; that of freed objects of the same class is not.
+        let payload = match version {
+            Version::ZERO => &[],
+            _ => &empty[..],
+        };
         write::install_new(
             memory,
             at,
             bytes,
             version.next(),
             incarnation.allocated(),
-            &[],
+            payload,
         );
     }
     work.next = until;

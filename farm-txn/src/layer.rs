@@ -62,21 +62,28 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     ))
 }
 
-/// A context from the worker's pool. [`give`] it back when the transaction has ended.
+/// A context from the worker's pool. [`give`] it back when the transaction has ended: until then no
+/// machine uses memory again, for objects of another size, that was freed since it was taken.
 ///
 /// # Panics
 /// If the layer is not attached.
 pub fn take(worker: &mut Worker) -> Tx {
-    match transactions(worker).pool.pop() {
+    let operation = worker.begin_operation();
+    let mut tx = match transactions(worker).pool.pop() {
         Some(tx) => tx,
         None => Tx::new(),
-    }
+    };
+    tx.operation = Some(operation);
+    tx
 }
 
 /// Gives a context back; whatever it still holds is aborted.
 pub fn give(worker: &mut Worker, mut tx: Tx) {
     if !tx.is_empty() {
         tx.abort(worker);
+    }
+    if let Some(operation) = tx.operation.take() {
+        worker.end_operation(operation);
     }
     transactions(worker).pool.push(tx);
 }

@@ -4,7 +4,7 @@ use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
-use farm_core::worker::{AddressError, Worker};
+use farm_core::worker::{AddressError, Operation, Worker};
 use farm_core::{marks, mutants};
 
 use crate::error::{Abort, TxError};
@@ -81,10 +81,13 @@ pub struct Tx {
     bytes: Vec<u8>,
     words: Vec<u64>,
     limits: TxLimits,
+    /// It holds addresses, from [`crate::take`] to [`crate::give`].
+    pub(crate) operation: Option<Operation>,
 }
 
 impl Tx {
-    /// An empty context.
+    /// An empty context that is none of a worker's pool: what it reads may be freed, and serve objects
+    /// of another size, once the turn has ended.
     pub fn new() -> Self {
         Self {
             entries: Vec::with_capacity(32),

@@ -6,7 +6,7 @@ use farm_core::alloc::class_for_payload;
 use farm_core::ids::{WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::object::Image;
-use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -35,6 +35,8 @@ pub(super) struct Client {
     /// The moment at which what is under way was begun.
     pub(super) begun: u64,
     pub(super) doing: Doing,
+    /// From the read of an entry until that of the object that it names.
+    pub(super) operation: Option<Operation>,
 }
 
 /// What is under way.
@@ -71,6 +73,7 @@ pub(super) fn begin_all(worker: &mut Worker) {
             sequence: 0,
             begun: 0,
             doing: Doing::Nothing,
+            operation: None,
         }
     };
     work.clients = (0..spec.clients).map(client).collect();
@@ -126,6 +129,8 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
             let object = state.rng.random_range(0..work.addresses.len());
             let more = state.rng.random_range(0..MOST_READS);
             state.doing = Doing::Read { object, more };
+            let operation = worker.begin_operation();
+            self::work(worker).clients[index].operation = Some(operation);
             read(worker, client, ());
         }
         _ => begin_transaction(worker, index),
@@ -134,7 +139,11 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
 
 /// What was under way has ended; the next begins from the event loop.
 pub(super) fn ended(worker: &mut Worker, client: usize) {
-    work(worker).progress.ended += 1;
+    let work = work(worker);
+    work.progress.ended += 1;
+    if let Some(operation) = work.clients[client].operation.take() {
+        worker.end_operation(operation);
+    }
     next(worker, client as u64, ());
 }
 

@@ -15,9 +15,10 @@ use crate::mem::Memory;
 
 use super::fit::{Demand, Fit, RegionBlocks};
 use super::region::ring_distance;
+use super::retire::Vacancy;
 use super::{
-    AllocError, Block, BlockHead, BlockKind, BlockTable, BlockUsage, Geometry, LocateError,
-    SizeClass, TableError,
+    AllocError, Block, BlockKind, BlockTable, BlockUsage, Geometry, LocateError, SizeClass,
+    TableError,
 };
 
 /// Sizes that the block allocator works with.
@@ -78,6 +79,9 @@ pub trait BlockSource {
         owner: WorkerId,
         place: Place,
     ) -> Result<Option<Block>, AllocError>;
+
+    /// Takes back a block of a slab, in which no slot is taken: it is vacant from now on.
+    fn give_back(&mut self, block: Block);
 }
 
 /// Counts every event after which a block might be had that was not to be had before, so that a slab
@@ -92,7 +96,7 @@ impl Changes {
         self.0.load(Ordering::Acquire)
     }
 
-    fn add(&self) {
+    pub(super) fn add(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 }
@@ -126,12 +130,14 @@ impl ArrayRun {
 /// The machine's block allocator. One owner; workers share it behind `Arc<Mutex<_>>`, which is a
 /// [`BlockSource`] too.
 pub struct BlockAllocator {
-    config: BlockConfig,
+    pub(super) config: BlockConfig,
     geometry: Geometry,
     source: Box<dyn RegionSource + Send>,
-    regions: Vec<RegionBlocks>,
-    in_use: u64,
-    changes: Changes,
+    pub(super) regions: Vec<RegionBlocks>,
+    pub(super) in_use: u64,
+    /// Cuts so far: see [`BlockAllocator::cut`].
+    pub(super) cuts: u64,
+    pub(super) changes: Changes,
 }
 
 impl BlockAllocator {
@@ -148,6 +154,7 @@ impl BlockAllocator {
             source: Box::new(source),
             regions: Vec::new(),
             in_use: 0,
+            cuts: 0,
             changes: Changes::default(),
         }
     }
@@ -166,14 +173,16 @@ impl BlockAllocator {
             return Err(AllocError::RegionExists(table.region()));
         }
         table.check()?;
-        let mut vacant: BTreeMap<SizeClass, Vec<u32>> = BTreeMap::new();
+        let mut vacant: BTreeMap<SizeClass, Vec<Vacancy>> = BTreeMap::new();
+        let mut free = table.geometry().blocks() - table.geometry().first_block();
         let mut next = 0;
         while let Some(block) = table.next_block(next)? {
+            free -= block.head().run;
             if block.head().kind == BlockKind::Vacant {
-                vacant
-                    .entry(block.head().class)
-                    .or_default()
-                    .push(block.index());
+                vacant.entry(block.head().class).or_default().push(Vacancy {
+                    index: block.index(),
+                    since: self.cuts,
+                });
             }
             next = BlockTable::next_after(&block);
         }
@@ -182,6 +191,7 @@ impl BlockAllocator {
         self.regions.push(RegionBlocks {
             table,
             lowest_free,
+            free,
             vacant,
         });
         self.changes.add();
@@ -203,7 +213,8 @@ impl BlockAllocator {
     }
 
     /// Allocates `count` adjacent objects of one class, near `near` if it can be: in its region,
-    /// on its ring, anywhere. The transaction that fills them sets their allocated bits.
+    /// on its ring, anywhere. The transaction that fills them sets their allocated bits. Their memory is
+    /// zero, or holds freed objects of the class, with the versions to go on from.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then.
@@ -247,56 +258,8 @@ impl BlockAllocator {
         {
             return Err(LocateError::NoArray(first));
         }
-        let vacant = BlockHead {
-            kind: BlockKind::Vacant,
-            owner: WorkerId::FIRST,
-            ..head
-        };
-        table.rewrite_head(index, vacant);
-        self.regions[region]
-            .vacant
-            .entry(head.class)
-            .or_default()
-            .push(index);
-        self.changes.add();
+        self.vacate(region, index, head);
         Ok(())
-    }
-
-    /// Frees the vacant blocks of a region for objects of any class, and gives the bytes so gained.
-    /// Their memory is zeroed, as new objects expect it.
-    ///
-    /// Only when nobody in the cluster can hold a pointer into them any more: at the end of an
-    /// epoch (`FaRM'14 §3.5`), or when none was ever given out.
-    ///
-    /// # Errors
-    /// [`TableError`] when the region's table is damaged.
-    pub fn recycle(&mut self, region: RegionId) -> Result<u64, TableError> {
-        let Some(index) = self.index_of(region) else {
-            return Ok(0);
-        };
-        let region = &mut self.regions[index];
-        let mut gained = 0;
-        while let Some((class, mut heads)) = region.vacant.pop_first() {
-            while let Some(index) = heads.pop() {
-                let head = region.table.head(index)?;
-                assert_eq!(
-                    (head.kind, head.class),
-                    (BlockKind::Vacant, class),
-                    "block {index}"
-                );
-                let block = region.table.block(index, head);
-                let end = (index + head.run) as usize * self.config.block_bytes;
-                region
-                    .table
-                    .memory()
-                    .zero(block.first_offset(), end - block.first_offset());
-                region.table.clear_run(index, head.run);
-                region.lowest_free = region.lowest_free.min(index);
-                gained += block.bytes() as u64;
-            }
-        }
-        self.changes.add();
-        Ok(gained)
     }
 
     /// What the machine's blocks are used for.
@@ -330,7 +293,7 @@ impl BlockAllocator {
         Ok(usage)
     }
 
-    fn index_of(&self, region: RegionId) -> Option<usize> {
+    pub(super) fn index_of(&self, region: RegionId) -> Option<usize> {
         self.regions
             .iter()
             .position(|known| known.table.region() == region)
@@ -465,6 +428,10 @@ impl BlockSource for BlockAllocator {
     ) -> Result<Option<Block>, AllocError> {
         self.obtain(Demand::Slab(class), owner, place)
     }
+
+    fn give_back(&mut self, block: Block) {
+        self.retired(&block);
+    }
 }
 
 impl BlockSource for Arc<Mutex<BlockAllocator>> {
@@ -479,6 +446,10 @@ impl BlockSource for Arc<Mutex<BlockAllocator>> {
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
         self.lock().expect(POISONED).acquire(class, owner, place)
+    }
+
+    fn give_back(&mut self, block: Block) {
+        self.lock().expect(POISONED).give_back(block);
     }
 }
 

@@ -18,7 +18,9 @@ pub enum AllocError {
         /// Bytes in a region.
         region_bytes: u64,
     },
-    /// All regions are full and the machine may have no more.
+    /// All regions are full and the machine may have no more. On a [worker](crate::worker) this begins
+    /// the end of an epoch, after which blocks of freed objects serve any size: try again later, as for
+    /// any shortage, and in a new transaction.
     #[error(
         "out of memory: {asked} bytes asked for, {in_use} of {limit} bytes are in regions \
          (memory.per_machine_bytes)"

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::WorkerId;
 
+use super::retire::Vacancy;
 use super::{Block, BlockHead, BlockKind, BlockState, BlockTable, Geometry, SizeClass, TableError};
 
 /// A region of the machine's, and what there is to know beside its table.
@@ -11,8 +12,10 @@ pub(super) struct RegionBlocks {
     pub(super) table: BlockTable,
     /// No block before this one is free.
     pub(super) lowest_free: u32,
-    /// Heads of vacant runs. Cold: a worker comes here once per block.
-    pub(super) vacant: BTreeMap<SizeClass, Vec<u32>>,
+    /// Blocks that are in no run.
+    pub(super) free: u32,
+    /// Vacant runs. Cold: a worker comes here once per block.
+    pub(super) vacant: BTreeMap<SizeClass, Vec<Vacancy>>,
 }
 
 /// What a run is for, and so how long it must be.
@@ -90,28 +93,35 @@ impl RegionBlocks {
         self.take_free(demand, Fit::Tight, owner)
     }
 
-    /// A vacant block of the class, the smallest that will do.
+    /// A vacant block of the class, the smallest that will do; of equals the one retired last, as the
+    /// others may be about to be freed for any class.
     pub(super) fn take_vacant(
         &mut self,
         demand: Demand,
         owner: WorkerId,
     ) -> Result<Option<Block>, TableError> {
-        let Some(heads) = self.vacant.get_mut(&demand.class()) else {
+        let Some(vacancies) = self.vacant.get_mut(&demand.class()) else {
             return Ok(None);
         };
-        let mut best: Option<(usize, BlockHead)> = None;
-        for (at, index) in heads.iter().enumerate() {
-            let head = self.table.head(*index)?;
-            let slots = self.table.geometry().slots(*index, head.run, head.class);
-            if slots >= demand.least() && best.is_none_or(|(_, least)| head.run < least.run) {
-                best = Some((at, head));
+        let mut best: Option<(usize, Vacancy, u32)> = None;
+        for (at, vacancy) in vacancies.iter().enumerate() {
+            let head = self.table.head(vacancy.index)?;
+            let slots = self
+                .table
+                .geometry()
+                .slots(vacancy.index, head.run, head.class);
+            let better = best.is_none_or(|(_, other, run)| {
+                head.run < run || head.run == run && vacancy.since > other.since
+            });
+            if slots >= demand.least() && better {
+                best = Some((at, *vacancy, head.run));
             }
         }
-        let Some((at, head)) = best else {
+        let Some((at, Vacancy { index, .. }, run)) = best else {
             return Ok(None);
         };
-        let index = heads.swap_remove(at);
-        let head = demand.head(owner, head.run);
+        vacancies.swap_remove(at);
+        let head = demand.head(owner, run);
         self.table.rewrite_head(index, head);
         Ok(Some(self.table.block(index, head)))
     }
@@ -150,6 +160,7 @@ impl RegionBlocks {
             if let Some((index, run)) = fitting {
                 let head = demand.head(owner, run);
                 self.table.write_run(index, head);
+                self.free -= run;
                 if lowest == Some(index) {
                     lowest = Some(index + run);
                 }

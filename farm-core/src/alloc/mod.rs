@@ -9,14 +9,16 @@
 //!
 //! Read in this order: [`SizeClass`] (which sizes there are) → [`Geometry`], [`BlockState`] and
 //! [`BlockTable`] (what stands at the start of a region) → [`BlockAllocator`] → [`Slab`] →
-//! [`Slab::rebuild`] (the same from memory alone) → [`choose_region_id`].
+//! [`Slab::rebuild`] (the same from memory alone) → [`Slab::retire`] and [`BlockAllocator::reclaim`]
+//! (how a block comes to serve another class) → [`choose_region_id`].
 //!
 //! Invariants:
 //! - A slot is reserved by at most one caller at a time, lies inside its block and at a multiple of
 //!   the class's size from the block's first object.
-//! - A block keeps its class until [`BlockAllocator::recycle`], so that a stale pointer into it
-//!   always meets a header (type stability, `FaRM'14 §3.5`). Freed slots serve again at once; the
-//!   incarnation in the header tells stale pointers apart.
+//! - A block keeps its class until an epoch has ended on all machines since it was retired, so that a
+//!   stale pointer into it always meets a header (type stability, `FaRM'14 §3.5`). Freed slots serve
+//!   again at once; the incarnation in the header tells stale pointers apart. Who knows when epochs
+//!   end is the [worker](crate::worker).
 //! - The allocator writes block tables and nothing else. The allocated bit in an object's header is
 //!   written by the commit of the transaction that allocates or frees it; between transactions,
 //!   reserved slots and allocated bits agree ([`Slab::check`]).
@@ -57,6 +59,7 @@ mod fragmentation;
 mod geometry;
 mod rebuild;
 mod region;
+mod retire;
 mod slab;
 mod state;
 mod table;
@@ -71,6 +74,7 @@ pub use fragmentation::{ClassFragmentation, Fragmentation, fragmentation};
 pub use geometry::Geometry;
 pub use rebuild::Mismatch;
 pub use region::choose_region_id;
+pub use retire::Cut;
 pub use slab::{Reserved, Slab};
 pub use state::{BlockHead, BlockKind, BlockState};
 pub use table::{Block, BlockTable};

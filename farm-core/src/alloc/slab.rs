@@ -22,7 +22,7 @@ use super::{
     AllocError, Block, BlockSource, CLASSES, Changes, ClassUsage, Place, ReleaseError, SizeClass,
 };
 
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// A slot that is the caller's until the object in it is committed, or it is released.
 #[must_use = "a slot that is neither committed nor released is lost until recovery"]
@@ -36,33 +36,41 @@ pub struct Reserved {
 }
 
 /// A region that the slab allocator has blocks in, or was once asked to allocate near to.
-struct Region {
+pub(super) struct Region {
     id: RegionId,
     /// Memory, once a block of it is ours.
     memory: Option<Memory>,
     block_shift: u32,
     /// For each block of the region the slab block that covers it, or [`NONE`].
-    slabs: Vec<u32>,
+    pub(super) slabs: Vec<u32>,
 }
 
 /// A block and its free slots.
 pub(super) struct SlabBlock {
     pub(super) block: Block,
     pub(super) slots: FreeSlots,
-    region: u32,
+    pub(super) region: u32,
     first_offset: u32,
     object_bytes: u32,
     /// Place in its list, or [`NONE`] while it is full.
-    listed: u32,
+    pub(super) listed: u32,
+}
+
+impl SlabBlock {
+    /// Whether no slot of it is taken.
+    #[inline]
+    pub(super) fn is_whole(&self) -> bool {
+        self.slots.free() == self.slots.slots()
+    }
 }
 
 /// The blocks of one class in one region.
-struct RegionList {
+pub(super) struct RegionList {
     region: u32,
     /// All of them.
-    blocks: usize,
+    pub(super) blocks: usize,
     /// Those with a free slot.
-    with_free: Vec<u32>,
+    pub(super) with_free: Vec<u32>,
     /// Count of [`Changes`] when the region, and its ring, last had no block to give.
     full_at: Option<u64>,
     ring_full_at: Option<u64>,
@@ -70,12 +78,12 @@ struct RegionList {
 
 /// The blocks of one class.
 #[derive(Default)]
-struct Class {
+pub(super) struct Class {
     /// In the order of regions.
     lists: Vec<RegionList>,
     /// The list that served last.
     current: usize,
-    usage: ClassUsage,
+    pub(super) usage: ClassUsage,
 }
 
 impl Class {
@@ -109,11 +117,13 @@ impl Class {
 pub struct Slab {
     owner: WorkerId,
     changes: Changes,
-    regions: Vec<Region>,
+    pub(super) regions: Vec<Region>,
     /// Sorted, with places in `regions`.
     by_id: Vec<(RegionId, u32)>,
     pub(super) blocks: Vec<SlabBlock>,
-    classes: Box<[Class]>,
+    pub(super) classes: Box<[Class]>,
+    /// Blocks of which no slot is taken.
+    pub(super) whole: usize,
 }
 
 impl Slab {
@@ -127,6 +137,7 @@ impl Slab {
             by_id: vec![],
             blocks: vec![],
             classes,
+            whole: 0,
         }
     }
 
@@ -170,6 +181,7 @@ impl Slab {
         if !block.slots.give(slot) {
             return Err(ReleaseError::Free(address));
         }
+        self.whole += usize::from(block.is_whole());
         let class = block.block.head().class;
         self.classes[class.index()].usage.live -= 1;
         if block.listed == NONE {
@@ -294,6 +306,7 @@ impl Slab {
     #[inline]
     fn take_from(&mut self, at: u32) -> Reserved {
         let block = &mut self.blocks[at as usize];
+        self.whole -= usize::from(block.is_whole());
         let slot = block
             .slots
             .take_lowest()
@@ -404,6 +417,7 @@ impl Slab {
             listed: NONE,
             block,
         });
+        self.whole += usize::from(self.blocks[at as usize].is_whole());
         if self.blocks[at as usize].slots.free() > 0 {
             self.list_block(at);
         }
@@ -428,7 +442,7 @@ impl Slab {
     }
 
     /// The list that a block of ours belongs to.
-    fn list_of(&mut self, at: u32) -> &mut RegionList {
+    pub(super) fn list_of(&mut self, at: u32) -> &mut RegionList {
         let block = &self.blocks[at as usize];
         self.classes[block.block.head().class.index()].list_or_new(block.region)
     }
@@ -440,7 +454,7 @@ impl Slab {
         self.blocks[at as usize].listed = place;
     }
 
-    fn unlist_block(&mut self, at: u32) {
+    pub(super) fn unlist_block(&mut self, at: u32) {
         let place = std::mem::replace(&mut self.blocks[at as usize].listed, NONE);
         let list = self.list_of(at);
         list.with_free.swap_remove(place as usize);

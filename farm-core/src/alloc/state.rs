@@ -28,7 +28,7 @@ pub enum BlockKind {
     /// Adjacent objects, allocated and freed as one array.
     Array,
     /// No objects at present, but headers of this class that stale pointers may lead to: it serves
-    /// objects of its class again, and no other until it is recycled (`FaRM'14 §3.5`).
+    /// objects of its class again, and no other until an epoch has ended since (`FaRM'14 §3.5`).
     Vacant,
 }
 

@@ -386,11 +386,13 @@ impl BlockTable {
             self.set(index + back, BlockState::Rest { back });
         }
         self.set(index, BlockState::Head(head));
+        self.publish();
     }
 
     /// Rewrites the head of a run that keeps its blocks and class.
     pub(super) fn rewrite_head(&self, index: u32, head: BlockHead) {
         self.set(index, BlockState::Head(head));
+        self.publish();
     }
 
     /// Frees the blocks of a run, from its head.
@@ -398,6 +400,13 @@ impl BlockTable {
         for block in index..index + run {
             self.set(block, BlockState::Free);
         }
+        self.publish();
+    }
+
+    /// Whoever is told of a change, or takes the lock of the block allocator next, sees it: and what
+    /// was written to the block before.
+    fn publish(&self) {
+        self.memory.fence(Ordering::SeqCst);
     }
 
     fn set(&self, block: u32, state: BlockState) {
@@ -406,8 +415,6 @@ impl BlockTable {
             state.to_bits(),
             Ordering::Release,
         );
-        // The lock that guards the table is a word elsewhere, and who takes it next has to see this.
-        self.memory.fence(Ordering::SeqCst);
     }
 
     fn bad_state(&self, block: u32, bits: u64) -> TableError {

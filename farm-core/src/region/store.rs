@@ -10,7 +10,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::placement::Placement;
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
-    Mismatch, Place, SizeClass, Slab, TableError, choose_region_id,
+    Cut, Mismatch, Place, SizeClass, Slab, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
@@ -105,6 +105,31 @@ impl Store {
         lock(&self.blocks).owner_of(address).ok()
     }
 
+    /// Whether available memory has fallen below its threshold: see [`BlockAllocator::is_low`].
+    pub fn is_low(&self) -> bool {
+        lock(&self.blocks).is_low()
+    }
+
+    /// See [`BlockAllocator::cut`].
+    pub fn cut(&self) -> Option<Cut> {
+        lock(&self.blocks).cut()
+    }
+
+    /// Frees one block that was vacant before the cut for objects of any class, and gives its bytes; see
+    /// [`BlockAllocator::take_vacant_before`] for when this may be. The lock is not held while the
+    /// block is zeroed.
+    ///
+    /// # Errors
+    /// [`TableError`] when a region's table is damaged.
+    pub fn free_vacant_before(&self, cut: Cut) -> Result<Option<u64>, TableError> {
+        let Some(block) = lock(&self.blocks).take_vacant_before(cut)? else {
+            return Ok(None);
+        };
+        block.zero();
+        lock(&self.blocks).freed(&block);
+        Ok(Some(block.bytes() as u64))
+    }
+
     /// Whether an allocation holds the lock at this moment. For schedulers that run several workers in
     /// one thread: a worker that allocates must not be interrupted by another of its machine.
     pub fn is_locked(&self) -> bool {
@@ -133,6 +158,10 @@ impl BlockSource for &Store {
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
         lock(&self.blocks).acquire(class, owner, place)
+    }
+
+    fn give_back(&mut self, block: Block) {
+        lock(&self.blocks).give_back(block);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A worker's view of the shared address space: its machine's memory, other machines' regions, and
 //! the allocation of objects on this machine.
 
+use super::epoch::{Shortage, Source};
 use super::reads::{ReadError, ReadRequest, ReadResult};
 use super::{Cont, Worker};
 use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
@@ -56,6 +57,7 @@ struct Waiting {
 impl Worker {
     pub(super) fn register_core_handlers(&mut self) {
         self.register(REGION_CAPABILITY, Self::answer_capability);
+        self.register_epoch_handlers();
     }
 
     /// The machine that holds an address.
@@ -111,14 +113,20 @@ impl Worker {
     /// Reserves room for an object of this machine, near `hint` if it can be.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then.
+    /// [`AllocError`]; nothing was taken then. Where memory is short, the machine begins to win back the
+    /// blocks of freed objects of other sizes: it may come to those who try again. It comes when every
+    /// operation has ended that is under way now, the caller's too.
     pub fn reserve_object(
         &mut self,
         class: SizeClass,
         hint: Option<Address>,
     ) -> Result<Reserved, AllocError> {
-        let mut store = &*self.store;
-        self.slab.reserve(class, hint, &mut store)
+        let mut source = Source::of(&self.store);
+        let reserved = self.slab.reserve(class, hint, &mut source);
+        if let Some(shortage) = source.shortage {
+            self.memory_is_short(shortage);
+        }
+        reserved
     }
 
     /// Gives room back that this worker reserved.
@@ -151,10 +159,14 @@ impl Worker {
     /// Allocates an array of adjacent objects on this machine, for good.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then.
+    /// [`AllocError`]; nothing was taken then. As [`Worker::reserve_object`], a shortage may pass.
     pub fn allocate_array(&mut self, class: SizeClass, count: u32) -> Result<ArrayRun, AllocError> {
-        self.store
-            .allocate_array(class, count, self.me.worker, None)
+        let me = self.me.worker;
+        let array = self.store.allocate_array(class, count, me, None);
+        if let Some(shortage) = Shortage::of(&self.store, &array) {
+            self.memory_is_short(shortage);
+        }
+        array
     }
 
     /// The store of this machine.

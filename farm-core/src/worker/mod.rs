@@ -5,6 +5,7 @@
 //! inside a turn: message handlers, continuations, work brought by threads outside.
 
 mod continuation;
+mod epoch;
 mod idle;
 mod inbox;
 mod layers;
@@ -24,6 +25,7 @@ use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use continuation::Cont;
+pub use epoch::{EpochCounters, Operation};
 pub use idle::{Idle, IdlePolicy};
 pub use inbox::Inbox;
 pub use log::{Append, LogHandler, LogId, LogRecord};
@@ -91,6 +93,8 @@ pub struct Worker {
     handlers: Vec<Option<Handler>>,
     timers: Timers,
     reads: Reads,
+    epochs: epoch::Epochs,
+    changes: epoch::Changes,
     regions: RegionTable,
     region_waits: memory::RegionWaits,
     store: Arc<Store>,
@@ -131,6 +135,8 @@ impl Worker {
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
             reads: Reads::new(slots, operations),
+            epochs: epoch::Epochs::default(),
+            changes: epoch::Changes::default(),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
             slab: parts.store.slab(parts.me.worker),

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use rand::Rng;
 
-use super::{Cont, Worker};
+use super::{Cont, Operation, Worker};
 use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, Token};
 use crate::ids::{Address, MachineId};
 use crate::marks;
@@ -94,6 +94,8 @@ pub(crate) struct Reads {
     /// The read that has a slot, by the slot's number; what stands at the number of a slot that no
     /// read has is of no meaning.
     of_slot: Vec<Option<InFlight>>,
+    /// The operation that it is, by the same number.
+    operations: Vec<Operation>,
     /// Reads of local memory not copied yet, oldest first.
     local: VecDeque<Slot>,
     /// Slots of reads that back off, until their timers run out.
@@ -106,6 +108,7 @@ impl Reads {
     pub(crate) fn new(slots: usize, reads: usize) -> Self {
         Self {
             of_slot: (0..slots).map(|_| None).collect(),
+            operations: vec![Operation::default(); slots],
             local: VecDeque::with_capacity(reads),
             backing_off: Vec::with_capacity(reads),
             counters: ReadCounters::default(),
@@ -154,6 +157,7 @@ impl Worker {
     /// continuation is called.
     #[inline]
     pub fn read_into(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
+        self.reads.operations[slot.index()] = self.begin_operation();
         match self.regions.find(request.address.region()) {
             Some(region) => self.start_read(request, region, cont, slot),
             None => self.find_region_then_read(request, cont, slot),
@@ -282,6 +286,7 @@ impl Worker {
             let Some((cont, slot, error)) = self.failed_reads.pop_front() else {
                 break;
             };
+            self.end_operation(self.reads.operations[slot.index()]);
             self.endpoint.arena().give(slot);
             cont.resume(self, Err(error));
         }
@@ -385,6 +390,7 @@ impl Worker {
             Status::Broken => return self.peer_lost(slot),
         };
         if consistent {
+            self.end_operation(self.reads.operations[slot.index()]);
             cont.resume(self, Ok(slot));
         } else {
             self.again(slot, "read: locked or torn, again");
@@ -405,6 +411,7 @@ impl Worker {
         let Access::Remote { machine, .. } = *self.regions.at(region) else {
             unreachable!("only a connection breaks")
         };
+        self.end_operation(self.reads.operations[slot.index()]);
         self.endpoint.arena().give(slot);
         cont.resume(self, Err(ReadError::PeerLost(machine)));
     }

@@ -47,6 +47,11 @@ impl Worker {
                 self.room_waiters.len() as u64,
             ),
             ("continuations deferred", self.deferred.len() as u64),
+            ("operations that have not ended", self.epochs.open()),
+            (
+                "ends of epochs to come",
+                (self.epochs.asked() + self.changes.under_way()) as u64,
+            ),
         ];
         match held.into_iter().find(|(_, count)| *count > 0) {
             None => Ok(()),

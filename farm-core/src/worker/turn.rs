@@ -161,6 +161,7 @@ impl Worker {
                 crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
             }
             self.logs.lose(machine);
+            self.abandon_change();
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);
             for cont in lost {

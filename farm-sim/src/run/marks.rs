@@ -5,11 +5,18 @@ use farm_core::marks::Reached;
 /// Marks that a sweep over all scenarios reaches: one that it does not reach is a branch that nothing
 /// tests, and one that is not here is a branch that nobody demands.
 pub const ALL: &[&str] = &[
+    "alloc: block freed for any class",
+    "alloc: block retired",
     "alloc: freed into another worker's block",
     "alloc: new block",
     "alloc: out of memory",
     "alloc: region made",
     "alloc: slot used again",
+    "epoch: change abandoned",
+    "epoch: no room to tell that memory is short",
+    "epoch: operations of the one before are open",
+    "epoch: message waits for room",
+    "epoch: request waits for the one before",
     "fabric: copy retried",
     "kv: block followed",
     "kv: chain appended",

@@ -40,6 +40,8 @@ pub const ALL: &[Mutant] = &[
     mutant("allocation leaked on abort", "churn"),
     mutant("free takes effect on abort", "churn"),
     mutant("incarnation not bumped", "churn"),
+    mutant("block reused before the epoch ended", "churn"),
+    mutant("epoch answered before old operations ended", "churn"),
     mutant("skip the re-poll after arm", "append"),
     mutant("wake not sent", "append"),
     mutant("sleep over a record that waits", "cycle"),

@@ -60,8 +60,14 @@ fn snapshot(allocator: &BlockAllocator) -> Vec<(RegionId, Vec<u64>)> {
         .collect()
 }
 
+/// Frees all vacant blocks, as when an epoch has ended.
+fn reclaim_all(allocator: &mut BlockAllocator) -> u64 {
+    let cut = allocator.cut();
+    cut.map_or(0, |cut| allocator.reclaim(cut).unwrap())
+}
+
 #[test]
-fn runs_are_first_fit_and_merge_when_recycled() {
+fn runs_are_first_fit_and_merge_when_freed() {
     let mut allocator = tiny_machine(TINY, 1);
     let class = SizeClass::for_object_bytes(4096).unwrap();
     let array = |allocator: &mut BlockAllocator, count| {
@@ -91,7 +97,7 @@ fn runs_are_first_fit_and_merge_when_recycled() {
         "the smallest vacant block of the class serves first"
     );
     allocator.free_array(again.first()).unwrap();
-    assert_eq!(allocator.recycle(a.first().region()), Ok(7 * 4096));
+    assert_eq!(reclaim_all(&mut allocator), 7 * 4096);
     let wide = array(&mut allocator, 6);
     assert_eq!(
         wide.block.index(),
@@ -143,7 +149,7 @@ fn arrays_are_freed_by_their_first_object_only() {
 }
 
 #[test]
-fn recycled_blocks_are_zeroed() {
+fn freed_blocks_are_zeroed() {
     let mut allocator = tiny_machine(TINY, 1);
     let array = allocator
         .allocate_array(SizeClass::SMALLEST, 60, WORKER, None)
@@ -151,7 +157,7 @@ fn recycled_blocks_are_zeroed() {
     let memory = array.block.table().memory().clone();
     memory.write_words(array.first().offset() as usize, &[7; 60 * 8]);
     allocator.free_array(array.first()).unwrap();
-    allocator.recycle(array.first().region()).unwrap();
+    assert!(reclaim_all(&mut allocator) > 0);
     let mut words = vec![1; (4096 - array.first().offset() as usize) / 8];
     memory.read_words(array.first().offset() as usize, &mut words);
     assert!(words.iter().all(|word| *word == 0));
@@ -255,7 +261,7 @@ enum Step {
     Slab(u8, Near),
     Array(u8, u32, Option<prop::sample::Index>),
     Free(prop::sample::Index),
-    Recycle(prop::sample::Index),
+    Reclaim,
 }
 
 #[derive(Debug, Clone)]
@@ -277,7 +283,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (0u8..150, 1u32..40, prop::option::of(index()))
             .prop_map(|(class, count, near)| Step::Array(class, count, near)),
         4 => index().prop_map(Step::Free),
-        1 => index().prop_map(Step::Recycle),
+        1 => Just(Step::Reclaim),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -446,10 +452,7 @@ proptest! {
                     model.free(first);
                 }
                 Step::Free(_) => {}
-                Step::Recycle(at) => {
-                    let region = model.region(&at);
-                    model.allocator.recycle(region).unwrap();
-                }
+                Step::Reclaim => _ = reclaim_all(&mut model.allocator),
             }
             for table in model.allocator.tables() {
                 prop_assert_eq!(table.check(), Ok(()));
@@ -458,10 +461,7 @@ proptest! {
         while let Some(first) = model.arrays.last().copied() {
             model.free(first);
         }
-        let regions: Vec<_> = model.allocator.tables().map(BlockTable::region).collect();
-        for region in regions {
-            model.allocator.recycle(region).unwrap();
-        }
+        reclaim_all(&mut model.allocator);
         let usage = model.allocator.usage().unwrap();
         let slabs: u64 = model.live.iter().map(|block| block.bytes() as u64).sum();
         prop_assert_eq!((usage.array_bytes, usage.vacant_bytes, usage.slab_bytes), (0, 0, slabs));

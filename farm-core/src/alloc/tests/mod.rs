@@ -1,6 +1,7 @@
 //! Models: the allocator against sets of live intervals, and damaged tables.
 
 mod blocks;
+mod retire;
 mod slab_model;
 mod slabs;
 mod table;

@@ -1,0 +1,377 @@
+//! Ending an epoch on all machines, and what for: a machine wins back the memory of freed objects.
+//!
+//! The first worker of a machine coordinates, one change at a time; several machines may do so at the
+//! same time and know nothing of each other. A lost machine ends a change without any memory being
+//! freed: what it has in flight nobody can tell.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Asker, DONE, END_EPOCH, END_EPOCHS, MEMORY_IS_SHORT, RETIRE};
+use crate::alloc::{AllocError, Block, BlockSource, Cut, Place, SizeClass};
+use crate::ids::{RegionId, WorkerId, WorkerRef};
+use crate::messaging::{CallError, MessageId};
+use crate::region::store::Store;
+use crate::time::Nanos;
+use crate::worker::{Cont, Worker};
+use crate::{marks, mutants};
+
+/// After a change that won nothing, the next is not begun before so long: those who are refused memory
+/// may try again as often as they like.
+const FRUITLESS: Duration = Duration::from_micros(100);
+/// A worker that is refused memory tells the first one of its machine at most so often...
+const REFUSED_AGAIN: Duration = Duration::from_micros(20);
+/// ... and one that finds it low: a class that gives its last block up and takes another one, over and
+/// over, shall not keep all machines busy.
+const LOW_AGAIN: Duration = Duration::from_millis(1);
+/// Bytes that are zeroed in one turn: tens of microseconds of it.
+const BYTES_PER_TURN: u64 = 1 << 20;
+
+/// Epoch changes that this worker coordinated, and its part in those of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochCounters {
+    /// Changes begun, after blocks were retired.
+    pub begun: u64,
+    /// Changes that ended, and freed what was vacant.
+    pub ended: u64,
+    /// Changes abandoned, because a machine was lost.
+    pub abandoned: u64,
+    /// Times that memory was short and no block of the machine was free.
+    pub fruitless: u64,
+    /// Bytes of blocks freed for any class.
+    pub bytes: u64,
+    /// Requests sent to other machines.
+    pub requests: u64,
+    /// Requests sent to other workers of this machine.
+    pub requests_within: u64,
+}
+
+/// What the answers of several workers are gathered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The workers of this machine give up what is wholly free.
+    Retire,
+    /// The end of an epoch that this worker asked for.
+    Change,
+    /// The end of an epoch that another machine's worker asked for, by this number of its own.
+    PassedOn(WorkerRef, u64),
+}
+
+struct Gathering {
+    number: u64,
+    purpose: Purpose,
+    /// Answers that have not come.
+    left: usize,
+}
+
+/// A message that waits for room.
+#[derive(Clone, Copy)]
+struct Unsent {
+    to: WorkerRef,
+    id: MessageId,
+    number: u64,
+}
+
+/// What a worker asks of others, for itself and on behalf of other machines.
+#[derive(Default)]
+pub(in crate::worker) struct Changes {
+    /// One of this machine's own change, and one for each change of another.
+    gatherings: Vec<Gathering>,
+    numbers: u64,
+    unsent: VecDeque<Unsent>,
+    waits_for_room: bool,
+    /// A change of this machine's: from the first request until the last block is freed.
+    under_way: bool,
+    /// Of the change under way, as are the bytes that it has freed.
+    cut: Cut,
+    won: u64,
+    not_before: Nanos,
+    /// When this worker tells again that it was refused memory, and that it is low.
+    refused_again: Nanos,
+    low_again: Nanos,
+    counters: EpochCounters,
+}
+
+impl Changes {
+    /// Ends of epochs that have not come.
+    pub(in crate::worker) fn under_way(&self) -> usize {
+        self.gatherings.len() + usize::from(self.under_way)
+    }
+}
+
+/// The blocks of a worker's machine, with an eye on how many there are.
+pub(in crate::worker) struct Source<'a> {
+    store: &'a Store,
+    /// What was found of it, unless there is enough.
+    pub(in crate::worker) shortage: Option<Shortage>,
+}
+
+/// How short memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::worker) enum Shortage {
+    /// Below the threshold.
+    Low,
+    /// There was none for a request.
+    Refused,
+}
+
+impl Shortage {
+    /// What a request that ended so says of memory.
+    pub(in crate::worker) fn of<T>(store: &Store, ended: &Result<T, AllocError>) -> Option<Self> {
+        match ended {
+            Ok(_) => store.is_low().then_some(Shortage::Low),
+            Err(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
+                Some(Shortage::Refused)
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+impl<'a> Source<'a> {
+    pub(in crate::worker) fn of(store: &'a Store) -> Self {
+        Self {
+            store,
+            shortage: None,
+        }
+    }
+}
+
+impl BlockSource for Source<'_> {
+    fn has_region(&self, region: RegionId) -> bool {
+        BlockSource::has_region(&self.store, region)
+    }
+
+    fn acquire(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
+        let mut store = self.store;
+        let acquired = store.acquire(class, owner, place);
+        // A place that is full says nothing of others.
+        if !matches!(acquired, Ok(None)) {
+            self.shortage = self.shortage.max(Shortage::of(self.store, &acquired));
+        }
+        acquired
+    }
+
+    fn give_back(&mut self, block: Block) {
+        let mut store = self.store;
+        store.give_back(block);
+    }
+}
+
+impl Worker {
+    /// Epoch changes so far.
+    pub fn epoch_counters(&self) -> EpochCounters {
+        self.changes.counters
+    }
+
+    /// Memory is short: the machine wins back what it can, unless it does so already.
+    #[cold]
+    pub(in crate::worker) fn memory_is_short(&mut self, shortage: Shortage) {
+        let (again, pause) = match shortage {
+            Shortage::Low => (&mut self.changes.low_again, LOW_AGAIN),
+            Shortage::Refused => (&mut self.changes.refused_again, REFUSED_AGAIN),
+        };
+        if self.now < *again {
+            return;
+        }
+        *again = self.now.after(pause);
+        if self.me.worker == WorkerId::FIRST {
+            return self.win_memory();
+        }
+        let first = WorkerRef::new(self.me.machine, WorkerId::FIRST);
+        // Where there is no room, whoever is refused memory next tries again.
+        if self.send(first, MEMORY_IS_SHORT, &[]).is_err() {
+            marks::mark("epoch: no room to tell that memory is short");
+        }
+    }
+
+    /// Begins a change, if none is under way.
+    pub(super) fn win_memory(&mut self) {
+        if self.changes.under_way || self.now < self.changes.not_before {
+            return;
+        }
+        self.changes.under_way = true;
+        self.changes.won = 0;
+        self.gather(Purpose::Retire, RETIRE);
+    }
+
+    /// Gives up this worker's blocks that are wholly free.
+    pub(super) fn retire_blocks(&mut self) {
+        self.slab.retire(&mut Source::of(&self.store));
+    }
+
+    /// Ends the epoch on all workers of this machine.
+    pub(super) fn end_epochs_here(&mut self, purpose: Purpose) {
+        self.gather(purpose, END_EPOCH);
+    }
+
+    /// Asks all other workers of this machine, for a change the other machines too, and does its own
+    /// part.
+    fn gather(&mut self, purpose: Purpose, within: MessageId) {
+        let me = self.me;
+        self.changes.numbers += 1;
+        let number = self.changes.numbers;
+        let unsent = &mut self.changes.unsent;
+        let before = unsent.len();
+        for (machine, workers) in self.messaging.machines() {
+            if *machine == me.machine {
+                let others = (0..*workers as u16).filter_map(WorkerId::new);
+                let others = others.filter(|other| *other != me.worker);
+                unsent.extend(others.map(|other| Unsent {
+                    to: WorkerRef::new(me.machine, other),
+                    id: within,
+                    number,
+                }));
+            } else if purpose == Purpose::Change {
+                unsent.push_back(Unsent {
+                    to: WorkerRef::new(*machine, WorkerId::FIRST),
+                    id: END_EPOCHS,
+                    number,
+                });
+            }
+        }
+        self.changes.gatherings.push(Gathering {
+            number,
+            purpose,
+            left: 1 + unsent.len() - before,
+        });
+        self.send_unsent();
+        if within == RETIRE {
+            self.retire_blocks();
+            self.gathered_one(number);
+        } else {
+            self.end_epoch(Asker::Own(number));
+        }
+    }
+
+    /// Answers a request.
+    pub(super) fn tell_done(&mut self, to: WorkerRef, number: u64) {
+        let id = DONE;
+        self.changes.unsent.push_back(Unsent { to, id, number });
+        self.send_unsent();
+    }
+
+    /// Sends what there is room for.
+    fn send_unsent(&mut self) {
+        for _ in 0..self.changes.unsent.len() {
+            let Some(unsent) = self.changes.unsent.pop_front() else {
+                break;
+            };
+            let Unsent { to, id, number } = unsent;
+            let counters = &mut self.changes.counters;
+            match self
+                .messaging
+                .send_one_way(&mut self.endpoint, to, id, &[&number.to_le_bytes()])
+            {
+                Ok(()) if id == DONE => {}
+                Ok(()) if to.machine == self.me.machine => counters.requests_within += 1,
+                Ok(()) => counters.requests += 1,
+                Err(CallError::Busy) => {
+                    marks::mark("epoch: message waits for room");
+                    self.changes.unsent.push_back(unsent);
+                }
+                // Who asked is lost, or who was asked.
+                Err(_) if id == DONE => {}
+                Err(_) => self.abandon_change(),
+            }
+        }
+        if !self.changes.unsent.is_empty() && !self.changes.waits_for_room {
+            self.changes.waits_for_room = true;
+            self.when_room(Cont::new(
+                |worker, _, ()| {
+                    worker.changes.waits_for_room = false;
+                    worker.send_unsent();
+                },
+                0,
+            ));
+        }
+    }
+
+    /// One of those that were asked has answered.
+    pub(super) fn gathered_one(&mut self, number: u64) {
+        let gatherings = &mut self.changes.gatherings;
+        let found = gatherings
+            .iter()
+            .position(|gathering| gathering.number == number);
+        // None, where it was abandoned meanwhile.
+        let Some(found) = found else { return };
+        gatherings[found].left -= 1;
+        if gatherings[found].left == 0 {
+            let purpose = gatherings.swap_remove(found).purpose;
+            self.gathered(purpose);
+        }
+    }
+
+    fn gathered(&mut self, purpose: Purpose) {
+        match purpose {
+            Purpose::PassedOn(asker, number) => self.tell_done(asker, number),
+            Purpose::Change => self.free_blocks(0, ()),
+            Purpose::Retire => match self.store.cut() {
+                None => {
+                    self.changes.counters.fruitless += 1;
+                    self.end_change();
+                }
+                Some(cut) => {
+                    self.changes.counters.begun += 1;
+                    self.changes.cut = cut;
+                    if mutants::is_on("block reused before the epoch ended") {
+                        return self.free_blocks(0, ());
+                    }
+                    self.gather(Purpose::Change, END_EPOCH);
+                }
+            },
+        }
+    }
+
+    /// A machine is lost, which may not have answered: what it has in flight nobody can tell. Memory that
+    /// was to be freed stays in its class, until another change.
+    pub(in crate::worker) fn abandon_change(&mut self) {
+        let gatherings = &mut self.changes.gatherings;
+        let own = |gathering: &Gathering| gathering.purpose == Purpose::Change;
+        if let Some(found) = gatherings.iter().position(own) {
+            let number = gatherings.swap_remove(found).number;
+            self.changes
+                .unsent
+                .retain(|unsent| unsent.id == DONE || unsent.number != number);
+            marks::mark("epoch: change abandoned");
+            self.changes.counters.abandoned += 1;
+            self.end_change();
+        }
+    }
+
+    /// Frees what was retired before the cut, some of it in every turn.
+    fn free_blocks(&mut self, _: u64, (): ()) {
+        let mut freed = 0;
+        while freed < BYTES_PER_TURN {
+            match self.store.free_vacant_before(self.changes.cut) {
+                Ok(Some(bytes)) => freed += bytes,
+                Ok(None) => return self.blocks_freed(freed),
+                Err(error) => {
+                    tracing::error!(%error, "cannot free blocks");
+                    return self.blocks_freed(freed);
+                }
+            }
+        }
+        self.changes.won += freed;
+        self.defer(Cont::new(Self::free_blocks, 0));
+    }
+
+    fn blocks_freed(&mut self, last: u64) {
+        self.changes.won += last;
+        self.changes.counters.bytes += self.changes.won;
+        self.changes.counters.ended += 1;
+        self.end_change();
+    }
+
+    fn end_change(&mut self) {
+        self.changes.under_way = false;
+        if self.changes.won == 0 {
+            self.changes.not_before = self.now.after(FRUITLESS);
+        }
+    }
+}

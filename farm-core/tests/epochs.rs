@@ -1,0 +1,227 @@
+//! Memory of freed objects serves another size after an epoch has ended on all machines, and not before.
+
+#![allow(clippy::disallowed_methods)] // Real threads, waited for in real time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farm_core::alloc::SizeClass;
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::machine::{Machine, start_all};
+use farm_core::worker::{EpochCounters, Operation, Worker};
+
+const MACHINES: u16 = 3;
+const WORKERS: u16 = 2;
+const SMALL: SizeClass = SizeClass::new(1);
+const LARGE: SizeClass = SizeClass::new(30);
+/// Longer than any end of an epoch takes here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a test keeps with a worker.
+#[derive(Default)]
+struct Kept {
+    objects: Vec<Address>,
+    operation: Option<Operation>,
+    hooks_called: u64,
+}
+
+/// Machines of one region of 64 blocks each.
+fn cluster(name: &str) -> Vec<Machine> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(MACHINES, WORKERS);
+    config.cluster.name = name.into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.memory.region_bytes = 64 * 4096;
+    config.memory.per_machine_bytes = 64 * 4096;
+    let attach = |worker: &mut Worker| {
+        worker.put_layer(Box::<Kept>::default());
+        worker.on_end_of_epoch(|worker| kept(worker).hooks_called += 1);
+    };
+    start_all(&config, &(Arc::new(attach) as _)).unwrap()
+}
+
+fn kept(worker: &mut Worker) -> &mut Kept {
+    worker.layer().unwrap()
+}
+
+fn on<T: Send + 'static>(
+    machine: &Machine,
+    worker: u16,
+    work: impl FnOnce(&mut Worker) -> T + Send + 'static,
+) -> T {
+    let answer = machine.ask(usize::from(worker), |worker, answer| {
+        answer.send(work(worker)).unwrap()
+    });
+    answer.unwrap()
+}
+
+/// Objects until there is no memory; how many.
+fn fill(machine: &Machine, worker: u16, class: SizeClass) -> usize {
+    on(machine, worker, move |worker| {
+        let before = kept(worker).objects.len();
+        while let Ok(object) = worker.reserve_object(class, None) {
+            kept(worker).objects.push(object.address);
+        }
+        kept(worker).objects.len() - before
+    })
+}
+
+fn free_all(machine: &Machine, worker: u16) {
+    on(machine, worker, |worker| {
+        for address in std::mem::take(&mut kept(worker).objects) {
+            worker.release_object(address).unwrap();
+        }
+    });
+}
+
+/// Half of the blocks to each worker, all of one size; then every object is freed.
+fn fill_and_free(machine: &Machine) {
+    on(machine, 0, |worker| {
+        for _ in 0..1000 {
+            let object = worker.reserve_object(SMALL, None).unwrap();
+            kept(worker).objects.push(object.address);
+        }
+    });
+    assert!(fill(machine, 1, SMALL) > 900);
+    assert_eq!(machine.store().usage().unwrap().free_bytes, 0);
+    settle(std::slice::from_ref(machine));
+    for worker in 0..WORKERS {
+        free_all(machine, worker);
+    }
+}
+
+/// Tries until there is memory for objects of `class`; false if that takes too long.
+fn fill_in_time(machine: &Machine, worker: u16, class: SizeClass, patience: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < patience {
+        if fill(machine, worker, class) > 0 {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+fn counters(machine: &Machine, worker: u16) -> EpochCounters {
+    on(machine, worker, |worker| worker.epoch_counters())
+}
+
+/// Messages that a worker has sent; here all are of epochs, and calls there are none.
+fn sent(machine: &Machine, worker: u16) -> u64 {
+    let counters = on(machine, worker, |worker| worker.message_counters());
+    assert_eq!((counters.calls, counters.replies), (0, 0));
+    counters.one_way
+}
+
+/// Waits until no epoch is being ended, and no operation is open.
+fn settle(machines: &[Machine]) {
+    let begun = Instant::now();
+    // What one worker has told another is seen in a later round.
+    let rounds = (0..3).flat_map(|_| machines);
+    for machine in rounds {
+        for worker in 0..WORKERS {
+            while let Err(left) = on(machine, worker, |worker| worker.check_at_rest()) {
+                assert!(begun.elapsed() < PATIENCE, "{left}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+fn stop(machines: Vec<Machine>) {
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+}
+
+#[test]
+fn memory_full_of_one_size_serves_another_once_every_machine_has_answered() {
+    let machines = cluster("epoch-fill");
+    fill_and_free(&machines[0]);
+    assert_eq!(
+        counters(&machines[0], 0).begun,
+        0,
+        "nothing was free before"
+    );
+    // Every block is of the small class: without an epoch's end there is no memory.
+    assert_eq!(fill(&machines[0], 1, LARGE), 0);
+    assert!(fill_in_time(&machines[0], 1, LARGE, PATIENCE));
+    settle(&machines);
+    let own = counters(&machines[0], 0);
+    assert_eq!((own.begun, own.ended, own.abandoned), (1, 1, 0));
+    assert_eq!(own.bytes, 64 * 4096, "all that there was");
+    let others = u64::from(WORKERS - 1);
+    assert_eq!(
+        own.requests,
+        u64::from(MACHINES - 1),
+        "one for each machine"
+    );
+    assert_eq!(own.requests_within, others * (own.fruitless + 2));
+    assert_eq!(sent(&machines[0], 0), own.requests + own.requests_within);
+    for machine in &machines[1..] {
+        assert_eq!(sent(machine, 0), others + 1, "and one answer");
+        assert_eq!(sent(machine, 1), 1);
+        let passed_on = EpochCounters {
+            requests_within: others,
+            ..EpochCounters::default()
+        };
+        assert_eq!(counters(machine, 0), passed_on);
+        assert_eq!(counters(machine, 1), EpochCounters::default());
+    }
+    for machine in &machines {
+        for worker in 0..WORKERS {
+            let (epoch, hooks) = on(machine, worker, |worker| {
+                (worker.epoch(), kept(worker).hooks_called)
+            });
+            assert_eq!((epoch, hooks), (1, 1));
+        }
+    }
+    // It was all of the memory: there is no more to be won.
+    free_all(&machines[0], 1);
+    assert!(
+        fill_in_time(&machines[0], 0, SMALL, PATIENCE),
+        "and back again"
+    );
+    stop(machines);
+}
+
+#[test]
+fn an_operation_of_any_worker_that_began_before_holds_the_memory_back() {
+    let machines = cluster("epoch-open");
+    fill_and_free(&machines[0]);
+    fill_and_free(&machines[1]);
+    let begin = |worker: &mut Worker| kept(worker).operation = Some(worker.begin_operation());
+    let end = |worker: &mut Worker| {
+        let operation = kept(worker).operation.take().unwrap();
+        worker.end_operation(operation);
+    };
+    on(&machines[2], 1, begin);
+    let short = Duration::from_millis(100);
+    assert!(!fill_in_time(&machines[0], 0, LARGE, short), "it is open");
+    assert_eq!(counters(&machines[0], 0).ended, 0);
+    // What begins in the new epoch does not matter.
+    on(&machines[1], 1, begin);
+    // Another machine wants its memory, too, for which an epoch has to end that has just begun.
+    assert!(
+        !fill_in_time(&machines[1], 0, LARGE, short),
+        "both are open"
+    );
+    on(&machines[2], 1, end);
+    assert!(fill_in_time(&machines[0], 0, LARGE, PATIENCE));
+    assert!(!fill_in_time(&machines[1], 0, LARGE, short), "one is open");
+    // Its own class needs no epoch.
+    assert!(fill_in_time(&machines[1], 0, SMALL, PATIENCE));
+    free_all(&machines[1], 0);
+    on(&machines[1], 1, end);
+    assert!(fill_in_time(&machines[1], 0, LARGE, PATIENCE));
+    settle(&machines);
+    for machine in &machines {
+        let epoch = on(machine, 1, |worker| worker.epoch());
+        assert!(
+            epoch >= 2,
+            "two machines wanted memory, and there was {epoch}"
+        );
+    }
+    stop(machines);
+}

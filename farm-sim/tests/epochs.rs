@@ -1,0 +1,289 @@
+//! Epochs under faults: readers hold addresses across many reads while all that they read is freed, and
+//! its machine wants the memory for objects of other sizes.
+
+use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::ids::Address;
+use farm_core::object::Image;
+use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
+use farm_sim::fabric::SimConfig;
+use farm_txn::{Tx, TxError};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+const SMALL: usize = 40;
+const LARGE: usize = 300;
+/// Objects of the first machine that are read while they are freed.
+const WATCHED: usize = 4;
+
+/// A reader, which has one operation for all of its reads.
+#[derive(Default)]
+struct Reader {
+    targets: Vec<Address>,
+    /// Version and incarnation word that were seen last of each.
+    seen: Vec<(u64, u64)>,
+    operation: Option<Operation>,
+    left: u32,
+    wrong: Option<String>,
+}
+
+fn attach(worker: &mut Worker) {
+    farm_txn::attach(worker);
+    worker.put_layer(Box::<Reader>::default());
+}
+
+fn reader(worker: &mut Worker) -> &mut Reader {
+    worker.layer().unwrap()
+}
+
+fn read(worker: &mut Worker, target: u64, (): ()) {
+    let bytes = class_for_payload(SMALL).unwrap().object_bytes() as u32;
+    let request = ReadRequest {
+        address: reader(worker).targets[target as usize],
+        stride: bytes,
+        bytes,
+    };
+    if worker
+        .read_lock_free(request, Cont::new(came, target))
+        .is_err()
+    {
+        worker.set_timer(
+            std::time::Duration::from_nanos(300),
+            Cont::new(read, target),
+        );
+    }
+}
+
+fn came(worker: &mut Worker, target: u64, result: ReadResult) {
+    let found = match result {
+        Ok(slot) => {
+            let words = worker.arena().words(&slot)[..8].to_vec();
+            worker.arena().give(slot);
+            let image = Image::check(&words).unwrap();
+            let mut payload = [0; SMALL];
+            image.copy_payload(0, &mut payload);
+            Ok((image.version().get(), image.incarnation().0, payload[0]))
+        }
+        Err(error) => Err(error),
+    };
+    judge(reader(worker), target as usize, found);
+    let wait = worker.rng().random_range(1..2000);
+    let state = reader(worker);
+    if state.left > 0 {
+        state.left -= 1;
+        let next = (target + 1) % state.targets.len() as u64;
+        let wait = std::time::Duration::from_nanos(wait);
+        return worker.set_timer(wait, Cont::new(read, next));
+    }
+    if let Some(operation) = state.operation.take() {
+        worker.end_operation(operation);
+    }
+}
+
+/// While the operation is open, an address that it holds leads to the header of the object it knew,
+/// which was freed at most once.
+fn judge(state: &mut Reader, target: usize, found: Result<(u64, u64, u8), ReadError>) {
+    let (version, incarnation, payload) = match found {
+        Ok(found) => found,
+        Err(error) => {
+            state.wrong.get_or_insert(error.to_string());
+            return;
+        }
+    };
+    let (last_version, last_incarnation) = state.seen[target];
+    let as_it_was = incarnation == 1 && payload == 7;
+    let freed = incarnation == 2;
+    let forward = version >= last_version && incarnation >= last_incarnation;
+    if !(as_it_was || freed) || !forward {
+        let why = format!("{:?} after {:?}", found, state.seen[target]);
+        state.wrong.get_or_insert(why);
+    }
+    state.seen[target] = (version, incarnation);
+}
+
+fn transact<T>(
+    worker: &mut Worker,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    let mut tx = farm_txn::take(worker);
+    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
+    farm_txn::give(worker, tx);
+    outcome
+}
+
+fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Result<Address, TxError> {
+    transact(worker, |tx, worker| {
+        let object = tx.alloc(worker, bytes, None)?;
+        tx.payload_mut(object).fill(mark);
+        Ok(tx.address(object))
+    })
+}
+
+fn free(worker: &mut Worker, address: Address) {
+    let freed = transact(worker, |tx, worker| {
+        let object = tx.read(worker, address, SMALL)?;
+        tx.free(object);
+        Ok(())
+    });
+    freed.unwrap();
+}
+
+fn fill(cluster: &Cluster, worker: usize) -> Vec<Address> {
+    cluster.on(worker, |worker| {
+        std::iter::from_fn(|| make(worker, SMALL, 7).ok()).collect()
+    })
+}
+
+fn steps(cluster: &Cluster, steps: usize) {
+    for _ in 0..steps {
+        assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
+    }
+}
+
+fn machines(seed: u64) -> (Cluster, ClusterLimits) {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let drawn = ClusterLimits::drawn(&mut rng);
+    let limits = ClusterLimits {
+        block_bytes: 4096,
+        region_bytes: 4096 * 4,
+        per_machine_bytes: 4096 * 4,
+        ..drawn
+    };
+    let pace = Pace::drawn(&mut rng);
+    let config = SimConfig {
+        most_outstanding: limits.most_outstanding,
+        max_inline_bytes: limits.max_inline_bytes,
+        ..SimConfig::seeded(seed)
+    };
+    (Cluster::new(config, &limits, pace, attach), limits)
+}
+
+/// What was wrong, and how often the first machine's memory changed its class.
+fn run(seed: u64) -> (Result<(), String>, u64) {
+    let (cluster, limits) = machines(seed);
+    let own = limits.workers;
+    let mut objects: Vec<Vec<Address>> = (0..own).map(|worker| fill(&cluster, worker)).collect();
+    let all: Vec<Address> = objects.iter().flatten().copied().collect();
+    cluster.fabric().drain();
+    for index in 0..cluster.workers() {
+        cluster.on(index, |worker| {
+            let spread = all.len() / WATCHED;
+            let targets: Vec<_> = (0..WATCHED)
+                .map(|target| all[(target * spread + index) % all.len()])
+                .collect();
+            let operation = Some(worker.begin_operation());
+            *reader(worker) = Reader {
+                seen: vec![(0, 0); targets.len()],
+                targets,
+                operation,
+                left: 10 << (seed % 5),
+                wrong: None,
+            };
+            read(worker, 0, ());
+        });
+    }
+    steps(&cluster, 50);
+    for (index, objects) in objects.iter_mut().enumerate() {
+        for address in objects.drain(..) {
+            cluster.on(index, |worker| free(worker, address));
+        }
+    }
+    let mut made = 0;
+    for _ in 0..4000 {
+        let by = made % own;
+        while cluster.on(by, |worker| make(worker, LARGE, 9).is_ok()) {
+            made += 1;
+        }
+        if made > 20 {
+            break;
+        }
+        steps(&cluster, 200);
+    }
+    let outcome = outcome(&cluster, seed, made);
+    let freed = cluster.inspect(0, |worker| worker.epoch_counters().bytes);
+    (outcome, freed)
+}
+
+fn outcome(cluster: &Cluster, seed: u64, made: usize) -> Result<(), String> {
+    for index in 0..cluster.workers() {
+        if let Some(wrong) = cluster.inspect(index, |worker| reader(worker).wrong.take()) {
+            return Err(format!("seed {seed}, reader {index}: {wrong}"));
+        }
+    }
+    if made == 0 {
+        return Err(format!("seed {seed}: memory never came back"));
+    }
+    cluster
+        .come_to_rest()
+        .map_err(|why| format!("seed {seed}: {why}"))?;
+    for index in 0..cluster.workers() {
+        cluster
+            .inspect(index, |worker| worker.check_slab())
+            .map_err(|why| format!("seed {seed}: {why}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn addresses_held_by_an_operation_lead_to_the_objects_that_it_knew() {
+    let (mut freed, seeds) = (0, 0..300);
+    for seed in seeds {
+        let (outcome, bytes) = run(seed);
+        outcome.unwrap();
+        assert!(bytes >= 4096, "seed {seed}: {bytes} bytes were freed");
+        freed += bytes;
+    }
+    println!("{freed} bytes changed their class");
+}
+
+/// A machine that is lost cannot say what it has in flight: nothing is freed.
+#[test]
+fn a_lost_machine_ends_the_change_and_frees_nothing() {
+    let mut abandoned = 0;
+    for seed in 0..50 {
+        let (cluster, _) = machines(seed);
+        let objects = fill(&cluster, 0);
+        for address in objects {
+            cluster.on(0, |worker| free(worker, address));
+        }
+        // It is silent from the beginning.
+        cluster.pause(2, u64::MAX);
+        while cluster.inspect(0, |worker| worker.epoch_counters().begun) == 0 {
+            assert!(cluster.on(0, |worker| make(worker, LARGE, 9).is_err()));
+            steps(&cluster, 100);
+        }
+        steps(&cluster, 500);
+        cluster.kill(2);
+        while cluster.is_running(0) {
+            cluster.step();
+        }
+        let counters = cluster.inspect(0, |worker| worker.epoch_counters());
+        assert_eq!((counters.ended, counters.bytes), (0, 0), "seed {seed}");
+        // None, where it was stopped by another that had noticed first.
+        abandoned += counters.abandoned;
+    }
+    assert!(abandoned > 10, "{abandoned} changes abandoned");
+}
+
+/// Each deliberate bug is found by the readers.
+#[cfg(feature = "mutants")]
+#[test]
+fn memory_that_comes_too_soon_is_found() {
+    for mutant in [
+        "block reused before the epoch ended",
+        "epoch answered before old operations ended",
+    ] {
+        farm_core::mutants::switch(Some(mutant));
+        let found = (0..300).find(|seed| run(*seed).0.is_err());
+        farm_core::mutants::switch(None);
+        let seed = found.unwrap_or_else(|| panic!("{mutant} lives"));
+        println!("{mutant}: found at seed {seed}");
+    }
+}
+
+#[test]
+fn classes_differ() {
+    let class = |bytes| class_for_payload(bytes).unwrap();
+    assert_eq!(class(SMALL), SizeClass::SMALLEST);
+    assert!(class(LARGE).object_bytes() > class(SMALL).object_bytes());
+}
