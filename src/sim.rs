@@ -45,6 +45,13 @@ fn jobs(args: &SimArgs) -> usize {
 fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     let scenario = args.scenario.unwrap_or_else(|| Scenario::of_seed(seed));
     let plan = Plan::new(seed, scenario);
+    let trace = match &args.trace {
+        Some(path) => Some(
+            std::fs::File::create(path)
+                .with_context(|| format!("cannot write {} (--trace)", path.display()))?,
+        ),
+        None => None,
+    };
     let mut out = std::io::stdout().lock();
     writeln!(out, "{plan}")?;
     let options = RunOptions {
@@ -59,10 +66,11 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
         }
         [] => bail!("no deliberate bug was chosen"),
     };
-    match &args.trace {
-        Some(path) => {
-            std::fs::write(path, outcome.trace.join("\n") + "\n")
-                .with_context(|| format!("cannot write {}", path.display()))?;
+    match trace {
+        Some(mut file) => {
+            let lines = outcome.trace.join("\n") + "\n";
+            file.write_all(lines.as_bytes())
+                .context("cannot write the trace")?;
         }
         // What clients did and what broke; the fabric's own events are thousands.
         None => {
@@ -112,6 +120,13 @@ fn progress(seeds: u64, what: &str) -> ProgressBar {
 }
 
 fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
+    if args.first.checked_add(seeds).is_none() {
+        bail!(
+            "there are no {seeds} seeds from {} on; the last is {}",
+            args.first,
+            u64::MAX
+        );
+    }
     let sweep = Sweep {
         first: args.first,
         seeds,
@@ -207,7 +222,7 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
                 loop {
                     let mutant = next.lock().expect("taking does not panic").next();
                     let Some(mutant) = mutant else { return };
-                    let seeds = args.first..args.first + MOST_SEEDS;
+                    let seeds = args.first..args.first.saturating_add(MOST_SEEDS);
                     let fate = mutant.hunt(seeds, RunOptions::default());
                     *lives.lock().expect("counting does not panic") += usize::from(!tell(&fate));
                 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use farm_bench::workload::{Finished, History, Kind, Log, Spec};
 use farm_core::config::host::{check_memory, probe};
 use farm_sim::check;
@@ -27,6 +27,9 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         seed: args.seed,
         ..Spec::default()
     };
+    if args.kind == Kind::Table && args.history.is_some() {
+        bail!("--history: operations on a table are no transactions, which is what the file tells");
+    }
     let mut history = match &args.history {
         Some(path) => Some(
             std::fs::File::create(path)
@@ -46,7 +49,12 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     })?;
     cluster.stop()?;
     let (logs, finished): (Vec<Vec<Log>>, Vec<Finished>) = told.into_iter().unzip();
-    let merged = Log::merge(logs.into_iter().flatten().collect());
+    let mut merged = Log::merge(logs.into_iter().flatten().collect());
+    let finished = Finished::all(finished);
+    merged.transactions.extend(finished.last_read());
+    if args.verify {
+        verify(&spec, &merged, &finished)?;
+    }
     if let Some(file) = &mut history {
         let lines = check::append::to_json_lines(&merged)
             .map_err(|why| anyhow::anyhow!("the history cannot be told as list-append: {why}"))?;
@@ -59,19 +67,19 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         args.kind,
         config.machines.len()
     );
-    if args.verify {
-        verify(&spec, &merged, finished)?;
-    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn verify(spec: &Spec, history: &History, finished: Vec<Finished>) -> anyhow::Result<()> {
+fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result<()> {
     let facts = check::check(history).map_err(|finding| anyhow::anyhow!("WRONG, {finding}"))?;
     if spec.kind != Kind::Table {
         check::append::judge(history).map_err(|why| anyhow::anyhow!("WRONG, adya: {why}"))?;
     }
-    let finished = Finished::all(finished).check(spec);
+    let finished = finished.check(spec);
     finished.map_err(|why| anyhow::anyhow!("WRONG, {why}"))?;
+    if facts.committed + facts.changed == 0 {
+        bail!("WRONG, nothing took effect: there is nothing to judge");
+    }
     println!(
         "right: {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
         facts.transactions, facts.committed, facts.reads, facts.writes, facts.operations

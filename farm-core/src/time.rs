@@ -47,8 +47,35 @@ pub enum Clock {
     #[default]
     Host,
     /// Virtual time, which the simulator sets.
-    Virtual(Arc<AtomicU64>),
+    Virtual(Arc<VirtualTime>),
 }
+
+/// Time that somebody sets.
+#[derive(Debug, Default)]
+pub struct VirtualTime {
+    nanos: AtomicU64,
+    /// Moments told apart since it was set.
+    ticks: AtomicU64,
+}
+
+impl VirtualTime {
+    /// From now on it is this moment.
+    pub fn set(&self, now: Nanos) {
+        if self.nanos.swap(now.0, Ordering::Relaxed) != now.0 {
+            self.ticks.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl VirtualTime {
+    /// The moment at which [`Clock::tick`] gave this.
+    pub fn of_tick(tick: u64) -> Nanos {
+        Nanos(tick >> TICK_BITS)
+    }
+}
+
+/// Bits that tell the ticks of one virtual nanosecond apart.
+const TICK_BITS: u32 = 16;
 
 impl Clock {
     /// The moment it is.
@@ -56,7 +83,20 @@ impl Clock {
     pub fn now(&self) -> Nanos {
         match self {
             Clock::Host => Nanos(host_nanos()),
-            Clock::Virtual(nanos) => Nanos(nanos.load(Ordering::Relaxed)),
+            Clock::Virtual(time) => Nanos(time.nanos.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// A number that grows from call to call, whichever worker of the simulation calls: what was asked for
+    /// first is less, within one virtual nanosecond, too. Of the host's clock, its nanoseconds.
+    pub fn tick(&self) -> u64 {
+        match self {
+            Clock::Host => host_nanos(),
+            Clock::Virtual(time) => {
+                let tick = time.ticks.fetch_add(1, Ordering::Relaxed);
+                assert!(tick < 1 << TICK_BITS, "{tick} ticks of one nanosecond");
+                time.nanos.load(Ordering::Relaxed) << TICK_BITS | tick
+            }
         }
     }
 }
@@ -78,10 +118,15 @@ mod tests {
     fn the_host_clock_goes_forward_and_virtual_time_is_what_it_is_set_to() {
         let before = Clock::Host.now();
         assert!(Clock::Host.now() >= before);
-        let virtual_time = Arc::new(AtomicU64::new(7));
+        let virtual_time = Arc::<VirtualTime>::default();
         let clock = Clock::Virtual(Arc::clone(&virtual_time));
-        virtual_time.store(9, Ordering::Relaxed);
+        virtual_time.set(Nanos(9));
         assert_eq!(clock.now(), Nanos(9));
+        let ticks = [clock.tick(), clock.tick()];
+        virtual_time.set(Nanos(9));
+        let later = clock.tick();
+        virtual_time.set(Nanos(10));
+        assert!(ticks[0] < ticks[1] && ticks[1] < later && later < clock.tick());
         assert_eq!(Nanos(5).after(Duration::MAX), Nanos(u64::MAX));
         assert_eq!(Nanos(5) - Nanos(9), 0);
     }

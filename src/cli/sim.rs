@@ -30,7 +30,7 @@ pub(crate) struct SimArgs {
     pub(crate) seed: Option<u64>,
 
     /// Run so many seeds, and print only what failed.
-    #[arg(long, value_name = "N", value_parser = super::count, conflicts_with = "mutants")]
+    #[arg(long, value_name = "N", value_parser = super::count, conflicts_with_all = ["mutants", "mutant"])]
     pub(crate) seeds: Option<u64>,
 
     /// The first of the seeds.
@@ -54,10 +54,10 @@ pub(crate) struct SimArgs {
     pub(crate) reach_all: bool,
 
     /// Switch deliberate bugs on, one at a time, and demand that a checker finds each.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "scenario")]
     pub(crate) mutants: bool,
 
     /// Only the deliberate bugs whose names contain this; with --seed, the run has the first of them.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) mutant: Option<String>,
 }

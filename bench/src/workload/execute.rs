@@ -7,6 +7,7 @@ use farm_core::messaging::Request;
 use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api};
 
+use super::history::Access;
 use super::log::Tried;
 use super::script::{Got, Script, Torn, Want};
 use super::{place, work};
@@ -150,18 +151,20 @@ fn run_once(worker: &mut Worker, shipped: &Shipped) -> Result<(), Stop> {
     let mut script = script(worker, shipped);
     let mut tx = farm_txn::take(worker);
     let outcome = go_through(worker, &mut tx, &mut script);
+    // Whatever stops this processor from here on, its outcome is not known.
+    let tried = note(
+        worker,
+        shipped,
+        outcome.is_err().then_some(false),
+        script.accesses,
+    );
     let outcome = outcome.and_then(|()| Ok(tx.commit(worker)?));
     farm_txn::give(worker, tx);
-    let committed = outcome.is_ok();
     let log = &mut work(worker).log;
-    if committed {
+    if outcome.is_ok() {
         log.violations.extend(script.broken);
     }
-    log.tried.push(Tried {
-        number: shipped.number,
-        committed: Some(committed),
-        accesses: script.accesses,
-    });
+    log.tried[tried].committed = Some(outcome.is_ok());
     outcome
 }
 
@@ -231,7 +234,8 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
     };
     let payload = running.script.spec.payload();
     if let Ok((Want::Commit, _)) = wanted {
-        running.tried = begin_commit(worker, &running);
+        let accesses = running.script.accesses.clone();
+        running.tried = note(worker, &running.shipped, None, accesses);
     }
     work(worker).running[key as usize] = Some(running);
     let cont = Cont::new(came, key);
@@ -256,13 +260,18 @@ fn came(worker: &mut Worker, key: u64, read: Result<TxObject, TxError>) {
     }
 }
 
-/// Notes a try whose outcome is not known while it commits.
-fn begin_commit(worker: &mut Worker, running: &Running) -> usize {
+/// Notes a try: before it commits, for nobody knows what comes between. Tells where in the log it is.
+fn note(
+    worker: &mut Worker,
+    shipped: &Shipped,
+    committed: Option<bool>,
+    accesses: Vec<Access>,
+) -> usize {
     let log = &mut work(worker).log;
     log.tried.push(Tried {
-        number: running.shipped.number,
-        committed: None,
-        accesses: running.script.accesses.clone(),
+        number: shipped.number,
+        committed,
+        accesses,
     });
     log.tried.len() - 1
 }
@@ -281,11 +290,7 @@ fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
         ..
     } = take(worker, key);
     api::abort(worker, tx);
-    work(worker).log.tried.push(Tried {
-        number: shipped.number,
-        committed: Some(false),
-        accesses: script.accesses,
-    });
+    note(worker, &shipped, Some(false), script.accesses);
     end(worker, shipped, Err(stop));
 }
 

@@ -7,9 +7,16 @@ use farm_core::worker::Worker;
 use farm_txn::TxError;
 use serde::{Deserialize, Serialize};
 
+use super::history::{Access, ObjectId, Outcome, Transaction};
 use super::objects::BALANCE;
 use super::value::Value;
 use super::{Kind, Spec, place, work};
+
+/// The client of the last read: none of the workload's.
+const NOBODY: u32 = u32::MAX / 2;
+
+/// Later than all that clients did.
+const END_OF_TIME: u64 = i64::MAX as u64;
 
 /// What a worker holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,8 +25,17 @@ pub struct Finished {
     pub taken: u64,
     /// Objects that there are; told by each machine's first worker.
     pub live: u64,
-    /// The first word of each of its machine's objects; told by the first worker.
-    pub values: Vec<u64>,
+    /// Its machine's objects, as they are at the end; told by the first worker.
+    pub objects: Vec<Last>,
+}
+
+/// An object at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Last {
+    /// As a transaction would have read it.
+    pub read: Access,
+    /// The first word of its data.
+    pub value: u64,
 }
 
 impl Finished {
@@ -29,9 +45,22 @@ impl Finished {
         for one in finished {
             all.taken += one.taken;
             all.live += one.live;
-            all.values.extend(one.values);
+            all.objects.extend(one.objects);
         }
         all
+    }
+
+    /// A transaction of nobody that reads every object when all others have ended: what was written last
+    /// is still there.
+    pub fn last_read(&self) -> Option<Transaction> {
+        let accesses: Vec<Access> = self.objects.iter().map(|object| object.read).collect();
+        (!accesses.is_empty()).then_some(Transaction {
+            client: NOBODY,
+            begun: END_OF_TIME - 1,
+            ended: END_OF_TIME,
+            outcome: Outcome::Committed,
+            accesses,
+        })
     }
 
     /// Whether every slot that is taken has an object, and every invariant of the workload holds.
@@ -42,7 +71,7 @@ impl Finished {
         let Finished {
             taken,
             live,
-            values,
+            objects,
         } = self;
         if taken != live {
             return Err(format!(
@@ -50,11 +79,12 @@ impl Finished {
             ));
         }
         let count = match spec.spread {
-            true => values.len(),
+            true => objects.len(),
             false => spec.objects_per_machine,
         };
-        for (place, values) in values.chunks(count.max(1)).enumerate() {
-            invariant(spec.kind, place * count, values)?;
+        for (place, objects) in objects.chunks(count.max(1)).enumerate() {
+            let values: Vec<u64> = objects.iter().map(|object| object.value).collect();
+            invariant(spec.kind, place * count, &values)?;
         }
         Ok(())
     }
@@ -76,25 +106,25 @@ pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
         finished.live = facts.iter().map(|shard| shard.blocks).sum();
     } else if me.worker.index() == 0 {
-        (finished.live, finished.values) =
+        (finished.live, finished.objects) =
             objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
     }
     Ok(finished)
 }
 
-/// Looks at the objects of this machine: how many they and those are that they name, and what the first
-/// word of each is.
-fn objects(worker: &mut Worker) -> Result<(u64, Vec<u64>), String> {
+/// Looks at the objects of this machine: how many they and those are that they name, and what each
+/// is.
+fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
     let first = machine * spec.objects_per_machine;
-    let mut values = Vec::with_capacity(spec.objects_per_machine);
+    let mut objects = Vec::with_capacity(spec.objects_per_machine);
     let mut live = 0;
     for object in first..first + spec.objects_per_machine {
         let address = work(worker).addresses[object];
         let class =
             farm_core::alloc::class_for_payload(spec.payload()).map_err(|e| e.to_string())?;
-        let value =
+        let (version, value) =
             look(worker, address, class).map_err(|why| format!("object {object}: {why}"))?;
         live += 1;
         let [one, two, born] = value.data;
@@ -104,9 +134,15 @@ fn objects(worker: &mut Worker) -> Result<(u64, Vec<u64>), String> {
             // It was allocated near its entry.
             check_named(worker, object, pointer, born)?;
         }
-        values.push(one);
+        let read = Access::Read {
+            object: ObjectId(object as u32),
+            version,
+            id: value.id,
+            parent: value.parent,
+        };
+        objects.push(Last { read, value: one });
     }
-    Ok((live, values))
+    Ok((live, objects))
 }
 
 fn check_named(
@@ -116,7 +152,7 @@ fn check_named(
     born: u64,
 ) -> Result<(), String> {
     let class = SizeClass::new(pointer.class);
-    let named = look(worker, pointer.address, class)
+    let (_, named) = look(worker, pointer.address, class)
         .map_err(|why| format!("what entry {entry} names: {why}"))?;
     match named.data[0] == born {
         true => Ok(()),
@@ -126,7 +162,8 @@ fn check_named(
     }
 }
 
-fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<Value, String> {
+/// An object of this machine that nobody writes: its version and its value.
+fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64, Value), String> {
     let (memory, at) = worker
         .local_memory(address)
         .map_err(|error| error.to_string())?;
@@ -137,7 +174,10 @@ fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<Value
     let value = tx
         .read_class(worker, address, class)
         .map_err(|error: TxError| error.to_string())
-        .and_then(|read| Value::read(tx.payload(read)).map_err(|torn| torn.to_string()));
+        .and_then(|read| {
+            let value = Value::read(tx.payload(read)).map_err(|torn| torn.to_string())?;
+            Ok((tx.version(read).get(), value))
+        });
     farm_txn::give(worker, tx);
     value
 }

@@ -36,7 +36,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// The history that all workers' logs together are.
+    /// The history that all workers' logs together are; that of no worker may be missing.
     ///
     /// A try that did not commit is an aborted transaction of its own: nobody may see what it wrote.
     pub fn merge(logs: Vec<Log>) -> History {
@@ -71,7 +71,12 @@ impl Log {
                 accesses: one.accesses,
             };
             history.transactions.extend(failed.into_iter().map(aborted));
-            let (ended, outcome) = ended.unwrap_or((begun, Outcome::Unknown));
+            // A try is noted before it commits: where there is none, nothing took effect.
+            let unknown = match committed.is_empty() {
+                true => Outcome::Aborted,
+                false => Outcome::Unknown,
+            };
+            let (ended, outcome) = ended.unwrap_or((begun, unknown));
             if committed.len() > 1 || (outcome == Outcome::Aborted) != committed.is_empty() {
                 let heard = outcome != Outcome::Unknown;
                 if heard && known || committed.len() > 1 {

@@ -135,10 +135,11 @@ fn work(worker: &mut Worker) -> &mut Work {
         .expect("workload::attach was called for this worker")
 }
 
-/// The moment it is, of a clock that all machines share: that of the simulation, or the host's.
+/// The moment it is, of a clock that all machines share: that of the simulation, in which no two moments
+/// are the same, or the host's.
 fn moment(worker: &Worker) -> u64 {
     match worker.clock() {
-        clock @ Clock::Virtual(_) => clock.now().0,
+        clock @ Clock::Virtual(_) => clock.tick(),
         Clock::Host => {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -154,7 +154,10 @@ pub(super) fn nobody_wrote(names: &Names, version: &Version) -> Option<(Anomaly,
             ));
         }
     }
-    let unknown = |transaction: &Transaction| transaction.outcome == Outcome::Unknown;
+    // What it did may not be told at all.
+    let unknown = |transaction: &Transaction| {
+        transaction.outcome == Outcome::Unknown && transaction.accesses.is_empty()
+    };
     if elsewhere.is_none() && names.0.iter().any(unknown) {
         return None;
     }

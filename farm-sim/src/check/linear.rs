@@ -153,6 +153,7 @@ impl Effect {
         use Answered::{Absent, Exists, Inserted, Refused, Removed, Updated, Value};
         let present = value.is_some();
         match (self.asked, self.answered) {
+            (Asked::Get, Some(Refused)) => None,
             (_, Some(Refused)) => Some(value),
             (Asked::Get, Some(Value(seen))) => (seen == value).then_some(value),
             (Asked::Insert(new), Some(Inserted) | None) => (!present).then_some(Some(new)),

@@ -16,7 +16,7 @@ mod versions;
 
 use std::fmt;
 
-use farm_bench::workload::history::History;
+use farm_bench::workload::history::{Answered, History, KeyOperation};
 
 /// Most violations of a workload that a finding tells.
 const MOST_VIOLATIONS: usize = 10;
@@ -120,6 +120,8 @@ pub struct Facts {
     pub edges: usize,
     /// Operations on keys.
     pub operations: usize,
+    /// Those that changed something, as far as they were answered.
+    pub changed: usize,
 }
 
 /// Whether a correct platform may show this history: the workload saw no violation, transactions are
@@ -141,8 +143,13 @@ pub fn check(history: &History) -> Result<Facts, Finding> {
     }
     let facts = serial::check(&history.transactions)?;
     let operations = linear::check(&history.operations)?;
+    let changes = |operation: &&KeyOperation| {
+        use Answered::{Inserted, Removed, Updated};
+        matches!(operation.answered, Some(Inserted | Updated | Removed))
+    };
     Ok(Facts {
         operations,
+        changed: history.operations.iter().filter(changes).count(),
         ..facts
     })
 }

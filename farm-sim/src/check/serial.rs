@@ -40,7 +40,7 @@ pub fn check(transactions: &[Transaction]) -> Result<Facts, Finding> {
         reads: versions.reads.len(),
         writes: versions.writes,
         edges: edges.len(),
-        operations: 0,
+        ..Facts::default()
     };
     let vertices = real_time(transactions, &effective, versions.transactions, &mut edges);
     let graph = Graph::new(versions.transactions, vertices, &edges);

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use farm_core::fabric::{
     Capability, Completion, Counters, Departure, ImportError, Slot, Status, Token,
 };
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::{MappingError, Memory};
-use farm_core::time::Nanos;
+use farm_core::time::{Nanos, VirtualTime};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -74,7 +73,7 @@ pub(super) struct Port {
 pub(super) struct State {
     pub(super) rng: Xoshiro256PlusPlus,
     pub(super) now: Nanos,
-    pub(super) clock: Arc<AtomicU64>,
+    pub(super) clock: Arc<VirtualTime>,
     pub(super) trace: Trace,
     pub(super) odds: Odds,
     pub(super) defect: Option<Defect>,
@@ -103,7 +102,7 @@ impl State {
             machines: machines.iter().map(|id| (*id, machine(&mut rng))).collect(),
             rng,
             now: Nanos(0),
-            clock: Arc::new(AtomicU64::new(0)),
+            clock: Arc::default(),
             trace: Trace::new(config.keep_events),
             odds: config.odds.clone().unwrap_or(Odds {
                 one_pass: false,
@@ -135,7 +134,7 @@ impl State {
 
     pub(super) fn set_now(&mut self, now: Nanos) {
         self.now = now;
-        self.clock.store(now.0, Ordering::Relaxed);
+        self.clock.set(now);
     }
 
     pub(super) fn add_port(&mut self, worker: WorkerRef, most_outstanding: usize) -> usize {

@@ -1,5 +1,6 @@
 //! One run, from the first turn to the verdict.
 
+use farm_bench::workload::history::Transaction;
 use farm_bench::workload::{self, Finished, History, Log};
 use farm_core::alloc::class_for_payload;
 use farm_core::time::Nanos;
@@ -51,6 +52,10 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             .come_to_rest()
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Standstill, None) => Err(standstill(&cluster)),
+        // Whoever notices a loss stops, and calls do not wait for the dead.
+        (End::Standstill, Some((_, Loss::Machine(_) | Loss::Connection(..)))) => {
+            Err(standstill(&cluster))
+        }
         (End::Stopped, None) => {
             let why = format!("{:?}, and nothing was lost", cluster.failures());
             Err(Failure::new(Judge::Stopped, why))
@@ -59,13 +64,16 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     };
     cluster.fabric().drain();
     let quiet = end == End::Done && plan.loss.is_none() && rested.is_ok();
-    let finished = if quiet {
-        finish(plan, &cluster)
-    } else {
-        Ok(())
+    let finished = match quiet {
+        true => finish(plan, &cluster),
+        false => Ok(None),
     };
-    let history = history(&cluster);
-    let failure = judge(&history, options)
+    let mut history = history(&cluster);
+    if let Ok(Some(last)) = &finished {
+        history.transactions.push(last.clone());
+    }
+    let demands = quiet && plan.full_after.is_none();
+    let failure = judge(&history, demands, options)
         .err()
         .or(rested.err())
         .or(finished.err());
@@ -81,7 +89,9 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         history: None,
     };
     let words = [cluster.fabric().trace_hash(), outcome.turns, outcome.nanos];
-    let answers = format!("{history:?} {:?}", outcome.failure);
+    // What adya says of a wrong history may depend on its patience.
+    let judge = outcome.failure.as_ref().map(|failure| failure.judge);
+    let answers = format!("{history:?} {judge:?}");
     outcome.hash = xxh3_64_with_seed(answers.as_bytes(), words[0] ^ words[1] ^ words[2] << 32);
     if options.trace {
         outcome.trace = super::trace::lines(&cluster, &history);
@@ -159,7 +169,8 @@ fn standstill(cluster: &Cluster) -> Failure {
     Failure::new(Judge::Liveness, text)
 }
 
-fn finish(plan: &Plan, cluster: &Cluster) -> Result<(), Failure> {
+/// What there is at the end, which must be as the workload demands: told as a transaction's read.
+fn finish(plan: &Plan, cluster: &Cluster) -> Result<Option<Transaction>, Failure> {
     let failure = |why| Failure::new(Judge::Rest, why);
     let mut all = Vec::new();
     for worker in 0..cluster.workers() {
@@ -169,7 +180,9 @@ fn finish(plan: &Plan, cluster: &Cluster) -> Result<(), Failure> {
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
     }
-    Finished::all(all).check(&plan.spec).map_err(failure)
+    let all = Finished::all(all);
+    all.check(&plan.spec).map_err(failure)?;
+    Ok(all.last_read())
 }
 
 fn history(cluster: &Cluster) -> History {
@@ -179,11 +192,16 @@ fn history(cluster: &Cluster) -> History {
     Log::merge(logs)
 }
 
-fn judge(history: &History, options: RunOptions) -> Result<(), Failure> {
+fn judge(history: &History, demands: bool, options: RunOptions) -> Result<(), Failure> {
     if let Some(violation) = history.violations.first() {
         return Err(Failure::new(Judge::Workload, violation.clone()));
     }
-    check::check(history).map_err(|finding| Failure::new(Judge::History, finding.to_string()))?;
+    let facts = check::check(history)
+        .map_err(|finding| Failure::new(Judge::History, finding.to_string()))?;
+    if demands && facts.committed + facts.changed == 0 {
+        let why = "nothing took effect, and nothing stood in the way";
+        return Err(Failure::new(Judge::Liveness, why));
+    }
     if options.without_adya {
         return Ok(());
     }

@@ -49,7 +49,7 @@ impl Sweep {
     /// Runs all seeds; `each` hears of every run as it ends, in no order, and says whether to go on.
     pub fn run(&self, each: impl Fn(&Outcome) -> bool + Sync) -> Swept {
         let next = AtomicU64::new(self.first);
-        let end = self.first + self.seeds;
+        let end = self.first.saturating_add(self.seeds);
         let swept = Mutex::new(Swept::default());
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {

@@ -3,6 +3,8 @@
 use farm_bench::workload::History;
 use farm_bench::workload::history::{Access, KeyOperation, Outcome, Transaction};
 
+use farm_core::time::VirtualTime;
+
 use crate::cluster::Cluster;
 
 /// The fabric's events and the clients' operations, by time.
@@ -17,12 +19,12 @@ pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
     for transaction in &history.transactions {
         let client = transaction.client;
         add(
-            transaction.begun,
+            VirtualTime::of_tick(transaction.begun).0,
             format!("client {client} begins: {}", accesses(transaction)),
         );
         if transaction.outcome != Outcome::Unknown {
             add(
-                transaction.ended,
+                VirtualTime::of_tick(transaction.ended).0,
                 format!("client {client} hears: {:?}", transaction.outcome),
             );
         }
@@ -32,12 +34,12 @@ pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
             client, key, asked, ..
         } = operation;
         add(
-            operation.begun,
+            VirtualTime::of_tick(operation.begun).0,
             format!("client {client} asks of key {key}: {asked:?}"),
         );
         if let Some(answered) = operation.answered {
             add(
-                operation.ended,
+                VirtualTime::of_tick(operation.ended).0,
                 format!("client {client} is told of key {key}: {answered:?}"),
             );
         }

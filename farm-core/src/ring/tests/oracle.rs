@@ -220,7 +220,8 @@ fn no_slot_leaks() {
     assert_eq!(pair.sender_endpoint.arena().taken(), 0);
     // While all slots are out, what needs one waits, and what goes inline does not.
     let mut pair = Pair::at(8192, 0);
-    let slots: Vec<_> = std::iter::from_fn(|| pair.sender_endpoint.arena().take_to_send(1)).collect();
+    let slots: Vec<_> =
+        std::iter::from_fn(|| pair.sender_endpoint.arena().take_to_send(1)).collect();
     assert_eq!(
         send(&mut pair, Kind::OneWay, 1, &long),
         Err(SendError::Full)
