@@ -15,10 +15,6 @@ use super::script::{Got, Read, Script, Torn, Want};
 use super::value::{LEAST_BYTES, Value};
 use super::{Kind, work};
 
-/// Bytes of the largest object, above the least: more size classes than the simulator's machines have
-/// blocks to spare, so that blocks have to change theirs.
-const SPREAD_BYTES: usize = 600;
-
 /// An object that an entry named when it was read without locks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
@@ -87,7 +83,9 @@ impl Churn {
     fn allocate(&mut self, script: &mut Script, old: Option<TxObject>) -> Want {
         self.step = Step::New { old };
         Want::Allocate {
-            bytes: LEAST_BYTES + script.rng.random_range(0..=SPREAD_BYTES),
+            bytes: script
+                .rng
+                .random_range(LEAST_BYTES..=script.spec.named_bytes.max(LEAST_BYTES)),
             near: self.entry,
         }
     }

@@ -70,8 +70,8 @@ pub(super) struct Read {
 }
 
 enum Part {
-    /// Some objects, each read and perhaps written.
-    Some { left: Vec<usize>, read_only: bool },
+    /// Some objects, each read, and so many perhaps written.
+    Some { left: Vec<usize>, writes: usize },
     /// Money goes from the first object to the second.
     Transfer {
         from: usize,
@@ -109,14 +109,18 @@ impl Script {
             },
             (Kind::Churn, _) => Part::Churn(Churn::new(any(&mut rng))),
             (Kind::Append | Kind::Table, _) => {
-                let mut left = Vec::with_capacity(4);
-                for _ in 0..rng.random_range(1..=4) {
+                // Now and then so many that they are not validated one by one.
+                let many = rng.random_range(0..8) == 0;
+                let (most, writes) = if many { (16, 2) } else { (4, 4) };
+                let writes = if read_only { 0 } else { writes };
+                let mut left = Vec::with_capacity(most);
+                for _ in 0..rng.random_range(1..=most) {
                     let object = any(&mut rng);
                     if !left.contains(&object) {
                         left.push(object);
                     }
                 }
-                Part::Some { left, read_only }
+                Part::Some { left, writes }
             }
         };
         Self {
@@ -202,11 +206,12 @@ impl Script {
 
     fn go_on(&mut self, part: &mut Part, tx: &mut Tx, read: Option<Read>) -> Result<Want, Torn> {
         match part {
-            Part::Some { left, read_only } => {
+            Part::Some { left, writes } => {
                 if let Some(read) = read
-                    && !*read_only
+                    && *writes > 0
                     && self.rng.random_range(0..3) > 0
                 {
+                    *writes -= 1;
                     self.write(tx, read, [read.value.data[0] + 1, 0, 0]);
                 }
                 Ok(left.pop().map_or(Want::Commit, Want::Read))

@@ -72,6 +72,8 @@ pub struct Spec {
     pub spread: bool,
     /// Bytes of an object's payload, at least 40.
     pub payload_bytes: usize,
+    /// Most bytes of an object that an entry of churn names, at least 40.
+    pub named_bytes: usize,
     /// Clients of each worker, each of which does one thing at a time.
     pub clients: usize,
     /// Operations of each client.
@@ -101,6 +103,7 @@ impl Default for Spec {
             objects_per_machine: 8,
             spread: true,
             payload_bytes: 200,
+            named_bytes: 640,
             clients: 2,
             operations: 100,
             read_only: 25,

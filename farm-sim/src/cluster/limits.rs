@@ -7,8 +7,11 @@ use farm_core::messaging::RingSizes;
 use rand::Rng;
 use serde::Serialize;
 
-/// A log whose greatest record, an eighth, has the writes of one transaction of the workloads.
-const LEAST_LOG_BYTES: usize = 16 << 10;
+/// A log whose greatest record, an eighth, has the writes of a small transaction.
+const LEAST_LOG_BYTES: usize = 8 << 10;
+
+/// What a record of a log has besides the objects, at most.
+const LOG_RECORD_BYTES: usize = 192;
 
 /// Sizes of a cluster, so small that what is rare in production is common.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -65,6 +68,11 @@ impl ClusterLimits {
             ring_bytes: self.ring_bytes,
             log_bytes: self.log_bytes,
         }
+    }
+
+    /// Most bytes that a transaction may write on one machine, with what each object adds to its record.
+    pub fn max_log_writes(&self) -> usize {
+        self.log_bytes / MESSAGES_PER_RING as usize - LOG_RECORD_BYTES
     }
 
     /// Most bytes of a message's body.

@@ -10,11 +10,20 @@ const OPERATIONS: u64 = 200;
 /// Bytes of a change's message besides the value.
 const CHANGE_BYTES: usize = 28;
 
+/// What an object adds to a record of a log, and what rounding up to its size class may add.
+const OBJECT_BYTES: usize = 32 + 64;
+/// Bytes of the greatest object that churn's entries name.
+const MOST_NAMED: usize = 640;
+
 /// A workload for a cluster of these limits.
 pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> Spec {
     let workers = limits.machines * limits.workers;
     let clients = rng.random_range(1..=limits.operations.min(6));
     let most_value = (limits.max_body_bytes() - CHANGE_BYTES).min(40);
+    // Four objects of a transaction, or an entry and two objects that it names, may be of one machine.
+    let most_payload = (limits.max_log_writes() / 4 - OBJECT_BYTES).max(40);
+    let most_named = (limits.max_log_writes() - most_payload) / 2 - OBJECT_BYTES;
+    let most_named = most_named.clamp(40, MOST_NAMED);
     let neighbourhood = [2, 4, 6, 8, 12][rng.random_range(0..5usize)];
     let shards = rng.random_range(1..=4u32);
     let buckets = rng.random_range(1..=4u32);
@@ -22,8 +31,9 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
     Spec {
         kind,
         objects_per_machine: rng.random_range(3..=8),
-        spread: rng.random_bool(0.75),
-        payload_bytes: 40 << rng.random_range(0..4u32),
+        spread: rng.random_bool(0.5),
+        payload_bytes: (40 << rng.random_range(0..4u32)).min(most_payload),
+        named_bytes: most_named,
         clients,
         operations: OPERATIONS.div_ceil((workers * clients) as u64),
         read_only: rng.random_range(0..60),

@@ -524,6 +524,7 @@ fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
             let first = !std::mem::replace(&mut commit.acknowledged, true);
             if first && mutants::is_on("truncate before all primaries acknowledged") {
                 may_be_truncated(worker, &commit);
+                truncate::soon(worker);
                 commit.sequence = 0;
             }
         }

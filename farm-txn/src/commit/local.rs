@@ -41,7 +41,10 @@ impl Tx {
             self.abort(worker);
             return Err(abort.into());
         }
-        if mutants::is_on("validate before all are exclusive") {
+        if mutants::is_on("validate before all are exclusive")
+            || mutants::is_on("validation accepts a readable lock")
+        {
+            self.dawdle(worker);
             self.make_exclusive(worker);
         }
         for entry in self.entries.iter().filter(|entry| entry.is_written()) {
@@ -91,6 +94,16 @@ impl Tx {
         );
     }
 
+    /// Time in which others may run, for bugs that would seldom show without.
+    #[cold]
+    fn dawdle(&self, worker: &mut Worker) {
+        if let Some(entry) = self.entries.iter().find(|entry| entry.is_written()) {
+            for _ in 0..200 {
+                local(worker, entry.address).0.fence(Ordering::SeqCst);
+            }
+        }
+    }
+
     /// Takes the versions that written objects have now for those that were read.
     #[cold]
     fn forget_versions(&mut self, worker: &mut Worker) {
@@ -122,7 +135,8 @@ impl Tx {
             locked = index + 1;
         }
         let late = mutants::is_on("validate before all are exclusive")
-            || mutants::is_on("install before all are exclusive");
+            || mutants::is_on("install before all are exclusive")
+            || mutants::is_on("validation accepts a readable lock");
         if outcome.is_ok() && !late {
             self.make_exclusive(worker);
         }
