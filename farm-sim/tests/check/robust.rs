@@ -47,9 +47,9 @@ fn one_unknown_outcome_tells_of_another() {
 
 #[test]
 fn a_write_that_is_not_listed_is_of_an_unknown_outcome() {
-    // Client 1 wrote objects 1 and 2, and was gone before it could tell of the second.
+    // Client 1 wrote object 2, and was gone before it could tell.
     let mut all = history([
-        unknown(1, 100, [first(1), write(1, 11, 0)]),
+        unknown(1, 100, []),
         committed(2, 110, 120, [read(2, 2, 21, 0), write(2, 22, 21)]),
         committed(3, 130, 140, [read(2, 3, 22, 21)]),
     ]);
@@ -69,11 +69,18 @@ fn a_write_that_is_not_listed_is_of_an_unknown_outcome() {
     assert_eq!(check(&both).map(|facts| facts.committed), Ok(2));
     // Nor was it there before anyone began that may have written it.
     let early = history([
-        unknown(1, 100, [first(1), write(1, 11, 0)]),
+        unknown(1, 100, []),
         committed(2, 10, 20, [read(2, 2, 21, 0)]),
     ]);
     let finding = check(&early).expect_err("nobody was there to write");
     assert_eq!(finding.kind, Anomaly::StaleRead, "{finding}");
+    // Who tells what he did has told all of it.
+    let told = history([
+        unknown(1, 0, [first(1), write(1, 11, 0)]),
+        committed(2, 10, 20, [read(2, 2, 21, 0)]),
+    ]);
+    let finding = check(&told).expect_err("nobody wrote it");
+    assert_eq!(finding.kind, Anomaly::UnknownValue, "{finding}");
 }
 
 #[test]
