@@ -12,7 +12,7 @@ use crate::mem::WORD_BYTES;
 /// How many slots of each size an endpoint's arena has.
 #[derive(Clone, Debug)]
 pub struct ArenaConfig {
-    /// `(bytes, count)`, ascending sizes, each a multiple of 64. Each size has [`KEPT_TO_SEND`] more.
+    /// `(bytes, count)`, ascending sizes, each a multiple of 64. Of each size there is one more, kept to send.
     pub classes: Vec<(usize, usize)>,
 }
 
