@@ -268,7 +268,7 @@ fn a_kernel_without_transparent_huge_pages_is_sent_to_the_pool() {
         free: 0,
     }];
     let commands = about(&facts, &config(), "huge pages").commands;
-    assert_eq!(commands[1], "sudo sysctl -w vm.nr_hugepages=6149");
+    assert_eq!(commands[1], "sudo sysctl -w vm.nr_hugepages=6161");
     assert_eq!(
         commands[2],
         "sudo mount -t hugetlbfs -o mode=1777 farm /mnt/farm-huge"
