@@ -101,6 +101,10 @@ pub const MAX_MACHINE_MEMORY_BYTES: u64 = 1 << 44;
 /// memory is available: 1/8 (FaRM'14 §3.5, "only when available memory drops below a threshold").
 pub const LOW_MEMORY_SHARE: u64 = 8;
 
+/// Tries before a lock-free read is given up: its object is locked and stays so. With the waits between
+/// them a tenth of a second, far beyond any commit.
+pub const READ_TRIES: u32 = 10_000;
+
 const _: () = assert!(DEFAULT_REGION_BYTES <= MAX_REGION_BYTES);
 // The memory of all machines together is counted in 64 bits.
 const _: () = assert!(MAX_MACHINE_MEMORY_BYTES < u64::MAX / MACHINE_SLOTS as u64);

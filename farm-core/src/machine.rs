@@ -15,7 +15,7 @@ use crate::fabric::shm::{
 };
 use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::limits::{MAX_OBJECT_BYTES, RECORD_OVERHEAD_BYTES};
+use crate::limits::{MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, RingSizes, SegmentLayout};
@@ -237,6 +237,7 @@ impl Machine {
                 max_message_bytes: (config.rings.max_message_bytes - RECORD_OVERHEAD_BYTES)
                     as usize,
                 operations,
+                read_tries: READ_TRIES,
             },
         };
         let policy = idle_policy(config);

@@ -79,6 +79,8 @@ pub struct WorkerLimits {
     pub max_message_bytes: usize,
     /// Operations that it keeps in flight.
     pub operations: usize,
+    /// Tries before a read is given up: its object is locked and stays so.
+    pub read_tries: u32,
 }
 
 /// A worker. See the [module](self).
@@ -121,6 +123,7 @@ impl Worker {
         let WorkerLimits {
             max_message_bytes,
             operations,
+            read_tries,
         } = parts.limits;
         let slots = parts.endpoint.arena().slots();
         let logs = log::Logs::new(&mut parts.links, operations);
@@ -134,7 +137,7 @@ impl Worker {
             logs,
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
-            reads: Reads::new(slots, operations),
+            reads: Reads::new(slots, operations, read_tries),
             epochs: epoch::Epochs::default(),
             changes: epoch::Changes::default(),
             regions: RegionTable::default(),

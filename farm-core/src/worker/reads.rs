@@ -25,8 +25,6 @@ const WRAP_BOUND_OF_LINE: u64 = 160_000;
 /// First backoff of a read that met a writer; doubled each time up to `MAX_BACKOFF`.
 const MIN_BACKOFF_NANOS: u64 = 200;
 const MAX_BACKOFF_NANOS: u64 = 20_000;
-/// Tries before a read is given up: its object is locked and stays so.
-const MAX_TRIES: u32 = 10_000;
 /// Local reads whose lines are on their way at one time.
 const PREFETCH_AHEAD: usize = 32;
 
@@ -91,6 +89,7 @@ struct InFlight {
 
 /// The reads of one worker.
 pub(crate) struct Reads {
+    most_tries: u32,
     /// The read that has a slot, by the slot's number; what stands at the number of a slot that no
     /// read has is of no meaning.
     of_slot: Vec<Option<InFlight>>,
@@ -104,9 +103,10 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// For an arena of so many slots and so many reads in flight.
-    pub(crate) fn new(slots: usize, reads: usize) -> Self {
+    /// For an arena of so many slots, so many reads in flight, and so many tries of each.
+    pub(crate) fn new(slots: usize, reads: usize, most_tries: u32) -> Self {
         Self {
+            most_tries,
             of_slot: (0..slots).map(|_| None).collect(),
             operations: vec![Operation::default(); slots],
             local: VecDeque::with_capacity(reads),
@@ -419,10 +419,11 @@ impl Worker {
     #[cold]
     fn back_off(&mut self, slot: Slot) {
         self.reads.counters.restarts += 1;
+        let most = self.reads.most_tries;
         let read = self.reads.of(&slot);
         read.tries += 1;
         let tries = read.tries;
-        if tries > MAX_TRIES {
+        if tries > most {
             marks::mark("read: given up");
             let address = read.request.address;
             return self.finish(slot, ReadError::StaysLocked(address));

@@ -202,6 +202,7 @@ fn worker(
         limits: WorkerLimits {
             max_message_bytes: limits.max_body_bytes(),
             operations: limits.operations,
+            read_tries: limits.read_tries,
         },
     }
 }

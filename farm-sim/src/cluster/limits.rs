@@ -1,7 +1,7 @@
 //! Sizes and paces of a simulated cluster.
 
 use farm_core::limits::{
-    LARGEST_REPLY_BYTES, MESSAGES_PER_RING, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
+    LARGEST_REPLY_BYTES, MESSAGES_PER_RING, READ_TRIES, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
 };
 use farm_core::messaging::RingSizes;
 use rand::Rng;
@@ -36,6 +36,8 @@ pub struct ClusterLimits {
     pub most_outstanding: usize,
     /// Bytes of an inline write.
     pub max_inline_bytes: usize,
+    /// Tries of a read before it is given up.
+    pub read_tries: u32,
 }
 
 impl ClusterLimits {
@@ -59,6 +61,7 @@ impl ClusterLimits {
             operations: rng.random_range(2..=16),
             most_outstanding: rng.random_range(4..=32),
             max_inline_bytes: 8 << rng.random_range(0..5u32),
+            read_tries: READ_TRIES,
         }
     }
 

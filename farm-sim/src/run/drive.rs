@@ -21,7 +21,7 @@ const STANDSTILL_STEPS: u64 = 3_000_000;
 /// The same after a loss, where nothing is demanded any more.
 const STANDSTILL_STEPS_AFTER_LOSS: u64 = 20_000;
 /// The same where locks may have been left: so long that reads of what is locked are given up.
-const STANDSTILL_STEPS_WITH_LOCKS: u64 = 400_000;
+const STANDSTILL_STEPS_WITH_LOCKS: u64 = 60_000;
 /// Steps between two looks at how far the clients are.
 const STEPS_PER_LOOK: u64 = 64;
 

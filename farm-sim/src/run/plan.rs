@@ -53,7 +53,7 @@ impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64, scenario: Scenario) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed ^ PLAN);
-        let limits = ClusterLimits::drawn(rng);
+        let mut limits = ClusterLimits::drawn(rng);
         let pace = Pace::drawn(rng);
         let odds = Odds::drawn(rng);
         let spec = super::spec::drawn(rng, scenario.kind, &limits);
@@ -77,6 +77,10 @@ impl Plan {
             };
             (rng.random_range(0..operations), loss)
         });
+        if let Some((_, Loss::ProcessorsInTurn(_))) = loss {
+            // What they leave locked is read until that is given up: thousands of tries show no more.
+            limits.read_tries = 64 << rng.random_range(0..5u32);
+        }
         Self {
             seed,
             scenario,
