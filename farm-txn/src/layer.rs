@@ -10,6 +10,7 @@ use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
+use crate::error::TxError;
 use crate::remote::{self, Asked};
 use crate::tx::Tx;
 
@@ -86,6 +87,24 @@ pub fn give(worker: &mut Worker, mut tx: Tx) {
         worker.end_operation(operation);
     }
     transactions(worker).pool.push(tx);
+}
+
+/// Runs one transaction over objects of this machine to its end: what `body` gives, committed, or why it
+/// did not come to that.
+///
+/// # Errors
+/// Those of `body`, and of [`Tx::commit`].
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn transact_here<T>(
+    worker: &mut Worker,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    let mut tx = take(worker);
+    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
+    give(worker, tx);
+    outcome
 }
 
 pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {

@@ -64,5 +64,5 @@ mod tx;
 pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use error::{Abort, TxError};
-pub use layer::{attach, give, left_over, take};
+pub use layer::{attach, give, left_over, take, transact_here};
 pub use tx::{ObjectId, Tx, TxLimits};

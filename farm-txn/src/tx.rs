@@ -1,6 +1,6 @@
 //! The transaction context: what was read, at which version, and what is to be written.
 
-use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
@@ -231,10 +231,7 @@ impl Tx {
     ) -> Result<ObjectId, TxError> {
         let class = class_for_payload(payload_bytes)?;
         self.check_limits(payload_capacity(class.object_bytes()))?;
-        let address = worker.reserve_object(class, hint)?.address;
-        let (memory, at) = worker.local_memory(address)?;
-        let version = write::load_version(memory, at).version();
-        let incarnation = write::load_incarnation(memory, at);
+        let (address, version, incarnation) = reserve(worker, class, hint)?;
         // Seldom: the slot serves for the second time, not for the hundredth.
         if incarnation.count() == 1 {
             marks::mark("alloc: slot used again");
@@ -396,7 +393,12 @@ impl Tx {
         self.entries[object.0 as usize].intent = Intent::Free;
     }
 
+    /// What commit installs.
+    #[inline]
     pub(crate) fn payload_of(&self, entry: &Entry) -> &[u8] {
+        if entry.intent == Intent::Free {
+            return &[];
+        }
         &self.bytes[entry.at as usize..][..entry.len as usize]
     }
 
@@ -432,6 +434,20 @@ impl Tx {
         self.entries.clear();
         self.bytes.clear();
     }
+}
+
+/// Reserves room for an object of this machine: where, and the version and incarnation that the memory has.
+pub(crate) fn reserve(
+    worker: &mut Worker,
+    class: SizeClass,
+    hint: Option<Address>,
+) -> Result<(Address, Version, Incarnation), AllocError> {
+    let address = worker.reserve_object(class, hint)?.address;
+    let (memory, at) = worker
+        .local_memory(address)
+        .expect("it was reserved on this machine");
+    let version = write::load_version(memory, at).version();
+    Ok((address, version, write::load_incarnation(memory, at)))
 }
 
 impl Entry {

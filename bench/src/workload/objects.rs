@@ -99,14 +99,11 @@ fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
         data: initial(spec, object, machines),
         ..Value::default()
     };
-    let mut tx = farm_txn::take(worker);
-    let made = tx.alloc(worker, bytes, None).and_then(|object| {
+    farm_txn::transact_here(worker, |tx, worker| {
+        let object = tx.alloc(worker, bytes, None)?;
         value.write(tx.payload_mut(object));
-        let address = tx.address(object);
-        tx.commit(worker).map(|()| address)
-    });
-    farm_txn::give(worker, tx);
-    made
+        Ok(tx.address(object))
+    })
 }
 
 /// The objects that one message asks for: from `first` on those of the same worker.
