@@ -24,6 +24,7 @@ use farm_core::object::LockMode;
 use farm_core::ring::log_record_bytes;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
+use smallvec::SmallVec;
 
 use super::primary::REPLY_BYTES;
 use super::truncate::{self, Outgoing};
@@ -196,10 +197,17 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         worker.when_room(Cont::new(resume, key as u64));
     }
     let tell = outcome(&mut commit);
+    let told = match &tell {
+        Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
+        _ => SmallVec::new(),
+    };
     if commit.cont.is_none() && commit.waiting == 0 && !commit.blocked {
         finish(worker, key, commit);
     } else {
         transactions(worker).commits[key] = Some(commit);
+    }
+    for cont in told {
+        cont.resume(worker, ());
     }
     if let Some((cont, result)) = tell {
         cont.resume(worker, result);

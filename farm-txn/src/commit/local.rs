@@ -46,7 +46,11 @@ impl Tx {
             here::make_exclusive(worker, self);
         }
         here::install(worker, self);
+        let told = std::mem::take(&mut self.when_committed);
         self.clear();
+        for cont in told {
+            cont.resume(worker, ());
+        }
         Ok(())
     }
 
