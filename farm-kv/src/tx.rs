@@ -42,6 +42,14 @@ pub struct ValueRef {
 }
 
 impl ValueRef {
+    fn new(object: ObjectId, at: usize, layout: &Layout) -> Self {
+        Self {
+            object,
+            at: at as u32,
+            len: layout.value_bytes as u32,
+        }
+    }
+
     /// The value, in the context of the transaction that looked it up.
     pub fn of(self, tx: &Tx) -> &[u8] {
         &tx.payload(self.object)[self.at as usize..][..self.len as usize]
@@ -90,6 +98,29 @@ pub(crate) struct Under {
 /// If the table is not open on this worker.
 pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, cont: FoundCont) {
     begin(worker, tx, table, key, &[], What::Get(cont));
+}
+
+/// As [`get`], of a shard of this machine, at once.
+///
+/// # Errors
+/// Those of [`Tx::read`], of an object of another machine too.
+///
+/// # Panics
+/// If the table is not open on this worker.
+pub fn get_here(
+    worker: &mut Worker,
+    tx: &mut Tx,
+    table: TableId,
+    key: &Key,
+) -> Result<Option<ValueRef>, TxError> {
+    let open = kv(worker).tables.get(&table.0);
+    let open = open.expect("the table is open on this worker");
+    let (shard, home) = open.locate(key);
+    let (layout, buckets) = (open.layout, open.spec.buckets);
+    let first = open.shards[shard as usize].first;
+    let mut editor = Editor::new(worker, tx, layout, first, buckets);
+    let found = editor.value(home, key)?;
+    Ok(found.map(|(object, at)| ValueRef::new(object, at, &layout)))
 }
 
 /// The value that a lookup found.
@@ -312,11 +343,7 @@ fn look(
     let mut editor = target.editor(worker, tx);
     let found = editor.value(target.home, key);
     let found = found.map_err(|error| (error, editor.missing))?;
-    let value = found.map(|(object, at)| ValueRef {
-        object,
-        at: at as u32,
-        len: target.layout.value_bytes as u32,
-    });
+    let value = found.map(|(object, at)| ValueRef::new(object, at, &target.layout));
     Ok(Outcome::Found(cont, value))
 }
 

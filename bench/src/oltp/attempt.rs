@@ -48,7 +48,8 @@ impl Stamp {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    /// The stamp that these bytes are.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; STAMP_BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().expect("a word"));
         Some(Self {
@@ -115,7 +116,7 @@ pub fn name_of(write: &Write) -> RowName {
 pub enum Stop {
     /// Another transaction stood in the way, or there were too many: try again.
     Conflict(Option<Abort>),
-    /// A machine has no memory for what it writes.
+    /// A machine has no room for what it writes.
     Full,
     /// A machine was lost; nothing took effect.
     Lost(MachineId),
@@ -306,7 +307,7 @@ fn take_in(worker: &mut Worker, key: u64, row: usize, value: Option<&[u8]>) -> R
         .split_at_checked(name.table.row_bytes)
         .ok_or_else(damaged)?;
     let stamp = match state.stamped {
-        true => Stamp::from_bytes(stamp).ok_or_else(damaged)?,
+        true => Stamp::of(stamp).ok_or_else(damaged)?,
         false => Stamp::default(),
     };
     let bytes = RowBytes::copied(row_bytes).ok_or_else(damaged)?;
@@ -448,6 +449,8 @@ fn of_tx(error: TxError) -> Stop {
         TxError::Busy => Stop::Conflict(None),
         TxError::InDoubt(machine) => Stop::InDoubt(machine),
         TxError::NoMemory(_)
+        | TxError::TooLargeForLog { .. }
+        | TxError::Limit { .. }
         | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => Stop::Full,
         error => Stop::Failed(error.to_string()),
     }
