@@ -458,12 +458,12 @@ impl Tx {
         bytes.clone_from(&self.bytes);
         let outcome = body(self, worker);
         assert!(self.saved.0.capacity() == 0, "tried within what is tried");
-        if outcome.is_err() {
+        let kept = mutants::is_on("an edit that failed is not taken back");
+        if outcome.is_err() && !kept {
             std::mem::swap(&mut entries, &mut self.entries);
             std::mem::swap(&mut bytes, &mut self.bytes);
             for (at, entry) in entries.iter().enumerate() {
                 if entry.is_reserved() && !self.entries.get(at).is_some_and(Entry::is_reserved) {
-                    marks::mark("tx: an allocation taken back");
                     give_back(worker, entry);
                 }
             }

@@ -322,12 +322,12 @@ fn found(worker: &mut Worker, context: u64, result: Result<Option<ValueRef>, TxE
     let (key, row) = of_context(context);
     let tx = attempts(worker).running[key as usize].tx;
     let tx = tx.expect("a row was read in a transaction");
-    let kept = result.map_err(of_tx).and_then(|found| {
+    let kept = result.map_err(Stop::from).and_then(|found| {
         let Some(found) = found else {
             return Ok(());
         };
         let mut copy: SmallVec<[u8; MAX_ROW_BYTES + STAMP_BYTES]> = SmallVec::new();
-        copy.extend_from_slice(tx::value(worker, tx, found).map_err(of_tx)?);
+        copy.extend_from_slice(tx::value(worker, tx, found).map_err(Stop::from)?);
         take_in(worker, key, row, Some(&copy)).map_err(Stop::Failed)
     });
     arrived(worker, key, kept, step);
@@ -407,7 +407,7 @@ fn changed(worker: &mut Worker, context: u64, result: Result<Changed, TxError>) 
                 format!("{name} was {changed:?}, not {wanted:?}, in the transaction that read it");
             Err(Stop::Failed(why))
         }
-        Err(error) => Err(of_tx(error)),
+        Err(error) => Err(error.into()),
     };
     arrived(worker, key, result, commit);
 }
@@ -426,7 +426,7 @@ fn commit(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
-    end(worker, key, result.map_err(of_tx));
+    end(worker, key, result.map_err(Stop::from));
 }
 
 /// It does not come to a commit.
@@ -442,17 +442,21 @@ fn end(worker: &mut Worker, key: u64, result: Result<(), Stop>) {
     cont.resume(worker, (trail, result));
 }
 
-fn of_tx(error: TxError) -> Stop {
-    match error {
-        TxError::Abort(Abort::Lost(machine)) => Stop::Lost(machine),
-        TxError::Abort(abort) => Stop::Conflict(Some(abort)),
-        TxError::Busy => Stop::Conflict(None),
-        TxError::InDoubt(machine) => Stop::InDoubt(machine),
-        TxError::NoMemory(_)
-        | TxError::TooLargeForLog { .. }
-        | TxError::Limit { .. }
-        | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => Stop::Full,
-        error => Stop::Failed(error.to_string()),
+impl From<TxError> for Stop {
+    fn from(error: TxError) -> Self {
+        match error {
+            TxError::Abort(Abort::Lost(machine)) => Stop::Lost(machine),
+            TxError::Abort(abort) => Stop::Conflict(Some(abort)),
+            TxError::Busy => Stop::Conflict(None),
+            TxError::InDoubt(machine) => Stop::InDoubt(machine),
+            TxError::NoMemory(_)
+            | TxError::TooLargeForLog { .. }
+            | TxError::Limit { .. }
+            | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
+                Stop::Full
+            }
+            error => Stop::Failed(error.to_string()),
+        }
     }
 }
 

@@ -97,6 +97,8 @@ pub struct Spec {
     pub read_only: u32,
     /// Share of operations that are lock-free reads.
     pub lock_free: u32,
+    /// Share of operations on the table that are transactions of their own, run where the client is.
+    pub in_transactions: u32,
     /// Keys of the table; accounts of SmallBank; four for each subscriber of TATP.
     pub keys: u64,
     /// The table's neighbourhood H.
@@ -123,6 +125,7 @@ impl Default for Spec {
             operations: 100,
             read_only: 25,
             lock_free: 40,
+            in_transactions: 30,
             keys: 24,
             neighbourhood: 6,
             shards: 3,

@@ -2,18 +2,27 @@
 
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
-use farm_kv::{Change, GetCont, KEY_BYTES, Key, KvError};
+use farm_kv::tx::ValueRef;
+use farm_kv::{Change, GetCont, KEY_BYTES, Key, KvError, TableId};
+use farm_txn::{TxError, TxHandle, api};
 use rand::Rng;
 
-use super::client::{self, Doing};
+use super::client::{self, Doing, MOST_ATTEMPTS};
 use super::history::{Answered, Asked, KeyOperation};
 use super::{moment, work};
+use crate::oltp::attempt::Stop;
 
 /// An operation that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     key: u64,
     asked: Asked,
+    /// It is a transaction of its own, run by the client's worker; else the owner changes the table.
+    in_tx: bool,
+    attempt: u8,
+    tx: Option<TxHandle>,
+    /// What the transaction answers, if it commits.
+    answer: Option<Answered>,
 }
 
 impl Pending {
@@ -74,7 +83,15 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
         _ => Asked::Remove,
     };
     let key = state.rng.random_range(0..work.spec.keys);
-    state.doing = Doing::Table(Pending { key, asked });
+    let in_tx = state.rng.random_range(0..100) < work.spec.in_transactions;
+    state.doing = Doing::Table(Pending {
+        key,
+        asked,
+        in_tx,
+        attempt: 0,
+        tx: None,
+        answer: None,
+    });
     ask(worker, index as u64, ());
 }
 
@@ -89,6 +106,9 @@ fn ask(worker: &mut Worker, client: u64, (): ()) {
     state.begun = now;
     let table = table.expect("clients begin when the table is open");
     let key = key(pending.key);
+    if pending.in_tx {
+        return ask_in_tx(worker, client, table);
+    }
     let change = |worker: &mut Worker, change: Change<'_>| {
         farm_kv::change(worker, table, &key, change, Cont::new(changed, client))
     };
@@ -123,13 +143,113 @@ fn got(worker: &mut Worker, client: u64, value: Result<Option<&[u8]>, KvError>) 
 }
 
 fn changed(worker: &mut Worker, client: u64, changed: Result<Changed, KvError>) {
-    let answered = changed.map(|changed| match changed {
+    end(worker, client, changed.map(answer));
+}
+
+fn answer(changed: Changed) -> Answered {
+    match changed {
         Changed::Inserted => Answered::Inserted,
         Changed::Updated => Answered::Updated,
         Changed::Removed => Answered::Removed,
         Changed::Exists => Answered::Exists,
         Changed::Absent => Answered::Absent,
-    });
+    }
+}
+
+/// What is pending of a client.
+fn pending(worker: &mut Worker, client: u64) -> Option<&mut Pending> {
+    match &mut work(worker).clients[client as usize].doing {
+        Doing::Table(pending) => Some(pending),
+        _ => None,
+    }
+}
+
+fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
+    let bytes = work(worker).spec.value_bytes;
+    let tx = api::begin(worker);
+    let Some(pending) = pending(worker, client) else {
+        return api::abort(worker, tx);
+    };
+    pending.tx = Some(tx);
+    let (key, asked) = (key(pending.key), pending.asked);
+    let new = match asked {
+        Asked::Insert(new) | Asked::Update(new) | Asked::Upsert(new) => value(new, bytes),
+        Asked::Get | Asked::Remove => Vec::new(),
+    };
+    let change = match asked {
+        Asked::Get => {
+            let found = Cont::new(found_in_tx, client);
+            return farm_kv::tx::get(worker, tx, table, &key, found);
+        }
+        Asked::Insert(_) => Change::Insert(&new),
+        Asked::Update(_) => Change::Update(&new),
+        Asked::Upsert(_) => Change::Upsert(&new),
+        Asked::Remove => Change::Remove,
+    };
+    let changed = Cont::new(changed_in_tx, client);
+    if let Err(error) = farm_kv::tx::change(worker, tx, table, &key, change, changed) {
+        end(worker, client, Err(error));
+    }
+}
+
+fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>, TxError>) {
+    let tx = pending(worker, client).and_then(|pending| pending.tx);
+    let number = match (found, tx) {
+        (Ok(Some(found)), Some(tx)) => farm_kv::tx::value(worker, tx, found).map(number),
+        (Ok(None), _) => return commit(worker, client, Ok(Answered::Value(None))),
+        (Err(error), _) => return commit(worker, client, Err(error)),
+        (_, None) => return,
+    };
+    let answer = match number {
+        Ok(Some(number)) => Ok(Answered::Value(Some(number))),
+        Ok(None) => {
+            let why = "a transaction read a value of the table that nobody wrote";
+            work(worker).log.violations.push(why.into());
+            Ok(Answered::Refused)
+        }
+        Err(error) => Err(error),
+    };
+    commit(worker, client, answer);
+}
+
+fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxError>) {
+    commit(worker, client, changed.map(answer));
+}
+
+fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let tx = pending.tx.take().expect("it was begun");
+    match answer {
+        Ok(answer) => {
+            pending.answer = Some(answer);
+            api::commit(worker, tx, Cont::new(committed, client));
+        }
+        Err(error) => {
+            api::abort(worker, tx);
+            committed(worker, client, Err(error));
+        }
+    }
+}
+
+fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let answered = match result.map_err(Stop::from) {
+        Ok(()) => Ok(pending
+            .answer
+            .expect("it had an answer before it committed")),
+        Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
+            pending.attempt += 1;
+            return client::again_soon(worker, client, ask);
+        }
+        Err(Stop::Conflict(_)) => Err(KvError::Conflict),
+        Err(Stop::Full) => Err(KvError::Full(worker.me().machine)),
+        Err(Stop::Lost(machine) | Stop::InDoubt(machine)) => Err(KvError::PeerLost(machine)),
+        Err(Stop::Failed(why)) => Err(KvError::Damaged(why)),
+    };
     end(worker, client, answered);
 }
 
@@ -154,8 +274,11 @@ fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
     let Doing::Table(pending) = state.doing else {
         return;
     };
-    let operation = pending.answered(state.number, state.begun, now, Some(answered));
-    work.log.operations.push(operation);
+    // A lookup that was given up saw nothing.
+    if (pending.asked, answered) != (Asked::Get, Answered::Refused) {
+        let operation = pending.answered(state.number, state.begun, now, Some(answered));
+        work.log.operations.push(operation);
+    }
     client::ended(worker, index);
 }
 

@@ -25,19 +25,24 @@ pub const ALL: &[&str] = &[
     "epoch: operations of the one before are open",
     "epoch: request waits for the one before",
     "fabric: copy retried",
+    "kv: a block allocated on another machine",
+    "kv: an edit waits for what it misses",
     "kv: block followed",
     "kv: chain appended",
     "kv: chain collapsed",
     "kv: chain grown by a block",
     "kv: chain pulled from",
     "kv: change refused",
+    "kv: change tried again later",
     "kv: change waits for room",
     "kv: changes combined",
+    "kv: counts wait for room",
     "kv: displaced backward",
     "kv: displaced forward",
     "kv: lookup restarted: block gone",
     "kv: lookup restarted: joint version",
     "kv: table full",
+    "kv: transaction retried",
     "lock: refused",
     "log: endpoint full",
     "log: full",
@@ -76,12 +81,11 @@ pub const ALL: &[&str] = &[
     "worker: woken",
 ];
 
-/// Marks that no right run of today reaches: garbage and strangers are for unit tests and fuzzing, a
-/// shard has one owner, whom nobody makes try again, and who loses a machine stops before a reply of it
+/// Marks that no right run of today reaches: garbage and strangers are for unit tests and fuzzing, and
+/// who loses a machine stops before a reply of it
 /// could be late.
 pub const UNDEMANDED: &[&str] = &[
     "fabric: copy torn",
-    "kv: transaction retried",
     "message: stale reply",
     "ring: garbage",
     "worker: peer cut off",

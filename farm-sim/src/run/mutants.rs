@@ -58,6 +58,8 @@ pub const ALL: &[Mutant] = &[
     mutant("reply lost", "append"),
     mutant("reply credit not given back", "append"),
     mutant("two workers own a shard", "table"),
+    mutant("counts not told to the owner", "table"),
+    mutant("an edit that failed is not taken back", "table"),
     mutant("displacement leaves the pair in neither bucket", "table"),
     mutant("joint version not bumped", "table"),
     mutant("lookup ignores joint versions", "table"),

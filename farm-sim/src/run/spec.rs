@@ -29,6 +29,12 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
     let neighbourhood = [2, 4, 6, 8, 12][rng.random_range(0..most)];
     let shards = rng.random_range(1..=4u32);
     let buckets = rng.random_range(1..=4u32);
+    // A table of a few slots, in which pairs are moved all the time.
+    let narrow = kind == Kind::Table && rng.random_bool(0.5);
+    let (neighbourhood, shards, buckets) = match narrow {
+        true => (2, 1, rng.random_range(2..=4u32)),
+        false => (neighbourhood, shards, buckets),
+    };
     let slots = u64::from(shards * buckets * neighbourhood / 2);
     Spec {
         kind,
@@ -40,6 +46,7 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
         operations: OPERATIONS.div_ceil((workers * clients) as u64),
         read_only: rng.random_range(0..60),
         lock_free: rng.random_range(10..80),
+        in_transactions: [0, 30, 100][rng.random_range(0..3usize)],
         keys: rng.random_range(slots / 2 + 1..=2 * slots),
         neighbourhood,
         shards,

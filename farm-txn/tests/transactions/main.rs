@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
+mod attempts;
 mod cluster;
 mod conflicts;
 mod handles;

@@ -1,0 +1,84 @@
+//! What is tried within a transaction and taken back, and who hears of a commit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farm_core::alloc::class_for_payload;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Abort, TxError};
+
+use crate::cluster::{cluster, create, transact};
+
+const BYTES: usize = 40;
+
+/// Objects that the worker's allocator says are taken.
+fn live(worker: &mut Worker) -> u64 {
+    let class = class_for_payload(BYTES).unwrap();
+    worker.slab_usage(class).live as u64
+}
+
+#[test]
+fn what_fails_is_taken_back_and_what_was_there_before_stays() {
+    let cluster = cluster("attempts", 1, 1);
+    let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
+    cluster.on(0, 0, move |w| {
+        let before = live(w);
+        let mut tx = farm_txn::take(w);
+        let first = tx.read(w, one, BYTES).unwrap();
+        tx.payload_mut(first).fill(11);
+        let born = tx.alloc(w, BYTES, None).unwrap();
+        tx.payload_mut(born).fill(33);
+        let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
+            tx.payload_mut(first).fill(12);
+            tx.free(born);
+            let second = tx.read(w, two, BYTES)?;
+            tx.payload_mut(second).fill(22);
+            tx.alloc(w, BYTES, None)?;
+            assert_eq!(live(w), before + 2);
+            Err(Abort::Locked(two).into())
+        });
+        assert!(matches!(failed, Err(TxError::Abort(Abort::Locked(_)))));
+        assert_eq!((live(w), tx.len(), tx.find(two)), (before + 1, 2, None));
+        assert_eq!(&tx.payload(first)[..BYTES], [11; BYTES]);
+        let kept: Result<_, TxError> = tx.all_or_nothing(w, |tx, w| {
+            let second = tx.read(w, two, BYTES)?;
+            tx.payload_mut(second).fill(23);
+            Ok(second)
+        });
+        assert_eq!(&tx.payload(kept.unwrap())[..BYTES], [23; BYTES]);
+        let born = tx.address(born);
+        tx.commit(w).unwrap();
+        farm_txn::give(w, tx);
+        let seen = transact(w, |tx, w| {
+            let read = [one, two, born].map(|at| tx.read(w, at, BYTES).map(|o| tx.payload(o)[0]));
+            read.into_iter().collect::<Result<Vec<_>, _>>()
+        });
+        assert_eq!((seen.unwrap(), live(w)), (vec![11, 23, 33], before + 1));
+        w.check_slab().unwrap();
+    });
+    cluster.stop();
+}
+
+#[test]
+fn a_commit_is_heard_of_and_an_abort_is_not() {
+    static HEARD: AtomicU64 = AtomicU64::new(0);
+    fn heard(_: &mut Worker, context: u64, (): ()) {
+        HEARD.fetch_add(context, Ordering::Relaxed);
+    }
+    let cluster = cluster("heard", 1, 1);
+    let at = cluster.on(0, 0, |w| create(w, &[1; BYTES]));
+    cluster.on(0, 0, move |w| {
+        for (commits, context) in [(false, 100), (true, 1), (false, 100), (true, 10)] {
+            let mut tx = farm_txn::take(w);
+            let object = tx.read(w, at, BYTES).unwrap();
+            tx.payload_mut(object)[0] += 1;
+            tx.when_committed(Cont::new(heard, context));
+            match commits {
+                true => tx.commit(w).unwrap(),
+                false => tx.abort(w),
+            }
+            farm_txn::give(w, tx);
+        }
+    });
+    assert_eq!(HEARD.load(Ordering::Relaxed), 11);
+    cluster.stop();
+}
