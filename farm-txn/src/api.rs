@@ -95,6 +95,13 @@ pub fn read(
 }
 
 /// As [`read`], of an object of a known size class: what a fat pointer names.
+///
+/// An object of this machine that has another class is [`TxError::WrongSize`]. Of one of another machine
+/// a one-sided read cannot tell in general: its class stands in that machine's block table, not in the
+/// object. Read with a larger class, an object and what lies behind it hardly ever look like one whole
+/// object: it ends as [`Abort::TimedOut`], after as many tries as for a lock that is never given up. Read
+/// with a smaller class, its first bytes look whole and are given. Who stores an address stores the size
+/// beside it, as a fat pointer does.
 pub fn read_class(
     worker: &mut Worker,
     tx: TxHandle,
@@ -154,29 +161,38 @@ pub fn alloc(
 /// Frees an object that was read, when the transaction commits.
 ///
 /// # Errors
-/// [`TxError::Ended`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
 pub fn free(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<(), TxError> {
-    with(worker, tx, |tx, _| tx.free(object))
+    context_of(worker, tx, object)?.free(object);
+    Ok(())
+}
+
+/// Where an object is.
+///
+/// # Errors
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
+pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Address, TxError> {
+    Ok(context_of(worker, tx, object)?.address(object))
 }
 
 /// The payload of an object, as the transaction sees it.
 ///
 /// # Errors
-/// [`TxError::Ended`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
 pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[u8], TxError> {
-    Ok(context(worker, tx)?.payload(object))
+    Ok(context_of(worker, tx, object)?.payload(object))
 }
 
 /// The payload of an object, to be changed: it is written when the transaction commits.
 ///
 /// # Errors
-/// [`TxError::Ended`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
 pub fn payload_mut(
     worker: &mut Worker,
     tx: TxHandle,
     object: ObjectId,
 ) -> Result<&mut [u8], TxError> {
-    Ok(context(worker, tx)?.payload_mut(object))
+    Ok(context_of(worker, tx, object)?.payload_mut(object))
 }
 
 /// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
@@ -202,7 +218,8 @@ pub fn abort(worker: &mut Worker, tx: TxHandle) {
     }
 }
 
-/// Works on the context itself: everything that [`Tx`] can do.
+/// Works on the context itself: everything that [`Tx`] can do. There, an object of another transaction
+/// is a panic, which stops the machine; [`Tx::check`] finds out.
 ///
 /// # Errors
 /// [`TxError::Ended`].
@@ -223,8 +240,11 @@ fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut Open, TxError> {
         .ok_or(TxError::Ended)
 }
 
-fn context(worker: &mut Worker, tx: TxHandle) -> Result<&mut Tx, TxError> {
-    entry(worker, tx)?.tx.as_mut().ok_or(TxError::Ended)
+/// The context of a transaction that has the object.
+fn context_of(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&mut Tx, TxError> {
+    let context = entry(worker, tx)?.tx.as_mut().ok_or(TxError::Ended)?;
+    context.check(object)?;
+    Ok(context)
 }
 
 /// Takes the context of a transaction, whose handle ends.

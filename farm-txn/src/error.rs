@@ -21,6 +21,17 @@ pub enum TxError {
     /// The object was freed, or was never there.
     #[error("there is no object at {0}: it was freed, or never allocated")]
     NotAllocated(Address),
+    /// The object is not of the size that was asked for. Told of objects of this machine, and of those of
+    /// others that the transaction has met before: see [`crate::api::read_class`].
+    #[error("the object at {address} is for payloads of {is} bytes, not of {asked}")]
+    WrongSize {
+        /// The address.
+        address: Address,
+        /// The most payload bytes of the size class that was asked for.
+        asked: usize,
+        /// Those of the object's.
+        is: usize,
+    },
     /// A payload that no object holds.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
@@ -61,6 +72,9 @@ pub enum TxError {
     /// Machines were lost before it was known whether the transaction committed.
     #[error("it is not known whether the transaction committed: machine {0} is lost")]
     InDoubt(MachineId),
+    /// The object is of another transaction, or of one that has ended.
+    #[error("the object is of another transaction, or of one that has ended")]
+    OtherTransaction,
     /// The handle is of a transaction that has ended.
     #[error("the transaction has ended")]
     Ended,

@@ -75,7 +75,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     let Asked { tx, place, .. } = transactions(worker).asked[key as usize];
     let words = place.class.object_bytes() / 8;
     let read = api::with(worker, tx, |tx, worker| {
-        if let Some(known) = tx.known(place.address) {
+        if let Some(known) = tx.known(place.address, place.class) {
             return known;
         }
         tx.check_limits(place.class.payload_capacity())?;

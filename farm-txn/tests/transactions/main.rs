@@ -7,5 +7,6 @@ mod conflicts;
 mod handles;
 mod invariants;
 mod locks;
+mod misuse;
 mod model;
 mod objects;
