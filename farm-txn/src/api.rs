@@ -49,6 +49,8 @@ pub(crate) struct Open {
     generation: u32,
     /// Out while a call works on it.
     tx: Option<Tx>,
+    /// Whose try it is.
+    run: Option<usize>,
 }
 
 /// A result on its way to its continuation: one for each call, so that any number of calls can be
@@ -65,6 +67,20 @@ enum Outcome {
 
 /// Begins a transaction.
 pub fn begin(worker: &mut Worker) -> TxHandle {
+    open(worker, None)
+}
+
+/// Begins a transaction that is a try of a run.
+pub(crate) fn begin_of_run(worker: &mut Worker, run: usize) -> TxHandle {
+    open(worker, Some(run))
+}
+
+/// The run of which a transaction is a try.
+pub(crate) fn run_of(worker: &mut Worker, tx: TxHandle) -> Result<Option<usize>, TxError> {
+    Ok(entry(worker, tx)?.run)
+}
+
+fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
     let tx = take(worker);
     let layer = transactions(worker);
     layer.generation = layer.generation.wrapping_add(1);
@@ -72,6 +88,7 @@ pub fn begin(worker: &mut Worker) -> TxHandle {
     let key = layer.open.insert(Open {
         generation,
         tx: Some(tx),
+        run,
     });
     TxHandle {
         key: key as u32,

@@ -72,6 +72,10 @@ pub enum TxError {
     /// Machines were lost before it was known whether the transaction committed.
     #[error("it is not known whether the transaction committed: machine {0} is lost")]
     InDoubt(MachineId),
+    /// The transaction itself wants no effect: what [`crate::retry::fail`] is told by a body that found
+    /// out that there is nothing to do.
+    #[error("the transaction was given up by what it runs")]
+    GivenUp,
     /// The object is of another transaction, or of one that has ended.
     #[error("the object is of another transaction, or of one that has ended")]
     OtherTransaction,

@@ -11,6 +11,7 @@ use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
 use crate::remote::{self, Asked};
+use crate::retry::{Gate, Run};
 use crate::tx::Tx;
 
 /// A slot on its way to the worker that owns its block.
@@ -26,6 +27,9 @@ pub(crate) struct Transactions {
     /// Calls that other machines have to answer.
     pub(crate) asked: slab::Slab<Asked>,
     pub(crate) generation: u32,
+    /// Transactions that are tried until they commit, and how many of them at once.
+    pub(crate) runs: slab::Slab<Run>,
+    pub(crate) gate: Gate,
     releases: Vec<(WorkerRef, Address)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
@@ -51,6 +55,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("commits under way", state.commits.len()),
         ("calls that wait for other machines", state.asked.len()),
         ("results that wait", state.steps.len()),
+        ("transactions to be tried", state.gate.len()),
         ("slots to be given back", state.releases.len()),
         ("transactions to be truncated", state.truncations.waiting()),
         ("records in its logs", state.primary.records()),

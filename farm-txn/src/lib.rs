@@ -12,6 +12,8 @@
 //!   are (message handlers of shipped operations). An object of another machine is the typed error
 //!   [`TxError::Address`].
 //!
+//! [`retry`] stands on either and runs a transaction until it commits, out of the way of others.
+//!
 //! Read in this order: [`api`] (the calls) → [`Tx`] (read and write sets) → `commit` (the protocol) →
 //! [`record`] (what lies in the logs).
 //!
@@ -59,10 +61,12 @@ mod error;
 mod layer;
 pub mod record;
 mod remote;
+pub mod retry;
 mod tx;
 
 pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, take};
+pub use retry::RetryCounters;
 pub use tx::{ObjectId, Tx, TxLimits};

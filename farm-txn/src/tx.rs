@@ -362,15 +362,26 @@ impl Tx {
             if mutants::is_on("allocation leaked on abort") {
                 continue;
             }
-            if let Some(machine) = entry.machine {
-                crate::layer::send_release_to(worker, machine, entry.address);
-                continue;
-            }
-            if let Err(error) = worker.release_object(entry.address) {
-                unreachable!("an object that this worker reserved cannot be given back: {error}");
-            }
+            give_back(worker, entry);
         }
         self.clear();
+    }
+
+    /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
+    pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
+        for entry in &mut self.entries {
+            if !entry.is_written() {
+                continue;
+            }
+            entry.bump = false;
+            if entry.incarnation.is_allocated() {
+                entry.intent = Intent::Read;
+                continue;
+            }
+            // Nothing is there, as when it was reserved.
+            entry.intent = Intent::Absent;
+            give_back(worker, entry);
+        }
     }
 
     /// Forgets everything: what it has from now on is another transaction's.
@@ -378,6 +389,16 @@ impl Tx {
         self.number.advance();
         self.entries.clear();
         self.bytes.clear();
+    }
+}
+
+/// Gives back the slot of an object that was to come to be.
+fn give_back(worker: &mut Worker, entry: &Entry) {
+    if let Some(machine) = entry.machine {
+        return crate::layer::send_release_to(worker, machine, entry.address);
+    }
+    if let Err(error) = worker.release_object(entry.address) {
+        unreachable!("an object that this worker reserved cannot be given back: {error}");
     }
 }
 

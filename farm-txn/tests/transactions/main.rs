@@ -10,3 +10,4 @@ mod locks;
 mod misuse;
 mod model;
 mod objects;
+mod retries;
