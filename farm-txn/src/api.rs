@@ -264,6 +264,17 @@ fn context_of(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&mu
     Ok(context)
 }
 
+/// Takes the context of a transaction out, which stays open: [`put_back`] follows.
+pub(crate) fn take_out(worker: &mut Worker, tx: TxHandle) -> Option<Tx> {
+    entry(worker, tx).ok()?.tx.take()
+}
+
+/// Puts the context of a transaction back.
+pub(crate) fn put_back(worker: &mut Worker, tx: TxHandle, context: Tx) {
+    let entry = entry(worker, tx).expect("a transaction whose context is out stays open");
+    entry.tx = Some(context);
+}
+
 /// Takes the context of a transaction, whose handle ends.
 fn end(worker: &mut Worker, tx: TxHandle) -> Result<Tx, TxError> {
     let context = entry(worker, tx)?.tx.take().ok_or(TxError::Ended)?;

@@ -42,6 +42,7 @@ pub(crate) struct Transactions {
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Transactions>::default());
+    crate::tasks::attach(worker);
     worker.register(RELEASE, crate::commit::released);
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
@@ -50,6 +51,7 @@ pub fn attach(worker: &mut Worker) {
 
 /// What a worker at rest still has of transactions: a leak, or `None`.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
+    let tasks = crate::tasks::tasks(worker).held();
     let state = transactions(worker);
     let held = [
         ("commits under way", state.commits.len()),
@@ -60,7 +62,8 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("transactions to be truncated", state.truncations.waiting()),
         ("records in its logs", state.primary.records()),
     ];
-    let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
+    let mut held = tasks.into_iter().chain(held);
+    let (what, count) = held.find(|(_, count)| *count > 0)?;
     Some(format!(
         "worker {} is at rest and has {count} {what}",
         worker.me()

@@ -5,12 +5,13 @@
 //! serializable; reads within one that has not committed may be mutually inconsistent, which commit
 //! finds out.
 //!
-//! Two ways in, over the same context:
+//! Three ways in, over the same context:
 //! - the functions of [`api`] take a handle and a continuation, as `FaRM'14` figure 6 has them. They
 //!   are what applications use; objects may lie on any machines.
 //! - [`Tx`] is the context itself: calls that answer at once, for code that runs where its objects
 //!   are (message handlers of shipped operations). An object of another machine is the typed error
 //!   [`TxError::Address`].
+//! - [`tasks`] are `async` functions on the worker's event loop, over the functions of [`api`].
 //!
 //! [`retry`] stands on either and runs a transaction until it commits, out of the way of others.
 //!
@@ -62,6 +63,7 @@ mod layer;
 pub mod record;
 mod remote;
 pub mod retry;
+pub mod tasks;
 mod tx;
 
 pub use api::TxHandle;
@@ -69,4 +71,5 @@ pub use backoff::{Backoff, BackoffConfig};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, take};
 pub use retry::RetryCounters;
+pub use tasks::{Handle, Transaction, spawn};
 pub use tx::{ObjectId, Tx, TxLimits};

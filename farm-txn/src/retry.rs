@@ -26,7 +26,7 @@ mod gate;
 
 use farm_core::worker::{Cont, Worker};
 
-pub(crate) use gate::{Gate, Left, conflict, enter, leave};
+pub(crate) use gate::{Gate, Left, conflict, enter, leave, waits_for_room};
 pub use gate::{RetryCounters, configure, counters};
 
 use crate::api::{self, TxHandle};
@@ -52,7 +52,7 @@ pub(crate) struct Run {
 #[derive(Default)]
 pub(crate) struct Tries {
     /// Tries that met a conflict.
-    pub(crate) conflicts: u32,
+    conflicts: u32,
     timeouts: u32,
 }
 
@@ -70,6 +70,18 @@ pub(crate) enum Remedy {
 }
 
 impl Tries {
+    /// As [`Tries::remedy`], with the error.
+    pub(crate) fn with_remedy(&mut self, error: TxError) -> (TxError, Remedy) {
+        let remedy = self.remedy(&error);
+        (error, remedy)
+    }
+
+    /// How many conflicts there were before one that was met now.
+    pub(crate) fn next(&mut self) -> u32 {
+        self.conflicts += 1;
+        self.conflicts - 1
+    }
+
     /// What helps against an error of a try.
     pub(crate) fn remedy(&mut self, error: &TxError) -> Remedy {
         match error {
@@ -225,8 +237,7 @@ fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
     match remedy {
         Remedy::Wait => {
             let state = &mut transactions(worker).runs[key].state;
-            let before = state.conflicts;
-            state.conflicts += 1;
+            let before = state.next();
             let wait = conflict(worker, before);
             if wait.is_zero() {
                 worker.defer(again);

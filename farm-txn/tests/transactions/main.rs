@@ -11,3 +11,4 @@ mod misuse;
 mod model;
 mod objects;
 mod retries;
+mod tasks;
