@@ -16,6 +16,7 @@ use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::worker::{AddressError, Cont, Worker};
 
+use crate::arrays;
 use crate::commit::coordinator;
 use crate::error::{Abort, TxError};
 use crate::layer::{give, take, transactions};
@@ -142,6 +143,25 @@ pub fn read_class(
         class,
     };
     remote::read(worker, Asked { tx, place, cont });
+}
+
+/// Reads `count` adjacent objects of one class, wherever they are, by one one-sided read: an array, or a
+/// part of one. Each is then an object of the transaction as if it had been read alone, and validated
+/// as such; one that the transaction has already it keeps as it has it. Where there is no object the
+/// continuation gets none, and commit validates that, too.
+///
+/// The continuation may get [`TxError::Address`] where this machine has no such objects, or `count` is
+/// zero; [`TxError::WrongSize`] as [`read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
+/// then the transaction may have some of them; and what [`read`] gets. See [`crate::arrays`].
+pub fn read_array(
+    worker: &mut Worker,
+    tx: TxHandle,
+    address: Address,
+    class: SizeClass,
+    count: u32,
+    cont: Cont<Result<arrays::Objects, TxError>>,
+) {
+    arrays::read(worker, tx, address, class, count, cont);
 }
 
 /// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the

@@ -47,6 +47,16 @@ pub enum TxError {
         /// The most.
         limits: TxLimits,
     },
+    /// An array is longer than what one read brings.
+    #[error(
+        "an array of {bytes} bytes is more than one read brings, which is {most}; read it in parts"
+    )]
+    ArrayTooLong {
+        /// Its bytes in memory.
+        bytes: usize,
+        /// The most.
+        most: usize,
+    },
     /// What the transaction writes on one machine is more than a record of its log there can hold.
     #[error(
         "the transaction writes {bytes} bytes on machine {machine}, beyond the {most} of one record of \

@@ -6,6 +6,7 @@ use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
 
 use crate::api::{Open, Step};
+use crate::arrays::AskedArray;
 use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
@@ -26,6 +27,8 @@ pub(crate) struct Transactions {
     pub(crate) steps: slab::Slab<Step>,
     /// Calls that other machines have to answer.
     pub(crate) asked: slab::Slab<Asked>,
+    /// Arrays that are being read.
+    pub(crate) arrays: slab::Slab<AskedArray>,
     pub(crate) generation: u32,
     /// Transactions that are tried until they commit, and how many of them at once.
     pub(crate) runs: slab::Slab<Run>,
@@ -56,6 +59,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     let held = [
         ("commits under way", state.commits.len()),
         ("calls that wait for other machines", state.asked.len()),
+        ("arrays that are being read", state.arrays.len()),
         ("results that wait", state.steps.len()),
         ("transactions to be tried", state.gate.len()),
         ("slots to be given back", state.releases.len()),

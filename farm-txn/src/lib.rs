@@ -56,6 +56,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod arrays;
 mod backoff;
 mod commit;
 mod error;

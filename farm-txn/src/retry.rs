@@ -107,6 +107,7 @@ impl Tries {
             | TxError::WrongSize { .. }
             | TxError::TooLarge(_)
             | TxError::TooLargeForLog { .. }
+            | TxError::ArrayTooLong { .. }
             | TxError::Limit { .. }
             | TxError::GivenUp => Remedy::Validate,
         }

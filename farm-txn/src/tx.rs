@@ -402,7 +402,8 @@ fn give_back(worker: &mut Worker, entry: &Entry) {
     }
 }
 
-fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> TxError {
+/// The error of an object of another class.
+pub(crate) fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> TxError {
     TxError::WrongSize {
         address,
         asked: asked.payload_capacity(),

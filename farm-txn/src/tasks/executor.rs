@@ -6,11 +6,12 @@ use std::sync::Arc;
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
 use farm_core::object::Image;
-use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
 use super::shared::{Answer, Lent, Next, Op, Request, Shared, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
 use crate::api::{self, TxHandle};
+use crate::arrays::Objects;
 use crate::error::TxError;
 use crate::remote::error_of_read;
 use crate::retry;
@@ -111,6 +112,11 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let tx = lend(worker, shared, slot, context);
             api::read_class(worker, tx, address, class, Cont::new(object_came, key));
         }
+        Op::ReadArray(address, class, count) => {
+            let tx = lend(worker, shared, slot, context);
+            let cont = Cont::new(objects_came, key);
+            api::read_array(worker, tx, address, class, count, cont);
+        }
         Op::Alloc(bytes, hint) => {
             let tx = lend(worker, shared, slot, context);
             api::alloc(worker, tx, bytes, hint, Cont::new(object_came, key));
@@ -124,6 +130,10 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             // It was lent just now.
             let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
             api::commit(worker, tx, Cont::new(committed, key));
+        }
+        Op::Look(address, _) if address.is_null() || !address.is_line_aligned() => {
+            let nowhere = AddressError::Nowhere(address).into();
+            answer(worker, slot, None, Answer::Bytes(Err(nowhere)));
         }
         Op::Look(address, class) => {
             shared.note(slot, |slot| slot.look = Some((address, class)));
@@ -176,6 +186,11 @@ fn answer(worker: &mut Worker, slot: usize, context: Option<Lent>, answer: Answe
 fn object_came(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {
     let context = take_back(worker, key as usize);
     answer(worker, key as usize, context, Answer::Object(result));
+}
+
+fn objects_came(worker: &mut Worker, key: u64, result: Result<Objects, TxError>) {
+    let context = take_back(worker, key as usize);
+    answer(worker, key as usize, context, Answer::Objects(result));
 }
 
 /// The context of the transaction that a call worked on, if it has not been aborted since.

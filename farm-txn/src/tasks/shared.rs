@@ -20,6 +20,7 @@ use farm_core::worker::{Inbox, Worker};
 
 use super::executor;
 use crate::api::TxHandle;
+use crate::arrays::Objects;
 use crate::error::TxError;
 use crate::retry::Left;
 use crate::tx::{ObjectId, Tx};
@@ -43,6 +44,7 @@ pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send
 /// A call.
 pub(super) enum Op {
     Read(Address, SizeClass),
+    ReadArray(Address, SizeClass, u32),
     Alloc(usize, Option<Address>),
     Commit,
     /// A commit of what was read alone.
@@ -58,6 +60,7 @@ pub(super) enum Op {
 /// What came of a call.
 pub(super) enum Answer {
     Object(Result<ObjectId, TxError>),
+    Objects(Result<Objects, TxError>),
     Bytes(Result<Vec<u8>, TxError>),
     Done(Result<(), TxError>),
     /// One more may run; [`Request::Leave`] follows.

@@ -8,6 +8,7 @@ use farm_core::object::FatPointer;
 
 use super::shared::{Answer, Lent, Op, Request, Shared};
 use crate::api::TxHandle;
+use crate::arrays::Objects;
 use crate::error::TxError;
 use crate::tx::{ObjectId, Tx};
 
@@ -73,6 +74,24 @@ impl Transaction {
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
         self.object(Op::Read(address, class)).await
+    }
+
+    /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read:
+    /// see [`crate::api::read_array`].
+    ///
+    /// # Errors
+    /// As [`Transaction::read`], but for [`TxError::NotAllocated`]; and [`TxError::ArrayTooLong`].
+    pub async fn read_array(
+        &mut self,
+        address: Address,
+        payload_bytes: usize,
+        count: u32,
+    ) -> Result<Objects, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        match self.call(Op::ReadArray(address, class, count)).await? {
+            Answer::Objects(result) => result,
+            _ => Err(TxError::Ended),
+        }
     }
 
     /// Allocates an object for payloads of `payload_bytes`, on the machine of `hint` if there is one,

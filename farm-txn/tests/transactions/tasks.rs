@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, cluster, create, transact};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a task on worker 0 of a machine, and waits for what it gives.
-fn task<T, F>(
+pub(crate) fn task<T, F>(
     cluster: &Cluster,
     machine: usize,
     body: impl FnOnce(Handle) -> F + Send + 'static,
@@ -36,7 +36,7 @@ where
 }
 
 /// Waits until no worker has anything of transactions, tasks or reads left.
-fn comes_to_rest(cluster: &Cluster) {
+pub(crate) fn comes_to_rest(cluster: &Cluster) {
     let late = Instant::now() + PATIENCE;
     for machine in 0..cluster.machines.len() {
         loop {
@@ -92,6 +92,11 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
             .await;
         assert!(matches!(
             nowhere,
+            Err(TxError::Address(AddressError::Nowhere(_)))
+        ));
+        let null = farm.read_lock_free(Address::NULL, 5).await;
+        assert!(matches!(
+            null,
             Err(TxError::Address(AddressError::Nowhere(_)))
         ));
         assert_eq!(farm.me().machine.get(), 2);
