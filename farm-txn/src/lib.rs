@@ -72,5 +72,5 @@ pub use backoff::{Backoff, BackoffConfig};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, take};
 pub use retry::RetryCounters;
-pub use tasks::{Handle, Transaction, spawn};
+pub use tasks::{Handle, Transaction, block_on, spawn};
 pub use tx::{ObjectId, Tx, TxLimits};

@@ -82,6 +82,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::Worker;
 
 pub use handle::Handle;
@@ -194,4 +195,49 @@ where
     let shared = Arc::clone(&tasks(worker).shared);
     let future = Box::pin(body(Handle::new(shared)));
     executor::spawn(worker, future);
+}
+
+/// Runs a task on a worker of a machine of this process, and waits for what it gives: for threads outside.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use farm_core::{config::Config, machine::start_all};
+/// # let mut config = Config::tiny_for(1, 1);
+/// # config.cluster.name = "doc-block-on".into();
+/// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
+/// let address = farm_txn::block_on(&machine, 0, async |farm| {
+///     let born = async |tx: &mut farm_txn::Transaction| {
+///         let object = tx.alloc(5, None).await?;
+///         tx.address(object)
+///     };
+///     farm.transact(born).await
+/// })?;
+/// assert!(!address.unwrap().is_null());
+/// # machine.stop()?;
+/// # Ok::<_, farm_core::machine::MachineError>(())
+/// ```
+///
+/// # Errors
+/// [`MachineError::Failed`] when the machine stops before the task has ended.
+///
+/// # Panics
+/// If there is no such worker.
+pub fn block_on<T, F>(
+    machine: &Machine,
+    worker: usize,
+    body: impl FnOnce(Handle) -> F + Send + 'static,
+) -> Result<T, MachineError>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    machine.ask(worker, |worker, answer| {
+        spawn(worker, |farm| {
+            let future = body(farm);
+            async move {
+                // Whoever asked may be gone.
+                let _ = answer.send(future.await);
+            }
+        });
+    })
 }

@@ -273,15 +273,10 @@ fn a_transaction_whose_call_was_dropped_has_ended() {
 }
 
 #[test]
-fn errors_of_tasks_are_typed() {
-    let cluster = cluster("task-errors", 2, 1);
+fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
+    let cluster = cluster("call-errors", 2, 1);
     let here = cluster.on(0, 0, |w| create(w, b"here"));
     let there = cluster.on(1, 0, |w| create(w, b"there"));
-    let gone = cluster.on(1, 0, |w| {
-        let gone = create(w, b"gone");
-        transact(w, |tx, w| tx.read(w, gone, 4).map(|object| tx.free(object))).unwrap();
-        gone
-    });
     task(&cluster, 0, move |farm| async move {
         let (mut a, mut b) = (farm.begin(), farm.begin());
         let of_a = a.read(here, 4).await.unwrap();
@@ -295,15 +290,27 @@ fn errors_of_tasks_are_typed() {
         assert!(is_other(b.increment_incarnation(of_a).unwrap_err()));
         let large = a.alloc(100 << 20, None).await;
         assert!(matches!(large, Err(TxError::TooLarge(_))));
-        assert!(matches!(
-            a.read(here, 400).await,
-            Err(TxError::WrongSize { .. })
-        ));
-        // It is open still.
+        let size = a.read(here, 400).await;
+        assert!(matches!(size, Err(TxError::WrongSize { .. })));
         assert_eq!(a.payload(of_a).unwrap()[..4], *b"here");
         a.commit().await.unwrap();
         b.abort();
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
 
+#[test]
+fn errors_of_bodies_are_told_and_nothing_takes_effect() {
+    let cluster = cluster("body-errors", 2, 1);
+    let here = cluster.on(0, 0, |w| create(w, b"here"));
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let gone = cluster.on(1, 0, |w| {
+        let gone = create(w, b"gone");
+        transact(w, |tx, w| tx.read(w, gone, 4).map(|object| tx.free(object))).unwrap();
+        gone
+    });
+    task(&cluster, 0, move |farm| async move {
         let mut tries = 0;
         let outcome = farm
             .transact(async |tx| {
