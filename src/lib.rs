@@ -14,6 +14,20 @@
 //! ```
 #![doc = include_str!("../examples/embedded.rs")]
 //! ```
+//!
+//! # Transactions as `async` functions
+//!
+//! A bank: transfers between accounts on all machines, tried again after conflicts.
+//!
+//! ```
+#![doc = include_str!("../examples/bank_transfer.rs")]
+//! ```
+//!
+//! A linked list over all machines, held against a set.
+//!
+//! ```
+#![doc = include_str!("../examples/linked_list.rs")]
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod prelude;

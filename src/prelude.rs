@@ -13,7 +13,8 @@ pub use farm_core::worker::{Cont, Worker};
 pub use farm_kv::blocking;
 pub use farm_kv::shard::Changed;
 pub use farm_kv::{Change, ChangeCont, GetCont, Key, KvError, TableId, TableSpec};
-pub use farm_txn::{ObjectId, TxError, TxHandle, api as txn};
+pub use farm_txn::tasks::{Handle, Transaction, block_on, spawn};
+pub use farm_txn::{Abort, ObjectId, TxError, TxHandle, api as txn, retry};
 
 /// Attaches transactions and the hashtable to a worker: what a machine is started with.
 pub fn layers() -> Attach {

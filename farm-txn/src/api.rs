@@ -16,6 +16,7 @@ use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::worker::{AddressError, Cont, Worker};
 
+use crate::arrays;
 use crate::commit::coordinator;
 use crate::error::{Abort, TxError};
 use crate::layer::{give, take, transactions};
@@ -48,7 +49,9 @@ impl TxHandle {
 pub(crate) struct Open {
     generation: u32,
     /// Out while a call works on it.
-    tx: Option<Tx>,
+    tx: Option<Box<Tx>>,
+    /// Whose try it is.
+    run: Option<usize>,
 }
 
 /// A result on its way to its continuation: one for each call, so that any number of calls can be
@@ -65,6 +68,20 @@ enum Outcome {
 
 /// Begins a transaction.
 pub fn begin(worker: &mut Worker) -> TxHandle {
+    open(worker, None)
+}
+
+/// Begins a transaction that is a try of a run.
+pub(crate) fn begin_of_run(worker: &mut Worker, run: usize) -> TxHandle {
+    open(worker, Some(run))
+}
+
+/// The run of which a transaction is a try.
+pub(crate) fn run_of(worker: &mut Worker, tx: TxHandle) -> Result<Option<usize>, TxError> {
+    Ok(entry(worker, tx)?.run)
+}
+
+fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
     let tx = take(worker);
     let layer = transactions(worker);
     layer.generation = layer.generation.wrapping_add(1);
@@ -72,6 +89,7 @@ pub fn begin(worker: &mut Worker) -> TxHandle {
     let key = layer.open.insert(Open {
         generation,
         tx: Some(tx),
+        run,
     });
     TxHandle {
         key: key as u32,
@@ -95,6 +113,13 @@ pub fn read(
 }
 
 /// As [`read`], of an object of a known size class: what a fat pointer names.
+///
+/// An object of this machine that has another class is [`TxError::WrongSize`]. Of one of another machine
+/// a one-sided read cannot tell in general: its class stands in that machine's block table, not in the
+/// object. Read with a larger class, an object and what lies behind it hardly ever look like one whole
+/// object: it ends as [`Abort::TimedOut`], after as many tries as for a lock that is never given up. Read
+/// with a smaller class, its first bytes look whole and are given. Who stores an address stores the size
+/// beside it, as a fat pointer does.
 pub fn read_class(
     worker: &mut Worker,
     tx: TxHandle,
@@ -118,6 +143,25 @@ pub fn read_class(
         class,
     };
     remote::read(worker, Asked { tx, place, cont });
+}
+
+/// Reads `count` adjacent objects of one class, wherever they are, by one one-sided read: an array, or a
+/// part of one. Each is then an object of the transaction as if it had been read alone, and validated
+/// as such; one that the transaction has already it keeps as it has it. Where there is no object the
+/// continuation gets none, and commit validates that, too.
+///
+/// The continuation may get [`TxError::Address`] where this machine has no such objects, or `count` is
+/// zero; [`TxError::WrongSize`] as [`read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
+/// then the transaction may have some of them; and what [`read`] gets. See [`crate::arrays`].
+pub fn read_array(
+    worker: &mut Worker,
+    tx: TxHandle,
+    address: Address,
+    class: SizeClass,
+    count: u32,
+    cont: Cont<Result<arrays::Objects, TxError>>,
+) {
+    arrays::read(worker, tx, address, class, count, cont);
 }
 
 /// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the
@@ -154,29 +198,38 @@ pub fn alloc(
 /// Frees an object that was read, when the transaction commits.
 ///
 /// # Errors
-/// [`TxError::Ended`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
 pub fn free(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<(), TxError> {
-    with(worker, tx, |tx, _| tx.free(object))
+    context_of(worker, tx, object)?.free(object);
+    Ok(())
+}
+
+/// Where an object is.
+///
+/// # Errors
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
+pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Address, TxError> {
+    Ok(context_of(worker, tx, object)?.address(object))
 }
 
 /// The payload of an object, as the transaction sees it.
 ///
 /// # Errors
-/// [`TxError::Ended`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
 pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[u8], TxError> {
-    Ok(context(worker, tx)?.payload(object))
+    Ok(context_of(worker, tx, object)?.payload(object))
 }
 
 /// The payload of an object, to be changed: it is written when the transaction commits.
 ///
 /// # Errors
-/// [`TxError::Ended`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`].
 pub fn payload_mut(
     worker: &mut Worker,
     tx: TxHandle,
     object: ObjectId,
 ) -> Result<&mut [u8], TxError> {
-    Ok(context(worker, tx)?.payload_mut(object))
+    Ok(context_of(worker, tx, object)?.payload_mut(object))
 }
 
 /// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
@@ -202,7 +255,8 @@ pub fn abort(worker: &mut Worker, tx: TxHandle) {
     }
 }
 
-/// Works on the context itself: everything that [`Tx`] can do.
+/// Works on the context itself: everything that [`Tx`] can do. There, an object of another transaction
+/// is a panic, which stops the machine; [`Tx::check`] finds out.
 ///
 /// # Errors
 /// [`TxError::Ended`].
@@ -223,12 +277,26 @@ fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut Open, TxError> {
         .ok_or(TxError::Ended)
 }
 
-fn context(worker: &mut Worker, tx: TxHandle) -> Result<&mut Tx, TxError> {
-    entry(worker, tx)?.tx.as_mut().ok_or(TxError::Ended)
+/// The context of a transaction that has the object.
+fn context_of(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&mut Tx, TxError> {
+    let context = entry(worker, tx)?.tx.as_mut().ok_or(TxError::Ended)?;
+    context.check(object)?;
+    Ok(context)
+}
+
+/// Takes the context of a transaction out, which stays open: [`put_back`] follows.
+pub(crate) fn take_out(worker: &mut Worker, tx: TxHandle) -> Option<Box<Tx>> {
+    entry(worker, tx).ok()?.tx.take()
+}
+
+/// Puts the context of a transaction back.
+pub(crate) fn put_back(worker: &mut Worker, tx: TxHandle, context: Box<Tx>) {
+    let entry = entry(worker, tx).expect("a transaction whose context is out stays open");
+    entry.tx = Some(context);
 }
 
 /// Takes the context of a transaction, whose handle ends.
-fn end(worker: &mut Worker, tx: TxHandle) -> Result<Tx, TxError> {
+fn end(worker: &mut Worker, tx: TxHandle) -> Result<Box<Tx>, TxError> {
     let context = entry(worker, tx)?.tx.take().ok_or(TxError::Ended)?;
     transactions(worker).open.remove(tx.key as usize);
     Ok(context)

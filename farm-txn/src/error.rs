@@ -21,6 +21,17 @@ pub enum TxError {
     /// The object was freed, or was never there.
     #[error("there is no object at {0}: it was freed, or never allocated")]
     NotAllocated(Address),
+    /// The object is not of the size that was asked for. Told of objects of this machine, and of those of
+    /// others that the transaction has met before: see [`crate::api::read_class`].
+    #[error("the object at {address} is for payloads of {is} bytes, not of {asked}")]
+    WrongSize {
+        /// The address.
+        address: Address,
+        /// The most payload bytes of the size class that was asked for.
+        asked: usize,
+        /// Those of the object's.
+        is: usize,
+    },
     /// A payload that no object holds.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
@@ -35,6 +46,16 @@ pub enum TxError {
         bytes: usize,
         /// The most.
         limits: TxLimits,
+    },
+    /// An array is longer than what one read brings.
+    #[error(
+        "an array of {bytes} bytes is more than one read brings, which is {most}; read it in parts"
+    )]
+    ArrayTooLong {
+        /// Its bytes in memory.
+        bytes: usize,
+        /// The most.
+        most: usize,
     },
     /// What the transaction writes on one machine is more than a record of its log there can hold.
     #[error(
@@ -61,6 +82,13 @@ pub enum TxError {
     /// Machines were lost before it was known whether the transaction committed.
     #[error("it is not known whether the transaction committed: machine {0} is lost")]
     InDoubt(MachineId),
+    /// The transaction itself wants no effect: what [`crate::retry::fail`] is told by a body that found
+    /// out that there is nothing to do.
+    #[error("the transaction was given up by what it runs")]
+    GivenUp,
+    /// The object is of another transaction, or of one that has ended.
+    #[error("the object is of another transaction, or of one that has ended")]
+    OtherTransaction,
     /// The handle is of a transaction that has ended.
     #[error("the transaction has ended")]
     Ended,

@@ -6,12 +6,14 @@ use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
 
 use crate::api::{Open, Step};
+use crate::arrays::AskedArray;
 use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
 use crate::error::TxError;
 use crate::remote::{self, Asked};
+use crate::retry::{Gate, Run};
 use crate::tx::Tx;
 
 /// A slot on its way to the worker that owns its block.
@@ -20,13 +22,20 @@ const RELEASE: MessageId = MessageId(MessageId::TXN);
 /// State of the layer on one worker.
 #[derive(Default)]
 pub(crate) struct Transactions {
-    pool: Vec<Tx>,
+    /// Boxed, as they go from hand to hand and back.
+    #[allow(clippy::vec_box)]
+    pool: Vec<Box<Tx>>,
     pub(crate) open: slab::Slab<Open>,
     /// Results on their way to continuations.
     pub(crate) steps: slab::Slab<Step>,
     /// Calls that other machines have to answer.
     pub(crate) asked: slab::Slab<Asked>,
+    /// Arrays that are being read.
+    pub(crate) arrays: slab::Slab<AskedArray>,
     pub(crate) generation: u32,
+    /// Transactions that are tried until they commit, and how many of them at once.
+    pub(crate) runs: slab::Slab<Run>,
+    pub(crate) gate: Gate,
     releases: Vec<(WorkerRef, Address)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
@@ -39,6 +48,7 @@ pub(crate) struct Transactions {
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Transactions>::default());
+    crate::tasks::attach(worker);
     worker.register(RELEASE, crate::commit::released);
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
@@ -47,16 +57,20 @@ pub fn attach(worker: &mut Worker) {
 
 /// What a worker at rest still has of transactions: a leak, or `None`.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
+    let tasks = crate::tasks::tasks(worker).held();
     let state = transactions(worker);
     let held = [
         ("commits under way", state.commits.len()),
         ("calls that wait for other machines", state.asked.len()),
+        ("arrays that are being read", state.arrays.len()),
         ("results that wait", state.steps.len()),
+        ("transactions to be tried", state.gate.len()),
         ("slots to be given back", state.releases.len()),
         ("transactions to be truncated", state.truncations.waiting()),
         ("records in its logs", state.primary.records()),
     ];
-    let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
+    let mut held = tasks.into_iter().chain(held);
+    let (what, count) = held.find(|(_, count)| *count > 0)?;
     Some(format!(
         "worker {} is at rest and has {count} {what}",
         worker.me()
@@ -68,18 +82,18 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
 ///
 /// # Panics
 /// If the layer is not attached.
-pub fn take(worker: &mut Worker) -> Tx {
+pub fn take(worker: &mut Worker) -> Box<Tx> {
     let operation = worker.begin_operation();
     let mut tx = match transactions(worker).pool.pop() {
         Some(tx) => tx,
-        None => Tx::new(),
+        None => Box::new(Tx::new()),
     };
     tx.operation = Some(operation);
     tx
 }
 
 /// Gives a context back; whatever it still holds is aborted.
-pub fn give(worker: &mut Worker, mut tx: Tx) {
+pub fn give(worker: &mut Worker, mut tx: Box<Tx>) {
     if !tx.is_empty() {
         tx.abort(worker);
     }
@@ -222,7 +236,7 @@ mod tests {
                 let layer = transactions(worker);
                 assert_eq!((layer.open.len(), layer.steps.len()), (0, 0));
                 assert!(layer.pool.len() <= AT_ONCE && layer.releases.is_empty());
-                assert!(layer.pool.iter().all(Tx::is_empty));
+                assert!(layer.pool.iter().all(|tx| tx.is_empty()));
                 answer.send(()).unwrap();
             })
             .unwrap();

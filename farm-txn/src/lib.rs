@@ -5,12 +5,15 @@
 //! serializable; reads within one that has not committed may be mutually inconsistent, which commit
 //! finds out.
 //!
-//! Two ways in, over the same context:
+//! Three ways in, over the same context:
 //! - the functions of [`api`] take a handle and a continuation, as `FaRM'14` figure 6 has them. They
 //!   are what applications use; objects may lie on any machines.
 //! - [`Tx`] is the context itself: calls that answer at once, for code that runs where its objects
 //!   are (message handlers of shipped operations). An object of another machine is the typed error
 //!   [`TxError::Address`].
+//! - [`tasks`] are `async` functions on the worker's event loop, over the functions of [`api`].
+//!
+//! [`retry`] stands on either and runs a transaction until it commits, out of the way of others.
 //!
 //! Read in this order: [`api`] (the calls) → [`Tx`] (read and write sets) → `commit` (the protocol) →
 //! [`record`] (what lies in the logs).
@@ -53,16 +56,21 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod arrays;
 mod backoff;
 mod commit;
 mod error;
 mod layer;
 pub mod record;
 mod remote;
+pub mod retry;
+pub mod tasks;
 mod tx;
 
 pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, take, transact_here};
+pub use retry::RetryCounters;
+pub use tasks::{Handle, Transaction, block_on, spawn};
 pub use tx::{ObjectId, Tx, TxLimits};

@@ -64,18 +64,13 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
         Ok(slot) => slot,
         Err(ReadError::Busy) => return worker.when_room(Cont::new(post, key)),
         Err(error) => {
-            let error = match error {
-                ReadError::PeerLost(machine) => Abort::Lost(machine).into(),
-                ReadError::StaysLocked(address) => Abort::TimedOut(address).into(),
-                _ => AddressError::Nowhere(address).into(),
-            };
-            return end(worker, key, Err(error));
+            return end(worker, key, Err(error_of_read(error, address)));
         }
     };
     let Asked { tx, place, .. } = transactions(worker).asked[key as usize];
     let words = place.class.object_bytes() / 8;
     let read = api::with(worker, tx, |tx, worker| {
-        if let Some(known) = tx.known(place.address) {
+        if let Some(known) = tx.known(place.address, place.class) {
             return known;
         }
         tx.check_limits(place.class.payload_capacity())?;
@@ -84,6 +79,15 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     });
     worker.arena().give(slot);
     end(worker, key, read.and_then(|read| read));
+}
+
+/// What a read that failed means to who wanted the object.
+pub(crate) fn error_of_read(error: ReadError, address: Address) -> TxError {
+    match error {
+        ReadError::PeerLost(machine) => Abort::Lost(machine).into(),
+        ReadError::StaysLocked(address) => Abort::TimedOut(address).into(),
+        _ => AddressError::Nowhere(address).into(),
+    }
 }
 
 fn end(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {

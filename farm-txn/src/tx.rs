@@ -1,14 +1,19 @@
 //! The transaction context: what was read, at which version, and what is to be written.
 
-use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
+use farm_core::alloc::{AllocError, SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
-use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
+use farm_core::object::{Image, Incarnation, Version, payload_capacity, write};
 use farm_core::worker::{AddressError, Cont, Operation, Worker};
 use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
+
+mod objects;
+
+use objects::Number;
+pub use objects::ObjectId;
 
 /// Tries of a local read before the object counts as locked: a transaction whose objects are all here is
 /// done in less, unless its thread lost its core; one over several machines takes a round trip, too long
@@ -32,10 +37,6 @@ impl Default for TxLimits {
         }
     }
 }
-
-/// An object of a transaction: valid until the transaction ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObjectId(pub(crate) u32);
 
 /// What a transaction does with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,8 @@ pub struct Tx {
     saved: (Vec<Entry>, Vec<u8>),
     /// Who hears that it has committed.
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
+    /// What its objects are known by; another for each transaction.
+    number: Number,
     /// It holds addresses, from [`crate::take`] to [`crate::give`].
     pub(crate) operation: Option<Operation>,
 }
@@ -122,7 +125,7 @@ impl Tx {
     /// # Errors
     /// [`Abort::Locked`] when another transaction stays in the way. [`TxError::NotAllocated`], which may
     /// be a conflict, too: that the object was not there when the others were read is certain only if
-    /// the transaction commits.
+    /// the transaction commits. [`TxError::WrongSize`] when the object has another size class.
     pub fn read(
         &mut self,
         worker: &mut Worker,
@@ -144,14 +147,21 @@ impl Tx {
         address: Address,
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
-        if let Some(known) = self.known(address) {
+        if let Some(known) = self.known(address, class) {
             return known;
         }
         self.check_limits(payload_capacity(class.object_bytes()))?;
         if address.is_null() || !address.is_line_aligned() {
             return Err(AddressError::Nowhere(address).into());
         }
+        let geometry = worker.store().geometry();
         let (memory, at) = worker.local_memory(address)?;
+        match class_at(memory, geometry, at) {
+            Some((is, _)) if is != class => return Err(wrong_size(address, class, is)),
+            Some((_, false)) => return Err(AddressError::Nowhere(address).into()),
+            // Where there is no block nothing is allocated, which the copy shows.
+            Some(_) | None => {}
+        }
         self.copy_in(memory, at, address, class)?;
         let words = std::mem::take(&mut self.words);
         let read = self.take_in(&words, address, None, class);
@@ -161,11 +171,17 @@ impl Tx {
 
     /// The object at an address that this transaction has met.
     #[inline]
-    pub(crate) fn known(&self, address: Address) -> Option<Result<ObjectId, TxError>> {
+    pub(crate) fn known(
+        &self,
+        address: Address,
+        class: SizeClass,
+    ) -> Option<Result<ObjectId, TxError>> {
         let known = self.position(address)?;
-        Some(match self.entries[known.0 as usize].intent {
+        let entry = &self.entries[known];
+        Some(match entry.intent {
             Intent::Free | Intent::Absent => Err(TxError::NotAllocated(address)),
-            _ => Ok(known),
+            _ if entry.class != class => Err(wrong_size(address, class, entry.class)),
+            _ => Ok(self.id(known)),
         })
     }
 
@@ -258,7 +274,7 @@ impl Tx {
     ) -> ObjectId {
         let mut met = self.entries.iter();
         if let Some(absent) = met.position(|entry| entry.is_absent(place.address)) {
-            return self.allocate_absent(ObjectId(absent as u32), place.class);
+            return self.allocate_absent(absent, place.class);
         }
         let start = self.bytes.len();
         let len = payload_capacity(place.class.object_bytes());
@@ -268,10 +284,10 @@ impl Tx {
 
     /// What this transaction has found to be absent, it allocates: at the version at which it was so.
     #[cold]
-    fn allocate_absent(&mut self, absent: ObjectId, class: SizeClass) -> ObjectId {
+    fn allocate_absent(&mut self, absent: usize, class: SizeClass) -> ObjectId {
         let (start, len) = (self.bytes.len(), payload_capacity(class.object_bytes()));
         self.bytes.resize(start + len, 0);
-        let entry = &mut self.entries[absent.0 as usize];
+        let entry = &mut self.entries[absent];
         debug_assert_eq!(
             entry.intent,
             Intent::Absent,
@@ -280,7 +296,7 @@ impl Tx {
         entry.intent = Intent::Allocate;
         entry.class = class;
         (entry.at, entry.len) = (start as u32, len as u32);
-        absent
+        self.id(absent)
     }
 
     pub(crate) fn check_limits(&self, more: usize) -> Result<(), TxError> {
@@ -317,85 +333,14 @@ impl Tx {
             len: len as u32,
         };
         self.entries.push(entry);
-        ObjectId(self.entries.len() as u32 - 1)
-    }
-
-    /// The object at an address, if the transaction has it.
-    #[inline]
-    pub fn find(&self, address: Address) -> Option<ObjectId> {
-        self.position(address)
-            .filter(|found| !self.entries[found.0 as usize].is_absent(address))
+        self.id(self.entries.len() - 1)
     }
 
     #[inline]
-    fn position(&self, address: Address) -> Option<ObjectId> {
+    fn position(&self, address: Address) -> Option<usize> {
         self.entries
             .iter()
             .position(|entry| entry.address == address)
-            .map(|at| ObjectId(at as u32))
-    }
-
-    /// Where the object is.
-    pub fn address(&self, object: ObjectId) -> Address {
-        self.entries[object.0 as usize].address
-    }
-
-    /// Its size class.
-    pub fn class(&self, object: ObjectId) -> SizeClass {
-        self.entries[object.0 as usize].class
-    }
-
-    /// Its version as it was read; of one that this transaction allocates, what its memory had before.
-    pub fn version(&self, object: ObjectId) -> Version {
-        self.entries[object.0 as usize].version
-    }
-
-    /// Its incarnation as it will be once the transaction has committed (`objGetIncarnation`).
-    pub fn incarnation(&self, object: ObjectId) -> Incarnation {
-        self.entries[object.0 as usize].installed_incarnation()
-    }
-
-    /// The fat pointer that names the object once the transaction has committed.
-    pub fn pointer(&self, object: ObjectId) -> FatPointer {
-        let entry = &self.entries[object.0 as usize];
-        FatPointer::new(
-            entry.address,
-            entry.class.index() as u8,
-            entry.installed_incarnation(),
-        )
-    }
-
-    /// The payload as this transaction sees it.
-    #[inline]
-    pub fn payload(&self, object: ObjectId) -> &[u8] {
-        let entry = &self.entries[object.0 as usize];
-        &self.bytes[entry.at as usize..][..entry.len as usize]
-    }
-
-    /// The payload, to be changed: the object is written when the transaction commits.
-    #[inline]
-    pub fn payload_mut(&mut self, object: ObjectId) -> &mut [u8] {
-        let entry = &mut self.entries[object.0 as usize];
-        if entry.intent == Intent::Read {
-            entry.intent = Intent::Write;
-        }
-        &mut self.bytes[entry.at as usize..][..entry.len as usize]
-    }
-
-    /// Moves the object's incarnation on when the transaction commits, so that pointers held to it
-    /// no longer match (`objIncrementIncarnation`).
-    pub fn increment_incarnation(&mut self, object: ObjectId) {
-        let entry = &mut self.entries[object.0 as usize];
-        if entry.intent == Intent::Read {
-            entry.intent = Intent::Write;
-        }
-        entry.bump = true;
-    }
-
-    /// Frees the object when the transaction commits. One that this transaction allocated is given
-    /// back then as well.
-    pub fn free(&mut self, object: ObjectId) {
-        self.entries[object.0 as usize].intent = Intent::Free;
     }
 
     /// What commit installs.
@@ -428,12 +373,6 @@ impl Tx {
         self.clear();
     }
 
-    /// Whether commit writes the object: it was changed, comes to be, or is freed.
-    #[inline]
-    pub fn is_written(&self, object: ObjectId) -> bool {
-        self.entries[object.0 as usize].is_written()
-    }
-
     /// Calls `cont` when the transaction has committed; never if it has not. Who awaits the commit
     /// hears of it after.
     pub fn when_committed(&mut self, cont: Cont<()>) {
@@ -441,7 +380,8 @@ impl Tx {
     }
 
     /// Does something of several steps, and takes all of it back if one of them fails: what was read,
-    /// written, allocated and freed since. The transaction goes on as if it had not been tried.
+    /// written, allocated and freed since. The transaction goes on as if it had not been tried; objects
+    /// that it met first in what failed are none of it any more.
     ///
     /// # Errors
     /// Those of `body`.
@@ -472,7 +412,27 @@ impl Tx {
         outcome
     }
 
+    /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
+    pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
+        self.when_committed.clear();
+        for entry in &mut self.entries {
+            if !entry.is_written() {
+                continue;
+            }
+            entry.bump = false;
+            if entry.incarnation.is_allocated() {
+                entry.intent = Intent::Read;
+                continue;
+            }
+            // Nothing is there, as when it was reserved.
+            entry.intent = Intent::Absent;
+            give_back(worker, entry);
+        }
+    }
+
+    /// Forgets everything: what it has from now on is another transaction's.
     pub(crate) fn clear(&mut self) {
+        self.number.advance();
         self.entries.clear();
         self.bytes.clear();
         self.when_committed.clear();
@@ -500,6 +460,15 @@ fn give_back(worker: &mut Worker, entry: &Entry) {
     }
     if let Err(error) = worker.release_object(entry.address) {
         unreachable!("an object that this worker reserved cannot be given back: {error}");
+    }
+}
+
+/// The error of an object of another class.
+pub(crate) fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> TxError {
+    TxError::WrongSize {
+        address,
+        asked: asked.payload_capacity(),
+        is: is.payload_capacity(),
     }
 }
 

@@ -159,6 +159,11 @@ impl BlockAllocator {
         }
     }
 
+    /// Sizes and places of the blocks of every region that it makes.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     /// Tells slab allocators when to ask again.
     pub fn changes(&self) -> Changes {
         self.changes.clone()

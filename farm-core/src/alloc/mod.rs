@@ -77,5 +77,5 @@ pub use region::choose_region_id;
 pub use retire::Cut;
 pub use slab::{Reserved, Slab};
 pub use state::{BlockHead, BlockKind, BlockState};
-pub use table::{Block, BlockTable};
+pub use table::{Block, BlockTable, class_at};
 pub use usage::{BlockUsage, ClassUsage};

@@ -29,7 +29,7 @@ use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
 use crate::object::Incarnation;
 
 use super::geometry::Geometry;
-use super::{BlockHead, BlockKind, BlockState, LocateError, TableError};
+use super::{BlockHead, BlockKind, BlockState, LocateError, SizeClass, TableError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk1");
 const HEADER_WORDS: usize = 4;
@@ -431,6 +431,31 @@ impl BlockTable {
             block,
         }
     }
+}
+
+/// The class of the block that an offset of a region lies in, vacant blocks included, and whether one of
+/// its objects starts right there: two loads of the region's table, without a lock. `None` where there is
+/// no block, or the table is damaged. The region is formatted, and of this geometry.
+#[inline]
+pub fn class_at(memory: &Memory, geometry: Geometry, offset: usize) -> Option<(SizeClass, bool)> {
+    let index = geometry.block_of(offset)?;
+    let state = |block: u32| {
+        let bits = memory.load(Geometry::state_offset(block), Ordering::Acquire);
+        BlockState::from_bits(bits)
+    };
+    let (at, head) = match state(index)? {
+        BlockState::Head(head) => (index, head),
+        BlockState::Rest { back } => {
+            let at = index.checked_sub(back)?;
+            match state(at)? {
+                BlockState::Head(head) => (at, head),
+                _ => return None,
+            }
+        }
+        BlockState::Free | BlockState::Table => return None,
+    };
+    let starts = geometry.slot_of(at, head.run, head.class, offset).is_some();
+    Some((head.class, starts))
 }
 
 fn checksum(header: &[u64; HEADER_WORDS]) -> u64 {

@@ -10,7 +10,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::placement::Placement;
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
-    Cut, Mismatch, Place, SizeClass, Slab, TableError, choose_region_id,
+    Cut, Geometry, Mismatch, Place, SizeClass, Slab, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
@@ -29,6 +29,7 @@ pub struct Store {
     placement: Placement,
     changes: Changes,
     blocks: Mutex<BlockAllocator>,
+    geometry: Geometry,
     regions: Regions,
 }
 
@@ -58,6 +59,7 @@ impl Store {
         Self {
             placement,
             changes: blocks.changes(),
+            geometry: blocks.geometry(),
             blocks: Mutex::new(blocks),
             regions,
         }
@@ -66,6 +68,12 @@ impl Store {
     /// Where regions belong.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Sizes and places of the blocks of every region.
+    #[inline]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
     }
 
     /// A slab allocator for a worker.

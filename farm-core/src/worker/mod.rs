@@ -212,6 +212,11 @@ impl Worker {
         &self.control
     }
 
+    /// The queue through which threads outside reach it.
+    pub fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
     /// The machines of the cluster, ascending, each with its number of workers.
     pub fn machines(&self) -> &[(MachineId, usize)] {
         self.messaging.machines()

@@ -78,7 +78,7 @@ impl Participant {
 
 /// A commit that is under way.
 pub(crate) struct Commit {
-    pub(super) tx: Tx,
+    pub(super) tx: Box<Tx>,
     cont: Option<Cont<Result<(), TxError>>>,
     sequence: u64,
     step: Step,
@@ -132,7 +132,7 @@ pub(super) fn take(worker: &mut Worker, key: usize) -> Box<Commit> {
 
 /// Begins the commit of a transaction that has objects of other machines. The continuation is called from
 /// the event loop.
-pub(crate) fn begin(worker: &mut Worker, tx: Tx, cont: Cont<Result<(), TxError>>) {
+pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
     let mut participants = Vec::new();
     let mut regions = Vec::new();
     for entry in tx.entries.iter().filter(|entry| entry.is_written()) {
@@ -235,13 +235,12 @@ fn outcome(commit: &mut Commit) -> Option<Told> {
 /// Every answer has come.
 fn finish(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
     transactions(worker).commits.remove(key);
-    commit.tx.clear();
-    give(worker, std::mem::take(&mut commit.tx));
-    if commit.sequence == 0 {
-        return;
+    if commit.sequence != 0 {
+        may_be_truncated(worker, &commit);
+        truncate::soon(worker);
     }
-    may_be_truncated(worker, &commit);
-    truncate::soon(worker);
+    commit.tx.clear();
+    give(worker, commit.tx);
 }
 
 fn may_be_truncated(worker: &mut Worker, commit: &Commit) {

@@ -2,11 +2,15 @@
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
+mod arrays;
 mod attempts;
 mod cluster;
 mod conflicts;
 mod handles;
 mod invariants;
 mod locks;
+mod misuse;
 mod model;
 mod objects;
+mod retries;
+mod tasks;

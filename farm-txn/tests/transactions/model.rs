@@ -134,7 +134,7 @@ impl Model {
     fn step(
         &mut self,
         worker: &mut Worker,
-        contexts: &mut [Tx; 2],
+        contexts: &mut [Box<Tx>; 2],
         tx: usize,
         op: Op,
     ) -> Result<(), TestCaseError> {

@@ -1,0 +1,268 @@
+//! Transactions that are tried until they commit.
+//!
+//! ```text
+//!  run ──▶ queue ──▶ body(tx) ──▶ commit ──▶ done(Ok)
+//!          (gate)      ▲  │          │
+//!                      │  └─▶ fail ──┤ conflict: wait, and again
+//!                      └─────────────┤ no room: when there is room, again
+//!                                    └ anything else ──▶ done(Err)
+//! ```
+//!
+//! - A conflict ([`Abort::Locked`], [`Abort::Changed`], [`Abort::TimedOut`]) is tried again after the wait
+//!   that the worker's [`Backoff`](crate::Backoff) asks for. An object that stays locked for
+//!   [`MOST_TIMEOUTS`] tries ends it: somebody died with the lock, or it is not of the size that is read.
+//! - [`TxError::Busy`] is tried again when there may be room.
+//! - [`Abort::Lost`] and [`TxError::InDoubt`] are never tried again: the first would fail again, and of
+//!   the second nobody knows whether it took effect.
+//! - Any other error of a body may be the work of reads that are mutually inconsistent: a pointer of
+//!   before a change, and what it points to after. What the try read is therefore validated first, as
+//!   by a commit that writes nothing. If that meets a conflict, the transaction is tried again, else the error
+//!   is told: it is true of one moment. A body that wants to end without effect uses this: it fails
+//!   with [`TxError::GivenUp`].
+//!
+//! A worker runs as many at once as its `Backoff` has it; the others wait in the order in which they came.
+
+mod gate;
+
+use farm_core::worker::{Cont, Worker};
+
+pub(crate) use gate::{Gate, Left, conflict, enter, leave, waits_for_room};
+pub use gate::{RetryCounters, configure, counters};
+
+use crate::api::{self, TxHandle};
+use crate::error::{Abort, TxError};
+use crate::layer::transactions;
+
+/// Tries of one transaction that end by [`Abort::TimedOut`] before it is given up: each is ten thousand
+/// reads already.
+pub const MOST_TIMEOUTS: u32 = 4;
+
+/// A transaction that is tried until it commits.
+pub(crate) struct Run {
+    body: Cont<TxHandle>,
+    done: Cont<Result<(), TxError>>,
+    state: Tries,
+    /// What its body failed with, while it is found out whether that is true.
+    doubt: Option<TxError>,
+    /// On its way to `done`.
+    outcome: Option<Result<(), TxError>>,
+}
+
+/// Tries of one transaction so far.
+#[derive(Default)]
+pub(crate) struct Tries {
+    /// Tries that met a conflict.
+    conflicts: u32,
+    timeouts: u32,
+}
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Wait, and try again.
+    Wait,
+    /// Try again when there is room.
+    Room,
+    /// Find out whether it is true.
+    Validate,
+    /// Tell.
+    Tell,
+}
+
+impl Tries {
+    /// As [`Tries::remedy`], with the error.
+    pub(crate) fn with_remedy(&mut self, error: TxError) -> (TxError, Remedy) {
+        let remedy = self.remedy(&error);
+        (error, remedy)
+    }
+
+    /// How many conflicts there were before one that was met now.
+    pub(crate) fn next(&mut self) -> u32 {
+        self.conflicts += 1;
+        self.conflicts - 1
+    }
+
+    /// What helps against an error of a try.
+    pub(crate) fn remedy(&mut self, error: &TxError) -> Remedy {
+        match error {
+            TxError::Abort(Abort::Locked(_) | Abort::Changed(_)) => Remedy::Wait,
+            TxError::Abort(Abort::TimedOut(_)) => {
+                self.timeouts += 1;
+                if self.timeouts < MOST_TIMEOUTS {
+                    Remedy::Wait
+                } else {
+                    Remedy::Tell
+                }
+            }
+            TxError::Busy => Remedy::Room,
+            TxError::Abort(Abort::Lost(_))
+            | TxError::InDoubt(_)
+            | TxError::Ended
+            | TxError::OtherTransaction
+            | TxError::Distributed => Remedy::Tell,
+            TxError::Alloc(_)
+            | TxError::NoMemory(_)
+            | TxError::Address(_)
+            | TxError::NotAllocated(_)
+            | TxError::WrongSize { .. }
+            | TxError::TooLarge(_)
+            | TxError::TooLargeForLog { .. }
+            | TxError::ArrayTooLong { .. }
+            | TxError::Limit { .. }
+            | TxError::GivenUp => Remedy::Validate,
+        }
+    }
+}
+
+/// Runs a transaction until it commits, or ends by an error that no other try helps against; then `done` hears of
+/// it.
+///
+/// Each try, `body` is called from the event loop with a new transaction, and ends it by [`commit`] or
+/// [`fail`], at once or from a later continuation: not by [`api::commit`] or [`api::abort`], after
+/// which nobody would hear of it. It begins from nothing each time. Nothing is allocated for a try.
+///
+/// ```
+/// # use std::sync::{Arc, mpsc};
+/// # use farm_core::{config::Config, machine::start_all};
+/// use farm_core::ids::Address;
+/// use farm_core::worker::{Cont, Worker};
+/// use farm_txn::{ObjectId, TxError, TxHandle, api, retry};
+///
+/// struct Counter(Address);
+///
+/// // Adds one to the first byte of an object.
+/// fn body(worker: &mut Worker, _: u64, tx: TxHandle) {
+///     let Counter(address) = *worker.layer::<Counter>().unwrap();
+///     api::read(worker, tx, address, 8, Cont::new(came, tx.to_context()));
+/// }
+/// fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+///     let tx = TxHandle::from_context(tx);
+///     let added = object.and_then(|object| {
+///         api::payload_mut(worker, tx, object)?[0] += 1;
+///         Ok(())
+///     });
+///     match added {
+///         Ok(()) => retry::commit(worker, tx),
+///         Err(error) => retry::fail(worker, tx, error),
+///     }
+/// }
+/// # fn done(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+/// #     outcome.unwrap();
+/// #     worker.take_layer::<mpsc::Sender<()>>().send(()).unwrap();
+/// # }
+/// # let mut config = Config::tiny_for(1, 1);
+/// # config.cluster.name = "doc-retry".into();
+/// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
+/// # let () = machine.ask(0, |worker, answer: mpsc::Sender<()>| {
+/// #     worker.put_layer(Box::new(answer));
+/// #     let mut tx = farm_txn::take(worker);
+/// #     let object = tx.alloc(worker, 8, None).unwrap();
+/// #     worker.put_layer(Box::new(Counter(tx.address(object))));
+/// #     tx.commit(worker).unwrap();
+/// #     farm_txn::give(worker, tx);
+/// retry::run(worker, Cont::new(body, 0), Cont::new(done, 0));
+/// # })?;
+/// # machine.stop()?;
+/// # Ok::<_, farm_core::machine::MachineError>(())
+/// ```
+pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxError>>) {
+    let key = transactions(worker).runs.insert(Run {
+        body,
+        done,
+        state: Tries::default(),
+        doubt: None,
+        outcome: None,
+    });
+    enter(worker, Cont::new(attempt, key as u64));
+}
+
+/// Ends a try of [`run`] by a commit. Of a try that has ended, nothing happens.
+///
+/// # Panics
+/// If the transaction is open, and no try of a [`run`].
+pub fn commit(worker: &mut Worker, tx: TxHandle) {
+    if let Some(key) = run_of(worker, tx) {
+        api::commit(worker, tx, Cont::new(tried, key as u64));
+    }
+}
+
+/// Ends a try of [`run`] by an error: its own, or one that a call of it gave. See the [module](self) for what
+/// follows from which error. Of a try that has ended, nothing happens.
+///
+/// # Panics
+/// If the transaction is open, and no try of a [`run`].
+pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
+    let Some(key) = run_of(worker, tx) else {
+        return;
+    };
+    let run = &mut transactions(worker).runs[key];
+    let remedy = run.state.remedy(&error);
+    if remedy == Remedy::Validate {
+        run.doubt = Some(error);
+        // It is open: `run_of` found it.
+        let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
+        return api::commit(worker, tx, Cont::new(tried, key as u64));
+    }
+    api::abort(worker, tx);
+    act(worker, key, remedy, error);
+}
+
+/// The run whose try a transaction is, if it is open.
+fn run_of(worker: &mut Worker, tx: TxHandle) -> Option<usize> {
+    let run = api::run_of(worker, tx).ok()?;
+    Some(run.unwrap_or_else(|| panic!("the transaction is no try of a run")))
+}
+
+/// Begins a try.
+fn attempt(worker: &mut Worker, key: u64, (): ()) {
+    let tx = api::begin_of_run(worker, key as usize);
+    let body = transactions(worker).runs[key as usize].body;
+    body.resume(worker, tx);
+}
+
+/// A try was committed, or only what it read was validated.
+fn tried(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
+    let key = key as usize;
+    let run = &mut transactions(worker).runs[key];
+    let error = match (result, run.doubt.take()) {
+        (Ok(()), None) => return end(worker, key, Ok(())),
+        (Ok(()), Some(true_error)) => return end(worker, key, Err(true_error)),
+        (Err(error), _) => error,
+    };
+    let remedy = run.state.remedy(&error);
+    act(worker, key, remedy, error);
+}
+
+fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
+    let again = Cont::new(attempt, key as u64);
+    match remedy {
+        Remedy::Wait => {
+            let state = &mut transactions(worker).runs[key].state;
+            let before = state.next();
+            let wait = conflict(worker, before);
+            if wait.is_zero() {
+                worker.defer(again);
+            } else {
+                worker.set_timer(wait, again);
+            }
+        }
+        Remedy::Room => {
+            gate::waits_for_room(worker);
+            worker.when_room(again);
+        }
+        Remedy::Validate | Remedy::Tell => end(worker, key, Err(error)),
+    }
+}
+
+/// Ends a run, from the event loop.
+fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
+    transactions(worker).runs[key].outcome = Some(outcome);
+    worker.defer(Cont::new(tell, key as u64));
+}
+
+fn tell(worker: &mut Worker, key: u64, (): ()) {
+    let run = transactions(worker).runs.remove(key as usize);
+    let outcome = run.outcome.expect("it has ended");
+    leave(worker, Left::of(&outcome));
+    run.done.resume(worker, outcome);
+}

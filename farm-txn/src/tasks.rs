@@ -1,0 +1,243 @@
+//! Transactions as `async` functions: tasks on the worker's own event loop.
+//!
+//! ```text
+//!  task ──polls──▶ future of a call ──▶ queue of requests ──▶ executor, with the worker: api, retry
+//!   ▲                    ▲                                        │
+//!   └──── woken ─────────┴───────── slot ◀──── continuation ◀─────┘
+//! ```
+//!
+//! [`spawn`] begins a task. A task has a [`Handle`], by which it begins a [`Transaction`] and reads without
+//! one. No thread is involved: a task runs on the worker that it was spawned on, between continuations, and
+//! must not block it. A call of a transaction stands on the functions of [`crate::api`] and costs what
+//! they cost, and a look at two queues.
+//!
+//! Who drops a future half-way, or a task with it, drops its transaction: it aborts, and what comes for it later
+//! is given back. A commit that was begun goes on; nobody hears of it.
+//!
+//! Between two calls a transaction owns its context, so that payloads are plain borrows of it. The
+//! compiler sees to it that none outlives the transaction, and that a transaction is not used once it
+//! was committed:
+//!
+//! ```compile_fail,E0382
+//! async fn twice(farm: farm_txn::Handle) {
+//!     let tx = farm.begin();
+//!     tx.commit().await;
+//!     tx.commit().await; // It is gone.
+//! }
+//! ```
+//! ```compile_fail,E0382
+//! async fn read_after(farm: farm_txn::Handle, at: farm_core::ids::Address) {
+//!     let mut tx = farm.begin();
+//!     tx.commit().await;
+//!     tx.read(at, 8).await;
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! async fn payload_after(mut tx: farm_txn::Transaction, object: farm_txn::ObjectId) {
+//!     let payload = tx.payload_mut(object).unwrap();
+//!     tx.commit().await; // The payload is borrowed from it.
+//!     payload[0] = 1;
+//! }
+//! ```
+//! ```compile_fail,E0499
+//! async fn payload_over_a_call(mut tx: farm_txn::Transaction, object: farm_txn::ObjectId) {
+//!     let payload = tx.payload_mut(object).unwrap();
+//!     tx.alloc(8, None).await; // The buffers of the transaction may move.
+//!     payload[0] = 1;
+//! }
+//! ```
+//! ```compile_fail,E0597
+//! async fn payload_of_another(farm: farm_txn::Handle, object: farm_txn::ObjectId) {
+//!     let kept: &[u8];
+//!     {
+//!         let other = farm.begin();
+//!         kept = other.payload(object).unwrap();
+//!     }
+//!     farm.begin().commit().await;
+//!     assert!(kept.is_empty());
+//! }
+//! ```
+//!
+//! The same functions without their mistakes do compile:
+//!
+//! ```
+//! async fn right(farm: farm_txn::Handle, at: farm_core::ids::Address) -> Result<(), farm_txn::TxError> {
+//!     let mut tx = farm.begin();
+//!     let object = tx.read(at, 8).await?;
+//!     tx.payload_mut(object)?[0] = 1;
+//!     tx.alloc(8, None).await?;
+//!     tx.commit().await
+//! }
+//! ```
+
+mod executor;
+mod handle;
+mod shared;
+mod transaction;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farm_core::machine::{Machine, MachineError};
+use farm_core::worker::Worker;
+
+pub use handle::Handle;
+pub(crate) use shared::Shared;
+pub use transaction::Transaction;
+
+use shared::TaskWaker;
+
+/// What a task runs.
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+thread_local! {
+    /// The tasks of the workers that run on this thread. Here, and not with the worker, whose state has to
+    /// be `Send`: what a task holds need not be, nor need the compiler be able to prove it.
+    static HERE: RefCell<BTreeMap<u64, slab::Slab<Task>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Works on the tasks of a worker; futures are dropped outside.
+fn here<R>(worker: u64, work: impl FnOnce(&mut slab::Slab<Task>) -> R) -> R {
+    HERE.with_borrow_mut(|all| work(all.entry(worker).or_default()))
+}
+
+/// What a worker keeps of its tasks.
+pub(crate) struct Tasks {
+    /// By which they are known on its thread.
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+struct Task {
+    /// Out while it is polled.
+    future: Option<TaskFuture>,
+    waker: Arc<TaskWaker>,
+}
+
+impl Tasks {
+    fn new(worker: &Worker) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            shared: Arc::new(Shared::new(Arc::clone(worker.inbox()), worker.me())),
+        }
+    }
+
+    /// What is there, and how much of it.
+    pub(crate) fn held(&self) -> [(&'static str, usize); 2] {
+        [
+            ("tasks", here(self.id, |all| all.len())),
+            ("calls of tasks", self.shared.open()),
+        ]
+    }
+}
+
+/// Futures end before what they tell: transactions of theirs have nobody to abort them then.
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        let all = HERE.try_with(|here| here.borrow_mut().remove(&self.id));
+        drop(all);
+        self.shared.close();
+    }
+}
+
+pub(crate) fn attach(worker: &mut Worker) {
+    let tasks = Tasks::new(worker);
+    worker.put_layer(Box::new(tasks));
+}
+
+pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
+    worker
+        .layer()
+        .expect("farm_txn::attach was called for this worker")
+}
+
+/// Begins a task on this worker: what `body` gives is polled from the event loop until it is done, or the
+/// worker stops. Results go where the task sends them. What it holds need not be `Send`: a worker
+/// that has tasks stays on its thread.
+///
+/// ```
+/// # use std::sync::{Arc, mpsc};
+/// # use farm_core::{config::Config, machine::start_all};
+/// # use farm_txn::TxError;
+/// # let mut config = Config::tiny_for(1, 1);
+/// # config.cluster.name = "doc-tasks".into();
+/// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
+/// let hello: Result<Vec<u8>, TxError> = machine.ask(0, |worker, answer| {
+///     farm_txn::spawn(worker, |farm| async move {
+///         let written = farm.transact(async |tx| {
+///             let object = tx.alloc(5, None).await?;
+///             tx.payload_mut(object)?[..5].copy_from_slice(b"hello");
+///             tx.address(object)
+///         });
+///         let read = match written.await {
+///             Ok(address) => farm.read_lock_free(address, 5).await,
+///             Err(error) => Err(error),
+///         };
+///         let _ = answer.send(read);
+///     });
+/// })?;
+/// assert_eq!(hello.unwrap(), b"hello");
+/// # machine.stop()?;
+/// # Ok::<_, farm_core::machine::MachineError>(())
+/// ```
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn spawn<F>(worker: &mut Worker, body: impl FnOnce(Handle) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let shared = Arc::clone(&tasks(worker).shared);
+    let future = Box::pin(body(Handle::new(shared)));
+    executor::spawn(worker, future);
+}
+
+/// Runs a task on a worker of a machine of this process, and waits for what it gives: for threads outside.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use farm_core::{config::Config, machine::start_all};
+/// # let mut config = Config::tiny_for(1, 1);
+/// # config.cluster.name = "doc-block-on".into();
+/// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
+/// let address = farm_txn::block_on(&machine, 0, async |farm| {
+///     let born = async |tx: &mut farm_txn::Transaction| {
+///         let object = tx.alloc(5, None).await?;
+///         tx.address(object)
+///     };
+///     farm.transact(born).await
+/// })?;
+/// assert!(!address.unwrap().is_null());
+/// # machine.stop()?;
+/// # Ok::<_, farm_core::machine::MachineError>(())
+/// ```
+///
+/// # Errors
+/// [`MachineError::Failed`] when the machine stops before the task has ended.
+///
+/// # Panics
+/// If there is no such worker.
+pub fn block_on<T, F>(
+    machine: &Machine,
+    worker: usize,
+    body: impl FnOnce(Handle) -> F + Send + 'static,
+) -> Result<T, MachineError>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    machine.ask(worker, |worker, answer| {
+        spawn(worker, |farm| {
+            let future = body(farm);
+            async move {
+                // Whoever asked may be gone.
+                let _ = answer.send(future.await);
+            }
+        });
+    })
+}

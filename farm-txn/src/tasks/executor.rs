@@ -1,0 +1,258 @@
+//! The executor: makes the calls of tasks on their worker, and polls them when an answer has come. It runs
+//! from the event loop.
+
+use std::sync::Arc;
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
+use farm_core::object::Image;
+use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
+
+use super::shared::{Answer, Lent, Next, Op, Request, Shared, TaskWaker};
+use super::{Task, TaskFuture, here, tasks};
+use crate::api::{self, TxHandle};
+use crate::arrays::Objects;
+use crate::error::TxError;
+use crate::remote::error_of_read;
+use crate::retry;
+use crate::tx::ObjectId;
+
+/// Requests made and tasks polled in one go; then others of the worker have their turn.
+const MOST_STEPS: usize = 64;
+
+/// Begins a task.
+pub(super) fn spawn(worker: &mut Worker, future: TaskFuture) {
+    let (id, shared) = of(worker);
+    let waker = here(id, |all| {
+        let entry = all.vacant_entry();
+        let waker = TaskWaker::new(Arc::clone(&shared), entry.key());
+        entry.insert(Task {
+            future: Some(future),
+            waker: Arc::clone(&waker),
+        });
+        waker
+    });
+    if shared.take_run() {
+        worker.defer(Cont::new(run_again, 0));
+    }
+    std::task::Wake::wake(waker);
+}
+
+fn of(worker: &mut Worker) -> (u64, Arc<Shared>) {
+    let tasks = tasks(worker);
+    (tasks.id, Arc::clone(&tasks.shared))
+}
+
+fn run_again(worker: &mut Worker, _: u64, (): ()) {
+    run(worker);
+}
+
+/// Does what there is to do, but not for long.
+pub(super) fn run(worker: &mut Worker) {
+    let (id, shared) = of(worker);
+    for _ in 0..MOST_STEPS {
+        match shared.next() {
+            Some(Next::Request(request)) => serve(worker, &shared, request),
+            Some(Next::Poll(task)) => poll(id, task),
+            None => return,
+        }
+    }
+    worker.defer(Cont::new(run_again, 0));
+}
+
+/// Polls a task, if it is there: those that have ended may have been woken before.
+fn poll(id: u64, key: usize) {
+    let taken = here(id, |all| {
+        let task = all.get_mut(key)?;
+        Some((task.future.take()?, Arc::clone(&task.waker)))
+    });
+    let Some((mut future, waker)) = taken else {
+        return;
+    };
+    waker.rest();
+    let waker = waker.into();
+    let done = future
+        .as_mut()
+        .poll(&mut std::task::Context::from_waker(&waker))
+        .is_ready();
+    if done {
+        here(id, |all| all.remove(key));
+    } else {
+        here(id, |all| all[key].future = Some(future));
+    }
+}
+
+fn serve(worker: &mut Worker, shared: &Arc<Shared>, request: Request) {
+    match request {
+        Request::Abort(tx, context) => abort(worker, tx, context),
+        Request::Leave(left) => retry::leave(worker, left),
+        Request::Do(work) => work(worker),
+        Request::Call(slot, context, op) => {
+            if shared.is_wanted(slot) {
+                call(worker, shared, slot, context, op);
+            } else if let Some((tx, context)) = context {
+                abort(worker, tx, Some(context));
+            }
+        }
+    }
+}
+
+fn abort(worker: &mut Worker, tx: TxHandle, context: Option<Box<crate::tx::Tx>>) {
+    if let Some(context) = context {
+        api::put_back(worker, tx, context);
+    }
+    api::abort(worker, tx);
+}
+
+fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<Lent>, op: Op) {
+    let key = slot as u64;
+    let waited = Cont::new(waited, key);
+    match op {
+        Op::Read(address, class) => {
+            let tx = lend(worker, shared, slot, context);
+            api::read_class(worker, tx, address, class, Cont::new(object_came, key));
+        }
+        Op::ReadArray(address, class, count) => {
+            let tx = lend(worker, shared, slot, context);
+            let cont = Cont::new(objects_came, key);
+            api::read_array(worker, tx, address, class, count, cont);
+        }
+        Op::Alloc(bytes, hint) => {
+            let tx = lend(worker, shared, slot, context);
+            api::alloc(worker, tx, bytes, hint, Cont::new(object_came, key));
+        }
+        Op::Commit => {
+            let tx = lend(worker, shared, slot, context);
+            api::commit(worker, tx, Cont::new(committed, key));
+        }
+        Op::Validate => {
+            let tx = lend(worker, shared, slot, context);
+            // It was lent just now.
+            let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
+            api::commit(worker, tx, Cont::new(committed, key));
+        }
+        Op::Look(address, _) if address.is_null() || !address.is_line_aligned() => {
+            let nowhere = AddressError::Nowhere(address).into();
+            answer(worker, slot, None, Answer::Bytes(Err(nowhere)));
+        }
+        Op::Look(address, class) => {
+            shared.note(slot, |slot| slot.look = Some((address, class)));
+            look(worker, key, ());
+        }
+        Op::Enter => retry::enter(worker, Cont::new(entered, key)),
+        Op::Conflict(before) => {
+            let wait = retry::conflict(worker, before);
+            worker.set_timer(wait, waited);
+        }
+        Op::Room => {
+            retry::waits_for_room(worker);
+            worker.when_room(waited);
+        }
+        Op::Sleep(time) => worker.set_timer(time, waited),
+        Op::Work(work) => {
+            let value = work(worker);
+            answer(worker, slot, None, Answer::Value(value));
+        }
+    }
+}
+
+/// Gives the worker the context of a transaction for a call, or begins the transaction.
+fn lend(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<Lent>) -> TxHandle {
+    let tx = match context {
+        Some((tx, context)) => {
+            api::put_back(worker, tx, context);
+            tx
+        }
+        None => api::begin(worker),
+    };
+    shared.set_tx(slot, tx);
+    tx
+}
+
+/// Brings an answer to its call; or gives it back, if nobody waits for it.
+fn answer(worker: &mut Worker, slot: usize, context: Option<Lent>, answer: Answer) {
+    let shared = Arc::clone(&tasks(worker).shared);
+    let mine = shared.take_run();
+    if let Some((context, answer)) = shared.answer(slot, context, answer)
+        && let Some(follows) = Shared::unwanted(context, &answer)
+    {
+        serve(worker, &shared, follows);
+    }
+    if mine {
+        run(worker);
+    }
+}
+
+fn object_came(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {
+    let context = take_back(worker, key as usize);
+    answer(worker, key as usize, context, Answer::Object(result));
+}
+
+fn objects_came(worker: &mut Worker, key: u64, result: Result<Objects, TxError>) {
+    let context = take_back(worker, key as usize);
+    answer(worker, key as usize, context, Answer::Objects(result));
+}
+
+/// The context of the transaction that a call worked on, if it has not been aborted since.
+fn take_back(worker: &mut Worker, slot: usize) -> Option<Lent> {
+    let tx = tasks(worker).shared.tx_of(slot)?;
+    Some((tx, api::take_out(worker, tx)?))
+}
+
+fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
+    answer(worker, key as usize, None, Answer::Done(result));
+}
+
+fn waited(worker: &mut Worker, key: u64, (): ()) {
+    answer(worker, key as usize, None, Answer::Done(Ok(())));
+}
+
+fn entered(worker: &mut Worker, key: u64, (): ()) {
+    answer(worker, key as usize, None, Answer::Entered);
+}
+
+/// Posts a lock-free read.
+fn look(worker: &mut Worker, key: u64, (): ()) {
+    let Some((address, class)) = tasks(worker).shared.look_of(key as usize) else {
+        return;
+    };
+    let bytes = class.object_bytes() as u32;
+    let request = ReadRequest {
+        address,
+        stride: bytes,
+        bytes,
+    };
+    if worker
+        .read_lock_free(request, Cont::new(looked, key))
+        .is_err()
+    {
+        worker.when_room(Cont::new(look, key));
+    }
+}
+
+fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
+    let Some((address, class)) = tasks(worker).shared.look_of(key as usize) else {
+        return;
+    };
+    let read = match result {
+        Ok(slot) => {
+            let payload = payload_in(worker.arena().words(&slot), address, class);
+            worker.arena().give(slot);
+            payload
+        }
+        Err(ReadError::Busy) => return worker.when_room(Cont::new(look, key)),
+        Err(error) => Err(error_of_read(error, address)),
+    };
+    answer(worker, key as usize, None, Answer::Bytes(read));
+}
+
+fn payload_in(words: &[u64], address: Address, class: SizeClass) -> Result<Vec<u8>, TxError> {
+    let image = Image::check(&words[..class.object_bytes() / 8]);
+    let image = image.expect("a lock-free read gives whole objects");
+    if !image.incarnation().is_allocated() {
+        return Err(TxError::NotAllocated(address));
+    }
+    let mut payload = vec![0; class.payload_capacity()];
+    image.copy_payload(0, &mut payload);
+    Ok(payload)
+}

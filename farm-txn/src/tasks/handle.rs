@@ -1,0 +1,167 @@
+//! What a task has of its worker.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use farm_core::alloc::class_for_payload;
+use farm_core::ids::{Address, WorkerRef};
+use farm_core::worker::Worker;
+
+use super::Transaction;
+use super::shared::{Answer, Op, Request, Shared};
+use crate::error::TxError;
+use crate::retry::{Left, Remedy, Tries};
+
+/// A task's way to its worker. Copies are of the same worker, whoever holds them.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({})", self.shared.me)
+    }
+}
+
+impl Handle {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The worker.
+    pub fn me(&self) -> WorkerRef {
+        self.shared.me
+    }
+
+    /// Begins a transaction, which is tried once: see [`Handle::transact`] for the other kind.
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(Arc::clone(&self.shared))
+    }
+
+    /// Begins another task on the worker: see [`spawn`](super::spawn).
+    pub fn spawn<F>(&self, body: impl FnOnce(Handle) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let begin = |worker: &mut Worker| super::spawn(worker, body);
+        self.shared.request(Request::Do(Box::new(begin)));
+    }
+
+    /// Reads an object that holds payloads of `payload_bytes`, wherever it is, as it was at one moment:
+    /// no transaction, nothing to validate (`FaRM'14 §3.5`). Gives `payload_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`];
+    /// [`Abort::Lost`](crate::Abort::Lost), [`Abort::TimedOut`](crate::Abort::TimedOut).
+    /// [`TxError::Ended`] when the worker has stopped.
+    pub async fn read_lock_free(
+        &self,
+        address: Address,
+        payload_bytes: usize,
+    ) -> Result<Vec<u8>, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        match self.shared.call(None, Op::Look(address, class)).await.1 {
+            Answer::Bytes(result) => result.map(|mut bytes| {
+                bytes.truncate(payload_bytes);
+                bytes
+            }),
+            _ => Err(TxError::Ended),
+        }
+    }
+
+    /// Waits. The worker does other things meanwhile.
+    pub async fn sleep(&self, time: Duration) {
+        self.shared.call(None, Op::Sleep(time)).await;
+    }
+
+    /// Does something with the worker itself, in a turn of its: all that it can do, but for what ends
+    /// by a continuation.
+    ///
+    /// # Errors
+    /// [`TxError::Ended`] when the worker has stopped.
+    pub async fn with_worker<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> Result<R, TxError> {
+        let work = Box::new(|worker: &mut Worker| Box::new(work(worker)) as _);
+        match self.shared.call(None, Op::Work(work)).await.1 {
+            Answer::Value(value) => value.downcast().map(|r| *r).map_err(|_| TxError::Ended),
+            _ => Err(TxError::Ended),
+        }
+    }
+
+    /// Runs a transaction until it commits, and gives what the body of that try gave; or ends by an
+    /// error that no other try helps against. What follows from which error, and how conflicts are
+    /// avoided, is as for [`retry::run`](crate::retry::run): as many run on a worker at once as its
+    /// [`Backoff`](crate::Backoff) has it, the others wait in order.
+    ///
+    /// The body begins from nothing each time. It must not commit: that comes after it. What it has
+    /// read may be mutually inconsistent; then its commit fails, or its error is not told, and it is called
+    /// again. One that ends by [`TxError::GivenUp`] has no effect.
+    ///
+    /// # Errors
+    /// Those of the body, of calls that it made, and of [`Transaction::commit`].
+    pub async fn transact<T>(
+        &self,
+        mut body: impl AsyncFnMut(&mut Transaction) -> Result<T, TxError>,
+    ) -> Result<T, TxError> {
+        let mut permit = Permit::of(&self.shared).await?;
+        let mut tries = Tries::default();
+        loop {
+            let mut tx = self.begin();
+            let (error, remedy) = match body(&mut tx).await {
+                Ok(value) => match tx.commit().await {
+                    Ok(()) => {
+                        permit.left = Left::Committed;
+                        return Ok(value);
+                    }
+                    Err(error) => tries.with_remedy(error),
+                },
+                Err(error) => match tries.with_remedy(error) {
+                    (error, Remedy::Validate) => match tx.validate().await {
+                        Ok(()) => return Err(error),
+                        Err(conflict) => tries.with_remedy(conflict),
+                    },
+                    other => {
+                        drop(tx);
+                        other
+                    }
+                },
+            };
+            let wait = match remedy {
+                Remedy::Wait => Op::Conflict(tries.next()),
+                Remedy::Room => Op::Room,
+                Remedy::Validate | Remedy::Tell => return Err(error),
+            };
+            if let Answer::Stopped = self.shared.call(None, wait).await.1 {
+                return Err(TxError::Ended);
+            }
+        }
+    }
+}
+
+/// The right to run a transaction, given back when it is dropped.
+struct Permit {
+    shared: Arc<Shared>,
+    left: Left,
+}
+
+impl Permit {
+    async fn of(shared: &Arc<Shared>) -> Result<Self, TxError> {
+        match shared.call(None, Op::Enter).await.1 {
+            Answer::Entered => Ok(Self {
+                shared: Arc::clone(shared),
+                left: Left::Failed,
+            }),
+            _ => Err(TxError::Ended),
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.shared.request(Request::Leave(self.left));
+    }
+}

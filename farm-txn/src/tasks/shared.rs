@@ -1,0 +1,368 @@
+//! What tasks and the executor of a worker share: requests on their way to the worker, slots for what
+//! comes back, and tasks that were woken.
+//!
+//! A slot lives from its request until its answer was taken; or, when its call was dropped, until the
+//! answer came, which is given back then. So every continuation finds its slot.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::{Address, WorkerRef};
+use farm_core::worker::{Inbox, Worker};
+
+use super::executor;
+use crate::api::TxHandle;
+use crate::arrays::Objects;
+use crate::error::TxError;
+use crate::retry::Left;
+use crate::tx::{ObjectId, Tx};
+
+/// A transaction while nobody works on it.
+pub(super) type Lent = (TxHandle, Box<Tx>);
+
+/// What a task wants of the worker.
+pub(super) enum Request {
+    /// A call whose answer comes to a slot.
+    Call(usize, Option<Lent>, Op),
+    /// A transaction ends; its context is with the worker, or here.
+    Abort(TxHandle, Option<Box<Tx>>),
+    Leave(Left),
+    Do(Box<dyn FnOnce(&mut Worker) + Send>),
+}
+
+/// Something to be done with the worker.
+pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send>;
+
+/// A call.
+pub(super) enum Op {
+    Read(Address, SizeClass),
+    ReadArray(Address, SizeClass, u32),
+    Alloc(usize, Option<Address>),
+    Commit,
+    /// A commit of what was read alone.
+    Validate,
+    Look(Address, SizeClass),
+    Enter,
+    Conflict(u32),
+    Room,
+    Sleep(Duration),
+    Work(Work),
+}
+
+/// What came of a call.
+pub(super) enum Answer {
+    Object(Result<ObjectId, TxError>),
+    Objects(Result<Objects, TxError>),
+    Bytes(Result<Vec<u8>, TxError>),
+    Done(Result<(), TxError>),
+    /// One more may run; [`Request::Leave`] follows.
+    Entered,
+    Value(Box<dyn Any + Send>),
+    /// The worker has stopped.
+    Stopped,
+}
+
+/// A call under way.
+#[derive(Default)]
+pub(super) struct Slot {
+    waker: Option<Waker>,
+    answer: Option<(Option<Lent>, Answer)>,
+    /// Nobody waits any more.
+    dropped: bool,
+    /// The transaction that the worker has for this call.
+    tx: Option<TxHandle>,
+    /// What a lock-free read reads.
+    pub(super) look: Option<(Address, SizeClass)>,
+}
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Request>,
+    ready: VecDeque<usize>,
+    slots: slab::Slab<Slot>,
+    /// The executor runs, or will before long.
+    runs: bool,
+    stopped: bool,
+}
+
+/// See the [module](self).
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    inbox: Arc<Inbox>,
+    pub(super) me: WorkerRef,
+    thread: ThreadId,
+}
+
+/// What the executor does next.
+pub(super) enum Next {
+    Request(Request),
+    Poll(usize),
+}
+
+impl Shared {
+    /// To be called on the worker's thread.
+    pub(super) fn new(inbox: Arc<Inbox>, me: WorkerRef) -> Self {
+        Self {
+            state: Mutex::default(),
+            inbox,
+            me,
+            thread: std::thread::current().id(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .expect("nothing panics while it holds the lock")
+    }
+
+    /// Calls that have a slot, and requests.
+    pub(super) fn open(&self) -> usize {
+        let state = self.lock();
+        state.slots.len() + state.requests.len()
+    }
+
+    /// The worker stops: nothing will be answered.
+    pub(super) fn close(&self) {
+        let (requests, wakers) = {
+            let mut state = self.lock();
+            state.stopped = true;
+            state.ready.clear();
+            let wakers: Vec<_> = state
+                .slots
+                .iter_mut()
+                .filter_map(|(_, slot)| slot.waker.take())
+                .collect();
+            (std::mem::take(&mut state.requests), wakers)
+        };
+        drop(requests);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Brings a request to the worker.
+    pub(super) fn request(&self, request: Request) {
+        let mut state = self.lock();
+        if !state.stopped {
+            state.requests.push_back(request);
+            self.make_run(state);
+        }
+    }
+
+    /// Begins a call.
+    pub(super) fn call(self: &Arc<Self>, tx: Option<Lent>, op: Op) -> Call {
+        let mut state = self.lock();
+        let mut slot = None;
+        if !state.stopped {
+            let inserted = state.slots.insert(Slot::default());
+            slot = Some(inserted);
+            state.requests.push_back(Request::Call(inserted, tx, op));
+            self.make_run(state);
+        }
+        Call {
+            shared: Arc::clone(self),
+            slot,
+        }
+    }
+
+    fn wake(&self, task: usize) {
+        let mut state = self.lock();
+        if !state.stopped {
+            state.ready.push_back(task);
+            self.make_run(state);
+        }
+    }
+
+    /// Sees to it that the executor runs.
+    fn make_run(&self, mut state: MutexGuard<'_, State>) {
+        if std::mem::replace(&mut state.runs, true) {
+            return;
+        }
+        drop(state);
+        while !self.inbox.submit(executor::run) {
+            let mut state = self.lock();
+            // On its own thread the worker cannot empty its inbox; its next event will make it look.
+            if state.stopped || std::thread::current().id() == self.thread {
+                state.runs = false;
+                return;
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether the caller, on the worker, is to make the executor run.
+    pub(super) fn take_run(&self) -> bool {
+        !std::mem::replace(&mut self.lock().runs, true)
+    }
+
+    /// What is to be done; if nothing is, the executor has stopped running.
+    pub(super) fn next(&self) -> Option<Next> {
+        let mut state = self.lock();
+        if let Some(request) = state.requests.pop_front() {
+            return Some(Next::Request(request));
+        }
+        let task = state.ready.pop_front().map(Next::Poll);
+        state.runs = task.is_some();
+        task
+    }
+
+    /// Whether somebody waits for a call that is about to be made; if not, it is over.
+    pub(super) fn is_wanted(&self, slot: usize) -> bool {
+        let mut state = self.lock();
+        let wanted = !state.slots[slot].dropped;
+        if !wanted {
+            state.slots.remove(slot);
+        }
+        wanted
+    }
+
+    /// Changes a slot.
+    pub(super) fn note(&self, slot: usize, change: impl FnOnce(&mut Slot)) {
+        change(&mut self.lock().slots[slot]);
+    }
+
+    /// The transaction that the worker has for a call.
+    pub(super) fn set_tx(&self, slot: usize, tx: TxHandle) {
+        self.note(slot, |slot| slot.tx = Some(tx));
+    }
+
+    pub(super) fn tx_of(&self, slot: usize) -> Option<TxHandle> {
+        self.lock().slots[slot].tx
+    }
+
+    pub(super) fn look_of(&self, slot: usize) -> Option<(Address, SizeClass)> {
+        self.lock().slots[slot].look
+    }
+
+    /// Brings an answer to its slot; gives it back if nobody waits.
+    pub(super) fn answer(
+        &self,
+        slot: usize,
+        tx: Option<Lent>,
+        answer: Answer,
+    ) -> Option<(Option<Lent>, Answer)> {
+        let mut state = self.lock();
+        if state.slots[slot].dropped {
+            state.slots.remove(slot);
+            return Some((tx, answer));
+        }
+        let waits = &mut state.slots[slot];
+        waits.answer = Some((tx, answer));
+        let waker = waits.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+
+    /// What is to follow an answer that nobody takes.
+    pub(super) fn unwanted(tx: Option<Lent>, answer: &Answer) -> Option<Request> {
+        match (tx, answer) {
+            (Some((handle, tx)), _) => Some(Request::Abort(handle, Some(tx))),
+            (None, Answer::Entered) => Some(Request::Leave(Left::Failed)),
+            (None, _) => None,
+        }
+    }
+}
+
+/// The answer of a call, when it is there.
+pub(super) struct Call {
+    shared: Arc<Shared>,
+    slot: Option<usize>,
+}
+
+impl Future for Call {
+    type Output = (Option<Lent>, Answer);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        let Some(slot) = self.slot else {
+            return Poll::Ready((None, Answer::Stopped));
+        };
+        let stopped = state.stopped;
+        let waits = &mut state.slots[slot];
+        let answer = match waits.answer.take() {
+            Some(answer) => answer,
+            None if stopped => (None, Answer::Stopped),
+            None => {
+                waits.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+        };
+        state.slots.remove(slot);
+        self.slot = None;
+        Poll::Ready(answer)
+    }
+}
+
+/// Dropped half-way: its transaction aborts, and what comes later is given back.
+impl Drop for Call {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot else {
+            return;
+        };
+        let mut state = self.shared.lock();
+        let waits = &mut state.slots[slot];
+        waits.waker = None;
+        let follows = match waits.answer.take() {
+            Some((tx, answer)) => {
+                state.slots.remove(slot);
+                Shared::unwanted(tx, &answer)
+            }
+            None => {
+                waits.dropped = true;
+                waits.tx.map(|tx| Request::Abort(tx, None))
+            }
+        };
+        drop(state);
+        if let Some(request) = follows {
+            self.shared.request(request);
+        }
+    }
+}
+
+/// Wakes a task.
+pub(super) struct TaskWaker {
+    shared: Arc<Shared>,
+    task: usize,
+    woken: AtomicBool,
+}
+
+impl TaskWaker {
+    /// Of a task that is to be polled at once.
+    pub(super) fn new(shared: Arc<Shared>, task: usize) -> Arc<Self> {
+        let waker = Self {
+            shared,
+            task,
+            woken: AtomicBool::new(false),
+        };
+        Arc::new(waker)
+    }
+
+    /// It is polled now: what happens from here on wakes it again.
+    pub(super) fn rest(&self) {
+        self.woken.store(false, Ordering::Release);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.shared.wake(self.task);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A transaction of a task.
+
+use std::sync::Arc;
+
+use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::ids::Address;
+use farm_core::object::FatPointer;
+
+use super::shared::{Answer, Lent, Op, Request, Shared};
+use crate::api::TxHandle;
+use crate::arrays::Objects;
+use crate::error::TxError;
+use crate::tx::{ObjectId, Tx};
+
+/// An open transaction of a task: [`Transaction::commit`] ends it with effect, and dropping it without.
+///
+/// It makes one call at a time. A call that is dropped half-way aborts it; what is asked of it then is
+/// [`TxError::Ended`].
+pub struct Transaction {
+    shared: Arc<Shared>,
+    state: State,
+}
+
+enum State {
+    /// It has done nothing.
+    Fresh,
+    Open(TxHandle, Box<Tx>),
+    /// A call is under way, or was dropped half-way.
+    Away,
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.state {
+            State::Fresh => write!(f, "Transaction(nothing)"),
+            State::Open(_, tx) => write!(f, "Transaction({} objects)", tx.len()),
+            State::Away => write!(f, "Transaction(ended)"),
+        }
+    }
+}
+
+impl Transaction {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            state: State::Fresh,
+        }
+    }
+
+    /// Reads an object that holds payloads of `payload_bytes`, wherever it is, or gives the one that this
+    /// transaction has. See [`crate::api::read`].
+    ///
+    /// # Errors
+    /// [`Abort`](crate::Abort): a conflict, or a machine is lost. [`TxError::NotAllocated`], which may be
+    /// the work of a conflict: it is certain only if the transaction commits. [`TxError::WrongSize`],
+    /// [`TxError::Address`], [`TxError::TooLarge`], [`TxError::Limit`]. [`TxError::Ended`] when a
+    /// call before was dropped half-way, or the worker has stopped.
+    pub async fn read(
+        &mut self,
+        address: Address,
+        payload_bytes: usize,
+    ) -> Result<ObjectId, TxError> {
+        self.read_class(address, class_for_payload(payload_bytes)?)
+            .await
+    }
+
+    /// As [`Transaction::read`], of an object of a known size class: what a fat pointer names.
+    ///
+    /// # Errors
+    /// As [`Transaction::read`].
+    pub async fn read_class(
+        &mut self,
+        address: Address,
+        class: SizeClass,
+    ) -> Result<ObjectId, TxError> {
+        self.object(Op::Read(address, class)).await
+    }
+
+    /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read:
+    /// see [`crate::api::read_array`].
+    ///
+    /// # Errors
+    /// As [`Transaction::read`], but for [`TxError::NotAllocated`]; and [`TxError::ArrayTooLong`].
+    pub async fn read_array(
+        &mut self,
+        address: Address,
+        payload_bytes: usize,
+        count: u32,
+    ) -> Result<Objects, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        match self.call(Op::ReadArray(address, class, count)).await? {
+            Answer::Objects(result) => result,
+            _ => Err(TxError::Ended),
+        }
+    }
+
+    /// Allocates an object for payloads of `payload_bytes`, on the machine of `hint` if there is one,
+    /// near it if it can be. See [`crate::api::alloc`].
+    ///
+    /// # Errors
+    /// [`TxError::Alloc`] and [`TxError::NoMemory`] when memory is not to be had, [`TxError::TooLarge`],
+    /// [`TxError::Limit`], [`Abort::Lost`](crate::Abort::Lost). [`TxError::Ended`] as of
+    /// [`Transaction::read`].
+    pub async fn alloc(
+        &mut self,
+        payload_bytes: usize,
+        hint: Option<Address>,
+    ) -> Result<ObjectId, TxError> {
+        self.object(Op::Alloc(payload_bytes, hint)).await
+    }
+
+    async fn object(&mut self, op: Op) -> Result<ObjectId, TxError> {
+        match self.call(op).await? {
+            Answer::Object(result) => result,
+            _ => Err(TxError::Ended),
+        }
+    }
+
+    /// Makes a call, for which the worker has the context.
+    async fn call(&mut self, op: Op) -> Result<Answer, TxError> {
+        let context = self.take()?;
+        let (context, answer) = self.shared.call(context, op).await;
+        if let Some((handle, tx)) = context {
+            self.state = State::Open(handle, tx);
+        }
+        Ok(answer)
+    }
+
+    fn take(&mut self) -> Result<Option<Lent>, TxError> {
+        match std::mem::replace(&mut self.state, State::Away) {
+            State::Fresh => Ok(None),
+            State::Open(handle, tx) => Ok(Some((handle, tx))),
+            State::Away => Err(TxError::Ended),
+        }
+    }
+
+    /// The payload of an object, as this transaction sees it.
+    ///
+    /// # Errors
+    /// [`TxError::OtherTransaction`]; [`TxError::Ended`] as of [`Transaction::read`].
+    pub fn payload(&self, object: ObjectId) -> Result<&[u8], TxError> {
+        Ok(self.of(object)?.payload(object))
+    }
+
+    /// The payload of an object, to be changed: it is written when the transaction commits.
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`].
+    pub fn payload_mut(&mut self, object: ObjectId) -> Result<&mut [u8], TxError> {
+        Ok(self.of_mut(object)?.payload_mut(object))
+    }
+
+    /// Frees an object, when the transaction commits.
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`].
+    pub fn free(&mut self, object: ObjectId) -> Result<(), TxError> {
+        self.of_mut(object)?.free(object);
+        Ok(())
+    }
+
+    /// Where an object is.
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`].
+    pub fn address(&self, object: ObjectId) -> Result<Address, TxError> {
+        Ok(self.of(object)?.address(object))
+    }
+
+    /// The fat pointer that names an object once the transaction has committed.
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`].
+    pub fn pointer(&self, object: ObjectId) -> Result<FatPointer, TxError> {
+        Ok(self.of(object)?.pointer(object))
+    }
+
+    /// Moves an object's incarnation on when the transaction commits: see [`Tx::increment_incarnation`].
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`].
+    pub fn increment_incarnation(&mut self, object: ObjectId) -> Result<(), TxError> {
+        self.of_mut(object)?.increment_incarnation(object);
+        Ok(())
+    }
+
+    /// Commits: all of it takes effect, at one moment, or nothing of it. Once this was polled, the commit
+    /// goes on whether or not it is waited for.
+    ///
+    /// # Errors
+    /// [`Abort`](crate::Abort): nothing took effect. [`TxError::InDoubt`]: nobody knows.
+    /// [`TxError::TooLargeForLog`], [`TxError::Busy`]: nothing took effect. [`TxError::Ended`] when a
+    /// call before was dropped half-way; or when the worker has stopped, where nobody knows either.
+    pub async fn commit(self) -> Result<(), TxError> {
+        self.end(Op::Commit).await
+    }
+
+    /// Ends without effect, as dropping it does.
+    pub fn abort(self) {}
+
+    /// Ends without effect, and tells whether what it read was consistent.
+    pub(super) async fn validate(self) -> Result<(), TxError> {
+        self.end(Op::Validate).await
+    }
+
+    async fn end(mut self, op: Op) -> Result<(), TxError> {
+        if let State::Fresh = self.state {
+            return Ok(());
+        }
+        match self.call(op).await? {
+            Answer::Done(result) => result,
+            _ => Err(TxError::Ended),
+        }
+    }
+
+    fn of(&self, object: ObjectId) -> Result<&Tx, TxError> {
+        match &self.state {
+            State::Fresh => Err(TxError::OtherTransaction),
+            State::Open(_, tx) => tx.check(object).map(|()| &**tx),
+            State::Away => Err(TxError::Ended),
+        }
+    }
+
+    fn of_mut(&mut self, object: ObjectId) -> Result<&mut Tx, TxError> {
+        match &mut self.state {
+            State::Fresh => Err(TxError::OtherTransaction),
+            State::Open(_, tx) => tx.check(object).map(|()| &mut **tx),
+            State::Away => Err(TxError::Ended),
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Ok(Some((handle, tx))) = self.take() {
+            self.shared.request(Request::Abort(handle, Some(tx)));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Objects of a transaction, and what is done with them.
+//!
+//! An [`ObjectId`] tells its transaction by a number that no other transaction of the process has, so
+//! that one of another transaction, or of one that has ended, is found out by one comparison.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
+use farm_core::object::{FatPointer, Incarnation, Version};
+
+use super::{Entry, Intent, Tx};
+use crate::error::TxError;
+
+/// Numbers that a context draws at one time.
+const DRAWN_AT_ONCE: u64 = 1 << 12;
+
+/// The first number that nobody has drawn.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// An object of a transaction: valid until the transaction ends, and in no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectId {
+    tx: u64,
+    index: u32,
+}
+
+/// The number of a transaction, which no other of the process has.
+#[derive(Debug)]
+pub(super) struct Number(u64);
+
+impl Default for Number {
+    fn default() -> Self {
+        Self(NEXT.fetch_add(DRAWN_AT_ONCE, Ordering::Relaxed))
+    }
+}
+
+impl Number {
+    /// The next transaction's.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        self.0 += 1;
+        if self.0.is_multiple_of(DRAWN_AT_ONCE) {
+            *self = Self::default();
+        }
+    }
+}
+
+impl Tx {
+    /// Whether an object is one of this transaction, as it is now.
+    ///
+    /// # Errors
+    /// [`TxError::OtherTransaction`].
+    #[inline]
+    pub fn check(&self, object: ObjectId) -> Result<(), TxError> {
+        if object.tx == self.number.0 {
+            Ok(())
+        } else {
+            Err(TxError::OtherTransaction)
+        }
+    }
+
+    #[inline]
+    pub(super) fn id(&self, index: usize) -> ObjectId {
+        ObjectId {
+            tx: self.number.0,
+            index: index as u32,
+        }
+    }
+
+    /// The entries of one number only grow, but for what [`Tx::all_or_nothing`] took back: every other
+    /// index that was given is inside.
+    #[inline]
+    fn entry(&self, object: ObjectId) -> &Entry {
+        if object.tx != self.number.0 {
+            foreign();
+        }
+        &self.entries[object.index as usize]
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, object: ObjectId) -> &mut Entry {
+        if object.tx != self.number.0 {
+            foreign();
+        }
+        &mut self.entries[object.index as usize]
+    }
+
+    /// The object at an address, if the transaction has it.
+    #[inline]
+    pub fn find(&self, address: Address) -> Option<ObjectId> {
+        self.position(address)
+            .filter(|found| !self.entries[*found].is_absent(address))
+            .map(|found| self.id(found))
+    }
+
+    /// Whether commit writes the object: it was changed, comes to be, or is freed.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    #[inline]
+    pub fn is_written(&self, object: ObjectId) -> bool {
+        self.entry(object).is_written()
+    }
+
+    /// Where the object is.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn address(&self, object: ObjectId) -> Address {
+        self.entry(object).address
+    }
+
+    /// Its size class.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn class(&self, object: ObjectId) -> SizeClass {
+        self.entry(object).class
+    }
+
+    /// Its version as it was read; of one that this transaction allocates, what its memory had before.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn version(&self, object: ObjectId) -> Version {
+        self.entry(object).version
+    }
+
+    /// Its incarnation as it will be once the transaction has committed (`objGetIncarnation`).
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn incarnation(&self, object: ObjectId) -> Incarnation {
+        self.entry(object).installed_incarnation()
+    }
+
+    /// The fat pointer that names the object once the transaction has committed.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn pointer(&self, object: ObjectId) -> FatPointer {
+        let entry = self.entry(object);
+        FatPointer::new(
+            entry.address,
+            entry.class.index() as u8,
+            entry.installed_incarnation(),
+        )
+    }
+
+    /// The payload as this transaction sees it.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    #[inline]
+    pub fn payload(&self, object: ObjectId) -> &[u8] {
+        let entry = self.entry(object);
+        &self.bytes[entry.at as usize..][..entry.len as usize]
+    }
+
+    /// The payload, to be changed: the object is written when the transaction commits.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    #[inline]
+    pub fn payload_mut(&mut self, object: ObjectId) -> &mut [u8] {
+        let entry = self.entry_mut(object);
+        if entry.intent == Intent::Read {
+            entry.intent = Intent::Write;
+        }
+        let (at, len) = (entry.at as usize, entry.len as usize);
+        &mut self.bytes[at..][..len]
+    }
+
+    /// Moves the object's incarnation on when the transaction commits, so that pointers held to it
+    /// no longer match (`objIncrementIncarnation`).
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn increment_incarnation(&mut self, object: ObjectId) {
+        let entry = self.entry_mut(object);
+        if entry.intent == Intent::Read {
+            entry.intent = Intent::Write;
+        }
+        entry.bump = true;
+    }
+
+    /// Frees the object when the transaction commits. One that this transaction allocated is given
+    /// back then as well.
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn free(&mut self, object: ObjectId) {
+        self.entry_mut(object).intent = Intent::Free;
+    }
+}
+
+#[cold]
+fn foreign() -> ! {
+    panic!("the object is of another transaction, or of one that has ended: see Tx::check");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_drawn_twice() {
+        let mut contexts = [Number::default(), Number::default()];
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..3 * DRAWN_AT_ONCE {
+            for context in &mut contexts {
+                assert!(seen.insert(context.0));
+                context.advance();
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Transactions that are tried until they commit.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use farm_core::ids::{Address, MachineId};
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Abort, BackoffConfig, ObjectId, RetryCounters, TxError, TxHandle, api, retry};
+
+use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
+
+/// Increments of one object by one worker, one after the other or several at once.
+struct Incrementer {
+    address: Address,
+    left: usize,
+    running: usize,
+    done: mpsc::Sender<RetryCounters>,
+}
+
+fn increment(worker: &mut Worker) {
+    retry::run(worker, Cont::new(read, 0), Cont::new(incremented, 0));
+}
+
+fn read(worker: &mut Worker, _: u64, tx: TxHandle) {
+    let address = worker.layer::<Incrementer>().unwrap().address;
+    api::read(worker, tx, address, 8, Cont::new(add, tx.to_context()));
+}
+
+fn add(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+    let tx = TxHandle::from_context(tx);
+    let added = object.and_then(|object| {
+        let payload = api::payload_mut(worker, tx, object)?;
+        let count = u64::from_le_bytes(payload[..8].try_into().unwrap());
+        payload[..8].copy_from_slice(&(count + 1).to_le_bytes());
+        Ok(())
+    });
+    match added {
+        Ok(()) => retry::commit(worker, tx),
+        Err(error) => retry::fail(worker, tx, error),
+    }
+}
+
+fn incremented(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+    outcome.unwrap();
+    let all = worker.layer::<Incrementer>().unwrap();
+    if all.left > 0 {
+        all.left -= 1;
+        return increment(worker);
+    }
+    all.running -= 1;
+    if all.running == 0 {
+        let counters = retry::counters(worker);
+        let all = worker.take_layer::<Incrementer>();
+        all.done.send(counters).unwrap();
+    }
+}
+
+/// Every worker of three machines increments one object; gives what each counted.
+fn hot_object(
+    name: &str,
+    config: BackoffConfig,
+    each: usize,
+    at_once: usize,
+) -> Vec<RetryCounters> {
+    const MACHINES: usize = 3;
+    const WORKERS: usize = 2;
+    let cluster = cluster(name, MACHINES as u16, WORKERS as u16);
+    let address = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let (done, counted) = mpsc::channel();
+    for machine in 0..MACHINES {
+        for worker in 0..WORKERS {
+            let done = done.clone();
+            cluster.on(machine, worker, move |w| {
+                retry::configure(w, config);
+                w.put_layer(Box::new(Incrementer {
+                    address,
+                    left: each - at_once,
+                    running: at_once,
+                    done,
+                }));
+                (0..at_once).for_each(|_| increment(w));
+            });
+        }
+    }
+    let counted: Vec<_> = (0..MACHINES * WORKERS)
+        .map(|_| counted.recv_timeout(Duration::from_secs(60)).unwrap())
+        .collect();
+    // Whoever committed may have heard of it before it was installed: this read waits.
+    let total = cluster.look(0, address, 64).unwrap().payload;
+    assert_eq!(
+        u64::from_le_bytes(total[..8].try_into().unwrap()),
+        (MACHINES * WORKERS * each) as u64,
+        "every increment is there, once"
+    );
+    cluster.stop();
+    for counters in &counted {
+        assert_eq!(
+            (counters.begun, counters.committed),
+            (each as u64, each as u64)
+        );
+        assert_eq!(counters.failed, 0);
+        assert!(counters.most_at_once <= config.concurrency, "{counters:?}");
+    }
+    counted
+}
+
+#[test]
+fn every_increment_of_a_hot_object_is_there_once() {
+    let config = BackoffConfig {
+        concurrency: 4,
+        ..BackoffConfig::default()
+    };
+    let counted = hot_object("hot", config, 100, 8);
+    assert!(counted.iter().all(|counters| counters.queued >= 4));
+    assert!(
+        counted.iter().any(|counters| counters.conflicts > 0),
+        "six workers and one object: {counted:?}"
+    );
+}
+
+#[test]
+fn every_part_of_conflict_avoidance_can_be_switched_off() {
+    for parts in 0..8u8 {
+        let config = BackoffConfig {
+            backoff: parts & 1 != 0,
+            dynamic_limit: parts & 2 != 0,
+            throttling: parts & 4 != 0,
+            ..BackoffConfig::default()
+        };
+        hot_object(&format!("parts-{parts}"), config, 30, 3);
+    }
+}
+
+/// A body that does what the test says, and counts its tries.
+struct Script {
+    address: Address,
+    /// What each try does; the last one commits.
+    steps: Vec<Step>,
+    tries: usize,
+    done: mpsc::Sender<(usize, Result<(), TxError>)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Another transaction changes the object before the commit.
+    Conflict,
+    Fail(fn(Address) -> TxError),
+    /// The same, after another has changed one of the objects that this try read.
+    DoubtfulFail(fn(Address) -> TxError),
+    Commit,
+}
+
+fn body(worker: &mut Worker, _: u64, tx: TxHandle) {
+    let script = worker.layer::<Script>().unwrap();
+    let (address, step) = (script.address, script.steps[script.tries]);
+    script.tries += 1;
+    let made = api::with(worker, tx, |tx, w| {
+        let beside = tx.alloc(w, 8, None).unwrap();
+        tx.payload_mut(beside)[0] = 1;
+        overwrite(tx, w, address, b"from body").unwrap();
+    });
+    made.unwrap();
+    let change = |w: &mut Worker| transact(w, |tx, w| overwrite(tx, w, address, b"other")).unwrap();
+    match step {
+        Step::Commit => retry::commit(worker, tx),
+        Step::Conflict => {
+            change(worker);
+            retry::commit(worker, tx);
+        }
+        Step::Fail(error) => retry::fail(worker, tx, error(address)),
+        Step::DoubtfulFail(error) => {
+            change(worker);
+            retry::fail(worker, tx, error(address));
+        }
+    }
+    // It has ended: this does nothing.
+    retry::commit(worker, tx);
+    retry::fail(worker, tx, TxError::Busy);
+}
+
+fn done(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+    let script = worker.take_layer::<Script>();
+    script.done.send((script.tries, outcome)).unwrap();
+}
+
+fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, RetryCounters, Vec<u8>) {
+    let steps = steps.to_vec();
+    let (done_tx, heard) = mpsc::channel();
+    let (address, before) = cluster.on(0, 0, move |w| {
+        let address = create(w, b"as it was");
+        let before = retry::counters(w);
+        w.put_layer(Box::new(Script {
+            address,
+            steps,
+            tries: 0,
+            done: done_tx,
+        }));
+        retry::run(w, Cont::new(body, 0), Cont::new(done, 0));
+        assert_eq!(w.layer::<Script>().unwrap().tries, 0, "not inside the call");
+        (address, before)
+    });
+    let (tries, outcome) = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (after, now) = cluster.on(0, 0, move |w| {
+        w.check_slab().unwrap();
+        assert_eq!(farm_txn::left_over(w), None);
+        (retry::counters(w), contents(w, address, 9).unwrap())
+    });
+    assert_eq!(after.begun, before.begun + 1);
+    let counted = RetryCounters {
+        conflicts: after.conflicts - before.conflicts,
+        no_room: after.no_room - before.no_room,
+        committed: after.committed - before.committed,
+        failed: after.failed - before.failed,
+        ..after
+    };
+    (tries, outcome, counted, now)
+}
+
+#[test]
+fn conflicts_and_lack_of_room_are_tried_again() {
+    let cluster = cluster("again-and-again", 1, 1);
+    let busy: fn(Address) -> TxError = |_| TxError::Busy;
+    let locked: fn(Address) -> TxError = |at| Abort::Locked(at).into();
+    let steps = [
+        Step::Conflict,
+        Step::Conflict,
+        Step::Fail(busy),
+        Step::Fail(locked),
+        Step::Commit,
+    ];
+    let (tries, outcome, counted, now) = play(&cluster, &steps);
+    assert_eq!(tries, 5);
+    outcome.unwrap();
+    assert_eq!((counted.conflicts, counted.no_room), (3, 1));
+    assert_eq!((counted.committed, counted.failed), (1, 0));
+    assert_eq!(now, b"from body");
+    cluster.stop();
+}
+
+#[test]
+fn what_no_retry_helps_against_is_told_at_once() {
+    let cluster = cluster("told", 1, 1);
+    let errors: [fn(Address) -> TxError; 5] = [
+        |_| Abort::Lost(MachineId::new(1).unwrap()).into(),
+        |_| TxError::InDoubt(MachineId::new(1).unwrap()),
+        |_| TxError::OtherTransaction,
+        TxError::NotAllocated,
+        |_| TxError::GivenUp,
+    ];
+    for error in errors {
+        let (tries, outcome, counted, now) = play(&cluster, &[Step::Fail(error), Step::Commit]);
+        assert_eq!(tries, 1);
+        let told = outcome.unwrap_err();
+        assert_eq!(
+            std::mem::discriminant(&told),
+            std::mem::discriminant(&error(Address::NULL))
+        );
+        assert_eq!((counted.conflicts, counted.failed), (0, 1));
+        assert_eq!(now, b"as it was", "nothing took effect");
+    }
+    cluster.stop();
+}
+
+/// A try whose reads were overtaken proves nothing: what it failed with is not told.
+#[test]
+fn an_error_out_of_inconsistent_reads_is_a_conflict() {
+    let cluster = cluster("doubt", 1, 1);
+    let gone: fn(Address) -> TxError = TxError::NotAllocated;
+    let (tries, outcome, counted, _) = play(&cluster, &[Step::DoubtfulFail(gone), Step::Commit]);
+    assert_eq!(tries, 2);
+    outcome.unwrap();
+    assert_eq!((counted.conflicts, counted.committed), (1, 1));
+    let (tries, outcome, counted, now) =
+        play(&cluster, &[Step::DoubtfulFail(gone), Step::Fail(gone)]);
+    assert_eq!(tries, 2);
+    assert!(matches!(outcome, Err(TxError::NotAllocated(_))));
+    assert_eq!((counted.conflicts, counted.failed), (1, 1));
+    assert_eq!(now[..5], *b"other");
+    cluster.stop();
+}
+
+/// An object that nobody will unlock: the transaction ends.
+#[test]
+fn an_object_that_stays_locked_ends_the_tries() {
+    let cluster = cluster("stays", 1, 1);
+    let stays: fn(Address) -> TxError = |at| Abort::TimedOut(at).into();
+    let steps = vec![Step::Fail(stays); retry::MOST_TIMEOUTS as usize];
+    let (tries, outcome, counted, _) = play(&cluster, &steps);
+    assert_eq!(tries, retry::MOST_TIMEOUTS as usize);
+    assert!(matches!(outcome, Err(TxError::Abort(Abort::TimedOut(_)))));
+    assert_eq!(counted.conflicts, u64::from(retry::MOST_TIMEOUTS) - 1);
+    cluster.stop();
+}
+
+/// Which transactions began, in order, each held open until the next turn but one.
+struct Order(Vec<u64>, mpsc::Sender<Vec<u64>>);
+
+fn note(worker: &mut Worker, which: u64, tx: TxHandle) {
+    worker.layer::<Order>().unwrap().0.push(which);
+    worker.defer(Cont::new(
+        |worker, tx, ()| retry::commit(worker, TxHandle::from_context(tx)),
+        tx.to_context(),
+    ));
+}
+
+fn noted(worker: &mut Worker, which: u64, outcome: Result<(), TxError>) {
+    outcome.unwrap();
+    let order = worker.layer::<Order>().unwrap();
+    // With one at a time each ends before the next begins.
+    assert_eq!(order.0.last(), Some(&which));
+    if order.0.len() == 20 {
+        let order = worker.take_layer::<Order>();
+        order.1.send(order.0).unwrap();
+    }
+}
+
+#[test]
+fn transactions_beyond_the_bound_wait_in_order() {
+    let cluster = cluster("order", 1, 1);
+    let (done, heard) = mpsc::channel();
+    let counters = cluster.on(0, 0, move |w| {
+        retry::configure(
+            w,
+            BackoffConfig {
+                concurrency: 1,
+                ..BackoffConfig::default()
+            },
+        );
+        w.put_layer(Box::new(Order(vec![], done)));
+        for which in 0..20 {
+            retry::run(w, Cont::new(note, which), Cont::new(noted, which));
+        }
+        retry::counters(w)
+    });
+    assert_eq!((counters.queued, counters.most_at_once), (19, 1));
+    let order = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(order, (0..20).collect::<Vec<_>>());
+    cluster.stop();
+}

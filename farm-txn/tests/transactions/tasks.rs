@@ -1,0 +1,568 @@
+//! Transactions as `async` functions.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use farm_core::ids::Address;
+use farm_core::worker::AddressError;
+use farm_txn::{BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, TxError, retry};
+
+use crate::cluster::{Cluster, cluster, create, transact};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a task on worker 0 of a machine, and waits for what it gives.
+pub(crate) fn task<T, F>(
+    cluster: &Cluster,
+    machine: usize,
+    body: impl FnOnce(Handle) -> F + Send + 'static,
+) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    let (answer, heard) = mpsc::channel();
+    cluster.on(machine, 0, move |w| {
+        farm_txn::spawn(w, |farm| {
+            let body = body(farm);
+            async move { answer.send(body.await).unwrap() }
+        });
+    });
+    heard.recv_timeout(PATIENCE).expect("the task ends")
+}
+
+/// Waits until no worker has anything of transactions, tasks or reads left.
+pub(crate) fn comes_to_rest(cluster: &Cluster) {
+    let late = Instant::now() + PATIENCE;
+    for machine in 0..cluster.machines.len() {
+        loop {
+            let left = cluster.on(machine, 0, |w| {
+                let rest = w.check_at_rest().err().map(|left| left.to_string());
+                let slab = w.check_slab().err().map(|left| format!("{left:?}"));
+                farm_txn::left_over(w).or(rest).or(slab)
+            });
+            match left {
+                None => break,
+                Some(left) => assert!(Instant::now() < late, "{left}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_task_reads_writes_allocates_and_frees_anywhere() {
+    let cluster = cluster("task", 2, 1);
+    let here = cluster.on(0, 0, |w| create(w, b"here"));
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let born = task(&cluster, 0, move |farm| async move {
+        let mut tx = farm.begin();
+        let a = tx.read(here, 4).await?;
+        let b = tx.read(there, 5).await?;
+        assert_eq!(tx.read(there, 5).await?, b, "it has it already");
+        let c = tx.alloc(100, Some(there)).await?;
+        let d = tx.alloc(100, None).await?;
+        assert_eq!(tx.payload(b)?[..5], *b"there");
+        tx.payload_mut(a)?[..4].copy_from_slice(b"HERE");
+        tx.payload_mut(c)?.fill(3);
+        tx.payload_mut(d)?.fill(4);
+        tx.free(b)?;
+        let born = [tx.address(c)?, tx.address(d)?];
+        assert_eq!(tx.pointer(c)?.address, born[0]);
+        tx.commit().await?;
+        Ok::<_, TxError>(born)
+    })
+    .unwrap();
+    assert_eq!(born[0].region(), there.region(), "near its hint");
+    task(&cluster, 1, move |farm| async move {
+        assert_eq!(farm.read_lock_free(here, 4).await.unwrap(), b"HERE");
+        for (address, byte) in born.into_iter().zip([3, 4]) {
+            assert_eq!(
+                farm.read_lock_free(address, 100).await.unwrap(),
+                [byte; 100]
+            );
+        }
+        let gone = farm.read_lock_free(there, 5).await.unwrap_err();
+        assert!(matches!(gone, TxError::NotAllocated(at) if at == there));
+        let nowhere = farm
+            .read_lock_free(Address::new(here.region(), !63), 5)
+            .await;
+        assert!(matches!(
+            nowhere,
+            Err(TxError::Address(AddressError::Nowhere(_)))
+        ));
+        let null = farm.read_lock_free(Address::NULL, 5).await;
+        assert!(matches!(
+            null,
+            Err(TxError::Address(AddressError::Nowhere(_)))
+        ));
+        assert_eq!(farm.me().machine.get(), 2);
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+async fn add_one(tx: &mut Transaction, address: Address) -> Result<u64, TxError> {
+    let object = tx.read(address, 8).await?;
+    let payload = tx.payload_mut(object)?;
+    let count = u64::from_le_bytes(payload[..8].try_into().unwrap()) + 1;
+    payload[..8].copy_from_slice(&count.to_le_bytes());
+    Ok(count)
+}
+
+#[test]
+fn many_tasks_of_many_workers_increment_one_object() {
+    const TASKS: usize = 40;
+    const EACH: usize = 5;
+    let cluster = cluster("hot-tasks", 3, 1);
+    let address = cluster.on(1, 0, |w| create(w, &[0; 8]));
+    let (done, seen) = mpsc::channel();
+    for machine in 0..3 {
+        let done = done.clone();
+        cluster.on(machine, 0, move |w| {
+            for _ in 0..TASKS {
+                let done = done.clone();
+                farm_txn::spawn(w, move |farm| async move {
+                    for _ in 0..EACH {
+                        let count = farm.transact(async |tx| add_one(tx, address).await).await;
+                        done.send(count.unwrap()).unwrap();
+                    }
+                });
+            }
+        });
+    }
+    drop(done);
+    let mut counts: Vec<u64> = seen.iter().collect();
+    counts.sort_unstable();
+    let all = (3 * TASKS * EACH) as u64;
+    assert_eq!(counts, (1..=all).collect::<Vec<_>>(), "each once");
+    let bound = BackoffConfig::default().concurrency;
+    for machine in 0..3 {
+        let counted = cluster.on(machine, 0, retry::counters);
+        assert_eq!(counted.committed, (TASKS * EACH) as u64);
+        assert_eq!((counted.failed, counted.most_at_once), (0, bound));
+    }
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// A future that is dropped after so many polls.
+struct Cut<F>(Option<Pin<Box<F>>>, usize);
+
+impl<F: Future> Future for Cut<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.1 == 0 {
+            self.0 = None;
+            return Poll::Ready(None);
+        }
+        self.1 -= 1;
+        let inner = self.0.as_mut().unwrap();
+        match inner.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => {
+                if self.1 == 0 {
+                    // Half-way: the call was made, and its answer is to come.
+                    self.0 = None;
+                    return Poll::Ready(None);
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+fn cut<F: Future>(polls: usize, future: F) -> Cut<F> {
+    Cut(Some(Box::pin(future)), polls)
+}
+
+/// One that makes every kind of call.
+async fn of_every_kind(farm: &Handle, all: [Address; 2]) -> Result<(), TxError> {
+    farm.transact(async |tx| {
+        for address in all {
+            let object = tx.read(address, 8).await?;
+            tx.payload_mut(object)?[..8].copy_from_slice(b"new, new");
+            tx.alloc(300, Some(address)).await?;
+            farm.read_lock_free(address, 8).await?;
+        }
+        farm.sleep(Duration::from_micros(10)).await;
+        Ok(())
+    })
+    .await
+}
+
+#[test]
+fn what_is_dropped_half_way_leaves_nothing() {
+    let cluster = cluster("half-way", 2, 1);
+    let mut ended = 0;
+    for polls in 0..14 {
+        let all = [0, 1].map(|machine| cluster.on(machine, 0, |w| create(w, b"old, old")));
+        let outcome = task(&cluster, 0, move |farm| async move {
+            cut(polls, of_every_kind(&farm, all)).await
+        });
+        comes_to_rest(&cluster);
+        let seen: Vec<_> = all
+            .map(|at| cluster.look(0, at, 64).unwrap().payload[..8].to_vec())
+            .to_vec();
+        assert_eq!(seen[0], seen[1], "all or nothing");
+        if let Some(outcome) = outcome {
+            outcome.unwrap();
+            ended += 1;
+            assert_eq!(seen[0], b"new, new");
+        }
+    }
+    assert!(
+        ended > 0,
+        "it takes fewer polls than the most that are tried"
+    );
+    let counted = cluster.on(0, 0, retry::counters);
+    // Of the first two nothing had reached the worker.
+    assert_eq!(counted.begun, 12);
+    assert_eq!(counted.committed, ended);
+    // The concurrency is all there again.
+    let bound = BackoffConfig::default().concurrency as u64;
+    task(&cluster, 0, move |farm| async move {
+        let mut futures: Vec<_> = (0..bound)
+            .map(|_| Box::pin(farm.transact(async |_| farm_pending().await)))
+            .collect();
+        std::future::poll_fn(|context| {
+            for future in &mut futures {
+                assert!(future.as_mut().poll(context).is_pending());
+            }
+            Poll::Ready(())
+        })
+        .await;
+        farm.sleep(Duration::from_micros(10)).await;
+        drop(futures);
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+async fn farm_pending() -> Result<(), TxError> {
+    std::future::pending().await
+}
+
+#[test]
+fn a_transaction_whose_call_was_dropped_has_ended() {
+    let cluster = cluster("cut-call", 2, 1);
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    task(&cluster, 0, move |farm| async move {
+        for allocates in [false, true] {
+            let mut tx = farm.begin();
+            let object = tx.read(there, 5).await.unwrap();
+            if allocates {
+                assert!(cut(1, tx.alloc(900, Some(there))).await.is_none());
+            } else {
+                let other = Address::new(there.region(), there.offset() + 64);
+                assert!(cut(1, tx.read(other, 5)).await.is_none());
+            }
+            assert!(matches!(tx.payload(object), Err(TxError::Ended)));
+            assert!(matches!(tx.payload_mut(object), Err(TxError::Ended)));
+            assert!(matches!(tx.free(object), Err(TxError::Ended)));
+            assert!(matches!(tx.read(there, 5).await, Err(TxError::Ended)));
+            assert!(matches!(tx.commit().await, Err(TxError::Ended)));
+        }
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+#[test]
+fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
+    let cluster = cluster("call-errors", 2, 1);
+    let here = cluster.on(0, 0, |w| create(w, b"here"));
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    task(&cluster, 0, move |farm| async move {
+        let (mut a, mut b) = (farm.begin(), farm.begin());
+        let of_a = a.read(here, 4).await.unwrap();
+        let is_other = |error: TxError| matches!(error, TxError::OtherTransaction);
+        assert!(is_other(b.payload(of_a).unwrap_err()), "nothing was begun");
+        let of_b = b.read(there, 5).await.unwrap();
+        assert!(is_other(a.payload(of_b).unwrap_err()));
+        assert!(is_other(b.payload_mut(of_a).unwrap_err()));
+        assert!(is_other(b.free(of_a).unwrap_err()));
+        assert!(is_other(b.address(of_a).unwrap_err()));
+        assert!(is_other(b.increment_incarnation(of_a).unwrap_err()));
+        let large = a.alloc(100 << 20, None).await;
+        assert!(matches!(large, Err(TxError::TooLarge(_))));
+        let size = a.read(here, 400).await;
+        assert!(matches!(size, Err(TxError::WrongSize { .. })));
+        assert_eq!(a.payload(of_a).unwrap()[..4], *b"here");
+        a.commit().await.unwrap();
+        b.abort();
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+#[test]
+fn errors_of_bodies_are_told_and_nothing_takes_effect() {
+    let cluster = cluster("body-errors", 2, 1);
+    let here = cluster.on(0, 0, |w| create(w, b"here"));
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let gone = cluster.on(1, 0, |w| {
+        let gone = create(w, b"gone");
+        transact(w, |tx, w| tx.read(w, gone, 4).map(|object| tx.free(object))).unwrap();
+        gone
+    });
+    task(&cluster, 0, move |farm| async move {
+        let mut tries = 0;
+        let outcome = farm
+            .transact(async |tx| {
+                tries += 1;
+                let object = tx.read(there, 5).await?;
+                tx.payload_mut(object)?.fill(0);
+                tx.alloc(64, Some(there)).await?;
+                tx.read(gone, 4).await
+            })
+            .await;
+        assert!(matches!(outcome, Err(TxError::NotAllocated(at)) if at == gone));
+        let outcome: Result<ObjectId, _> = farm
+            .transact(async |tx| {
+                let object = tx.read(here, 4).await?;
+                tx.payload_mut(object)?.fill(0);
+                Err(TxError::GivenUp)
+            })
+            .await;
+        assert!(matches!(outcome, Err(TxError::GivenUp)));
+        assert_eq!(tries, 1);
+        assert_eq!(farm.read_lock_free(here, 4).await.unwrap(), b"here");
+        assert_eq!(farm.read_lock_free(there, 5).await.unwrap(), b"there");
+    });
+    let counted = cluster.on(0, 0, retry::counters);
+    let expected = RetryCounters {
+        begun: 2,
+        failed: 2,
+        most_at_once: 1,
+        ..RetryCounters::default()
+    };
+    assert_eq!(counted, expected);
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// An error of a body whose reads were overtaken is not told, and its transaction is tried again.
+#[test]
+fn a_body_that_was_overtaken_is_called_again() {
+    let cluster = cluster("overtaken", 1, 1);
+    let (x, y) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y")));
+    let tries = task(&cluster, 0, move |farm| async move {
+        let mut tries = 0;
+        let outcome = farm
+            .transact(async |tx| {
+                tries += 1;
+                let object = tx.read(x, 1).await?;
+                // What is of one object alone is always of one moment.
+                tx.read(y, 1).await?;
+                if tries < 4 {
+                    // Another transaction, between the read and the end.
+                    let mut other = farm.begin();
+                    let theirs = other.read(x, 1).await?;
+                    other.payload_mut(theirs)?[0] += 1;
+                    other.commit().await?;
+                }
+                match tries {
+                    1 | 2 => tx.payload_mut(object).map(|payload| payload[0] = b'?'),
+                    3 => Err(TxError::GivenUp),
+                    _ => Ok(()),
+                }
+            })
+            .await;
+        outcome.unwrap();
+        assert_eq!(farm.read_lock_free(x, 1).await.unwrap(), [b'x' + 3]);
+        tries
+    });
+    assert_eq!(tries, 4);
+    assert_eq!(cluster.on(0, 0, retry::counters).conflicts, 3);
+    cluster.stop();
+}
+
+/// Counts the live ones.
+struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_worker_that_stops_drops_its_tasks() {
+    let cluster = cluster("stops", 2, 1);
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let alive = Arc::new(AtomicUsize::new(0));
+    let (kept, handles) = mpsc::channel();
+    for kind in 0..5 {
+        let (count, kept) = (Arc::clone(&alive), kept.clone());
+        cluster.on(0, 0, move |w| {
+            for _ in 0..20 {
+                let (alive, kept) = (Alive::new(&count), kept.clone());
+                farm_txn::spawn(w, move |farm| async move {
+                    let _alive = alive;
+                    let mut tx = farm.begin();
+                    match kind {
+                        0 => farm.sleep(Duration::from_secs(10_000)).await,
+                        1 => {
+                            // The transaction is open, and its owner waits for what never comes.
+                            tx.alloc(64, Some(there)).await.unwrap();
+                            std::future::pending().await
+                        }
+                        2 => farm.transact(async |_| farm_pending().await).await.unwrap(),
+                        3 => loop {
+                            let _ = farm.transact(async |tx| add_one(tx, there).await).await;
+                        },
+                        _ => {
+                            tx.read(there, 5).await.unwrap();
+                            kept.send((farm, tx)).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    }
+    drop(kept);
+    let (farm, mut tx) = handles.recv_timeout(PATIENCE).unwrap();
+    assert!(alive.load(Ordering::SeqCst) >= 80);
+    cluster.stop();
+    assert_eq!(alive.load(Ordering::SeqCst), 0);
+    // What is left in other hands is of no use, and does not wait for ever.
+    let mut context = Context::from_waker(Waker::noop());
+    let mut outcome = |future: Pin<&mut dyn Future<Output = Result<(), TxError>>>| {
+        let outcome = future.poll(&mut context);
+        assert!(matches!(outcome, Poll::Ready(Err(TxError::Ended))));
+    };
+    outcome(pin!(async { tx.alloc(8, None).await.map(|_| ()) }));
+    outcome(pin!(farm.transact(async |_| Ok(()))));
+    outcome(pin!(async {
+        farm.with_worker(|_| panic!("there is no worker")).await
+    }));
+    drop(handles);
+}
+
+/// Woken by a thread outside.
+#[derive(Default)]
+struct Signal(Mutex<(bool, Option<Waker>)>);
+
+impl Signal {
+    fn give(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.0 = true;
+        let waker = state.1.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    async fn wait(&self) {
+        std::future::poll_fn(|context| {
+            let mut state = self.0.lock().unwrap();
+            state.1 = Some(context.waker().clone());
+            if state.0 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+#[test]
+fn tasks_are_woken_and_their_transactions_dropped_by_other_threads() {
+    let cluster = cluster("outside", 2, 1);
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    for _ in 0..50 {
+        let signal = Arc::new(Signal::default());
+        let (answer, heard) = mpsc::channel();
+        let waits = Arc::clone(&signal);
+        cluster.on(0, 0, move |w| {
+            farm_txn::spawn(w, move |farm| async move {
+                let mut tx = farm.begin();
+                tx.alloc(64, Some(there)).await.unwrap();
+                answer.send(Some(tx)).unwrap();
+                waits.wait().await;
+                answer.send(None).unwrap();
+            });
+        });
+        drop(
+            heard
+                .recv_timeout(PATIENCE)
+                .unwrap()
+                .expect("a transaction"),
+        );
+        signal.give();
+        assert!(heard.recv_timeout(PATIENCE).unwrap().is_none());
+    }
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+#[test]
+fn tasks_begin_tasks_and_use_their_worker() {
+    let cluster = cluster("children", 1, 1);
+    let (answer, heard) = mpsc::channel();
+    cluster.on(0, 0, move |w| {
+        farm_txn::spawn(w, move |farm| async move {
+            for child in 0..500u64 {
+                let answer = answer.clone();
+                farm.spawn(move |farm| async move {
+                    farm.sleep(Duration::from_micros(child % 7)).await;
+                    let address = farm.with_worker(|w| create(w, b"child")).await.unwrap();
+                    let read = farm.read_lock_free(address, 5).await.unwrap();
+                    answer.send((child, read)).unwrap();
+                });
+            }
+        });
+    });
+    let mut children: Vec<_> = heard.iter().collect();
+    children.sort_unstable();
+    let expected: Vec<_> = (0..500).map(|child| (child, b"child".to_vec())).collect();
+    assert_eq!(children, expected);
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// Two calls of one task at once, each with the waker of the whole.
+#[test]
+fn a_task_may_wait_for_several_calls_at_once() {
+    let cluster = cluster("several", 2, 1);
+    let all: Vec<_> = (0..20u8)
+        .map(|byte| cluster.on(1, 0, move |w| create(w, &[byte; 8])))
+        .collect();
+    let read = task(&cluster, 0, move |farm| async move {
+        let mut calls: Vec<_> = all
+            .iter()
+            .map(|at| (Box::pin(farm.read_lock_free(*at, 8)), None))
+            .collect();
+        std::future::poll_fn(|context| {
+            for (call, answer) in calls.iter_mut().filter(|(_, answer)| answer.is_none()) {
+                if let Poll::Ready(read) = call.as_mut().poll(context) {
+                    *answer = Some(read.unwrap());
+                }
+            }
+            match calls.iter().all(|(_, answer)| answer.is_some()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        calls
+            .iter_mut()
+            .map(|(_, answer)| answer.take().unwrap()[0])
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(read, (0..20).collect::<Vec<u8>>());
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
