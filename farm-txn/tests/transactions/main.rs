@@ -4,6 +4,7 @@
 
 mod cluster;
 mod conflicts;
+mod counts;
 mod handles;
 mod invariants;
 mod locks;
