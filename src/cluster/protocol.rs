@@ -28,6 +28,11 @@ pub(crate) enum Order {
         /// One operation in so many is timed.
         sampled_1_in: u32,
     },
+    /// Have a deliberate bug from now on, on all workers: only in a program built with them.
+    Mutant {
+        /// Its name.
+        name: String,
+    },
     /// Run a workload that is judged.
     Work(Spec),
     /// Tell what it recorded, now that it has ended everywhere.
