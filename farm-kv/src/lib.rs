@@ -9,7 +9,8 @@
 //! single-machine transaction.
 //!
 //! Read in this order: [`layout`] (the bytes) → [`table`] (shards and where they are) → [`lookup`] →
-//! [`shard`] (how pairs are put, moved and removed) → [`ops`] (shipping) → `owner` (combining).
+//! [`shard`] (how pairs are put, moved and removed) → [`ops`] (shipping) → `owner` (combining) → [`tx`]
+//! (the same inside a caller's transaction).
 #![forbid(unsafe_code)]
 
 pub mod blocking;
@@ -21,6 +22,7 @@ mod owner;
 pub mod shard;
 mod state;
 pub mod table;
+pub mod tx;
 
 pub use error::KvError;
 pub use lookup::{GetCont, GetFn, get};
@@ -28,6 +30,7 @@ pub use ops::{Change, ChangeCont, change};
 pub use owner::{ChangeCounters, change_counters};
 pub use state::{LookupCounters, attach, counters};
 pub use table::{TableId, TableSpec, open};
+pub use tx::left_over;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;

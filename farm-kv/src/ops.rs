@@ -3,11 +3,10 @@
 use farm_core::ids::{Address, MachineId};
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
-use smallvec::SmallVec;
 
 use crate::layout::Layout;
 use crate::owner::Waiter;
-use crate::shard::{Changed, Delta, Editor, ShardFacts};
+use crate::shard::{Changed, Editor, ShardFacts};
 use crate::state::kv;
 use crate::table::TableId;
 use crate::{KEY_BYTES, Key, KvError};
@@ -306,17 +305,7 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
     let mut all = Vec::with_capacity(own.len());
     for (index, shard) in own {
         let mut tx = farm_txn::take(worker);
-        let (written, delta) = (SmallVec::new(), Delta::default());
-        let (first, buckets) = (shard.first, spec.buckets);
-        let mut editor = Editor {
-            worker,
-            tx: &mut tx,
-            layout,
-            first,
-            buckets,
-            written,
-            delta,
-        };
+        let mut editor = Editor::new(worker, &mut tx, layout, shard.first, spec.buckets);
         let home_of = |key: &Key| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,

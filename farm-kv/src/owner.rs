@@ -1,22 +1,28 @@
 //! The owner's side of changes: those that came within one turn are put in order of their keys, and
 //! inserts and updates of one key become one transaction, as in flat combining (`FaRM'14 §3.6`).
 
+use std::time::Duration;
+
 use farm_core::alloc::AllocError;
 use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::messaging::Request;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{Tx, TxError};
-use smallvec::SmallVec;
 
 use crate::layout::Layout;
 use crate::ops::HEADER_BYTES;
-use crate::shard::{Changed, Delta, Editor};
+use crate::shard::{Changed, Editor};
 use crate::state::kv;
 use crate::{KEY_BYTES, Key, KvError};
 
-/// Tries against transactions of other workers before a change is given up.
-const MAX_TRIES: u32 = 1000;
+/// Tries against transactions of other workers at one time.
+const TRIES: u32 = 20;
+/// Times at which it is tried again before a change is given up: a transaction over several machines
+/// holds its locks for round trips, and may wait for this very worker.
+const MAX_TIMES: u32 = 2000;
+/// The wait between them.
+const AGAIN_AFTER: Duration = Duration::from_micros(5);
 /// The codes of inserts, updates and upserts, which are combined; removes are not.
 const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
 const REMOVE: u8 = 4;
@@ -35,6 +41,8 @@ pub(crate) struct Arrived {
     waiter: Waiter,
     /// As its message has it.
     body: Vec<u8>,
+    /// Times that others stood in its way.
+    times: u32,
     /// What it did, once it was made.
     outcome: Option<Result<Changed, KvError>>,
 }
@@ -74,6 +82,7 @@ pub(crate) fn arrive(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
     arrived.push(Arrived {
         waiter,
         body,
+        times: 0,
         outcome: None,
     });
     if first {
@@ -105,8 +114,20 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
         make_group(worker, &mut arrived, group);
         rest = others;
     }
-    for change in arrived.drain(..) {
-        tell(worker, change);
+    // Before whatever came meanwhile: changes of one key keep their order.
+    let mut again = 0;
+    for mut change in arrived.drain(..) {
+        if change.outcome == Some(Err(KvError::Conflict)) && change.times < MAX_TIMES {
+            (change.outcome, change.times) = (None, change.times + 1);
+            kv(worker).arrived.insert(again, change);
+            again += 1;
+        } else {
+            tell(worker, change);
+        }
+    }
+    if again > 0 {
+        marks::mark("kv: change tried again later");
+        worker.set_timer(AGAIN_AFTER, Cont::new(make_all, 0));
     }
     by_key.clear();
     let state = kv(worker);
@@ -251,7 +272,7 @@ fn apply(
     let target = target(worker, &arrived[group[0].1 as usize].body)?;
     let mut tx = farm_txn::take(worker);
     let mut made = Err(KvError::Conflict);
-    for _ in 0..MAX_TRIES {
+    for _ in 0..TRIES {
         match attempt(worker, &mut tx, &target, arrived, group) {
             Ok(()) => {
                 made = Ok(());
@@ -278,15 +299,7 @@ fn attempt(
     arrived: &mut [Arrived],
     group: &[(u64, u32)],
 ) -> Result<(), TxError> {
-    let mut editor = Editor {
-        worker,
-        tx,
-        layout: target.layout,
-        first: target.first,
-        buckets: target.buckets,
-        written: SmallVec::new(),
-        delta: Delta::default(),
-    };
+    let mut editor = Editor::new(worker, tx, target.layout, target.first, target.buckets);
     for (_, index) in group {
         let change = &mut arrived[*index as usize];
         let order =
@@ -300,9 +313,7 @@ fn attempt(
     state.change_counters.transactions += 1;
     state.change_counters.changes += group.len() as u64;
     let table = state.tables.get_mut(&target.table);
-    let shard = &mut table.expect("it was open above").shards[target.shard as usize];
-    shard.pairs = shard.pairs.wrapping_add_signed(delta.pairs);
-    shard.blocks = shard.blocks.wrapping_add_signed(delta.blocks);
+    table.expect("it was open above").shards[target.shard as usize].add(delta);
     Ok(())
 }
 

@@ -9,7 +9,9 @@ use crate::KvError;
 use crate::lookup::Lookup;
 use crate::ops::Pending;
 use crate::owner::{Arrived, ChangeCounters};
+use crate::shard::Delta;
 use crate::table::{Initialising, Table, TableId};
+use crate::tx::Under;
 
 /// Lookups counted, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +79,10 @@ pub(crate) struct Kv {
     /// Where each belongs, and its number: put in that order.
     pub(crate) by_key: Vec<(u64, u32)>,
     pub(crate) change_counters: ChangeCounters,
+    /// Operations inside transactions.
+    pub(crate) in_tx: Slab<Under>,
+    /// How transactions of this worker moved the counts of others' shards.
+    pub(crate) untold: Vec<(TableId, u32, Delta)>,
     pub(crate) initialising: Vec<Initialising>,
     pub(crate) failed_opens: Vec<(Cont<Result<TableId, KvError>>, KvError)>,
     /// Message bodies that keep their capacity.
@@ -98,6 +104,8 @@ pub fn attach(worker: &mut Worker) {
         making: Vec::with_capacity(1024),
         by_key: Vec::with_capacity(1024),
         change_counters: ChangeCounters::default(),
+        in_tx: Slab::new(),
+        untold: Vec::new(),
         initialising: Vec::new(),
         failed_opens: Vec::new(),
         bodies: Vec::with_capacity(1024),
@@ -106,6 +114,7 @@ pub fn attach(worker: &mut Worker) {
     }));
     worker.register(crate::table::SHARD, crate::table::answer);
     worker.register(crate::ops::CHANGE, crate::owner::handle);
+    worker.register(crate::tx::COUNTS, crate::tx::hear);
 }
 
 #[inline]

@@ -10,6 +10,7 @@ use farm_core::worker::{Cont, ReadRequest, Worker};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layout::Layout;
+use crate::shard::Delta;
 use crate::state::{Kv, kv};
 use crate::{Key, KvError};
 
@@ -105,6 +106,14 @@ pub(crate) struct Shard {
     /// Pairs and overflow blocks; known to the owner alone.
     pub(crate) pairs: u64,
     pub(crate) blocks: u64,
+}
+
+impl Shard {
+    /// Counts what a committed change did.
+    pub(crate) fn add(&mut self, delta: Delta) {
+        self.pairs = self.pairs.wrapping_add_signed(delta.pairs);
+        self.blocks = self.blocks.wrapping_add_signed(delta.blocks);
+    }
 }
 
 /// A table on one worker.

@@ -7,7 +7,7 @@ use farm_core::object::Image;
 use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
 use farm_sim::fabric::SimConfig;
-use farm_txn::{Tx, TxError};
+use farm_txn::{TxError, transact_here};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -101,18 +101,8 @@ fn judge(state: &mut Reader, target: usize, found: Result<(u64, u64, u8), ReadEr
     state.seen[target] = (version, incarnation);
 }
 
-fn transact<T>(
-    worker: &mut Worker,
-    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
-) -> Result<T, TxError> {
-    let mut tx = farm_txn::take(worker);
-    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
-    farm_txn::give(worker, tx);
-    outcome
-}
-
 fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Result<Address, TxError> {
-    transact(worker, |tx, worker| {
+    transact_here(worker, |tx, worker| {
         let object = tx.alloc(worker, bytes, None)?;
         tx.payload_mut(object).fill(mark);
         Ok(tx.address(object))
@@ -120,7 +110,7 @@ fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Result<Address, TxError>
 }
 
 fn free(worker: &mut Worker, address: Address) {
-    let freed = transact(worker, |tx, worker| {
+    let freed = transact_here(worker, |tx, worker| {
         let object = tx.read(worker, address, SMALL)?;
         tx.free(object);
         Ok(())

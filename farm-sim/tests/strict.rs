@@ -13,24 +13,14 @@ use farm_core::object::Image;
 use farm_core::worker::Worker;
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
-use farm_txn::{Tx, TxError};
+use farm_txn::{Tx, TxError, transact_here};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 const OBJECT_BYTES: usize = 64;
 
-fn transact<T>(
-    worker: &mut Worker,
-    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
-) -> Result<T, TxError> {
-    let mut tx = farm_txn::take(worker);
-    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
-    farm_txn::give(worker, tx);
-    outcome
-}
-
 fn make(worker: &mut Worker) -> Address {
-    let made = transact(worker, |tx, worker| {
+    let made = transact_here(worker, |tx, worker| {
         let object = tx.alloc(worker, 8, None)?;
         Ok(tx.address(object))
     });
@@ -100,14 +90,14 @@ fn run(seed: u64, stop: u32) -> bool {
         }
         let cluster = weak.upgrade().unwrap();
         let (committed, seen) = cluster.on(1, |worker| {
-            let committed = transact(worker, |tx, worker| write(tx, worker, x)).is_ok();
+            let committed = transact_here(worker, |tx, worker| write(tx, worker, x)).is_ok();
             (committed, lock_free(worker, y))
         });
         let seen = seen.map_or(0, |seen| u64::from(seen) + 1);
         their_found.store(u64::from(committed) | seen << 8, Ordering::Relaxed);
     }));
     let saw = cluster.on(0, |worker| {
-        transact(worker, |tx, worker| {
+        transact_here(worker, |tx, worker| {
             write(tx, worker, y)?;
             read(tx, worker, x)
         })

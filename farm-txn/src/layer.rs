@@ -11,6 +11,7 @@ use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
 use crate::counters::TxCounters;
+use crate::error::TxError;
 use crate::remote::{self, Asked};
 use crate::tx::Tx;
 
@@ -35,6 +36,8 @@ pub(crate) struct Transactions {
     /// What a LOCK record has besides its head, while it is made.
     pub(crate) lock: Vec<u8>,
     pub(crate) counters: TxCounters,
+    /// Commits of this machine's objects alone do without the readable mode of locks.
+    pub(crate) locks_exclusively: bool,
 }
 
 /// Attaches the transaction layer to a worker.
@@ -44,6 +47,13 @@ pub fn attach(worker: &mut Worker) {
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
     worker.register_log(crate::commit::primary::handle);
+}
+
+/// Makes commits on this worker whose objects all lie here lock exclusively from the start, or again in the
+/// mode that lets lock-free reads pass while locks are gathered (`FaRM'14 §3.4`), as they do unless told.
+/// For measuring what that mode is worth; both are right.
+pub fn lock_exclusively(worker: &mut Worker, from_the_start: bool) {
+    transactions(worker).locks_exclusively = from_the_start;
 }
 
 /// What a worker at rest still has of transactions: a leak, or `None`.
@@ -88,6 +98,24 @@ pub fn give(worker: &mut Worker, mut tx: Tx) {
         worker.end_operation(operation);
     }
     transactions(worker).pool.push(tx);
+}
+
+/// Runs one transaction over objects of this machine to its end: what `body` gives, committed, or why it
+/// did not come to that.
+///
+/// # Errors
+/// Those of `body`, and of [`Tx::commit`].
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn transact_here<T>(
+    worker: &mut Worker,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    let mut tx = take(worker);
+    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
+    give(worker, tx);
+    outcome
 }
 
 pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {

@@ -66,5 +66,5 @@ pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
-pub use layer::{attach, give, left_over, take};
+pub use layer::{attach, give, left_over, lock_exclusively, take, transact_here};
 pub use tx::{ObjectId, Tx, TxLimits};

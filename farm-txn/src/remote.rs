@@ -4,7 +4,7 @@ use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{Incarnation, Version, write};
+use farm_core::object::{Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
 use crate::api::{self, TxHandle};
@@ -160,16 +160,10 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = "it asks for room for no object".into();
         return worker.distrust(request.from.machine, why);
     };
-    let Ok(reserved) = worker.reserve_object(class, Some(hint)) else {
+    let Ok((address, version, incarnation)) = crate::tx::reserve(worker, class, Some(hint)) else {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);
     };
-    let address = reserved.address;
-    let (memory, at) = worker
-        .local_memory(address)
-        .expect("it was reserved on this machine");
-    let version = write::load_version(memory, at).version();
-    let incarnation = write::load_incarnation(memory, at);
     let mut reply = [0; RESERVED_BYTES];
     for (place, word) in [address.to_bits(), version.get(), incarnation.0]
         .iter()

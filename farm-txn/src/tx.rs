@@ -1,11 +1,12 @@
 //! The transaction context: what was read, at which version, and what is to be written.
 
-use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version, payload_capacity, write};
-use farm_core::worker::{AddressError, Operation, Worker};
+use farm_core::worker::{AddressError, Cont, Operation, Worker};
 use farm_core::{marks, mutants};
+use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
 
@@ -55,7 +56,7 @@ pub(crate) struct Place {
     pub(crate) class: SizeClass,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) address: Address,
     /// The other machine that it lies on; none for this one.
@@ -81,6 +82,10 @@ pub struct Tx {
     bytes: Vec<u8>,
     words: Vec<u64>,
     limits: TxLimits,
+    /// What it was, while something is tried that may be taken back.
+    saved: (Vec<Entry>, Vec<u8>),
+    /// Who hears that it has committed.
+    pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// It holds addresses, from [`crate::take`] to [`crate::give`].
     pub(crate) operation: Option<Operation>,
 }
@@ -231,10 +236,7 @@ impl Tx {
     ) -> Result<ObjectId, TxError> {
         let class = class_for_payload(payload_bytes)?;
         self.check_limits(payload_capacity(class.object_bytes()))?;
-        let address = worker.reserve_object(class, hint)?.address;
-        let (memory, at) = worker.local_memory(address)?;
-        let version = write::load_version(memory, at).version();
-        let incarnation = write::load_incarnation(memory, at);
+        let (address, version, incarnation) = reserve(worker, class, hint)?;
         // Seldom: the slot serves for the second time, not for the hundredth.
         if incarnation.count() == 1 {
             marks::mark("alloc: slot used again");
@@ -396,7 +398,12 @@ impl Tx {
         self.entries[object.0 as usize].intent = Intent::Free;
     }
 
+    /// What commit installs.
+    #[inline]
     pub(crate) fn payload_of(&self, entry: &Entry) -> &[u8] {
+        if entry.intent == Intent::Free {
+            return &[];
+        }
         &self.bytes[entry.at as usize..][..entry.len as usize]
     }
 
@@ -409,32 +416,99 @@ impl Tx {
                 crate::commit::release(worker, entry.address);
                 continue;
             }
-            let reserved = !entry.incarnation.is_allocated() && entry.is_written();
-            if !reserved {
+            if !entry.is_reserved() {
                 continue;
             }
             marks::mark("tx: aborted with allocation");
             if mutants::is_on("allocation leaked on abort") {
                 continue;
             }
-            if let Some(machine) = entry.machine {
-                crate::layer::send_release_to(worker, machine, entry.address);
-                continue;
-            }
-            if let Err(error) = worker.release_object(entry.address) {
-                unreachable!("an object that this worker reserved cannot be given back: {error}");
-            }
+            give_back(worker, entry);
         }
         self.clear();
+    }
+
+    /// Whether commit writes the object: it was changed, comes to be, or is freed.
+    #[inline]
+    pub fn is_written(&self, object: ObjectId) -> bool {
+        self.entries[object.0 as usize].is_written()
+    }
+
+    /// Calls `cont` when the transaction has committed; never if it has not. Who awaits the commit
+    /// hears of it after.
+    pub fn when_committed(&mut self, cont: Cont<()>) {
+        self.when_committed.push(cont);
+    }
+
+    /// Does something of several steps, and takes all of it back if one of them fails: what was read,
+    /// written, allocated and freed since. The transaction goes on as if it had not been tried.
+    ///
+    /// # Errors
+    /// Those of `body`.
+    ///
+    /// # Panics
+    /// If `body` calls it in turn.
+    pub fn all_or_nothing<T, E>(
+        &mut self,
+        worker: &mut Worker,
+        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (mut entries, mut bytes) = std::mem::take(&mut self.saved);
+        entries.clone_from(&self.entries);
+        bytes.clone_from(&self.bytes);
+        let outcome = body(self, worker);
+        assert!(self.saved.0.capacity() == 0, "tried within what is tried");
+        if outcome.is_err() {
+            std::mem::swap(&mut entries, &mut self.entries);
+            std::mem::swap(&mut bytes, &mut self.bytes);
+            for (at, entry) in entries.iter().enumerate() {
+                if entry.is_reserved() && !self.entries.get(at).is_some_and(Entry::is_reserved) {
+                    marks::mark("tx: an allocation taken back");
+                    give_back(worker, entry);
+                }
+            }
+        }
+        self.saved = (entries, bytes);
+        outcome
     }
 
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();
+        self.when_committed.clear();
+    }
+}
+
+/// Reserves room for an object of this machine: where, and the version and incarnation that the memory has.
+pub(crate) fn reserve(
+    worker: &mut Worker,
+    class: SizeClass,
+    hint: Option<Address>,
+) -> Result<(Address, Version, Incarnation), AllocError> {
+    let address = worker.reserve_object(class, hint)?.address;
+    let (memory, at) = worker
+        .local_memory(address)
+        .expect("it was reserved on this machine");
+    let version = write::load_version(memory, at).version();
+    Ok((address, version, write::load_incarnation(memory, at)))
+}
+
+/// Gives room for an object back that was reserved, and that never came to be.
+fn give_back(worker: &mut Worker, entry: &Entry) {
+    if let Some(machine) = entry.machine {
+        return crate::layer::send_release_to(worker, machine, entry.address);
+    }
+    if let Err(error) = worker.release_object(entry.address) {
+        unreachable!("an object that this worker reserved cannot be given back: {error}");
     }
 }
 
 impl Entry {
+    /// Room was reserved for it.
+    fn is_reserved(&self) -> bool {
+        !self.incarnation.is_allocated() && self.is_written()
+    }
+
     /// The incarnation word after the commit.
     pub(crate) fn installed_incarnation(&self) -> Incarnation {
         match self.intent {

@@ -11,15 +11,15 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::execute::{self, CONFLICT, DONE, IN_DOUBT, REFUSED};
-use super::history::{Access, ObjectId, Outcome, Transaction};
+use super::history::{Access, KeyOperation, ObjectId, Outcome, Transaction};
 use super::log::Asked;
 use super::value::Value;
-use super::{Kind, RUN, churn, moment, place, table, work};
+use super::{Kind, RUN, churn, moment, place, rows, table, work};
 
 /// Times that a transaction is shipped again after conflicts.
-const MOST_ATTEMPTS: u8 = 60;
+pub(super) const MOST_ATTEMPTS: u8 = 60;
 /// Longest pause before a transaction is shipped again; drawn up to this times the attempts so far.
-const BACKOFF_NANOS: u64 = 2_000;
+pub(super) const BACKOFF_NANOS: u64 = 2_000;
 /// Longest pause when the arena is full.
 const ROOM_NANOS: u64 = 1_000;
 /// Reads of objects one after the other.
@@ -37,6 +37,8 @@ pub(super) struct Client {
     pub(super) doing: Doing,
     /// From the read of an entry until that of the object that it names.
     pub(super) operation: Option<Operation>,
+    /// What a transaction over rows does to keys, if it commits.
+    pub(super) unsure: Vec<KeyOperation>,
 }
 
 /// What is under way.
@@ -57,6 +59,8 @@ pub(super) enum Doing {
     Named(churn::Named),
     /// An operation on the table.
     Table(table::Pending),
+    /// A transaction over rows of tables.
+    Rows(rows::Pending),
 }
 
 /// Makes the clients, and lets each begin.
@@ -74,6 +78,7 @@ pub(super) fn begin_all(worker: &mut Worker) {
             begun: 0,
             doing: Doing::Nothing,
             operation: None,
+            unsure: Vec::new(),
         }
     };
     work.clients = (0..spec.clients).map(client).collect();
@@ -125,6 +130,7 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
     let lock_free = state.rng.random_range(0..100) < spec.lock_free;
     match spec.kind {
         Kind::Table => table::begin(worker, index),
+        kind if kind.has_rows() => rows::begin(worker, index),
         _ if lock_free => {
             let object = state.rng.random_range(0..work.addresses.len());
             let more = state.rng.random_range(0..MOST_READS);
@@ -365,5 +371,6 @@ pub(super) fn note_unanswered(worker: &mut Worker) {
                 .operations
                 .push(pending.unanswered(client.number, client.begun));
         }
+        work.log.operations.extend(&client.unsure);
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::history::{Access, ObjectId, Outcome, Transaction};
 use super::objects::BALANCE;
 use super::value::Value;
-use super::{Kind, Spec, place, work};
+use super::{Kind, Spec, place, rows, work};
 
 /// The client of the last read: none of the workload's.
 const NOBODY: u32 = u32::MAX / 2;
@@ -25,8 +25,11 @@ pub struct Finished {
     pub taken: u64,
     /// Objects that there are; told by each machine's first worker.
     pub live: u64,
-    /// Its machine's objects, as they are at the end; told by the first worker.
+    /// Its machine's objects, as they are at the end; told by the first worker. Rows are told by the
+    /// owners of their shards.
     pub objects: Vec<Last>,
+    /// What this worker's clients added to all the money there is, in cents.
+    pub paid_in: i64,
 }
 
 /// An object at the end.
@@ -46,6 +49,7 @@ impl Finished {
             all.taken += one.taken;
             all.live += one.live;
             all.objects.extend(one.objects);
+            all.paid_in += one.paid_in;
         }
         all
     }
@@ -72,11 +76,15 @@ impl Finished {
             taken,
             live,
             objects,
+            paid_in,
         } = self;
         if taken != live {
             return Err(format!(
                 "allocators have {taken} slots taken, and there are {live} objects"
             ));
+        }
+        if spec.kind.has_rows() {
+            return rows::check(spec, objects, *paid_in);
         }
         let count = match spec.spread {
             true => objects.len(),
@@ -101,7 +109,9 @@ pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
         taken,
         ..Finished::default()
     };
-    if let Some(table) = work(worker).table {
+    if work(worker).rows.is_some() {
+        rows::finish(worker, &mut finished).map_err(|why| format!("worker {me}: {why}"))?;
+    } else if let Some(table) = work(worker).table {
         let facts =
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
         finished.live = facts.iter().map(|shard| shard.blocks).sum();
@@ -207,6 +217,6 @@ fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
             }
             Ok(())
         }
-        Kind::Append | Kind::Table | Kind::Churn => Ok(()),
+        _ => Ok(()),
     }
 }

@@ -13,6 +13,7 @@
 //! | `script` | what they do, a step at a time |
 //! | `table` | operations on a hashtable |
 //! | `churn` | objects that come and go |
+//! | `rows` | SmallBank and TATP |
 //! | `finish` | what must hold at the end |
 //! | `log`, [`history`] | what was recorded, and what it means |
 
@@ -23,6 +24,7 @@ mod finish;
 pub mod history;
 mod log;
 mod objects;
+mod rows;
 mod script;
 mod spec;
 mod table;
@@ -68,6 +70,7 @@ struct Work {
     /// This worker's objects could not be made, and will not be.
     gave_up: bool,
     table: Option<TableId>,
+    rows: Option<rows::Rows>,
     clients: Vec<Client>,
     /// Clients that have not ended.
     clients_left: usize,

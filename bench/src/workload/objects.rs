@@ -15,9 +15,9 @@ use super::{Kind, Spec, WHERE, client, place, work};
 const AT_A_TIME: usize = 4;
 const ADDRESS_BYTES: usize = 8;
 /// The reply of a worker that could not make its objects.
-const NEVER: &[u8] = &[0];
+pub(super) const NEVER: &[u8] = &[0];
 /// A worker asks again after so long for what is not made yet.
-const ASK_AGAIN: Duration = Duration::from_micros(5);
+pub(super) const ASK_AGAIN: Duration = Duration::from_micros(5);
 
 /// Makes this worker's objects, and asks for the others.
 pub(super) fn set_up(worker: &mut Worker) {
@@ -25,6 +25,9 @@ pub(super) fn set_up(worker: &mut Worker) {
     let spec = work(worker).spec.clone();
     if spec.kind == Kind::Table {
         return farm_kv::open(worker, spec.table(), Cont::new(opened, 0));
+    }
+    if spec.kind.has_rows() {
+        return super::rows::set_up(worker);
     }
     let (me, workers) = (worker.me().worker.index(), workers(worker, machine));
     let first = machine * spec.objects_per_machine;
@@ -49,16 +52,16 @@ pub(super) fn set_up(worker: &mut Worker) {
     }
 }
 
-fn workers(worker: &Worker, machine: usize) -> usize {
+pub(super) fn workers(worker: &Worker, machine: usize) -> usize {
     worker.machines()[machine].1
 }
 
-fn id(index: usize) -> WorkerId {
+pub(super) fn id(index: usize) -> WorkerId {
     WorkerId::new(index as u16).expect("a worker of the cluster")
 }
 
 /// Nothing can be run: all clients end.
-fn give_up(worker: &mut Worker, why: String) {
+pub(super) fn give_up(worker: &mut Worker, why: String) {
     work(worker).gave_up = true;
     work(worker).log.violations.push(why);
     client::end_all(worker);
@@ -84,7 +87,7 @@ fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
             [(first + (object - first + 1) % count) as u64, 0, 0]
         }
         Kind::Bank => [BALANCE, 0, 0],
-        Kind::Append | Kind::Table | Kind::Churn => [0; 3],
+        _ => [0; 3],
     }
 }
 
@@ -99,14 +102,11 @@ fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
         data: initial(spec, object, machines),
         ..Value::default()
     };
-    let mut tx = farm_txn::take(worker);
-    let made = tx.alloc(worker, bytes, None).and_then(|object| {
+    farm_txn::transact_here(worker, |tx, worker| {
+        let object = tx.alloc(worker, bytes, None)?;
         value.write(tx.payload_mut(object));
-        let address = tx.address(object);
-        tx.commit(worker).map(|()| address)
-    });
-    farm_txn::give(worker, tx);
-    made
+        Ok(tx.address(object))
+    })
 }
 
 /// The objects that one message asks for: from `first` on those of the same worker.
@@ -135,6 +135,9 @@ fn ask(worker: &mut Worker, first: u64, (): ()) {
 
 /// Answers where objects are; nothing while they are not made, and [`NEVER`] if they will not be.
 pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
+    if body == super::rows::LOADED {
+        return super::rows::answer(worker, request);
+    }
     let first = body
         .try_into()
         .map(u32::from_le_bytes)

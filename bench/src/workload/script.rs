@@ -108,7 +108,7 @@ impl Script {
                 payer: None,
             },
             (Kind::Churn, _) => Part::Churn(Churn::new(any(&mut rng))),
-            (Kind::Append | Kind::Table, _) => {
+            (_, _) => {
                 // Now and then so many that they are not validated one by one.
                 let many = rng.random_range(0..8) == 0;
                 let (most, writes) = if many { (16, 2) } else { (4, 4) };

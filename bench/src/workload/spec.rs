@@ -22,17 +22,28 @@ pub enum Kind {
     Table,
     /// Objects that are allocated, freed and replaced, named by fat pointers.
     Churn,
+    /// The accounts of SmallBank, in tables.
+    SmallBank,
+    /// The subscribers of TATP, in tables, with more changes than TATP has.
+    Tatp,
 }
 
 impl Kind {
     /// All there are.
-    pub const ALL: [Kind; 5] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Cycle,
         Kind::Bank,
         Kind::Append,
         Kind::Table,
         Kind::Churn,
+        Kind::SmallBank,
+        Kind::Tatp,
     ];
+
+    /// Whether it is over rows of tables.
+    pub fn has_rows(self) -> bool {
+        matches!(self, Kind::SmallBank | Kind::Tatp)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -43,13 +54,17 @@ impl fmt::Display for Kind {
             Kind::Append => "append",
             Kind::Table => "table",
             Kind::Churn => "churn",
+            Kind::SmallBank => "smallbank",
+            Kind::Tatp => "tatp",
         })
     }
 }
 
 /// There is no such workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no workload {0:?}; there are cycle, bank, append, table and churn")]
+#[error(
+    "there is no workload {0:?}; there are cycle, bank, append, table, churn, smallbank and tatp"
+)]
 pub struct NoKind(String);
 
 impl FromStr for Kind {
@@ -82,7 +97,7 @@ pub struct Spec {
     pub read_only: u32,
     /// Share of operations that are lock-free reads.
     pub lock_free: u32,
-    /// Keys of the table.
+    /// Keys of the table; accounts of SmallBank; four for each subscriber of TATP.
     pub keys: u64,
     /// The table's neighbourhood H.
     pub neighbourhood: u32,
@@ -122,7 +137,7 @@ impl Spec {
     /// Objects of all machines.
     pub(super) fn objects(&self, machines: usize) -> usize {
         match self.kind {
-            Kind::Table => 0,
+            Kind::Table | Kind::SmallBank | Kind::Tatp => 0,
             _ => self.objects_per_machine * machines,
         }
     }

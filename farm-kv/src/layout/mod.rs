@@ -179,6 +179,11 @@ impl Layout {
         (2 * self.bucket_bytes()).max(self.block_bytes())
     }
 
+    /// The first byte of a slot's value, in the payload of a bucket or of an overflow block.
+    pub(crate) fn value_at(&self, slot: usize) -> usize {
+        self.positions.at(slot) + KEY_BYTES
+    }
+
     /// Bytes of a pair.
     pub fn pair_bytes(&self) -> usize {
         KEY_BYTES + self.value_bytes

@@ -4,7 +4,7 @@ use farm_core::ids::Address;
 use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, TxError};
 
-use super::{Editor, Pair};
+use super::{Editor, Missing, Pair};
 use crate::layout::{BLOCK_SLOTS, Next};
 
 /// A block of a chain.
@@ -40,9 +40,7 @@ impl Editor<'_> {
             self.put_in_block(last.block, slot, pair);
             return Ok(());
         }
-        let near = self.address(home);
-        let payload = farm_core::object::payload_capacity(self.layout.block_bytes());
-        let block = self.tx.alloc(self.worker, payload, Some(near))?;
+        let block = self.new_block(self.address(home))?;
         marks::mark("kv: chain grown by a block");
         self.put_in_block(block, 0, pair);
         let next = match chain.first {
@@ -58,6 +56,17 @@ impl Editor<'_> {
         self.set_chain(home, Some(pointer))?;
         self.delta.blocks += 1;
         Ok(())
+    }
+
+    fn new_block(&mut self, near: Address) -> Result<ObjectId, TxError> {
+        if !self.elsewhere {
+            let payload = farm_core::object::payload_capacity(self.layout.block_bytes());
+            return self.tx.alloc(self.worker, payload, Some(near));
+        }
+        self.spare.take().ok_or_else(|| {
+            self.missing = Some(Missing::Block(near));
+            TxError::Distributed
+        })
     }
 
     /// The first two blocks of a bucket's chain.

@@ -18,10 +18,11 @@
 mod chain;
 mod check;
 
+use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
-use farm_core::worker::Worker;
+use farm_core::worker::{AddressError, Worker};
 use farm_core::{marks, mutants};
-use farm_txn::{ObjectId, Tx, TxError};
+use farm_txn::{Abort, ObjectId, Tx, TxError};
 use smallvec::SmallVec;
 
 pub use check::ShardFacts;
@@ -79,9 +80,48 @@ pub(crate) struct Editor<'a> {
     pub(crate) first: Address,
     /// Buckets of the shard, the spare one not counted.
     pub(crate) buckets: u32,
-    /// Buckets that this transaction writes.
+    /// The shard is on another machine: objects and blocks have to be brought in before.
+    pub(crate) elsewhere: bool,
+    /// A block for a chain that grows on another machine.
+    pub(crate) spare: Option<ObjectId>,
+    /// What has to be brought in, where an edit failed for want of it.
+    pub(crate) missing: Option<Missing>,
+    /// Buckets that this edit writes.
     pub(crate) written: SmallVec<[u32; 24]>,
     pub(crate) delta: Delta,
+}
+
+/// What an edit of a shard cannot have at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// An object of another machine, or one that is locked.
+    Object(Address, SizeClass),
+    /// A new block near this address, on another machine.
+    Block(Address),
+}
+
+impl<'a> Editor<'a> {
+    /// Works on a shard of this machine.
+    pub(crate) fn new(
+        worker: &'a mut Worker,
+        tx: &'a mut Tx,
+        layout: Layout,
+        first: Address,
+        buckets: u32,
+    ) -> Self {
+        Self {
+            worker,
+            tx,
+            layout,
+            first,
+            buckets,
+            elsewhere: false,
+            spare: None,
+            missing: None,
+            written: SmallVec::new(),
+            delta: Delta::default(),
+        }
+    }
 }
 
 impl Editor<'_> {
@@ -132,12 +172,18 @@ impl Editor<'_> {
         Ok(Changed::Removed)
     }
 
-    /// Gives both sides of every boundary between two written buckets the same new joint version.
+    /// Gives both sides of every boundary between two buckets that the transaction writes the same new
+    /// joint version, if this edit writes one of them.
     pub(crate) fn finish(&mut self) -> Result<(), TxError> {
-        self.written.sort_unstable();
-        for index in 1..self.written.len() {
-            let (left, right) = (self.written[index - 1], self.written[index]);
-            if left + 1 != right || mutants::is_on("joint version not bumped") {
+        let before = self.written.iter().filter_map(|at| at.checked_sub(1));
+        let mut boundaries: SmallVec<[u32; 24]> = self.written.iter().copied().collect();
+        boundaries.extend(before);
+        boundaries.sort_unstable();
+        boundaries.dedup();
+        for left in boundaries {
+            let right = left + 1;
+            let written = self.is_written(left) && self.is_written(right);
+            if !written || mutants::is_on("joint version not bumped") {
                 continue;
             }
             let (left, right) = (self.bucket(left)?, self.bucket(right)?);
@@ -161,7 +207,12 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn address(&self, bucket: u32) -> Address {
+    fn is_written(&self, bucket: u32) -> bool {
+        let object = self.tx.find(self.address(bucket));
+        bucket <= self.buckets && object.is_some_and(|object| self.tx.is_written(object))
+    }
+
+    pub(crate) fn address(&self, bucket: u32) -> Address {
         Address::new(
             self.first.region(),
             self.first.offset() + bucket * self.layout.bucket_bytes() as u32,
@@ -171,23 +222,48 @@ impl Editor<'_> {
     #[inline]
     fn bucket(&mut self, bucket: u32) -> Result<ObjectId, TxError> {
         let address = self.address(bucket);
-        self.tx
-            .read_class(self.worker, address, self.layout.bucket_class)
+        self.object(address, self.layout.bucket_class)
+    }
+
+    #[inline]
+    fn object(&mut self, address: Address, class: SizeClass) -> Result<ObjectId, TxError> {
+        let read = self.tx.read_class(self.worker, address, class);
+        if let Err(
+            TxError::Address(AddressError::Elsewhere { .. }) | TxError::Abort(Abort::Locked(_)),
+        ) = read
+        {
+            self.missing = Some(Missing::Object(address, class));
+        }
+        read
     }
 
     fn block(&mut self, next: Next) -> Result<ObjectId, TxError> {
         let class = self.layout.block_class;
-        let block = match self.tx.read_class(self.worker, next.address, class) {
+        let block = match self.object(next.address, class) {
             // Freed since the pointer to it was read.
-            Err(TxError::NotAllocated(address)) => {
-                return Err(farm_txn::Abort::Changed(address).into());
-            }
+            Err(TxError::NotAllocated(address)) => return Err(Abort::Changed(address).into()),
             block => block?,
         };
         if !next.names(self.tx.incarnation(block)) {
-            return Err(farm_txn::Abort::Changed(next.address).into());
+            return Err(Abort::Changed(next.address).into());
         }
         Ok(block)
+    }
+
+    /// Where a key's value lies: the object and the first of its bytes in the payload.
+    pub(crate) fn value(
+        &mut self,
+        home: u32,
+        key: &Key,
+    ) -> Result<Option<(ObjectId, usize)>, TxError> {
+        let place = self.find(home, key)?;
+        Ok(match place {
+            None => None,
+            Some(Place::Bucket { bucket, slot }) => {
+                Some((self.bucket(bucket)?, self.layout.value_at(slot)))
+            }
+            Some(Place::Block { block, slot }) => Some((block, self.layout.value_at(slot))),
+        })
     }
 
     fn find(&mut self, home: u32, key: &Key) -> Result<Option<Place>, TxError> {

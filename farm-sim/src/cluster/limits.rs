@@ -10,6 +10,9 @@ use serde::Serialize;
 /// A log whose greatest record, an eighth, has the writes of a small transaction.
 const LEAST_LOG_BYTES: usize = 8 << 10;
 
+/// Blocks of a region in which there is room for tables.
+const BLOCKS_FOR_TABLES: usize = 32;
+
 /// What a record of a log has besides the objects, at most.
 const LOG_RECORD_BYTES: usize = 192;
 
@@ -63,6 +66,12 @@ impl ClusterLimits {
             max_inline_bytes: 8 << rng.random_range(0..5u32),
             read_tries: READ_TRIES,
         }
+    }
+
+    /// Memory for the shards of several tables, each of which takes a block at least.
+    pub fn make_room_for_tables(&mut self) {
+        self.region_bytes = self.region_bytes.max(BLOCKS_FOR_TABLES * self.block_bytes);
+        self.per_machine_bytes = self.per_machine_bytes.max(2 * self.region_bytes as u64);
     }
 
     /// Bytes of rings and logs.

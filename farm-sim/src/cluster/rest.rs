@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use farm_core::worker::Worker;
+
 use super::{Cluster, Stepped};
 
 /// Steps that a cluster gets to come to rest.
@@ -15,6 +17,19 @@ impl Cluster {
     /// # Errors
     /// When that does not come to an end, machines have stopped, or something was kept.
     pub fn come_to_rest(&self) -> Result<(), String> {
+        self.come_to_rest_with(&|_| None)
+    }
+
+    /// As [`Cluster::come_to_rest`], with layers above that tell what they still have of operations.
+    ///
+    /// # Errors
+    /// As [`Cluster::come_to_rest`], and what a layer has.
+    pub fn come_to_rest_with(
+        &self,
+        left_over: &dyn Fn(&mut Worker) -> Option<String>,
+    ) -> Result<(), String> {
+        let left = |worker| self.inspect(worker, left_over);
+        let is_left = || (0..self.workers()).find_map(left);
         let mut quiet = 0;
         for _ in 0..MOST_STEPS {
             let stepped = self.step();
@@ -24,7 +39,7 @@ impl Cluster {
             let at_rest = (0..self.workers())
                 .all(|worker| self.inspect(worker, |worker| worker.check_at_rest().is_ok()));
             let (sent, received) = self.carried();
-            let at_rest = at_rest && sent == received;
+            let at_rest = at_rest && sent == received && is_left().is_none();
             quiet = if at_rest { quiet + 1 } else { 0 };
             let quiet_for_long = quiet > QUIET_STEPS || quiet > 0 && stepped == Stepped::Waited;
             if quiet_for_long && !self.fabric().step() {
@@ -33,6 +48,7 @@ impl Cluster {
             }
         }
         self.check_at_rest()?;
+        is_left().map_or(Ok(()), Err)?;
         Err("the cluster does not come to rest".into())
     }
 

@@ -49,7 +49,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     let end = run_clients(plan, &cluster);
     let rested = match (end, plan.loss) {
         (End::Done, None) => cluster
-            .come_to_rest()
+            .come_to_rest_with(&left_over)
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Standstill, None) => Err(standstill(&cluster)),
         // Whoever notices a loss stops, and calls do not wait for the dead.
@@ -98,6 +98,11 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         outcome.history = Some(history);
     }
     outcome
+}
+
+/// What the layers above the cluster still have of operations.
+fn left_over(worker: &mut Worker) -> Option<String> {
+    farm_txn::left_over(worker).or_else(|| farm_kv::left_over(worker))
 }
 
 fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
@@ -162,7 +167,7 @@ fn standstill(cluster: &Cluster) -> Failure {
         let (progress, done) = cluster.inspect(worker, |worker| {
             (workload::progress(worker), workload::is_done(worker))
         });
-        let transactions = cluster.inspect(worker, farm_txn::left_over);
+        let transactions = cluster.inspect(worker, left_over);
         text +=
             &format!("\n  worker {worker}: {progress:?}, done {done}, {left:?}, {transactions:?}");
     }
@@ -174,9 +179,6 @@ fn finish(plan: &Plan, cluster: &Cluster) -> Result<Option<Transaction>, Failure
     let failure = |why| Failure::new(Judge::Rest, why);
     let mut all = Vec::new();
     for worker in 0..cluster.workers() {
-        if let Some(left) = cluster.inspect(worker, farm_txn::left_over) {
-            return Err(failure(left));
-        }
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
     }

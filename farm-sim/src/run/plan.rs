@@ -54,6 +54,9 @@ impl Plan {
     pub fn new(seed: u64, scenario: Scenario) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed ^ PLAN);
         let mut limits = ClusterLimits::drawn(rng);
+        if scenario.kind.has_rows() {
+            limits.make_room_for_tables();
+        }
         let pace = Pace::drawn(rng);
         let odds = Odds::drawn(rng);
         let spec = super::spec::drawn(rng, scenario.kind, &limits);

@@ -24,7 +24,9 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
     let most_payload = (limits.max_log_writes() / 4 - OBJECT_BYTES).max(40);
     let most_named = (limits.max_log_writes() - most_payload) / 2 - OBJECT_BYTES;
     let most_named = most_named.clamp(40, MOST_NAMED);
-    let neighbourhood = [2, 4, 6, 8, 12][rng.random_range(0..5usize)];
+    // The buckets that a transaction over rows writes fit a record of the least log.
+    let most = if kind.has_rows() { 2 } else { 5 };
+    let neighbourhood = [2, 4, 6, 8, 12][rng.random_range(0..most)];
     let shards = rng.random_range(1..=4u32);
     let buckets = rng.random_range(1..=4u32);
     let slots = u64::from(shards * buckets * neighbourhood / 2);

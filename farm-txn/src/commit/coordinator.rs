@@ -20,14 +20,15 @@
 use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
 use farm_core::messaging::{CallError, ReplyCont};
-use farm_core::object::{LockMode, write};
+use farm_core::object::LockMode;
 use farm_core::ring::log_record_bytes;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
+use smallvec::SmallVec;
 
 use super::primary::REPLY_BYTES;
 use super::truncate::{self, Outgoing};
-use super::{conflict, local, release, validate};
+use super::{here, validate};
 use crate::error::{Abort, TxError};
 use crate::layer::{give, transactions};
 use crate::record::{self, Effect, FIXED_BYTES, Kind, LOCK_BYTES, MOST_TRUNCATED, Object};
@@ -142,7 +143,7 @@ pub(crate) fn begin(worker: &mut Worker, tx: Tx, cont: Cont<Result<(), TxError>>
         let Some(machine) = entry.machine else {
             continue;
         };
-        let bytes = record::object_bytes(payload_of(&tx, entry).len());
+        let bytes = record::object_bytes(tx.payload_of(entry).len());
         let mut known = participants.iter_mut();
         match known.find(|known: &&mut Participant| known.machine == machine) {
             Some(known) => known.rest_bytes += bytes,
@@ -196,10 +197,17 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         worker.when_room(Cont::new(resume, key as u64));
     }
     let tell = outcome(&mut commit);
+    let told = match &tell {
+        Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
+        _ => SmallVec::new(),
+    };
     if commit.cont.is_none() && commit.waiting == 0 && !commit.blocked {
         finish(worker, key, commit);
     } else {
         transactions(worker).commits[key] = Some(commit);
+    }
+    for cont in told {
+        cont.resume(worker, ());
     }
     if let Some((cont, result)) = tell {
         transactions(worker).counters.count(true, &result);
@@ -333,9 +341,12 @@ fn release_at(worker: &mut Worker, participant: &mut Participant) {
 
 fn lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
     if !commit.locked_here && commit.why.is_none() {
-        match lock_here(worker, &commit.tx) {
+        match here::lock(worker, &commit.tx, LockMode::Exclusive) {
             Ok(()) => commit.locked_here = true,
-            Err(abort) => commit.stop(abort.into()),
+            Err(abort) => {
+                marks::mark("commit: a local lock failed");
+                commit.stop(abort.into());
+            }
         }
     }
     while commit.next < commit.participants.len() && commit.why.is_none() {
@@ -353,32 +364,6 @@ fn lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
         });
     }
     Ok(())
-}
-
-/// Locks the written objects of this machine, or none.
-fn lock_here(worker: &mut Worker, tx: &Tx) -> Result<(), Abort> {
-    let here = |entry: &&Entry| entry.machine.is_none() && entry.is_written();
-    for (count, entry) in tx.entries.iter().filter(here).enumerate() {
-        let (memory, at) = local(worker, entry.address);
-        if write::try_lock(memory, at, entry.version, LockMode::Exclusive) {
-            continue;
-        }
-        let found = write::load_version(memory, at);
-        for held in tx.entries.iter().filter(here).take(count) {
-            let (memory, at) = local(worker, held.address);
-            write::unlock(memory, at, held.version);
-        }
-        marks::mark("commit: a local lock failed");
-        return Err(conflict(found, entry.version, entry.address));
-    }
-    Ok(())
-}
-
-fn payload_of<'t>(tx: &'t Tx, entry: &Entry) -> &'t [u8] {
-    match entry.intent {
-        Intent::Free => &[],
-        _ => tx.payload_of(entry),
-    }
 }
 
 /// LOCK to the next participant.
@@ -435,7 +420,7 @@ fn encode_lock(out: &mut Vec<u8>, commit: &Commit, machine: MachineId, reply: u6
             version: entry.version,
             incarnation: entry.installed_incarnation(),
             effect,
-            payload: payload_of(&commit.tx, entry),
+            payload: commit.tx.payload_of(entry),
         };
         record::encode_object(out, &object);
     }
@@ -460,7 +445,8 @@ fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallErro
 fn validate(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
     if commit.next == 0 && commit.why.is_none() {
         commit.next = 1;
-        if let Err(abort) = validate::validate_local(worker, &commit.tx) {
+        if let Err(abort) = here::validate(worker, &commit.tx) {
+            marks::mark("validate: a local object failed");
             commit.stop(abort.into());
         }
     }
@@ -483,8 +469,8 @@ fn validate(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), 
 fn end(worker: &mut Worker, key: usize, commit: &mut Commit, kind: Kind) -> Result<(), Blocked> {
     if std::mem::take(&mut commit.locked_here) {
         match kind {
-            Kind::CommitPrimary => install_here(worker, &commit.tx),
-            _ => unlock_here(worker, &commit.tx),
+            Kind::CommitPrimary => here::install(worker, &commit.tx),
+            _ => here::unlock(worker, &commit.tx),
         }
     }
     if kind == Kind::Abort && commit.next == 0 {
@@ -536,33 +522,6 @@ fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
         }
     }
     go_on(worker, key, commit);
-}
-
-/// Installs the written objects of this machine, which are locked exclusively, as everybody sees.
-fn install_here(worker: &mut Worker, tx: &Tx) {
-    let here = |entry: &&Entry| entry.machine.is_none() && entry.is_written();
-    for entry in tx.entries.iter().filter(here) {
-        let (memory, at) = local(worker, entry.address);
-        write::install(
-            memory,
-            at,
-            entry.class.object_bytes(),
-            entry.version.next(),
-            entry.installed_incarnation(),
-            payload_of(tx, entry),
-        );
-        if entry.intent == Intent::Free {
-            release(worker, entry.address);
-        }
-    }
-}
-
-fn unlock_here(worker: &mut Worker, tx: &Tx) {
-    let here = |entry: &&Entry| entry.machine.is_none() && entry.is_written();
-    for entry in tx.entries.iter().filter(here) {
-        let (memory, at) = local(worker, entry.address);
-        write::unlock(memory, at, entry.version);
-    }
 }
 
 /// Gives back what was reserved for new objects, but for those that a primary knows of, who does it

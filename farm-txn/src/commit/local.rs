@@ -15,14 +15,14 @@
 
 use std::sync::atomic::Ordering;
 
+use farm_core::mutants;
 use farm_core::object::{LockMode, write};
 use farm_core::worker::Worker;
-use farm_core::{marks, mutants};
 
-use super::{conflict, is_unchanged, local, release};
+use super::{here, local};
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
-use crate::tx::{Entry, Intent, Tx};
+use crate::tx::Tx;
 
 impl Tx {
     /// Commits, and leaves the context empty either way.
@@ -48,57 +48,17 @@ impl Tx {
             self.abort(worker);
             return Err(abort.into());
         }
-        if mutants::is_on("validate before all are exclusive")
-            || mutants::is_on("validation accepts a readable lock")
-        {
+        if late() && !transactions(worker).locks_exclusively {
             self.dawdle(worker);
-            self.make_exclusive(worker);
+            here::make_exclusive(worker, self);
         }
-        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
-            if mutants::is_on("install before all are exclusive") {
-                let (memory, at) = local(worker, entry.address);
-                write::make_exclusive(memory, at, entry.version);
-            }
-            self.install(worker, entry);
-        }
-        let fenced = !mutants::is_on("fence missing after the commit");
-        if let Some(entry) = self
-            .entries
-            .iter()
-            .find(|entry| fenced && entry.is_written())
-        {
-            // What this processor still buffers nobody else sees, and the caller may tell others by
-            // ways that are no message.
-            local(worker, entry.address).0.fence(Ordering::SeqCst);
-        }
-        for entry in self
-            .entries
-            .iter()
-            .filter(|entry| entry.intent == Intent::Free)
-        {
-            release(worker, entry.address);
-        }
+        here::install(worker, self);
+        let told = std::mem::take(&mut self.when_committed);
         self.clear();
+        for cont in told {
+            cont.resume(worker, ());
+        }
         Ok(())
-    }
-
-    #[inline]
-    fn install(&self, worker: &mut Worker, entry: &Entry) {
-        let (memory, at) = local(worker, entry.address);
-        let bytes = entry.class.object_bytes();
-        let payload = if entry.intent == Intent::Free {
-            &[]
-        } else {
-            self.payload_of(entry)
-        };
-        write::install(
-            memory,
-            at,
-            bytes,
-            entry.version.next(),
-            entry.installed_incarnation(),
-            payload,
-        );
     }
 
     /// Time in which others may run, for bugs that would seldom show without.
@@ -121,70 +81,25 @@ impl Tx {
     }
 
     fn lock_and_validate(&self, worker: &mut Worker) -> Result<(), Abort> {
-        let mut locked = 0;
-        let mut outcome = Ok(());
-        for (index, entry) in self
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| entry.is_written())
-        {
-            let (memory, at) = local(worker, entry.address);
-            if !write::try_lock(memory, at, entry.version, LockMode::Readable) {
-                marks::mark("tx: lock conflict");
-                outcome = Err(conflict(
-                    write::load_version(memory, at),
-                    entry.version,
-                    entry.address,
-                ));
-                break;
-            }
-            locked = index + 1;
-        }
-        let late = mutants::is_on("validate before all are exclusive")
-            || mutants::is_on("install before all are exclusive")
-            || mutants::is_on("validation accepts a readable lock");
-        if outcome.is_ok() && !late {
-            self.make_exclusive(worker);
+        let exclusive = transactions(worker).locks_exclusively;
+        let mode = match exclusive {
+            true => LockMode::Exclusive,
+            false => LockMode::Readable,
+        };
+        here::lock(worker, self, mode)?;
+        if !exclusive && !late() && !mutants::is_on("install before all are exclusive") {
+            here::make_exclusive(worker, self);
         }
         // Nothing written is nothing locked: a transaction that only read validates alone.
-        if outcome.is_ok() && self.entries.len() > 1 {
-            outcome = self.validate(worker);
-        }
-        if outcome.is_err() {
-            let kept = usize::from(mutants::is_on("abort keeps the lock"));
-            for entry in self.entries[..locked]
-                .iter()
-                .filter(|entry| entry.is_written())
-                .skip(kept)
-            {
-                let (memory, at) = local(worker, entry.address);
-                write::unlock(memory, at, entry.version);
-            }
-        }
-        outcome
-    }
-
-    /// Takes all locks, which this transaction holds in the readable mode, exclusively.
-    fn make_exclusive(&self, worker: &mut Worker) {
-        for entry in self.entries.iter().filter(|entry| entry.is_written()) {
-            let (memory, at) = local(worker, entry.address);
-            write::make_exclusive(memory, at, entry.version);
-        }
-    }
-
-    fn validate(&self, worker: &mut Worker) -> Result<(), Abort> {
-        if let Some(first) = self.entries.first() {
-            local(worker, first.address).0.fence(Ordering::SeqCst);
-        }
-        for entry in self.entries.iter().filter(|entry| !entry.is_written()) {
-            let (memory, at) = local(worker, entry.address);
-            let now = write::load_version(memory, at);
-            if !is_unchanged(now, entry.version) {
-                marks::mark("tx: validation failed");
-                return Err(conflict(now, entry.version, entry.address));
-            }
+        if self.entries.len() > 1 {
+            here::validate(worker, self).inspect_err(|_| here::unlock(worker, self))?;
         }
         Ok(())
     }
+}
+
+/// The bugs that validate while objects are locked in the readable mode.
+fn late() -> bool {
+    mutants::is_on("validate before all are exclusive")
+        || mutants::is_on("validation accepts a readable lock")
 }

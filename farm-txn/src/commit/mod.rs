@@ -2,13 +2,15 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `local` | all objects lie on the machine that runs the transaction (`FaRM'14 §3.4`) |
+//! | `here` | what both ways do with the objects of the machine that runs the transaction |
+//! | `local` | all objects lie there (`FaRM'14 §3.4`) |
 //! | `coordinator` | objects lie on any machines: reserve, lock, validate, commit or abort (`FaRM'15 §4`) |
 //! | `validate` | the second step of it |
 //! | `primary` | what the machines that hold written objects do |
 //! | `truncate` | how records leave the logs again |
 
 pub(crate) mod coordinator;
+mod here;
 mod local;
 pub(crate) mod primary;
 pub(crate) mod truncate;

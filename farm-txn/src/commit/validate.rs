@@ -1,8 +1,6 @@
 //! Validation (`FaRM'15 §4`): what was read and not written is as it was read. One-sided, a header for
 //! each object; by one message where many objects lie on one machine.
 
-use std::sync::atomic::Ordering;
-
 use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -11,7 +9,7 @@ use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
 
 use super::coordinator::{self, Blocked, Commit};
 use super::primary::{HAS_CHANGED, LOCKED, REPLY_BYTES, WAS_LOCKED};
-use super::{conflict, is_unchanged, local};
+use super::{conflict, is_unchanged};
 use crate::error::Abort;
 use crate::layer::transactions;
 use crate::tx::{Entry, Tx};
@@ -28,24 +26,6 @@ impl Entry {
     fn is_validated(&self) -> bool {
         !self.is_written()
     }
-}
-
-/// Validates the objects of this machine.
-pub(super) fn validate_local(worker: &mut Worker, tx: &Tx) -> Result<(), Abort> {
-    let here = |entry: &&Entry| entry.machine.is_none() && entry.is_validated();
-    if let Some(first) = tx.entries.iter().find(here) {
-        // Of two transactions that each write what the other reads at least one sees the other's lock.
-        local(worker, first.address).0.fence(Ordering::SeqCst);
-    }
-    for entry in tx.entries.iter().filter(here) {
-        let (memory, at) = local(worker, entry.address);
-        let now = write::load_version(memory, at);
-        if !is_unchanged(now, entry.version) {
-            marks::mark("validate: a local object failed");
-            return Err(conflict(now, entry.version, entry.address));
-        }
-    }
-    Ok(())
 }
 
 /// Asks for what was not asked for yet of the objects of other machines.

@@ -9,6 +9,7 @@ use farm_core::ids::Address;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::object::{Image, Incarnation, LockMode, Version, write};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+pub(crate) use farm_txn::transact_here as transact;
 use farm_txn::{ObjectId, Tx, TxError};
 
 /// A running cluster with the transaction layer on every worker, memory and rings tiny.
@@ -125,17 +126,6 @@ fn looked(worker: &mut Worker, bytes: u64, result: ReadResult) {
         seen
     });
     worker.take_layer::<Look>().send(seen).unwrap();
-}
-
-/// Runs one transaction to its end: the outcome of `body`, or of the commit after it.
-pub(crate) fn transact<T>(
-    worker: &mut Worker,
-    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
-) -> Result<T, TxError> {
-    let mut tx = farm_txn::take(worker);
-    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
-    farm_txn::give(worker, tx);
-    outcome
 }
 
 /// Commits a new object whose payload starts with `payload`.

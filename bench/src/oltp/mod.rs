@@ -36,11 +36,16 @@
 //! - A [`StepError`] is a fault of the store or of the driver, not an outcome: the run is void. The
 //!   rows of one attempt may disagree with each other, but each is whole.
 
+pub mod attempt;
+mod drawn;
+
 use std::fmt;
 use std::ops::Deref;
 
 use farm_kv::{KEY_BYTES, Key};
 use smallvec::SmallVec;
+
+pub use drawn::{Drawn, Stream};
 
 /// Bytes of the longest row of any table.
 pub const MAX_ROW_BYTES: usize = 40;
@@ -118,6 +123,18 @@ impl<const N: usize> From<[u8; N]> for RowBytes {
             bytes,
             len: N as u8,
         }
+    }
+}
+
+impl RowBytes {
+    /// A copy of bytes that some table may have as a row.
+    pub fn copied(row: &[u8]) -> Option<Self> {
+        let mut bytes = [0; MAX_ROW_BYTES];
+        bytes.get_mut(..row.len())?.copy_from_slice(row);
+        Some(Self {
+            bytes,
+            len: row.len() as u8,
+        })
     }
 }
 

@@ -1,0 +1,466 @@
+//! One attempt of a transaction: its rows are read from tables of the platform, its writes made, and it
+//! commits, all inside one transaction of the platform; or it stops for a reason.
+//!
+//! A transaction that names one row and writes none is a lock-free lookup.
+//!
+//! Rows may carry a [`Stamp`], for checkers: who wrote them, instead of what, and how often they were
+//! written before.
+
+use farm_core::alloc::AllocError;
+use farm_core::ids::MachineId;
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::Changed;
+use farm_kv::tx::{self, ValueRef};
+use farm_kv::{Change, GetCont, KvError, TableId};
+use farm_txn::{Abort, TxError, TxHandle, api};
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::{Decision, Drawn, MAX_ROW_BYTES, Names, RowBytes, RowName, Step, Table, Write};
+
+/// Bytes of a stamp, which follow a row.
+pub const STAMP_BYTES: usize = 24;
+/// Bits of a stamp's id that tell the writes of one attempt apart.
+const WRITE_BITS: u32 = 3;
+/// Bits of a context that tell the rows of one attempt apart.
+const ROW_BITS: u32 = 8;
+
+/// Who wrote a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// The write; 0 for the row as it was loaded.
+    pub id: u64,
+    /// The write that it replaced.
+    pub parent: u64,
+    /// Writes of the row before.
+    pub version: u64,
+}
+
+impl Stamp {
+    fn to_bytes(self) -> [u8; STAMP_BYTES] {
+        let mut bytes = [0; STAMP_BYTES];
+        for (place, word) in bytes
+            .chunks_exact_mut(8)
+            .zip([self.id, self.parent, self.version])
+        {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The stamp that these bytes are.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; STAMP_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().expect("a word"));
+        Some(Self {
+            id: word(0),
+            parent: word(1),
+            version: word(2),
+        })
+    }
+}
+
+/// A row that was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Its bytes, if it is there.
+    pub row: Option<RowBytes>,
+    /// Who wrote it, where rows have stamps and it is there.
+    pub stamp: Stamp,
+}
+
+/// What an attempt did.
+#[derive(Clone, Debug)]
+pub struct Trail {
+    /// The transaction.
+    pub what: Drawn,
+    /// The rows that it read, in order.
+    pub names: Names,
+    /// What they were.
+    pub seen: SmallVec<[Seen; 6]>,
+    /// What it decided, if it came to that.
+    pub decision: Option<Decision>,
+    /// The number that it was given.
+    pub number: u64,
+    /// It was a lock-free lookup.
+    pub lock_free: bool,
+}
+
+impl Trail {
+    /// The stamp of one of its writes.
+    pub fn stamp_of(&self, write: usize) -> Stamp {
+        let id = self.number << WRITE_BITS | write as u64;
+        let written = self
+            .decision
+            .as_ref()
+            .map(|all| name_of(&all.writes[write]));
+        let read = self.names.iter().position(|name| Some(*name) == written);
+        let before = read.map_or(Stamp::default(), |at| self.seen[at].stamp);
+        Stamp {
+            id,
+            parent: before.id,
+            version: before.version + 1,
+        }
+    }
+}
+
+/// The row of a write.
+pub fn name_of(write: &Write) -> RowName {
+    match write {
+        Write::Insert(name, _) | Write::Update(name, _) | Write::Remove(name) => *name,
+    }
+}
+
+/// Why an attempt did not commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Another transaction stood in the way, or there were too many: try again.
+    Conflict(Option<Abort>),
+    /// A machine has no room for what it writes.
+    Full,
+    /// A machine was lost; nothing took effect.
+    Lost(MachineId),
+    /// A machine was lost; it may have committed.
+    InDoubt(MachineId),
+    /// What must not be.
+    Failed(String),
+}
+
+/// Hears how an attempt ended.
+pub type EndedCont = Cont<(Trail, Result<(), Stop>)>;
+
+/// Looks at an attempt that is about to commit.
+pub type Look = fn(&mut Worker, &Trail);
+
+struct Running {
+    trail: Trail,
+    tx: Option<TxHandle>,
+    waiting: u32,
+    stop: Option<Stop>,
+    cont: EndedCont,
+}
+
+/// The attempts of one worker.
+#[derive(Default)]
+struct Attempts {
+    tables: SmallVec<[(Table, TableId); 5]>,
+    stamped: bool,
+    look: Option<Look>,
+    running: Slab<Running>,
+}
+
+fn attempts(worker: &mut Worker) -> &mut Attempts {
+    worker
+        .layer()
+        .expect("oltp::attach was called for this worker")
+}
+
+/// Attaches the benchmarks to a worker, whose tables are open.
+pub fn attach(
+    worker: &mut Worker,
+    tables: impl IntoIterator<Item = (Table, TableId)>,
+    stamped: bool,
+    look: Option<Look>,
+) {
+    worker.put_layer(Box::new(Attempts {
+        tables: tables.into_iter().collect(),
+        stamped,
+        look,
+        running: Slab::new(),
+    }));
+}
+
+/// Bytes of a table's values.
+pub fn value_bytes(table: &Table, stamped: bool) -> usize {
+    table.row_bytes + if stamped { STAMP_BYTES } else { 0 }
+}
+
+/// A row as it stands in its table.
+pub fn value_of(
+    row: &RowBytes,
+    stamp: Option<Stamp>,
+) -> SmallVec<[u8; MAX_ROW_BYTES + STAMP_BYTES]> {
+    let mut value = SmallVec::from_slice(row);
+    if let Some(stamp) = stamp {
+        value.extend_from_slice(&stamp.to_bytes());
+    }
+    value
+}
+
+/// Runs one attempt of a transaction. The continuation is called from the event loop. No other attempt of
+/// the run has the number.
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
+    let trail = Trail {
+        what,
+        names: Names::new(),
+        seen: SmallVec::new(),
+        decision: None,
+        number,
+        lock_free: false,
+    };
+    let key = attempts(worker).running.insert(Running {
+        trail,
+        tx: None,
+        waiting: 0,
+        stop: None,
+        cont,
+    });
+    worker.defer(Cont::new(step, key as u64));
+}
+
+fn step(worker: &mut Worker, key: u64, (): ()) {
+    let trail = &mut attempts(worker).running[key as usize].trail;
+    let decided = {
+        let seen = trail.seen.iter();
+        let given: SmallVec<[Option<&[u8]>; 6]> = seen.map(|seen| seen.row.as_deref()).collect();
+        trail.what.step(&given)
+    };
+    match decided {
+        Ok(Step::Read(names)) => read(worker, key, &names),
+        Ok(Step::End(decision)) => {
+            trail.decision = Some(decision);
+            write(worker, key);
+        }
+        Err(error) => stop(worker, key, Stop::Failed(error.to_string())),
+    }
+}
+
+fn context(key: u64, row: usize) -> u64 {
+    key << ROW_BITS | row as u64
+}
+
+fn of_context(context: u64) -> (u64, usize) {
+    (
+        context >> ROW_BITS,
+        (context & ((1 << ROW_BITS) - 1)) as usize,
+    )
+}
+
+fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
+    let tables = &attempts(worker).tables;
+    let found = tables.iter().find(|(table, _)| *table == name.table);
+    found.expect("the tables of the benchmark are open").1
+}
+
+fn read(worker: &mut Worker, key: u64, names: &Names) {
+    let running = &mut attempts(worker).running[key as usize];
+    let first = running.trail.names.len();
+    running.trail.names.extend_from_slice(names);
+    let all = running.trail.names.len();
+    running.trail.seen.resize(all, Seen::default());
+    if first == 0 && names.len() == 1 && !running.trail.what.writes() {
+        running.trail.lock_free = true;
+        return look_up(worker, key, ());
+    }
+    running.waiting = names.len() as u32;
+    let tx = match running.tx {
+        Some(tx) => tx,
+        None => {
+            let tx = api::begin(worker);
+            attempts(worker).running[key as usize].tx = Some(tx);
+            tx
+        }
+    };
+    for (row, name) in (first..).zip(names) {
+        let table = table_of(worker, name);
+        let found = Cont::new(found, context(key, row));
+        tx::get(worker, tx, table, &name.table_key(), found);
+    }
+}
+
+/// A lookup without a transaction.
+fn look_up(worker: &mut Worker, key: u64, (): ()) {
+    let name = attempts(worker).running[key as usize].trail.names[0];
+    let table = table_of(worker, &name);
+    let got = GetCont::new(looked_up, key);
+    match farm_kv::get(worker, table, &name.table_key(), got) {
+        Ok(()) => {}
+        Err(KvError::Busy) => worker.when_room(Cont::new(look_up, key)),
+        Err(error) => stop(worker, key, of_table(error)),
+    }
+}
+
+fn looked_up(worker: &mut Worker, key: u64, value: Result<Option<&[u8]>, KvError>) {
+    match value {
+        Ok(value) => match take_in(worker, key, 0, value) {
+            Ok(()) => step(worker, key, ()),
+            Err(why) => stop(worker, key, Stop::Failed(why)),
+        },
+        Err(KvError::Busy) => worker.when_room(Cont::new(look_up, key)),
+        Err(error) => stop(worker, key, of_table(error)),
+    }
+}
+
+/// Keeps a row that was read.
+fn take_in(worker: &mut Worker, key: u64, row: usize, value: Option<&[u8]>) -> Result<(), String> {
+    let state = attempts(worker);
+    let trail = &mut state.running[key as usize].trail;
+    let Some(value) = value else {
+        return Ok(());
+    };
+    let name = trail.names[row];
+    let damaged = || format!("the row {name} has {} bytes", value.len());
+    let (row_bytes, stamp) = value
+        .split_at_checked(name.table.row_bytes)
+        .ok_or_else(damaged)?;
+    let stamp = match state.stamped {
+        true => Stamp::of(stamp).ok_or_else(damaged)?,
+        false => Stamp::default(),
+    };
+    let bytes = RowBytes::copied(row_bytes).ok_or_else(damaged)?;
+    trail.seen[row] = Seen {
+        row: Some(bytes),
+        stamp,
+    };
+    Ok(())
+}
+
+fn found(worker: &mut Worker, context: u64, result: Result<Option<ValueRef>, TxError>) {
+    let (key, row) = of_context(context);
+    let tx = attempts(worker).running[key as usize].tx;
+    let tx = tx.expect("a row was read in a transaction");
+    let kept = result.map_err(of_tx).and_then(|found| {
+        let Some(found) = found else {
+            return Ok(());
+        };
+        let mut copy: SmallVec<[u8; MAX_ROW_BYTES + STAMP_BYTES]> = SmallVec::new();
+        copy.extend_from_slice(tx::value(worker, tx, found).map_err(of_tx)?);
+        take_in(worker, key, row, Some(&copy)).map_err(Stop::Failed)
+    });
+    arrived(worker, key, kept, step);
+}
+
+/// One of several has come; after the last it goes on.
+fn arrived(
+    worker: &mut Worker,
+    key: u64,
+    result: Result<(), Stop>,
+    next: fn(&mut Worker, u64, ()),
+) {
+    let running = &mut attempts(worker).running[key as usize];
+    running.waiting -= 1;
+    if let Err(why) = result {
+        running.stop.get_or_insert(why);
+    }
+    if running.waiting > 0 {
+        return;
+    }
+    match running.stop.take() {
+        Some(why) => stop(worker, key, why),
+        None => next(worker, key, ()),
+    }
+}
+
+fn write(worker: &mut Worker, key: u64) {
+    let stamped = attempts(worker).stamped;
+    let running = &mut attempts(worker).running[key as usize];
+    let decision = running.trail.decision.as_ref();
+    let writes = decision.expect("it was decided").writes.clone();
+    let Some(tx) = running.tx else {
+        return end(worker, key, Ok(()));
+    };
+    running.waiting = writes.len() as u32;
+    if writes.is_empty() {
+        return commit(worker, key, ());
+    }
+    for (index, write) in writes.iter().enumerate() {
+        let stamp = attempts(worker).running[key as usize].trail.stamp_of(index);
+        let name = name_of(write);
+        let table = table_of(worker, &name);
+        let value = match write {
+            Write::Insert(_, row) | Write::Update(_, row) => {
+                value_of(row, stamped.then_some(stamp))
+            }
+            Write::Remove(_) => SmallVec::new(),
+        };
+        let change = match write {
+            Write::Insert(..) => Change::Insert(&value),
+            Write::Update(..) => Change::Update(&value),
+            Write::Remove(_) => Change::Remove,
+        };
+        let done = Cont::new(changed, context(key, index));
+        if let Err(error) = tx::change(worker, tx, table, &name.table_key(), change, done) {
+            // The others have to be heard before it can end.
+            arrived(worker, key, Err(of_table(error)), commit);
+        }
+    }
+}
+
+fn changed(worker: &mut Worker, context: u64, result: Result<Changed, TxError>) {
+    let (key, index) = of_context(context);
+    let trail = &attempts(worker).running[key as usize].trail;
+    let decision = trail.decision.as_ref().expect("it was decided");
+    let write = &decision.writes[index];
+    let wanted = match write {
+        Write::Insert(..) => Changed::Inserted,
+        Write::Update(..) => Changed::Updated,
+        Write::Remove(_) => Changed::Removed,
+    };
+    let result = match result {
+        Ok(changed) if changed == wanted => Ok(()),
+        Ok(changed) => {
+            let name = name_of(write);
+            let why =
+                format!("{name} was {changed:?}, not {wanted:?}, in the transaction that read it");
+            Err(Stop::Failed(why))
+        }
+        Err(error) => Err(of_tx(error)),
+    };
+    arrived(worker, key, result, commit);
+}
+
+fn commit(worker: &mut Worker, key: u64, (): ()) {
+    let state = attempts(worker);
+    let look = state.look;
+    let running = &state.running[key as usize];
+    let tx = running.tx.expect("a row was read in a transaction");
+    if let Some(look) = look {
+        let trail = running.trail.clone();
+        look(worker, &trail);
+    }
+    attempts(worker).running[key as usize].tx = None;
+    api::commit(worker, tx, Cont::new(committed, key));
+}
+
+fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
+    end(worker, key, result.map_err(of_tx));
+}
+
+/// It does not come to a commit.
+fn stop(worker: &mut Worker, key: u64, why: Stop) {
+    if let Some(tx) = attempts(worker).running[key as usize].tx.take() {
+        api::abort(worker, tx);
+    }
+    end(worker, key, Err(why));
+}
+
+fn end(worker: &mut Worker, key: u64, result: Result<(), Stop>) {
+    let Running { trail, cont, .. } = attempts(worker).running.remove(key as usize);
+    cont.resume(worker, (trail, result));
+}
+
+fn of_tx(error: TxError) -> Stop {
+    match error {
+        TxError::Abort(Abort::Lost(machine)) => Stop::Lost(machine),
+        TxError::Abort(abort) => Stop::Conflict(Some(abort)),
+        TxError::Busy => Stop::Conflict(None),
+        TxError::InDoubt(machine) => Stop::InDoubt(machine),
+        TxError::NoMemory(_)
+        | TxError::TooLargeForLog { .. }
+        | TxError::Limit { .. }
+        | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => Stop::Full,
+        error => Stop::Failed(error.to_string()),
+    }
+}
+
+fn of_table(error: KvError) -> Stop {
+    match error {
+        KvError::Busy | KvError::Conflict => Stop::Conflict(None),
+        KvError::Full(_) | KvError::Crowded(_) => Stop::Full,
+        KvError::PeerLost(machine) => Stop::Lost(machine),
+        error => Stop::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,290 @@
+//! Operations on tables inside callers' transactions, against a map, on machines of one process.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc;
+use std::sync::{Arc, atomic::AtomicU32, atomic::Ordering};
+
+use farm_core::config::Config;
+use farm_core::machine::{Attach, Machine, start_all};
+use farm_core::worker::{Cont, Worker};
+use farm_kv::ops::Change;
+use farm_kv::shard::Changed;
+use farm_kv::tx::{self, ValueRef};
+use farm_kv::{Key, TableId, TableSpec, blocking};
+use farm_txn::{TxError, TxHandle, api};
+use proptest::prelude::*;
+
+const VALUE: usize = 8;
+const WORKERS: usize = 2;
+/// Few keys in few buckets: chains, displacements, collapses.
+const KEYS: u8 = 40;
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    table: usize,
+    at: u8,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Get,
+    Insert(u8),
+    Update(u8),
+    Upsert(u8),
+    Remove,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Did {
+    Found(Option<u8>),
+    Changed(Changed),
+}
+
+/// A transaction that is under way on a worker.
+struct Run {
+    tx: TxHandle,
+    tables: [TableId; 2],
+    ops: VecDeque<Op>,
+    did: Vec<Did>,
+    commits: bool,
+    answer: mpsc::Sender<Result<Vec<Did>, String>>,
+}
+
+fn key(key: u8) -> Key {
+    let mut bytes = [0; 16];
+    bytes[3] = key;
+    bytes
+}
+
+fn next(worker: &mut Worker, _: u64, (): ()) {
+    let run: &mut Run = worker.layer().unwrap();
+    let (tx, tables) = (run.tx, run.tables);
+    let Some(op) = run.ops.pop_front() else {
+        return match run.commits {
+            true => api::commit(worker, tx, Cont::new(committed, 0)),
+            false => {
+                api::abort(worker, tx);
+                committed(worker, 0, Ok(()));
+            }
+        };
+    };
+    let (table, key) = (tables[op.table], key(op.at));
+    let value = |value| [value; VALUE];
+    let (inserted, updated, upserted);
+    let change = match op.what {
+        What::Get => return tx::get(worker, tx, table, &key, Cont::new(found, 0)),
+        What::Insert(with) => {
+            inserted = value(with);
+            Change::Insert(&inserted)
+        }
+        What::Update(with) => {
+            updated = value(with);
+            Change::Update(&updated)
+        }
+        What::Upsert(with) => {
+            upserted = value(with);
+            Change::Upsert(&upserted)
+        }
+        What::Remove => Change::Remove,
+    };
+    tx::change(worker, tx, table, &key, change, Cont::new(changed, 0)).unwrap();
+}
+
+fn found(worker: &mut Worker, _: u64, result: Result<Option<ValueRef>, TxError>) {
+    let tx = worker.layer::<Run>().unwrap().tx;
+    let value = match result {
+        Ok(found) => found.map(|found| tx::value(worker, tx, found).unwrap().to_vec()),
+        Err(error) => return stop(worker, error),
+    };
+    let value = value.map(|value| {
+        assert_eq!(value, [value[0]; VALUE]);
+        value[0]
+    });
+    did(worker, Did::Found(value));
+}
+
+fn changed(worker: &mut Worker, _: u64, result: Result<Changed, TxError>) {
+    match result {
+        Ok(changed) => did(worker, Did::Changed(changed)),
+        Err(error) => stop(worker, error),
+    }
+}
+
+fn did(worker: &mut Worker, what: Did) {
+    worker.layer::<Run>().unwrap().did.push(what);
+    next(worker, 0, ());
+}
+
+fn stop(worker: &mut Worker, error: TxError) {
+    let run: Box<Run> = worker.take_layer();
+    api::abort(worker, run.tx);
+    run.answer.send(Err(error.to_string())).unwrap();
+}
+
+fn committed(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
+    let Run { did, answer, .. } = *worker.take_layer::<Run>();
+    let told = result.map(|()| did).map_err(|error| error.to_string());
+    answer.send(told).unwrap();
+}
+
+struct Cluster {
+    machines: Vec<Machine>,
+    tables: [TableId; 2],
+    _dir: tempfile::TempDir,
+}
+
+fn cluster(machines: u16) -> Cluster {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::default_for(machines, WORKERS as u16);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    config.cluster.name = format!("kv-tx-{machines}-{number}");
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.memory.region_bytes = 8 << 20;
+    config.memory.per_machine_bytes = 16 << 20;
+    let attach: Attach = Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        farm_kv::attach(worker);
+    });
+    let machines = start_all(&config, &attach).unwrap();
+    let spec = |id, shards, buckets| TableSpec {
+        id,
+        neighbourhood: 4,
+        value_bytes: VALUE,
+        shards,
+        buckets,
+    };
+    let open = |spec| blocking::open(&machines, spec).unwrap();
+    let tables = [open(spec(1, 3, 4)), open(spec(2, 1, 6))];
+    Cluster {
+        machines,
+        tables,
+        _dir: dir,
+    }
+}
+
+impl Cluster {
+    fn run(&self, machine: usize, ops: &[Op], commits: bool) -> Result<Vec<Did>, String> {
+        let (tables, ops) = (self.tables, ops.iter().copied().collect());
+        let run = move |worker: &mut Worker, answer| {
+            let tx = api::begin(worker);
+            worker.put_layer(Box::new(Run {
+                tx,
+                tables,
+                ops,
+                did: Vec::new(),
+                commits,
+                answer,
+            }));
+            next(worker, 0, ());
+        };
+        self.machines[machine].ask(0, run).unwrap()
+    }
+
+    fn on_each<T: Send + 'static>(
+        &self,
+        look: fn(&mut Worker, TableId) -> T,
+        table: TableId,
+    ) -> Vec<T> {
+        let workers = self
+            .machines
+            .iter()
+            .flat_map(|one| (0..WORKERS).map(move |at| (one, at)));
+        let ask = |(machine, worker): (&Machine, usize)| {
+            let looked = machine.ask(worker, move |worker, answer| {
+                answer.send(look(worker, table)).unwrap();
+            });
+            looked.unwrap()
+        };
+        workers.map(ask).collect()
+    }
+
+    /// Holds all shards against their invariants and counts, once everything has been told.
+    fn check(&self, pairs: [usize; 2]) {
+        let left =
+            |worker: &mut Worker, _| farm_kv::left_over(worker).or(farm_txn::left_over(worker));
+        while self
+            .on_each(left, self.tables[0])
+            .iter()
+            .any(Option::is_some)
+        {
+            std::thread::yield_now();
+        }
+        for (table, pairs) in self.tables.into_iter().zip(pairs) {
+            let facts = self.on_each(farm_kv::ops::check, table);
+            let shards = facts.into_iter().flat_map(Result::unwrap);
+            assert_eq!(shards.map(|shard| shard.pairs).sum::<u64>(), pairs as u64);
+        }
+    }
+}
+
+type Maps = [BTreeMap<u8, u8>; 2];
+
+fn model(maps: &mut Maps, op: Op) -> Did {
+    let map = &mut maps[op.table];
+    let there = map.contains_key(&op.at);
+    let changed = match op.what {
+        What::Get => return Did::Found(map.get(&op.at).copied()),
+        What::Insert(_) if there => Changed::Exists,
+        What::Update(_) | What::Remove if !there => Changed::Absent,
+        What::Insert(value) | What::Update(value) | What::Upsert(value) => {
+            map.insert(op.at, value);
+            if there {
+                Changed::Updated
+            } else {
+                Changed::Inserted
+            }
+        }
+        What::Remove => {
+            map.remove(&op.at);
+            Changed::Removed
+        }
+    };
+    Did::Changed(changed)
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let what = prop_oneof![
+        2 => Just(What::Get),
+        4 => any::<u8>().prop_map(What::Insert),
+        1 => any::<u8>().prop_map(What::Update),
+        2 => any::<u8>().prop_map(What::Upsert),
+        3 => Just(What::Remove),
+    ];
+    (0..2usize, 0..KEYS, what).prop_map(|(table, at, what)| Op { table, at, what })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Transactions one after the other, from any machine, some of which abort: every operation sees
+    /// what a map shows, and the tables are whole.
+    #[test]
+    fn tables_are_maps(
+        machines in 1..=3u16,
+        transactions in prop::collection::vec(
+            (0..3usize, prop::collection::vec(ops(), 1..8), prop::bool::weighted(0.8)),
+            1..40,
+        ),
+    ) {
+        let cluster = cluster(machines);
+        let mut maps = Maps::default();
+        for (machine, ops, commits) in transactions {
+            let mut after = maps.clone();
+            let wanted: Vec<_> = ops.iter().map(|op| model(&mut after, *op)).collect();
+            let did = cluster.run(machine % usize::from(machines), &ops, commits);
+            prop_assert_eq!(did, Ok(wanted), "{:?}", ops);
+            if commits {
+                maps = after;
+            }
+        }
+        cluster.check([maps[0].len(), maps[1].len()]);
+        for (table, map) in cluster.tables.into_iter().zip(&maps) {
+            for at in 0..KEYS {
+                let found = blocking::get(&cluster.machines[0], 1, table, key(at)).unwrap();
+                prop_assert_eq!(found, map.get(&at).map(|value| vec![*value; VALUE]));
+            }
+        }
+    }
+}
