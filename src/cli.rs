@@ -208,6 +208,10 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
+    /// Commits lock exclusively from the start: to measure what the readable mode of locks is worth.
+    #[arg(long, hide = true)]
+    pub(crate) exclusive_locks: bool,
+
     /// Check every value that is read, whole.
     #[arg(long)]
     pub(crate) verify: bool,

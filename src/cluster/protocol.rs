@@ -33,6 +33,8 @@ pub(crate) enum Order {
         /// Its name.
         name: String,
     },
+    /// Lock exclusively from the start in commits of one machine, on all workers.
+    LockExclusively,
     /// Run a workload that is judged.
     Work(Spec),
     /// Tell what it recorded, now that it has ended everywhere.
