@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use farm_bench::alloc::AllocOptions;
+use farm_bench::commits::{self, CommitOptions, CommitReport};
 use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
 use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun};
@@ -16,7 +17,8 @@ use farm_core::mem::Memory;
 use serde::Serialize;
 
 use crate::cli::{
-    Bench, BenchAllocArgs, BenchArgs, BenchCommonArgs, BenchLimitArgs, BenchPairArgs,
+    Bench, BenchAllocArgs, BenchArgs, BenchCommitArgs, BenchCommonArgs, BenchLimitArgs,
+    BenchPairArgs,
 };
 
 /// Slices of each measurement; the median counts.
@@ -29,6 +31,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Ring(args) => ring(args)?,
         Bench::Fabric(args) => fabric(args)?,
         Bench::Alloc(args) => alloc(args)?,
+        Bench::Commit(args) => commit(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -92,6 +95,71 @@ fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
     };
     let report = farm_bench::alloc::run(&options)?;
     publish(&report, args.common.json.as_deref())
+}
+
+/// What `farm bench commit` found.
+#[derive(Serialize)]
+struct CommitResult {
+    /// Before it; the machines of the bench need more threads than small hosts have cores.
+    load_before: Option<f64>,
+    /// Round trips over rings of messages of 64 bytes, between two processes.
+    ring: farm_bench::micro::ring::RingReport,
+    /// One-sided writes of as many bytes, with their acknowledgement.
+    fabric: farm_bench::micro::fabric::FabricReport,
+    commits: CommitReport,
+    /// A round trip and a write, medians: no distributed commit takes less.
+    least_commit_ns: Option<u64>,
+}
+
+fn commit(args: &BenchCommitArgs) -> anyhow::Result<()> {
+    const BYTES: usize = 64;
+    let common = &args.common;
+    let mut config = common.config.resolve()?;
+    let load = std::fs::read_to_string("/proc/loadavg").ok();
+    let load_before = load.and_then(|load| load.split(' ').next()?.parse().ok());
+    let mut run = RingRun::new(place(common)?)?;
+    (run.sizes, run.slice) = (vec![BYTES], slice(common) / 4);
+    let ring = farm_bench::micro::ring::run(&run, &mut progress)?;
+    let mut run = FabricRun::new(place(common)?);
+    (run.sizes, run.slice) = (vec![BYTES], slice(common) / 8);
+    let fabric = farm_bench::micro::fabric::run(&run, &mut progress)?;
+    config.cluster.name = format!("{}-commit", config.cluster.name);
+    let options = CommitOptions {
+        slice: slice(common),
+        repeats: REPEATS,
+        in_flight: usize::from(args.in_flight),
+    };
+    let commits = commits::run(&config, &options, &mut progress)?;
+    let limits = ring.rows.first().zip(fabric.rows.first());
+    let least = limits.map(|(ring, fabric)| ring.ring_rtt.p50_ns + fabric.write.latency.p50_ns);
+    let result = CommitResult {
+        load_before,
+        ring,
+        fabric,
+        commits,
+        least_commit_ns: least,
+    };
+    publish(&result, common.json.as_deref())
+}
+
+impl Display for CommitResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(load) = self.load_before {
+            writeln!(f, "  load of the host before: {load}")?;
+        }
+        if let Some(least) = self.least_commit_ns {
+            let rows = self.ring.rows.first().zip(self.fabric.rows.first());
+            let (ring, write) = rows.map_or((0, 0), |(ring, fabric)| {
+                (ring.ring_rtt.p50_ns, fabric.write.latency.p50_ns)
+            });
+            writeln!(
+                f,
+                "  limit of a distributed commit: {least} ns = {ring} ns for a round trip over rings and \
+                 {write} ns for a one-sided write"
+            )?;
+        }
+        write!(f, "{}", self.commits)
+    }
 }
 
 /// What `farm bench limit` found.

@@ -208,6 +208,10 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
+    /// Commits lock exclusively from the start: to measure what the readable mode of locks is worth.
+    #[arg(long, hide = true)]
+    pub(crate) exclusive_locks: bool,
+
     /// Check every value that is read, whole.
     #[arg(long)]
     pub(crate) verify: bool,
@@ -312,6 +316,20 @@ pub(crate) enum Bench {
     Fabric(BenchPairArgs),
     /// Fragmentation of the allocator by size class.
     Alloc(BenchAllocArgs),
+    /// Commits of transactions of 1, 2 and 4 objects over 1, 2 and 3 machines, alone and where they meet,
+    /// beside a round trip over rings and a one-sided write.
+    Commit(BenchCommitArgs),
+}
+
+/// Options of `farm bench commit`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchCommitArgs {
+    /// Transactions under way at a time where throughput is measured.
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) in_flight: u16,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommonArgs,
 }
 
 /// Options of `farm bench limit`.

@@ -195,13 +195,17 @@ fn chosen_mutants(args: &SimArgs) -> anyhow::Result<Vec<Mutant>> {
     if !args.mutants && args.mutant.is_none() {
         return Ok(Vec::new());
     }
+    mutants_called(args.mutant.as_deref().unwrap_or(""))
+}
+
+/// The deliberate bugs whose names contain a text, at least one.
+pub(crate) fn mutants_called(wanted: &str) -> anyhow::Result<Vec<Mutant>> {
     if !farm_core::mutants::BUILT_IN {
         bail!(
             "this program was built without deliberate bugs, as one that serves should be; build \
              another with `cargo build --release --features mutants` and run it"
         );
     }
-    let wanted = args.mutant.as_deref().unwrap_or("");
     let chosen = mutants::ALL
         .iter()
         .filter(|mutant| mutant.name.contains(wanted));

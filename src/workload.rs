@@ -37,7 +37,13 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         ),
         None => None,
     };
+    let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
+    let mutant = mutants.transpose()?.and_then(|all| all.first().copied());
     let mut cluster = Cluster::start(&config, log)?;
+    if let Some(mutant) = mutant {
+        let name = mutant.name.to_owned();
+        cluster.order(&Order::Mutant { name })?;
+    }
     let began = Instant::now();
     cluster.order(&Order::Work(spec.clone()))?;
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
@@ -52,14 +58,14 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     let mut merged = Log::merge(logs.into_iter().flatten().collect());
     let finished = Finished::all(finished);
     merged.transactions.extend(finished.last_read());
-    if args.verify {
-        verify(&spec, &merged, &finished)?;
-    }
     if let Some(file) = &mut history {
         let lines = check::append::to_json_lines(&merged)
             .map_err(|why| anyhow::anyhow!("the history cannot be told as list-append: {why}"))?;
         file.write_all(lines.as_bytes())
             .context("cannot write the history")?;
+    }
+    if args.verify {
+        verify(&spec, &merged, &finished)?;
     }
     let done = merged.transactions.len() + merged.operations.len();
     println!(
@@ -71,12 +77,24 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
 }
 
 fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result<()> {
-    let facts = check::check(history).map_err(|finding| anyhow::anyhow!("WRONG, {finding}"))?;
-    if spec.kind != Kind::Table {
-        check::append::judge(history).map_err(|why| anyhow::anyhow!("WRONG, adya: {why}"))?;
-    }
-    let finished = finished.check(spec);
-    finished.map_err(|why| anyhow::anyhow!("WRONG, {why}"))?;
+    let facts = check::check(history);
+    let adya = match spec.kind {
+        Kind::Table => Ok(()),
+        _ => check::append::judge(history),
+    };
+    // What one of them found does not keep the others from being heard.
+    let mut wrong: Vec<String> = facts
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .into_iter()
+        .collect();
+    wrong.extend(adya.err().map(|why| format!("adya: {why}")));
+    wrong.extend(finished.check(spec).err().map(|why| why.to_string()));
+    let facts = match facts {
+        Ok(facts) if wrong.is_empty() => facts,
+        _ => bail!("WRONG, {}", wrong.join("\nWRONG, ")),
+    };
     if facts.committed + facts.changed == 0 {
         bail!("WRONG, nothing took effect: there is nothing to judge");
     }

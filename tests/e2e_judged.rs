@@ -52,6 +52,13 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
         2,
         &["--payload-bytes", "40"],
     );
+    // Programs that serve have no bugs to be switched on.
+    #[cfg(not(feature = "mutants"))]
+    refuse(
+        &["bank", "--mutant", "validation skipped"],
+        1,
+        &["built without deliberate bugs", "--features mutants"],
+    );
     refuse(
         &["bank", "--history", "/nowhere/h"],
         1,

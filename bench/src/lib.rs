@@ -4,6 +4,7 @@
 //!   values that can be checked, and one stream of operations per worker.
 //! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what
 //!   each transaction reads, decides and writes. [`oltp`] is what they have in common.
+//! * [`commits`]: commits of transactions, alone and where they meet.
 //! * [`alloc`]: what the allocator loses and what it costs.
 //! * [`report`]: results of a run, as a table and as JSON.
 //!
@@ -11,6 +12,7 @@
 //! * [`workload`]: workloads whose histories are judged, in the simulator and on real machines.
 
 pub mod alloc;
+pub mod commits;
 pub mod driver;
 pub mod lookups;
 pub mod micro;

@@ -11,6 +11,7 @@ use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
+use crate::counters::TxCounters;
 use crate::error::TxError;
 use crate::remote::{self, Asked};
 use crate::retry::{Gate, Run};
@@ -43,6 +44,9 @@ pub(crate) struct Transactions {
     pub(crate) primary: Primary,
     /// What a LOCK record has besides its head, while it is made.
     pub(crate) lock: Vec<u8>,
+    pub(crate) counters: TxCounters,
+    /// Commits of this machine's objects alone do without the readable mode of locks.
+    pub(crate) locks_exclusively: bool,
 }
 
 /// Attaches the transaction layer to a worker.
@@ -53,6 +57,13 @@ pub fn attach(worker: &mut Worker) {
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
     worker.register_log(crate::commit::primary::handle);
+}
+
+/// Makes commits on this worker whose objects all lie here lock exclusively from the start, or again in the
+/// mode that lets lock-free reads pass while locks are gathered (`FaRM'14 §3.4`), as they do unless told.
+/// For measuring what that mode is worth; both are right.
+pub fn lock_exclusively(worker: &mut Worker, from_the_start: bool) {
+    transactions(worker).locks_exclusively = from_the_start;
 }
 
 /// What a worker at rest still has of transactions: a leak, or `None`.

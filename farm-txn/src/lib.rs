@@ -59,6 +59,7 @@ pub mod api;
 pub mod arrays;
 mod backoff;
 mod commit;
+mod counters;
 mod error;
 mod layer;
 pub mod record;
@@ -69,8 +70,9 @@ mod tx;
 
 pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
+pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
-pub use layer::{attach, give, left_over, take, transact_here};
+pub use layer::{attach, give, left_over, lock_exclusively, take, transact_here};
 pub use retry::RetryCounters;
 pub use tasks::{Handle, Transaction, block_on, spawn};
 pub use tx::{ObjectId, Tx, TxLimits};

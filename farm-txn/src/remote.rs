@@ -54,7 +54,10 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
         .is_err()
     {
         marks::mark("tx: a remote read waits for room");
-        worker.when_room(Cont::new(post, key));
+        return worker.when_room(Cont::new(post, key));
+    }
+    if place.machine.is_some() {
+        transactions(worker).counters.object_reads += 1;
     }
 }
 
@@ -64,7 +67,9 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
         Ok(slot) => slot,
         Err(ReadError::Busy) => return worker.when_room(Cont::new(post, key)),
         Err(error) => {
-            return end(worker, key, Err(error_of_read(error, address)));
+            let error = error_of_read(error, address);
+            transactions(worker).counters.count_failed(&error);
+            return end(worker, key, Err(error));
         }
     };
     let Asked { tx, place, .. } = transactions(worker).asked[key as usize];

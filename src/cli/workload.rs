@@ -61,6 +61,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long)]
     pub(crate) verify: bool,
 
+    /// Give every worker the first deliberate bug whose name contains this: the judges must find it.
+    #[arg(long, value_name = "TEXT", hide = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) mutant: Option<String>,
+
     /// Where the history of the transactions goes, as list-append operations in JSON lines.
     #[arg(long, value_name = "FILE")]
     pub(crate) history: Option<PathBuf>,

@@ -134,6 +134,8 @@ fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
             Ok(Order::Open(table)) => driven.open(table.into())?,
             Ok(Order::Load(workload)) => driven.load(&workload)?,
             Ok(order @ Order::Run { .. }) => driven.run(order)?,
+            Ok(Order::Mutant { name }) => driven.mutant(&name)?,
+            Ok(Order::LockExclusively) => driven.lock_exclusively()?,
             Ok(Order::Work(spec)) => driven.work(&spec)?,
             Ok(Order::TellWork) => driven.tell_work()?,
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(machine.stop()?),
@@ -373,6 +375,35 @@ impl<'a> Driven<'a> {
             || {},
         )?;
         self.report(outcomes, sampled_1_in)
+    }
+
+    fn lock_exclusively(&self) -> anyhow::Result<()> {
+        self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+                machine.submit(worker, move |worker| {
+                    farm_txn::lock_exclusively(worker, true);
+                    _ = answer.send(());
+                });
+            },
+            || {},
+        )?;
+        Ok(())
+    }
+
+    /// Gives every worker a deliberate bug.
+    fn mutant(&self, name: &str) -> anyhow::Result<()> {
+        let mutants = crate::sim::mutants_called(name)?;
+        let mutant = *mutants.first().context("no deliberate bug was chosen")?;
+        self.on_all(
+            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+                machine.submit(worker, move |_| {
+                    mutant.switch_on();
+                    _ = answer.send(());
+                });
+            },
+            || {},
+        )?;
+        Ok(())
     }
 
     fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {

@@ -28,6 +28,13 @@ pub(crate) enum Order {
         /// One operation in so many is timed.
         sampled_1_in: u32,
     },
+    /// Have a deliberate bug from now on, on all workers: only in a program built with them.
+    Mutant {
+        /// Its name.
+        name: String,
+    },
+    /// Lock exclusively from the start in commits of one machine, on all workers.
+    LockExclusively,
     /// Run a workload that is judged.
     Work(Spec),
     /// Tell what it recorded, now that it has ended everywhere.

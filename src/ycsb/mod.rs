@@ -46,6 +46,9 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
         try_writing(path)?;
     }
     let mut cluster = Cluster::start(&plan.config, log)?;
+    if plan.exclusive_locks {
+        cluster.order(&Order::LockExclusively)?;
+    }
     let measured = measure(&mut cluster, plan, table, &facts);
     let report = match measured {
         Ok(report) => {

@@ -35,6 +35,8 @@ pub(super) struct Plan {
     pub(super) duration: Duration,
     pub(super) seed: u64,
     pub(super) verify: bool,
+    /// Commits lock exclusively from the start.
+    pub(super) exclusive_locks: bool,
     pub(super) sampled_1_in: u32,
 }
 
@@ -83,6 +85,7 @@ impl Plan {
                 .unwrap_or(DEFAULT_DURATION),
             seed: args.seed.unwrap_or(1),
             verify: args.verify,
+            exclusive_locks: args.exclusive_locks,
             sampled_1_in: SAMPLED_1_IN,
         })
     }
@@ -109,6 +112,7 @@ impl Plan {
             duration,
             seed,
             verify: false,
+            exclusive_locks: false,
             sampled_1_in,
         })
     }

@@ -19,7 +19,7 @@ pub mod limit;
 mod pair;
 mod reads;
 pub mod ring;
-mod text;
+pub(crate) mod text;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -169,7 +169,7 @@ pub struct Rate {
 
 impl Rate {
     /// Of the rates of the slices.
-    fn of(mut slices: Vec<f64>) -> Self {
+    pub(crate) fn of(mut slices: Vec<f64>) -> Self {
         slices.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (slices.first(), slices.last()) else {
             return Self::default();
@@ -199,7 +199,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             p50_ns: histogram.value_at_quantile(0.5),
             p99_ns: histogram.value_at_quantile(0.99),
@@ -208,11 +208,11 @@ impl Latency {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("constant bounds, three digits")
 }
 
-fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.saturating_record((latency.as_nanos() as u64).max(1));
 }
 

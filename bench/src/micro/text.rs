@@ -1,17 +1,17 @@
 //! Numbers for tables.
 
 /// Millions, to three digits or so.
-pub(super) fn millions(per_s: f64) -> String {
+pub(crate) fn millions(per_s: f64) -> String {
     significant(per_s / 1e6)
 }
 
 /// Microseconds.
-pub(super) fn micros(nanos: u64) -> String {
+pub(crate) fn micros(nanos: u64) -> String {
     significant(nanos as f64 / 1e3)
 }
 
 /// To three digits, without an exponent.
-pub(super) fn significant(number: f64) -> String {
+pub(crate) fn significant(number: f64) -> String {
     let digits = match number.abs() {
         n if n >= 100.0 => 0,
         n if n >= 10.0 => 1,
@@ -22,7 +22,7 @@ pub(super) fn significant(number: f64) -> String {
 }
 
 /// Bytes, in the largest unit that is whole.
-pub(super) fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [(u32, &str); 3] = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in UNITS {
         if count >= 1 << shift && count.trailing_zeros() >= shift {

@@ -123,6 +123,20 @@ impl Mutant {
         fate
     }
 
+    /// Gives the calling thread this bug from now on.
+    ///
+    /// # Panics
+    /// If the program was built without mutants.
+    #[allow(clippy::assertions_on_constants)] // Which constant it is, the build decides.
+    pub fn switch_on(self) {
+        assert!(
+            farm_core::mutants::BUILT_IN,
+            "this program was built without mutants"
+        );
+        #[cfg(feature = "mutants")]
+        farm_core::mutants::switch(Some(self.name));
+    }
+
     /// One run with this bug switched on, and whether its code was run.
     #[cfg(feature = "mutants")]
     pub fn run(self, plan: &Plan, options: RunOptions) -> (Outcome, bool) {

@@ -21,6 +21,7 @@ use farm_core::worker::Worker;
 
 use super::{here, local};
 use crate::error::{Abort, TxError};
+use crate::layer::transactions;
 use crate::tx::Tx;
 
 impl Tx {
@@ -30,6 +31,12 @@ impl Tx {
     /// [`Abort`]: nothing took effect, and what was allocated has been given back.
     /// [`TxError::Distributed`], likewise, if it has objects of other machines.
     pub fn commit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        let result = self.commit_here(worker);
+        transactions(worker).counters.count(false, &result);
+        result
+    }
+
+    fn commit_here(&mut self, worker: &mut Worker) -> Result<(), TxError> {
         if self.is_distributed() {
             self.abort(worker);
             return Err(TxError::Distributed);
@@ -41,7 +48,7 @@ impl Tx {
             self.abort(worker);
             return Err(abort.into());
         }
-        if late() {
+        if late() && !transactions(worker).locks_exclusively {
             self.dawdle(worker);
             here::make_exclusive(worker, self);
         }
@@ -74,8 +81,13 @@ impl Tx {
     }
 
     fn lock_and_validate(&self, worker: &mut Worker) -> Result<(), Abort> {
-        here::lock(worker, self, LockMode::Readable)?;
-        if !late() && !mutants::is_on("install before all are exclusive") {
+        let exclusive = transactions(worker).locks_exclusively;
+        let mode = match exclusive {
+            true => LockMode::Exclusive,
+            false => LockMode::Readable,
+        };
+        here::lock(worker, self, mode)?;
+        if !exclusive && !late() && !mutants::is_on("install before all are exclusive") {
             here::make_exclusive(worker, self);
         }
         // Nothing written is nothing locked: a transaction that only read validates alone.

@@ -6,6 +6,7 @@ mod arrays;
 mod attempts;
 mod cluster;
 mod conflicts;
+mod counts;
 mod handles;
 mod invariants;
 mod locks;

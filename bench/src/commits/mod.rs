@@ -1,0 +1,281 @@
+//! Commits of transactions over the machines of one process: latency alone, throughput with many under way,
+//! and what contention does, with what each commit cost in records, reads and messages.
+
+mod client;
+mod text;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::machine::{Attach, Machine, start_all};
+use farm_core::worker::Worker;
+use farm_txn::{TxCounters, TxError};
+use serde::Serialize;
+
+use crate::micro::{Conditions, Latency, Rate};
+use client::{Slice, Sliced};
+
+/// Machines that take part at most.
+const MACHINES: u16 = 3;
+/// Bytes of an object's payload: with its header, a line.
+const PAYLOAD_BYTES: usize = 40;
+/// Sets of objects, each for one transaction at a time, where transactions do not meet.
+const DISJOINT_SETS: usize = 64;
+/// Brackets of an operation that are timed together, and how often.
+const BRACKETS: u32 = 1 << 14;
+const STRETCHES: usize = 65;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct CommitOptions {
+    /// Time of one slice.
+    pub slice: Duration,
+    /// Slices; the median counts.
+    pub repeats: usize,
+    /// Transactions under way at a time of a coordinator, where throughput is measured.
+    pub in_flight: usize,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// A machine failed.
+    #[error(transparent)]
+    Machine(#[from] farm_core::machine::MachineError),
+    /// A transaction ended as none may here.
+    #[error("a transaction failed: {0}")]
+    Failed(String),
+}
+
+impl From<TxError> for CommitError {
+    fn from(error: TxError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Commits of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct CommitRow {
+    /// Machines that the objects are spread over, the coordinator's the last of them to be used.
+    pub machines: usize,
+    /// Objects that each transaction reads and writes.
+    pub objects: usize,
+    /// Whether all transactions of all machines write the same objects; else none meet.
+    pub hot: bool,
+    /// Workers that coordinate.
+    pub coordinators: usize,
+    /// Transactions under way at a time of each.
+    pub in_flight: usize,
+    /// Commits a second of all coordinators.
+    pub commits: Rate,
+    /// From the begin of a transaction to the news of its commit, aborted attempts apart.
+    pub transaction: Latency,
+    /// From the call of commit on.
+    pub commit: Latency,
+    /// Aborts for each commit: an object was locked.
+    pub locked_per_commit: f64,
+    /// Or had changed.
+    pub changed_per_commit: f64,
+    /// Or stayed locked while it was to be read.
+    pub timed_out_per_commit: f64,
+    /// One-sided reads for each commit, of objects and of headers; those of aborted attempts included.
+    pub reads_per_commit: f64,
+    /// Records for each commit, likewise.
+    pub writes_per_commit: f64,
+    /// Messages for each commit, likewise.
+    pub messages_per_commit: f64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct CommitReport {
+    /// What it was measured on.
+    pub conditions: Conditions,
+    /// A row for each kind.
+    pub rows: Vec<CommitRow>,
+    /// Nanoseconds that the beginning and the end of an operation take together: what epochs cost a read.
+    pub bracket_ns: f64,
+}
+
+/// Measures all kinds of commits.
+///
+/// # Errors
+/// [`CommitError`].
+pub fn run(
+    config: &Config,
+    options: &CommitOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Result<CommitReport, CommitError> {
+    let mut config = config.clone();
+    config.resize_machines(MACHINES);
+    config.set_workers(1);
+    let attach: Attach = Arc::new(farm_txn::attach);
+    let began = Instant::now();
+    let machines = start_all(&config, &attach)?;
+    let mut conditions =
+        Conditions::before(&config.memory.dir, 4096, options.repeats, options.slice);
+    conditions.not_pinned = Some("the machines are threads of one process".into());
+    let mut rows = Vec::new();
+    for over in 1..=usize::from(MACHINES) {
+        for objects in [1, 2, 4] {
+            if objects == 1 && over == usize::from(MACHINES) {
+                // The same as over two.
+                continue;
+            }
+            for (hot, in_flight) in [(false, 1), (false, options.in_flight), (true, 1)] {
+                progress(&format!(
+                    "{objects} objects over {over} machines, {in_flight} at a time{}",
+                    if hot { ", hot" } else { "" }
+                ));
+                let kind = Kind {
+                    over,
+                    objects,
+                    hot,
+                    in_flight,
+                };
+                rows.push(measure(&machines, kind, options)?);
+            }
+        }
+    }
+    let bracket_ns = bracket(&machines[0])?;
+    for machine in machines {
+        machine.stop()?;
+    }
+    conditions.took_s = began.elapsed().as_secs_f64();
+    Ok(CommitReport {
+        conditions,
+        rows,
+        bracket_ns,
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Kind {
+    over: usize,
+    objects: usize,
+    hot: bool,
+    in_flight: usize,
+}
+
+impl Kind {
+    /// The machine of an object of a set: the coordinator's own comes last.
+    fn machine(self, object: usize) -> usize {
+        self.over - 1 - object % self.over
+    }
+
+    fn coordinators(self) -> usize {
+        if self.hot { usize::from(MACHINES) } else { 1 }
+    }
+}
+
+fn measure(
+    machines: &[Machine],
+    kind: Kind,
+    options: &CommitOptions,
+) -> Result<CommitRow, CommitError> {
+    let sets = if kind.hot { 1 } else { DISJOINT_SETS };
+    let mut all = vec![Vec::with_capacity(kind.objects); sets];
+    for set in &mut all {
+        for object in 0..kind.objects {
+            set.push(create(&machines[kind.machine(object)])?);
+        }
+    }
+    let slice = Slice {
+        sets: Arc::new(all),
+        in_flight: kind.in_flight,
+        duration: options.slice,
+    };
+    // Warms up: regions are found, contexts made, and pages mapped.
+    slices(machines, kind, &slice)?;
+    let mut rates = Vec::new();
+    let mut sum: Option<Sliced> = None;
+    for _ in 0..options.repeats {
+        let sliced = slices(machines, kind, &slice)?;
+        rates.push(sliced.counters.committed as f64 / sliced.seconds);
+        match &mut sum {
+            Some(sum) => sum.add(&sliced),
+            None => sum = Some(sliced),
+        }
+    }
+    let sum = sum.ok_or_else(|| CommitError::Failed("nothing was to be measured".into()))?;
+    Ok(row(kind, rates, &sum))
+}
+
+fn row(kind: Kind, rates: Vec<f64>, sum: &Sliced) -> CommitRow {
+    let TxCounters {
+        committed, aborts, ..
+    } = sum.counters;
+    let each = |count: u64| count as f64 / committed.max(1) as f64;
+    CommitRow {
+        machines: kind.over,
+        objects: kind.objects,
+        hot: kind.hot,
+        coordinators: kind.coordinators(),
+        in_flight: kind.in_flight,
+        commits: Rate::of(rates),
+        transaction: Latency::of(&sum.transactions),
+        commit: Latency::of(&sum.commits),
+        locked_per_commit: each(aborts.locked),
+        changed_per_commit: each(aborts.changed),
+        timed_out_per_commit: each(aborts.timed_out),
+        reads_per_commit: each(sum.counters.reads()),
+        writes_per_commit: each(sum.counters.writes()),
+        messages_per_commit: each(sum.counters.messages()),
+    }
+}
+
+/// One slice on all coordinators at once.
+fn slices(machines: &[Machine], kind: Kind, slice: &Slice) -> Result<Sliced, CommitError> {
+    let (send, done) = channel::<Result<Sliced, String>>();
+    for machine in &machines[..kind.coordinators()] {
+        let (slice, send) = (slice.clone(), send.clone());
+        machine.submit(0, move |worker| client::start(worker, slice, send));
+    }
+    drop(send);
+    let mut sum: Option<Sliced> = None;
+    for _ in 0..kind.coordinators() {
+        let sliced = machines[0].wait_for(&done)?.map_err(CommitError::Failed)?;
+        match &mut sum {
+            Some(sum) => sum.join(&sliced),
+            None => sum = Some(sliced),
+        }
+    }
+    sum.ok_or_else(|| CommitError::Failed("nobody coordinates".into()))
+}
+
+fn create(machine: &Machine) -> Result<Address, CommitError> {
+    machine
+        .ask(0, |worker, answer: Sender<Result<Address, TxError>>| {
+            let mut tx = farm_txn::take(worker);
+            let made = tx.alloc(worker, PAYLOAD_BYTES, None);
+            let made = made.map(|object| tx.address(object));
+            let made = made.and_then(|at| tx.commit(worker).map(|()| at));
+            farm_txn::give(worker, tx);
+            // The bench waits, unless the machine is stopping.
+            _ = answer.send(made);
+        })?
+        .map_err(CommitError::from)
+}
+
+/// What an operation's two ends cost, as every lock-free read pays it: the median of short stretches, of
+/// which others disturb few.
+fn bracket(machine: &Machine) -> Result<f64, CommitError> {
+    let took = machine.ask(0, |worker: &mut Worker, answer: Sender<Duration>| {
+        let mut stretches: Vec<Duration> = (0..STRETCHES)
+            .map(|_| {
+                let began = Instant::now();
+                for _ in 0..BRACKETS {
+                    let operation = std::hint::black_box(worker.begin_operation());
+                    worker.end_operation(operation);
+                }
+                began.elapsed()
+            })
+            .collect();
+        stretches.sort_unstable();
+        _ = answer.send(stretches[STRETCHES / 2]);
+    })?;
+    Ok(took.as_nanos() as f64 / f64::from(BRACKETS))
+}

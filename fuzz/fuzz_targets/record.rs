@@ -1,0 +1,90 @@
+//! Arbitrary bytes as a record of a transaction log: it is read or refused, never panics, and what was read
+//! is within its bounds (FaRM'15 §4). The first byte is the kind, eight more are the transaction, and the
+//! rest is the body: once as it stands, and once with the checksum that a writer would have given it, so
+//! that what lies behind the checksum is reached, too.
+#![no_main]
+
+use farm_txn::record::{Kind, Record, RecordError};
+use libfuzzer_sys::fuzz_target;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const WORD: usize = 8;
+/// Words before the truncated transactions.
+const FIXED: usize = 4 * WORD;
+/// Words of an object before its payload.
+const OBJECT: usize = 4 * WORD;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((kind, rest)) = bytes.split_first() else {
+        return;
+    };
+    let Some((sequence, body)) = rest.split_first_chunk() else {
+        return;
+    };
+    let (kind, sequence) = (u16::from(*kind), u64::from_le_bytes(*sequence));
+    let as_it_stands = Record::decode(kind, sequence, body);
+    let Some(known) = Kind::of(kind) else {
+        assert!(matches!(as_it_stands, Err(RecordError::Kind(found)) if found == kind));
+        return;
+    };
+    let unchecked = Record::decode_unchecked(known, body);
+    let mut signed = body.to_vec();
+    let is_right = sign(kind, sequence, &mut signed);
+    match Record::decode(kind, sequence, &signed) {
+        Ok(record) => {
+            assert!(is_right && unchecked.is_ok());
+            read(&record, signed.len());
+        }
+        // Besides the checksum nothing is checked that is not checked without it.
+        Err(error) => assert_eq!(unchecked.err(), Some(error)),
+    }
+    if let Ok(record) = as_it_stands {
+        assert_eq!(signed, body, "the checksum was right already");
+        read(&record, body.len());
+    }
+});
+
+/// Puts the right checksum in its place; false where there is none.
+fn sign(kind: u16, sequence: u64, body: &mut [u8]) -> bool {
+    let Some(fixed) = body.get(..FIXED) else {
+        return false;
+    };
+    let count = u64::from_le_bytes(fixed[3 * WORD..].try_into().expect("a word"));
+    let names = usize::try_from(count)
+        .ok()
+        .and_then(|count| count.checked_mul(WORD));
+    let head = names.and_then(|names| names.checked_add(FIXED));
+    let Some(head) = head.filter(|head| *head <= body.len()) else {
+        return false;
+    };
+    let first = xxh3_64_with_seed(&body[WORD..head], sequence << 8 | u64::from(kind));
+    let sum = xxh3_64_with_seed(&body[head..], first);
+    body[..WORD].copy_from_slice(&sum.to_le_bytes());
+    true
+}
+
+fn read(record: &Record<'_>, bytes: usize) {
+    let named = record.truncated().count();
+    assert!(FIXED + named * WORD <= bytes);
+    let Ok(lock) = record.lock() else {
+        return;
+    };
+    assert!(record.kind == Kind::Lock, "only LOCK has objects");
+    let regions = lock.region_words().count();
+    let (mut objects, mut used) = (0, FIXED + (named + regions + 2) * WORD);
+    let mut whole = true;
+    for object in lock.objects() {
+        assert!(whole, "nothing follows an error");
+        let Ok(object) = object else {
+            whole = false;
+            continue;
+        };
+        objects += 1;
+        used += OBJECT + object.payload.len().next_multiple_of(WORD);
+        assert!(used <= bytes && object.payload.len() <= object.class.payload_capacity());
+        assert!(!object.address.is_null() && object.address.is_line_aligned());
+    }
+    if whole {
+        assert_eq!((objects, used), (lock.count, bytes));
+    }
+}
