@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Every machine opens accounts in its own memory. An account is an object of eight bytes: its balance.
     let mut accounts = Vec::new();
     for machine in &machines {
-        accounts.extend(block_on(machine, 0, |farm| open_accounts(farm))??);
+        accounts.extend(block_on(machine, 0, open_accounts)??);
     }
 
     // Tellers on all machines at once. A task runs on one worker, between what else that worker does.
