@@ -58,6 +58,7 @@ impl List {
                 return Ok((before, None));
             }
             let node = tx.read(next, Node::BYTES).await?;
+            ascends(tx, before, node)?;
             if Node::of(tx, node)?.key >= key {
                 return Ok((before, Some(node)));
             }
@@ -125,11 +126,24 @@ impl List {
                 if next.is_null() {
                     return Ok(keys);
                 }
+                let before = node;
                 node = tx.read(next, Node::BYTES).await?;
+                ascends(tx, before, node)?;
                 keys.push(Node::of(tx, node)?.key);
             }
         })
         .await
+    }
+}
+
+/// What a transaction has read may be of different moments: the next node may have been freed since, and serve
+/// another key. Who follows pointers must not go round in a circle then. To fail is enough: that the
+/// reads do not fit together is found out, and the transaction is tried again.
+fn ascends(tx: &Transaction, before: ObjectId, node: ObjectId) -> Result<(), TxError> {
+    if Node::of(tx, before)?.key < Node::of(tx, node)?.key {
+        Ok(())
+    } else {
+        Err(TxError::GivenUp)
     }
 }
 

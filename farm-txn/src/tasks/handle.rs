@@ -99,7 +99,9 @@ impl Handle {
     ///
     /// The body begins from nothing each time. It must not commit: that comes after it. What it has
     /// read may be mutually inconsistent; then its commit fails, or its error is not told, and it is called
-    /// again. One that ends by [`TxError::GivenUp`] has no effect.
+    /// again. One that ends by [`TxError::GivenUp`] has no effect. One that follows pointers must not go
+    /// round for ever in a circle that never was: it fails by that error when what it reads does not fit
+    /// together.
     ///
     /// # Errors
     /// Those of the body, of calls that it made, and of [`Transaction::commit`].

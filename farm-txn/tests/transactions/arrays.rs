@@ -159,7 +159,7 @@ fn every_object_of_an_array_and_every_hole_is_validated() {
                     change(&farm, aim, hole).await;
                     let outcome = tx.commit().await;
                     assert!(
-                        matches!(outcome, Err(TxError::Abort(Abort::Changed(at))) if at == aim)
+                        matches!(outcome, Err(TxError::Abort(Abort::Changed(at) | Abort::Locked(at))) if at == aim)
                             || hole && outcome.is_ok(),
                         "{outcome:?}"
                     );
