@@ -28,6 +28,11 @@
 //! ```
 #![doc = include_str!("../examples/linked_list.rs")]
 //! ```
+//! A table and an index of it, kept in step by transactions over both.
+//!
+//! ```
+#![doc = include_str!("../examples/secondary_index.rs")]
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod prelude;

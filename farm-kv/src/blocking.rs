@@ -35,6 +35,17 @@ pub enum OwnedChange {
     Remove,
 }
 
+impl From<Change<'_>> for OwnedChange {
+    fn from(change: Change<'_>) -> Self {
+        match change {
+            Change::Insert(value) => OwnedChange::Insert(value.into()),
+            Change::Update(value) => OwnedChange::Update(value.into()),
+            Change::Upsert(value) => OwnedChange::Upsert(value.into()),
+            Change::Remove => OwnedChange::Remove,
+        }
+    }
+}
+
 impl OwnedChange {
     /// The change, borrowing its value.
     pub fn as_change(&self) -> Change<'_> {

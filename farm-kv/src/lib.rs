@@ -22,6 +22,7 @@ mod owner;
 pub mod shard;
 mod state;
 pub mod table;
+pub mod tasks;
 pub mod tx;
 
 pub use error::KvError;

@@ -50,6 +50,12 @@ impl ValueRef {
         }
     }
 
+    /// The object that holds it, and where in its payload.
+    pub(crate) fn place(self) -> (ObjectId, std::ops::Range<usize>) {
+        let at = self.at as usize;
+        (self.object, at..at + self.len as usize)
+    }
+
     /// The value, in the context of the transaction that looked it up.
     pub fn of(self, tx: &Tx) -> &[u8] {
         &tx.payload(self.object)[self.at as usize..][..self.len as usize]

@@ -89,6 +89,9 @@ pub enum TxError {
     /// The object is of another transaction, or of one that has ended.
     #[error("the object is of another transaction, or of one that has ended")]
     OtherTransaction,
+    /// A layer above refuses an operation that cannot be.
+    #[error("{0}")]
+    Refused(String),
     /// The handle is of a transaction that has ended.
     #[error("the transaction has ended")]
     Ended,

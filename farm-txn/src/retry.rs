@@ -99,6 +99,7 @@ impl Tries {
             | TxError::InDoubt(_)
             | TxError::Ended
             | TxError::OtherTransaction
+            | TxError::Refused(_)
             | TxError::Distributed => Remedy::Tell,
             TxError::Alloc(_)
             | TxError::NoMemory(_)

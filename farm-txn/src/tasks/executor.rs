@@ -121,6 +121,10 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let tx = lend(worker, shared, slot, context);
             api::alloc(worker, tx, bytes, hint, Cont::new(object_came, key));
         }
+        Op::Operation(begin) => {
+            let tx = lend(worker, shared, slot, context);
+            begin(worker, tx, key);
+        }
         Op::Commit => {
             let tx = lend(worker, shared, slot, context);
             api::commit(worker, tx, Cont::new(committed, key));
@@ -191,6 +195,21 @@ fn object_came(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>)
 fn objects_came(worker: &mut Worker, key: u64, result: Result<Objects, TxError>) {
     let context = take_back(worker, key as usize);
     answer(worker, key as usize, context, Answer::Objects(result));
+}
+
+/// An operation of a layer above has ended.
+pub(super) fn operated<T: Send + 'static>(
+    worker: &mut Worker,
+    key: u64,
+    result: Result<T, TxError>,
+) {
+    let context = take_back(worker, key as usize);
+    answer(
+        worker,
+        key as usize,
+        context,
+        Answer::Value(Box::new(result)),
+    );
 }
 
 /// The context of the transaction that a call worked on, if it has not been aborted since.

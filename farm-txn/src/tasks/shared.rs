@@ -41,12 +41,17 @@ pub(super) enum Request {
 /// Something to be done with the worker.
 pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send>;
 
+/// Begins an operation of a layer above.
+pub(super) type Operation = Box<dyn FnOnce(&mut Worker, TxHandle, u64) + Send>;
+
 /// A call.
 pub(super) enum Op {
     Read(Address, SizeClass),
     ReadArray(Address, SizeClass, u32),
     Alloc(usize, Option<Address>),
     Commit,
+    /// A layer above works on the transaction, and answers by a continuation with this context.
+    Operation(Operation),
     /// A commit of what was read alone.
     Validate,
     Look(Address, SizeClass),

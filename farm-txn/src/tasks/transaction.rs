@@ -5,7 +5,9 @@ use std::sync::Arc;
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::object::FatPointer;
+use farm_core::worker::{Cont, Worker};
 
+use super::executor;
 use super::shared::{Answer, Lent, Op, Request, Shared};
 use crate::api::TxHandle;
 use crate::arrays::Objects;
@@ -107,6 +109,25 @@ impl Transaction {
         hint: Option<Address>,
     ) -> Result<ObjectId, TxError> {
         self.object(Op::Alloc(payload_bytes, hint)).await
+    }
+
+    /// Waits for an operation that a layer above, as a hashtable is one, makes inside this transaction:
+    /// `begin` begins it on the worker, and its continuation brings the answer.
+    ///
+    /// # Errors
+    /// Those of the operation; [`TxError::Ended`] as of [`Transaction::read`].
+    pub async fn operation<T: Send + 'static>(
+        &mut self,
+        begin: impl FnOnce(&mut Worker, TxHandle, Cont<Result<T, TxError>>) + Send + 'static,
+    ) -> Result<T, TxError> {
+        let begin = |worker: &mut Worker, tx, slot| {
+            begin(worker, tx, Cont::new(executor::operated::<T>, slot));
+        };
+        let Answer::Value(answer) = self.call(Op::Operation(Box::new(begin))).await? else {
+            return Err(TxError::Ended);
+        };
+        let answer = answer.downcast::<Result<T, TxError>>();
+        answer.map_or(Err(TxError::Ended), |answer| *answer)
     }
 
     async fn object(&mut self, op: Op) -> Result<ObjectId, TxError> {
