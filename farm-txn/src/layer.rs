@@ -10,6 +10,7 @@ use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
+use crate::counters::TxCounters;
 use crate::error::TxError;
 use crate::remote::{self, Asked};
 use crate::tx::Tx;
@@ -34,6 +35,7 @@ pub(crate) struct Transactions {
     pub(crate) primary: Primary,
     /// What a LOCK record has besides its head, while it is made.
     pub(crate) lock: Vec<u8>,
+    pub(crate) counters: TxCounters,
 }
 
 /// Attaches the transaction layer to a worker.

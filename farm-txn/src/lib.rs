@@ -55,6 +55,7 @@
 pub mod api;
 mod backoff;
 mod commit;
+mod counters;
 mod error;
 mod layer;
 pub mod record;
@@ -63,6 +64,7 @@ mod tx;
 
 pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
+pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, take, transact_here};
 pub use tx::{ObjectId, Tx, TxLimits};

@@ -54,7 +54,10 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
         .is_err()
     {
         marks::mark("tx: a remote read waits for room");
-        worker.when_room(Cont::new(post, key));
+        return worker.when_room(Cont::new(post, key));
+    }
+    if place.machine.is_some() {
+        transactions(worker).counters.object_reads += 1;
     }
 }
 
@@ -69,6 +72,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
                 ReadError::StaysLocked(address) => Abort::TimedOut(address).into(),
                 _ => AddressError::Nowhere(address).into(),
             };
+            transactions(worker).counters.count_failed(&error);
             return end(worker, key, Err(error));
         }
     };

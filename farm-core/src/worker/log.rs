@@ -9,7 +9,7 @@ use crate::fabric::{Endpoint, Status, Token};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::marks;
 use crate::messaging::{CallError, IncomingLog, Links, ReplyCont, Request};
-use crate::ring::{Header, Kind, LogSender, SendError};
+use crate::ring::{Header, Kind, LogSender, SendError, log_record_bytes};
 
 /// Records taken from one log before the next has its turn.
 const BURST: usize = 32;
@@ -70,6 +70,21 @@ pub struct Append<'a> {
     pub acknowledged: Option<Cont<Status>>,
 }
 
+/// Records of logs counted. The fabric counts the same writes once more, and the messaging the replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogCounters {
+    /// Records appended to logs at other machines: one one-sided write each.
+    pub appended: u64,
+    /// Bytes that they take in the logs, without fillers.
+    pub appended_bytes: u64,
+    /// Appended records whose acknowledgement somebody waited for, and which were acknowledged.
+    pub acknowledged: u64,
+    /// Records found in the logs that this worker polls, and handled.
+    pub handled: u64,
+    /// Reservations refused because a log was full.
+    pub full: u64,
+}
+
 /// The logs of one worker.
 pub(super) struct Logs {
     /// In the order of the cluster's machines.
@@ -78,6 +93,7 @@ pub(super) struct Logs {
     handler: Option<LogHandler>,
     /// Who waits for the acknowledgement of a write.
     acks: slab::Slab<Cont<Status>>,
+    pub(super) counters: LogCounters,
 }
 
 impl Logs {
@@ -87,6 +103,7 @@ impl Logs {
             incoming: std::mem::take(&mut links.logs_in),
             handler: None,
             acks: slab::Slab::with_capacity(operations),
+            counters: LogCounters::default(),
         }
     }
 
@@ -150,6 +167,11 @@ impl Worker {
         Ok(WorkerRef::new(machine, poller))
     }
 
+    /// Records of logs so far.
+    pub fn log_counters(&self) -> LogCounters {
+        self.logs.counters
+    }
+
     /// Most bytes of the body of one record in the log at another machine.
     ///
     /// # Errors
@@ -179,6 +201,7 @@ impl Worker {
             Ok(true) => Ok(()),
             Ok(false) => {
                 marks::mark("log: full");
+                self.logs.counters.full += 1;
                 Err(CallError::Busy)
             }
             Err(error) => Err(self.log_failed(machine, error)),
@@ -223,14 +246,19 @@ impl Worker {
             .and_then(|sender| {
                 sender
                     .try_append(endpoint, header, append.body, reserved, signal)
+                    .map(|()| log_record_bytes(append.body.iter().map(|part| part.len()).sum()))
                     .map_err(Err)
             });
-        if sent.is_err()
-            && let Some(ack) = ack
-        {
-            self.logs.acks.remove(ack);
+        let logs = &mut self.logs;
+        match (&sent, ack) {
+            (Ok(bytes), _) => {
+                logs.counters.appended += 1;
+                logs.counters.appended_bytes += u64::from(*bytes);
+            }
+            (Err(_), Some(ack)) => _ = logs.acks.remove(ack),
+            (Err(_), None) => {}
         }
-        sent.map_err(|error| match error {
+        sent.map(|_| ()).map_err(|error| match error {
             Ok(error) => error,
             Err(error) => self.log_failed(append.to, error),
         })
@@ -350,6 +378,7 @@ impl Worker {
         body.extend_from_slice(found.body);
         let (kind, token) = (found.message_id, found.token);
         let end = log.ring.keep();
+        self.logs.counters.handled += 1;
         Some(LogRecord {
             log: LogId(index as u32),
             from,
@@ -363,6 +392,7 @@ impl Worker {
     #[inline]
     pub(super) fn acknowledged(&mut self, token: Token, status: Status) {
         let cont = self.logs.acks.remove(token.0 as usize - 1);
+        self.logs.counters.acknowledged += u64::from(status == Status::Ok);
         cont.resume(self, status);
     }
 }

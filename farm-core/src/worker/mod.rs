@@ -28,7 +28,7 @@ pub use continuation::Cont;
 pub use epoch::{EpochCounters, Operation};
 pub use idle::{Idle, IdlePolicy};
 pub use inbox::Inbox;
-pub use log::{Append, LogHandler, LogId, LogRecord};
+pub use log::{Append, LogCounters, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;
 pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
 pub use rest::Leftover;

@@ -210,6 +210,7 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         cont.resume(worker, ());
     }
     if let Some((cont, result)) = tell {
+        transactions(worker).counters.count(true, &result);
         cont.resume(worker, result);
     }
 }
@@ -428,6 +429,7 @@ fn encode_lock(out: &mut Vec<u8>, commit: &Commit, machine: MachineId, reply: u6
 fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
     let (key, at) = of_context(context);
     let mut commit = take(worker, key);
+    transactions(worker).counters.lock_replies += u64::from(reply.is_ok());
     let participant = &mut commit.participants[at];
     participant.reply = None;
     // If LOCK was not sent, the machine is lost: that is found when it is to be.

@@ -21,6 +21,7 @@ use farm_core::worker::Worker;
 
 use super::{here, local};
 use crate::error::{Abort, TxError};
+use crate::layer::transactions;
 use crate::tx::Tx;
 
 impl Tx {
@@ -30,6 +31,12 @@ impl Tx {
     /// [`Abort`]: nothing took effect, and what was allocated has been given back.
     /// [`TxError::Distributed`], likewise, if it has objects of other machines.
     pub fn commit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        let result = self.commit_here(worker);
+        transactions(worker).counters.count(false, &result);
+        result
+    }
+
+    fn commit_here(&mut self, worker: &mut Worker) -> Result<(), TxError> {
         if self.is_distributed() {
             self.abort(worker);
             return Err(TxError::Distributed);

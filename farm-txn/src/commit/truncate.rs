@@ -118,7 +118,11 @@ pub(crate) fn append(worker: &mut Worker, out: Outgoing<'_>) -> Result<(), CallE
         reserved: out.reserved + told as u32 * reserved_bytes(),
         acknowledged: out.acknowledged,
     });
-    let state = &mut transactions(worker).truncations;
+    let layer = transactions(worker);
+    if appended.is_ok() {
+        layer.counters.count_record(out.kind);
+    }
+    let state = &mut layer.truncations;
     state.head = head;
     if appended.is_ok()
         && let Some(untold) = state.untold(out.to)

@@ -11,6 +11,7 @@ use super::coordinator::{self, Blocked, Commit};
 use super::primary::{HAS_CHANGED, LOCKED, REPLY_BYTES, WAS_LOCKED};
 use super::{conflict, is_unchanged};
 use crate::error::Abort;
+use crate::layer::transactions;
 use crate::tx::{Entry, Tx};
 
 /// Asks a machine whether objects are as they were read.
@@ -62,6 +63,7 @@ fn read_header(
         Ok(()) => {
             commit.tx.entries[at].asked = true;
             commit.waiting += 1;
+            transactions(worker).counters.header_reads += 1;
             Ok(())
         }
         Err(_) => Err(Blocked),
@@ -117,6 +119,7 @@ fn ask_many(
             asked.for_each(|entry| entry.asked = true);
             commit.waiting += 1;
             marks::mark("validate: by message");
+            transactions(worker).counters.validates += 1;
             true
         }
         Err(CallError::PeerLost(machine)) => {

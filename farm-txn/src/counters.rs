@@ -1,0 +1,202 @@
+//! What the transactions of one worker did, counted: outcomes, and what their commits cost.
+
+use farm_core::worker::Worker;
+
+use crate::error::{Abort, TxError};
+use crate::layer::transactions;
+use crate::record::Kind;
+
+/// Aborts of commits, by what the caller was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AbortCounters {
+    /// [`Abort::Locked`].
+    pub locked: u64,
+    /// [`Abort::Changed`].
+    pub changed: u64,
+    /// [`Abort::TimedOut`]: it was told to a read of an object of another machine, before any commit.
+    pub timed_out: u64,
+    /// [`Abort::Lost`].
+    pub lost: u64,
+    /// Every other error: too large for a log, or objects of other machines where none may be.
+    pub other: u64,
+}
+
+impl AbortCounters {
+    /// Of all kinds.
+    pub fn total(&self) -> u64 {
+        self.locked + self.changed + self.timed_out + self.lost + self.other
+    }
+}
+
+/// Records that a coordinator wrote into the logs of other machines: one one-sided write each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordCounters {
+    /// LOCK.
+    pub lock: u64,
+    /// COMMIT-PRIMARY.
+    pub commit_primary: u64,
+    /// ABORT.
+    pub abort: u64,
+    /// TRUNCATE: only those that no other record carried.
+    pub truncate: u64,
+}
+
+impl RecordCounters {
+    /// Of all kinds.
+    pub fn total(&self) -> u64 {
+        self.lock + self.commit_primary + self.abort + self.truncate
+    }
+}
+
+/// What the transactions of one worker did, as their coordinator. What it does for the transactions of
+/// others is not in here: see [`Worker::log_counters`] and [`Worker::message_counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxCounters {
+    /// Transactions that committed, those without objects or changes included.
+    pub committed: u64,
+    /// Of them those that had objects of other machines.
+    pub distributed: u64,
+    /// Commits that did not take effect, and reads that ended a transaction.
+    pub aborts: AbortCounters,
+    /// Commits of which nobody knows: [`TxError::InDoubt`].
+    pub in_doubt: u64,
+    /// Records written into logs.
+    pub records: RecordCounters,
+    /// One-sided reads of objects of other machines, for the application; retries are not counted.
+    pub object_reads: u64,
+    /// One-sided reads of headers, by validation.
+    pub header_reads: u64,
+    /// VALIDATE requests; each has an answer.
+    pub validates: u64,
+    /// LOCK-REPLY messages that came.
+    pub lock_replies: u64,
+}
+
+impl TxCounters {
+    /// One-sided writes of records.
+    pub fn writes(&self) -> u64 {
+        self.records.total()
+    }
+
+    /// One-sided reads, of objects and of headers.
+    pub fn reads(&self) -> u64 {
+        self.object_reads + self.header_reads
+    }
+
+    /// Messages of commits in both directions: LOCK-REPLY, VALIDATE and its answer.
+    pub fn messages(&self) -> u64 {
+        self.lock_replies + 2 * self.validates
+    }
+
+    /// What was counted after `before`, which was taken of the same worker.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.with(before, u64::wrapping_sub)
+    }
+
+    /// Together with those of another worker.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.with(other, u64::wrapping_add)
+    }
+
+    fn with(&self, other: &Self, both: fn(u64, u64) -> u64) -> Self {
+        let (aborts, records) = (&self.aborts, &self.records);
+        Self {
+            committed: both(self.committed, other.committed),
+            distributed: both(self.distributed, other.distributed),
+            aborts: AbortCounters {
+                locked: both(aborts.locked, other.aborts.locked),
+                changed: both(aborts.changed, other.aborts.changed),
+                timed_out: both(aborts.timed_out, other.aborts.timed_out),
+                lost: both(aborts.lost, other.aborts.lost),
+                other: both(aborts.other, other.aborts.other),
+            },
+            in_doubt: both(self.in_doubt, other.in_doubt),
+            records: RecordCounters {
+                lock: both(records.lock, other.records.lock),
+                commit_primary: both(records.commit_primary, other.records.commit_primary),
+                abort: both(records.abort, other.records.abort),
+                truncate: both(records.truncate, other.records.truncate),
+            },
+            object_reads: both(self.object_reads, other.object_reads),
+            header_reads: both(self.header_reads, other.header_reads),
+            validates: both(self.validates, other.validates),
+            lock_replies: both(self.lock_replies, other.lock_replies),
+        }
+    }
+
+    /// A commit ended so.
+    #[inline]
+    pub(crate) fn count(&mut self, distributed: bool, result: &Result<(), TxError>) {
+        match result {
+            Ok(()) => {
+                self.committed += 1;
+                self.distributed += u64::from(distributed);
+            }
+            Err(error) => self.count_failed(error),
+        }
+    }
+
+    /// A commit, or a read that ends a transaction, failed so.
+    #[cold]
+    pub(crate) fn count_failed(&mut self, error: &TxError) {
+        let aborts = &mut self.aborts;
+        let counter = match error {
+            TxError::Abort(Abort::Locked(_)) => &mut aborts.locked,
+            TxError::Abort(Abort::Changed(_)) => &mut aborts.changed,
+            TxError::Abort(Abort::TimedOut(_)) => &mut aborts.timed_out,
+            TxError::Abort(Abort::Lost(_)) => &mut aborts.lost,
+            TxError::InDoubt(_) => &mut self.in_doubt,
+            _ => &mut aborts.other,
+        };
+        *counter += 1;
+    }
+
+    /// A record was written into a log.
+    #[inline]
+    pub(crate) fn count_record(&mut self, kind: Kind) {
+        let records = &mut self.records;
+        let counter = match kind {
+            Kind::Lock => &mut records.lock,
+            Kind::CommitPrimary => &mut records.commit_primary,
+            Kind::Abort => &mut records.abort,
+            Kind::Truncate => &mut records.truncate,
+        };
+        *counter += 1;
+    }
+}
+
+/// What the transactions of this worker did so far.
+pub fn counters(worker: &mut Worker) -> TxCounters {
+    transactions(worker).counters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up_and_tell_the_difference() {
+        let mut counters = TxCounters::default();
+        for result in [
+            Ok(()),
+            Err(TxError::Ended),
+            Err(Abort::Locked(farm_core::ids::Address::NULL).into()),
+        ] {
+            counters.count(true, &result);
+        }
+        for kind in [Kind::Lock, Kind::Lock, Kind::CommitPrimary, Kind::Truncate] {
+            counters.count_record(kind);
+        }
+        (counters.header_reads, counters.object_reads) = (3, 4);
+        (counters.validates, counters.lock_replies) = (1, 2);
+        assert_eq!((counters.committed, counters.distributed), (1, 1));
+        assert_eq!((counters.aborts.total(), counters.aborts.locked), (2, 1));
+        let sums = |c: &TxCounters| (c.writes(), c.reads(), c.messages());
+        assert_eq!(sums(&counters), (4, 7, 4));
+        let twice = counters.plus(&counters);
+        assert_eq!(sums(&twice), (8, 14, 8));
+        assert_eq!(twice.since(&counters), counters);
+    }
+}
