@@ -37,7 +37,13 @@
 //!   rows of one attempt may disagree with each other, but each is whole.
 
 pub mod attempt;
+pub mod audit;
+pub mod benchmark;
 mod drawn;
+pub mod driver;
+pub mod load;
+pub mod recorder;
+pub mod report;
 
 use std::fmt;
 use std::ops::Deref;
@@ -45,6 +51,7 @@ use std::ops::Deref;
 use farm_kv::{KEY_BYTES, Key};
 use smallvec::SmallVec;
 
+pub use benchmark::Benchmark;
 pub use drawn::{Drawn, Stream};
 
 /// Bytes of the longest row of any table.
