@@ -10,7 +10,8 @@ use farm_bench::oltp::audit::{self, Audit, Audited};
 use farm_bench::oltp::driver::{self, Length, Ran, Run};
 use farm_bench::oltp::load::{self, Load};
 use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup, WorkerReport};
-use farm_bench::oltp::{Benchmark, Outcome, Table, attempt};
+use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table, attempt};
+use farm_bench::tatp::Transaction;
 use farm_bench::{smallbank, tatp};
 use farm_core::config::Config;
 use farm_core::machine::{Machine, start_all};
@@ -242,9 +243,34 @@ fn assert_drawn(cluster: &Cluster, result: &RunResult, each: u64) {
     assert_eq!(result.executed, each * cluster.workers);
 }
 
+/// How many transactions of a kind that were drawn find the row that may not be there.
+fn loaded_for(cluster: &Cluster, kind: tatp::Kind, each: u64) -> u64 {
+    let stream = cluster.benchmark.stream().unwrap();
+    let mut found = 0;
+    for worker in 0..cluster.workers {
+        let mut rng = farm_bench::ycsb::stream::worker_rng(SEED, worker);
+        for _ in 0..each {
+            let Drawn::Tatp(drawn) = stream.next(&mut rng) else {
+                panic!("a transaction of TATP");
+            };
+            let is_there = match drawn {
+                Transaction::GetAccessData { s_id, ai_type } => {
+                    tatp::rows(SEED, s_id).access_info[usize::from(ai_type) - 1].is_some()
+                }
+                Transaction::UpdateSubscriberData { s_id, sf_type, .. } => {
+                    tatp::rows(SEED, s_id).special_facility[usize::from(sf_type) - 1].is_some()
+                }
+                _ => continue,
+            };
+            found += u64::from(is_there && drawn.kind() == kind);
+        }
+    }
+    found
+}
+
 #[test]
 fn tatp_leaves_what_it_may_on_three_machines() {
-    const EACH: u64 = 4_000;
+    const EACH: u64 = 1_500;
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-tatp", 1, tatp(2_000));
     cluster.load();
@@ -257,15 +283,13 @@ fn tatp_leaves_what_it_may_on_three_machines() {
     for of in [tatp::Kind::GetSubscriberData, tatp::Kind::UpdateLocation] {
         assert_eq!(kind(of).committed, kind(of).executed, "{of:?}");
     }
-    // The one row that is read only and not there for three of eight.
-    let access = kind(tatp::Kind::GetAccessData);
-    let share = access.committed as f64 / access.executed as f64;
-    assert!(
-        (share - 0.625).abs() < 0.05,
-        "{share} of {}",
-        access.executed
-    );
-    assert_eq!(access.declined, 0);
+    // Neither do access infos and facilities come or go: what is found is what was loaded.
+    for of in [tatp::Kind::GetAccessData, tatp::Kind::UpdateSubscriberData] {
+        assert_eq!(kind(of).committed, loaded_for(&cluster, of, EACH), "{of:?}");
+        let share = kind(of).committed as f64 / kind(of).executed as f64;
+        assert!((share - 0.625).abs() < 0.15, "{of:?}: {share}");
+        assert_eq!(kind(of).declined, 0);
+    }
     // Pairs come and go by the two transactions that insert and delete, and by no other.
     let came = kind(tatp::Kind::InsertCallForwarding).committed;
     let went = kind(tatp::Kind::DeleteCallForwarding).committed;
@@ -282,7 +306,7 @@ fn tatp_leaves_what_it_may_on_three_machines() {
 
 #[test]
 fn smallbank_keeps_the_money_on_three_machines() {
-    const EACH: u64 = 3_000;
+    const EACH: u64 = 600;
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-bank", 1, smallbank(1_000, 40));
     cluster.load();
@@ -303,7 +327,7 @@ fn smallbank_keeps_the_money_on_three_machines() {
 /// Four accounts that everybody wants: conflicts are tried again until they are none.
 #[test]
 fn conflicts_end_on_machines_of_two_workers() {
-    const EACH: u64 = 300;
+    const EACH: u64 = 60;
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-hot", 2, smallbank(64, 4));
     cluster.load();
