@@ -9,6 +9,7 @@ use std::time::Duration;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Backoff, BackoffConfig};
+use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::attempt::{self, Stop, Trail};
@@ -22,6 +23,11 @@ const ATTEMPT_BITS: u32 = 40;
 
 /// Transactions that a worker has in flight unless told otherwise.
 pub const DEFAULT_CONCURRENCY: usize = 32;
+
+/// Attempts of one transaction after which it waits by how long its attempts take.
+const PATIENT_AFTER: u32 = 3;
+/// The longest such wait is so many times an attempt, as a power of two.
+const MOST_PATIENCE: u32 = 4;
 
 /// How long a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +82,8 @@ struct Seat {
     what: Drawn,
     /// Attempts that met conflicts.
     failed: u32,
+    /// When this attempt began: the turn's time.
+    tried: Nanos,
     /// When it began, if it is timed.
     began: Option<Nanos>,
 }
@@ -194,6 +202,7 @@ impl Driver {
             self.seats[seat] = Some(Seat {
                 what: self.stream.next(&mut self.rng),
                 failed: 0,
+                tried: worker.now(),
                 began,
             });
             self.attempt(worker, seat);
@@ -205,7 +214,9 @@ impl Driver {
     }
 
     fn attempt(&mut self, worker: &mut Worker, seat: usize) {
-        let what = self.seats[seat].expect("a transaction has a seat").what;
+        let state = self.seats[seat].as_mut().expect("a transaction has a seat");
+        state.tried = worker.now();
+        let what = state.what;
         self.number += 1;
         attempt::run(worker, what, self.number, Cont::new(ended, seat as u64));
     }
@@ -236,6 +247,7 @@ impl Driver {
                 // Not of this worker's transactions, which are the same for the same seed.
                 let now = worker.now();
                 let wait = self.backoff.aborted(state.failed, now, worker.rng());
+                let wait = wait + patience(state.failed, now - state.tried, worker.rng());
                 state.failed = state.failed.saturating_add(1);
                 return worker.set_timer(wait, Cont::new(again, seat as u64));
             }
@@ -256,6 +268,17 @@ impl Driver {
     }
 }
 
+/// What a transaction waits beyond the worker's backoff, which follows the retry rate of all its
+/// transactions: two that lock each other's reads would else abort each other for as long as the others
+/// have no conflicts, each time at the same pace.
+fn patience(failed: u32, attempt_ns: u64, rng: &mut impl Rng) -> Duration {
+    let Some(doublings) = failed.checked_sub(PATIENT_AFTER) else {
+        return Duration::ZERO;
+    };
+    let longest = attempt_ns.saturating_mul(1 << doublings.min(MOST_PATIENCE));
+    Duration::from_nanos(rng.random_range(0..=longest))
+}
+
 /// A transaction is tried again.
 fn again(worker: &mut Worker, seat: u64, (): ()) {
     let mut driver = worker.take_layer::<Driver>();
@@ -273,4 +296,23 @@ fn ended(worker: &mut Worker, seat: u64, (trail, result): (Trail, Result<(), Sto
     }
     driver.fill(worker);
     driver.put_back(worker);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
+        let mut rng = worker_rng(1, 1);
+        let mut longest = |failed: u32| {
+            let waits = (0..1_000).map(|_| patience(failed, 100, &mut rng).as_nanos());
+            waits.max().unwrap_or(0)
+        };
+        assert_eq!((longest(0), longest(2)), (0, 0));
+        for (failed, most) in [(3, 100), (4, 200), (7, 1_600), (1_000, 1_600)] {
+            let found = longest(failed);
+            assert!((most * 9 / 10..=most).contains(&found), "{found} of {most}");
+        }
+    }
 }
