@@ -103,7 +103,7 @@ pub(crate) struct OltpArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) workers: Option<u16>,
 
-    /// Most transactions in flight on every worker; conflicts make them fewer.
+    /// Most transactions in flight on every worker, 64 unless given; conflicts make them fewer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: Option<u32>,
 

@@ -22,7 +22,7 @@ use crate::ycsb::stream::worker_rng;
 const ATTEMPT_BITS: u32 = 40;
 
 /// Transactions that a worker has in flight unless told otherwise.
-pub const DEFAULT_CONCURRENCY: usize = 32;
+pub const DEFAULT_CONCURRENCY: usize = 64;
 
 /// Attempts of one transaction after which it waits by how long its attempts take.
 const PATIENT_AFTER: u32 = 3;

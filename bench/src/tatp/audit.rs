@@ -23,7 +23,7 @@ pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
     rows.chain(facilities).chain(forwardings)
 }
 
-/// Holds rows of a subscriber, in the order of [`names`], or the first few of them, to what was loaded.
+/// Holds rows of a subscriber, in the order of [`names()`], or the first few of them, to what was loaded.
 ///
 /// # Errors
 /// What is wrong with the first row that is.
