@@ -3,6 +3,7 @@
 //! Options that stand for keys of the configuration end in [`Config::set_by`], so that what is wrong
 //! with them is told in the same words as in a file, with the option as its origin.
 
+mod oltp;
 mod sim;
 mod workload;
 
@@ -15,6 +16,7 @@ use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError, parse_size};
 use farm_core::ids::MachineId;
 
+pub(crate) use oltp::{OltpArgs, SmallbankArgs, TatpArgs};
 pub(crate) use sim::SimArgs;
 pub(crate) use workload::WorkloadArgs;
 
@@ -35,6 +37,8 @@ Examples:
   farm doctor                                    what this host offers, and what to change
   farm ycsb --workload c --records 1000000       lookups only, on a cluster started for the purpose
   farm ycsb -P config/ycsb/workloadb --verify    a YCSB property file, every read checked
+  farm tatp --subscribers 100000                 transactions on a telecom's subscribers
+  farm smallbank --accounts 100000               transactions between accounts, the money counted after
   farm workload bank --verify                    transactions of three processes, judged
   farm sim --seeds 1000                          a thousand clusters in a simulator, and a verdict
   farm bench limit                               how fast this host's memory is: the bound of all
@@ -60,6 +64,10 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Run YCSB workloads on a cluster that is started for them and stopped after.
     Ycsb(YcsbArgs),
+    /// Run TATP, transactions on a telecom's subscribers, on a cluster that is started for it.
+    Tatp(TatpArgs),
+    /// Run SmallBank, transactions between accounts, on a cluster that is started for it.
+    Smallbank(SmallbankArgs),
     /// Run one machine of a cluster until it is stopped.
     Node(NodeArgs),
     /// Measure one part of the platform by itself.

@@ -5,6 +5,8 @@ mod bench;
 mod cli;
 mod cluster;
 mod doctor;
+mod measure;
+mod oltp;
 mod sim;
 mod workload;
 mod ycsb;
@@ -14,6 +16,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use farm_bench::oltp::OptionsError;
 use farm_bench::ycsb::properties::PropertyError;
 use farm_bench::ycsb::spec::SpecError;
 use farm_core::config::ConfigError;
@@ -59,6 +62,8 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => ycsb::demo(&args, log),
         Command::Ycsb(args) => ycsb::run(&args, log),
+        Command::Tatp(args) => oltp::tatp(&args, log),
+        Command::Smallbank(args) => oltp::smallbank(&args, log),
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Workload(args) => workload::run(&args, log),
@@ -109,6 +114,8 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
             || cause.is::<HostError>()
             || cause.is::<SpecError>()
             || cause.is::<PropertyError>()
+            || cause.is::<OptionsError>()
+            || cause.is::<oltp::SettingsError>()
     });
     if usage {
         ExitCode::from(EXIT_USAGE)

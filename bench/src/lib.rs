@@ -3,7 +3,8 @@
 //! * [`ycsb`]: the YCSB core workloads as a library: property files, generators, keys,
 //!   values that can be checked, and one stream of operations per worker.
 //! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what
-//!   each transaction reads, decides and writes. [`oltp`] is what they have in common.
+//!   each transaction reads, decides and writes. [`oltp`] is what they have in common, and what runs
+//!   them on the platform.
 //! * [`commits`]: commits of transactions, alone and where they meet.
 //! * [`alloc`]: what the allocator loses and what it costs.
 //! * [`report`]: results of a run, as a table and as JSON.

@@ -29,6 +29,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::ycsb::OpKind;
@@ -36,7 +37,7 @@ use crate::ycsb::recorder::{Recorder, RecorderError};
 
 /// All a benchmark has to say: the contents of a result file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct Report<R = RunResult> {
     /// The machine or machines it ran on: names, processors, memory.
     pub host: serde_json::Value,
     /// The settings it ran with.
@@ -44,7 +45,7 @@ pub struct Report {
     /// The commit of the program, if it is known.
     pub commit: Option<String>,
     /// The runs in their order.
-    pub runs: Vec<RunResult>,
+    pub runs: Vec<R>,
 }
 
 /// What one machine contributes to a run. Travels between processes.
@@ -153,19 +154,23 @@ pub struct Latency {
 }
 
 /// `part / whole`, if there is a whole and the quotient is a number.
-fn ratio(part: f64, whole: f64) -> Option<f64> {
+pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
     let quotient = part / whole;
     (whole > 0.0 && quotient.is_finite()).then_some(quotient)
 }
 
-fn ratio_of_counts(part: u64, whole: u64) -> Option<f64> {
+pub(crate) fn ratio_of_counts(part: u64, whole: u64) -> Option<f64> {
     ratio(part as f64, whole as f64)
 }
 
 impl Latency {
     /// The latencies of `kind`, unless none was sampled.
     pub fn of(recorder: &Recorder, kind: OpKind) -> Option<Self> {
-        let histogram = recorder.latency_ns(kind);
+        Self::of_histogram(recorder.latency_ns(kind), recorder.sampled_1_in())
+    }
+
+    /// The latencies of a histogram in nanoseconds, unless it is empty.
+    pub fn of_histogram(histogram: &Histogram<u64>, sampled_1_in: u32) -> Option<Self> {
         let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
         (!histogram.is_empty()).then(|| Self {
             p50: at(0.5),
@@ -173,7 +178,7 @@ impl Latency {
             p99: at(0.99),
             p999: at(0.999),
             max: histogram.max() as f64 / 1000.0,
-            sampled_1_in: recorder.sampled_1_in(),
+            sampled_1_in,
         })
     }
 }
@@ -247,14 +252,14 @@ impl MachineResult {
     }
 }
 
-impl Report {
+impl<R: Serialize> Report<R> {
     /// The report as indented JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report holds strings, numbers and lists only")
     }
 }
 
-impl fmt::Display for Report {
+impl<R: fmt::Display> fmt::Display for Report<R> {
     /// The tables of all runs, one after the other.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, run) in self.runs.iter().enumerate() {
@@ -364,20 +369,20 @@ impl RunResult {
     }
 }
 
-fn dash() -> String {
+pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 
-fn whole(rate: f64) -> String {
+pub(crate) fn whole(rate: f64) -> String {
     grouped(rate.round() as u64)
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// A number with commas between its thousands.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {

@@ -1,5 +1,7 @@
 //! `farm node`: one machine, alone or driven by a launcher.
 
+mod oltp;
+
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -136,6 +138,7 @@ fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
             Ok(order @ Order::Run { .. }) => driven.run(order)?,
             Ok(Order::Mutant { name }) => driven.mutant(&name)?,
             Ok(Order::LockExclusively) => driven.lock_exclusively()?,
+            Ok(Order::Oltp(order)) => driven.follow(order)?,
             Ok(Order::Work(spec)) => driven.work(&spec)?,
             Ok(Order::TellWork) => driven.tell_work()?,
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(machine.stop()?),
@@ -186,6 +189,7 @@ struct Driven<'a> {
     machine: &'a Machine,
     span: WorkerSpan,
     table: Option<(TableId, TableSpec)>,
+    oltp: Option<oltp::Oltp>,
     tracker: Option<Arc<InsertTracker>>,
     loaded: (u64, f64),
     /// The launcher is gone.
@@ -212,6 +216,7 @@ impl<'a> Driven<'a> {
             machine,
             span,
             table: None,
+            oltp: None,
             tracker: None,
             loaded: (0, 0.0),
             abandoned,
@@ -245,6 +250,13 @@ impl<'a> Driven<'a> {
     }
 
     fn open(&mut self, spec: TableSpec) -> anyhow::Result<()> {
+        self.table = Some((self.open_table(spec)?, spec));
+        tell(&News::Opened);
+        Ok(())
+    }
+
+    /// Opens a table on every worker.
+    fn open_table(&self, spec: TableSpec) -> anyhow::Result<TableId> {
         type Opened = Result<TableId, KvError>;
         fn opened(worker: &mut Worker, _: u64, table: Opened) {
             let answer = worker.take_layer::<std::sync::mpsc::Sender<Opened>>();
@@ -260,11 +272,9 @@ impl<'a> Driven<'a> {
             },
             || {},
         )?;
-        for table in opens {
-            self.table = Some((table?, spec));
-        }
-        tell(&News::Opened);
-        Ok(())
+        let opened: Result<Vec<_>, _> = opens.into_iter().collect();
+        let opened = opened?.first().copied();
+        opened.context("a machine has at least one worker")
     }
 
     fn common(&self, worker: usize) -> anyhow::Result<Common> {

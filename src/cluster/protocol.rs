@@ -1,5 +1,7 @@
 //! What the launcher and its nodes say to each other: a JSON object a line.
 
+use farm_bench::oltp::audit::Audited;
+use farm_bench::oltp::{self, Benchmark};
 use farm_bench::report::MachineReport;
 use farm_bench::workload::{Finished, Log, Spec};
 use farm_kv::TableSpec;
@@ -35,12 +37,44 @@ pub(crate) enum Order {
     },
     /// Lock exclusively from the start in commits of one machine, on all workers.
     LockExclusively,
+    /// A step of a benchmark of transactions.
+    Oltp(OltpOrder),
     /// Run a workload that is judged.
     Work(Spec),
     /// Tell what it recorded, now that it has ended everywhere.
     TellWork,
     /// Stop.
     Stop,
+}
+
+/// A step of a benchmark of transactions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub(crate) enum OltpOrder {
+    /// Open the tables of a benchmark of transactions on every worker.
+    Open {
+        /// The benchmark.
+        benchmark: Benchmark,
+        /// Seed of its population and of all choices.
+        seed: u64,
+        /// Its tables, in its order.
+        tables: Vec<TableOrder>,
+    },
+    /// Load this machine's part of its rows.
+    Load,
+    /// Run its transactions, and report.
+    Run {
+        /// Most transactions in flight on each worker.
+        concurrency: usize,
+        /// Seconds before it counts.
+        warmup_s: f64,
+        /// Seconds that count.
+        duration_s: f64,
+        /// One transaction in so many is timed.
+        sampled_1_in: u32,
+    },
+    /// Look at what its transactions left, now that they have ended everywhere.
+    Audit,
 }
 
 /// A table to be opened.
@@ -124,6 +158,10 @@ pub(crate) enum News {
     },
     /// A workload has ended.
     Ran(Box<MachineReport>),
+    /// Transactions have ended.
+    RanOltp(Box<oltp::report::MachineReport>),
+    /// What transactions left.
+    Audited(Audited),
     /// The clients of a workload that is judged have ended.
     Worked,
     /// What its workers recorded, and hold.

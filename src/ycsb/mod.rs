@@ -2,7 +2,7 @@
 
 mod plan;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,15 +11,12 @@ use anyhow::{Context, bail};
 use farm_bench::report::{MachineReport, Report, RunResult};
 use farm_core::config::host::{HostFacts, check_memory, probe};
 use farm_kv::TableSpec;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::cli::{DemoArgs, YcsbArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order, WorkloadOrder};
+use crate::measure::{COMMIT, bar, try_writing};
 use plan::{Plan, Planned};
-
-/// The commit this program was built from, if the build could tell.
-const COMMIT: Option<&str> = option_env!("FARM_COMMIT");
 
 /// Runs `farm ycsb`.
 pub(crate) fn run(args: &YcsbArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
@@ -78,20 +75,6 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Finds out before anything is measured whether the results can be written.
-fn try_writing(path: &Path) -> anyhow::Result<()> {
-    let is_new = !path.exists();
-    std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .with_context(|| format!("cannot write the results to {} (--json)", path.display()))?;
-    if is_new {
-        std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
-    }
-    Ok(())
 }
 
 fn measure(
@@ -201,18 +184,4 @@ fn order_of(planned: &Planned) -> WorkloadOrder {
         properties: planned.properties.clone(),
         value_bytes: planned.spec.value_bytes,
     }
-}
-
-/// A progress bar, drawn only where a person sees it.
-fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
-    let target = if io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let style =
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::with_draw_target(Some(len), target)
-        .with_style(style)
-        .with_message(message.to_owned())
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::spec::{WorkloadSpec, builtin};
 use farm_core::config::Config;
-use farm_kv::layout::Layout;
 use farm_kv::{KEY_BYTES, TableSpec};
 
 use crate::cli::{DemoArgs, Workload, YcsbArgs};
@@ -124,7 +123,7 @@ impl Plan {
             .map_or(0, |planned| planned.spec.insert_count)
     }
 
-    /// The table: as many shards as the workers own, more where a shard would not fit a region.
+    /// The table.
     pub(super) fn table(&self) -> anyhow::Result<TableSpec> {
         let table = &self.config.table;
         anyhow::ensure!(
@@ -132,26 +131,12 @@ impl Plan {
             "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
             table.key_bytes
         );
-        let (h, value_bytes) = (table.neighbourhood, table.value_bytes as usize);
-        let layout = Layout::new(h, value_bytes)?;
-        let owners = self.config.total_workers() as u32;
-        let region = self.config.memory.region_bytes - self.config.memory.block_bytes;
-        let mut shards = owners * table.shards_per_worker;
-        loop {
-            let spec = TableSpec::sized(
-                TABLE,
-                h,
-                value_bytes,
-                shards,
-                self.records(),
-                table.occupancy,
-            )?;
-            let bytes = (u64::from(spec.buckets) + 1) * layout.bucket_bytes() as u64;
-            if bytes <= region {
-                return Ok(spec);
-            }
-            shards += owners;
-        }
+        crate::measure::table_spec(
+            &self.config,
+            TABLE,
+            table.value_bytes as usize,
+            self.records(),
+        )
     }
 }
 

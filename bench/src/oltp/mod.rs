@@ -35,9 +35,25 @@
 //! - After a conflict it begins again with no rows.
 //! - A [`StepError`] is a fault of the store or of the driver, not an outcome: the run is void. The
 //!   rows of one attempt may disagree with each other, but each is whole.
+//!
+//! That driver is here too. In reading order:
+//!
+//! * [`benchmark`]: either benchmark as data, and what must hold of its rows at the end.
+//! * [`load`]: its rows into tables.
+//! * [`attempt`]: one attempt of a transaction, inside a transaction of the platform.
+//! * [`driver`]: a closed loop of them on one worker, with retries.
+//! * [`recorder`]: what became of them.
+//! * [`audit`]: a look at all rows when none runs any more.
+//! * [`report`]: the results.
 
 pub mod attempt;
+pub mod audit;
+pub mod benchmark;
 mod drawn;
+pub mod driver;
+pub mod load;
+pub mod recorder;
+pub mod report;
 
 use std::fmt;
 use std::ops::Deref;
@@ -45,6 +61,7 @@ use std::ops::Deref;
 use farm_kv::{KEY_BYTES, Key};
 use smallvec::SmallVec;
 
+pub use benchmark::Benchmark;
 pub use drawn::{Drawn, Stream};
 
 /// Bytes of the longest row of any table.

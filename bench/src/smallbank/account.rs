@@ -71,3 +71,19 @@ pub fn rows(account: u64, initial_cents: i64) -> [(RowName, RowBytes); 2] {
     .encode();
     [(savings(account), row), (checking(account), row)]
 }
+
+/// What the two rows of an account are worth together, in cents.
+///
+/// # Errors
+/// A row is missing or damaged.
+pub fn worth(account: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
+    let mut worth: i64 = 0;
+    for (at, (name, _)) in self::rows(account, 0).into_iter().enumerate() {
+        let row = rows.get(at).copied().flatten();
+        let row = row.ok_or_else(|| format!("the row {name} is missing"))?;
+        let balance = Balance::decode(&row).map_err(|why| format!("the row {name}: {why}"))?;
+        let sum = worth.checked_add(balance.cents);
+        worth = sum.ok_or_else(|| format!("the row {name} has more cents than there are"))?;
+    }
+    Ok(worth)
+}

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use serde::{Deserialize, Serialize};
+
 use crate::oltp::{Decision, Outcome};
 
 /// What committed transactions added to all the money there is. Each worker keeps one; merged, they
@@ -15,13 +17,16 @@ use crate::oltp::{Decision, Outcome};
 /// let sum = 2 * 100_000 * i128::from(options.initial_cents); // Of all rows, read at the end.
 /// assert!(ledger.totals(options.initial_total_cents()).contains(&sum));
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Of those whose commit is known.
+    #[serde(with = "as_text")]
     known_cents: i128,
     /// Of those whose commit is not known, what would take money out …
+    #[serde(with = "as_text")]
     perhaps_out_cents: i128,
     /// … and what would bring some in.
+    #[serde(with = "as_text")]
     perhaps_in_cents: i128,
 }
 
@@ -54,6 +59,19 @@ impl Ledger {
     }
 }
 
+/// Cents as decimal text: numbers of 128 bits are more than JSON carries everywhere.
+pub(crate) mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(cents: &i128, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(cents)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<i128, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +92,7 @@ mod tests {
         other.unknown(&of(2_020));
         ledger.merge(&other);
         assert_eq!(ledger.totals(1_000), 30..=2_650);
+        let text = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
     }
 }

@@ -10,6 +10,7 @@
 //! * [`options`]: how many subscribers, how they are drawn, the mix.
 //! * [`stream`]: transactions with their parameters.
 //! * [`transaction`]: what each reads, decides and writes.
+//! * [`audit`]: what must hold of a subscriber at the end.
 //!
 //! Choices where the sources differ:
 //!
@@ -21,6 +22,7 @@
 //!   inserts and deletes have made the rows their own.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod names;
 pub mod options;
 pub mod population;

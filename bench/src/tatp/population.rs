@@ -10,13 +10,22 @@ use super::names::{self, START_TIMES, SubNbr};
 use super::row::{
     AccessInfo, BITS, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
 };
-use crate::oltp::{Row, RowBytes, RowName};
+use crate::oltp::{Row, RowBytes, RowName, Table};
 
 /// Percent of special facilities that are active.
 const ACTIVE_PERCENT: u32 = 85;
 
 /// Keeps the random numbers of the population apart from those of workers with the same seed.
 const POPULATION: u64 = 0x7A79_0000_0000_0001;
+
+/// Rows of a table for every four subscribers, on average.
+pub(crate) fn rows_of_four(table: &Table) -> u64 {
+    match *table {
+        names::ACCESS_INFO | names::SPECIAL_FACILITY => 10,
+        names::CALL_FORWARDING => 15,
+        _ => 4,
+    }
+}
 
 /// All rows of one subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]

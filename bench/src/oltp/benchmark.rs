@@ -1,0 +1,221 @@
+//! Either benchmark as data: what its tables hold at the beginning, and what must hold at the end.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use super::{OptionsError, RowBytes, RowName, Stream, Table};
+use crate::{smallbank, tatp};
+
+/// Most subscribers of whom every row is looked at in the end. Of more, it is every second, say.
+const MOST_WHOLE: u32 = 100_000;
+
+/// A benchmark with its options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Benchmark {
+    /// TATP.
+    Tatp(tatp::Options),
+    /// SmallBank.
+    Smallbank(smallbank::Options),
+}
+
+/// Rows of one item.
+pub type Rows = SmallVec<[(RowName, RowBytes); 8]>;
+/// Names of the rows of one item.
+pub type ItemNames = SmallVec<[RowName; 8]>;
+
+impl Benchmark {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Benchmark::Tatp(_) => "tatp",
+            Benchmark::Smallbank(_) => "smallbank",
+        }
+    }
+
+    /// Its transactions.
+    ///
+    /// # Errors
+    /// An option that cannot be.
+    pub fn stream(&self) -> Result<Stream, OptionsError> {
+        match self {
+            Benchmark::Tatp(options) => Stream::tatp(options),
+            Benchmark::Smallbank(options) => Stream::smallbank(options),
+        }
+    }
+
+    /// Names of its kinds of transactions, in their order.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        match self {
+            Benchmark::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
+            Benchmark::Smallbank(_) => smallbank::Kind::ALL.map(smallbank::Kind::name).into(),
+        }
+    }
+
+    /// Its options as JSON.
+    pub fn options(&self) -> serde_json::Value {
+        let options = match self {
+            Benchmark::Tatp(options) => serde_json::to_value(options),
+            Benchmark::Smallbank(options) => serde_json::to_value(options),
+        };
+        options.expect("options are plain data")
+    }
+
+    /// Its tables.
+    pub fn tables(&self) -> &'static [Table] {
+        match self {
+            Benchmark::Tatp(_) => &tatp::names::TABLES,
+            Benchmark::Smallbank(_) => &smallbank::account::TABLES,
+        }
+    }
+
+    /// Rows that a table has at the beginning, on average over all seeds, and while transactions run.
+    pub fn expected_rows(&self, table: &Table) -> u64 {
+        match self {
+            Benchmark::Tatp(options) => {
+                let of_four = tatp::population::rows_of_four(table);
+                (of_four * u64::from(options.subscribers)).div_ceil(4)
+            }
+            Benchmark::Smallbank(options) => options.accounts,
+        }
+    }
+
+    /// What rows belong to: subscribers or accounts.
+    pub fn items(&self) -> u64 {
+        match self {
+            Benchmark::Tatp(options) => u64::from(options.subscribers),
+            Benchmark::Smallbank(options) => options.accounts,
+        }
+    }
+
+    /// What they are called.
+    pub fn item_name(&self) -> &'static str {
+        match self {
+            Benchmark::Tatp(_) => "subscribers",
+            Benchmark::Smallbank(_) => "accounts",
+        }
+    }
+
+    /// The items that one of so many workers loads, and looks at in the end.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn share(&self, worker: u64, workers: u64) -> Range<u64> {
+        assert!(worker < workers, "worker {worker} of {workers}");
+        let cut =
+            |part: u64| (u128::from(self.items()) * u128::from(part) / u128::from(workers)) as u64;
+        cut(worker)..cut(worker + 1)
+    }
+
+    /// The rows of an item at the beginning.
+    pub fn rows(&self, seed: u64, item: u64) -> Rows {
+        match self {
+            Benchmark::Tatp(_) => tatp::rows(seed, s_id(item)).encoded().collect(),
+            Benchmark::Smallbank(options) => {
+                let rows = smallbank::account::rows(item, options.initial_cents);
+                rows.into_iter().collect()
+            }
+        }
+    }
+
+    /// The rows of an item that are looked at in the end, whether or not they are there.
+    pub fn audited(&self, item: u64) -> ItemNames {
+        match self {
+            Benchmark::Tatp(options) => {
+                let whole =
+                    item.is_multiple_of(u64::from(options.subscribers.div_ceil(MOST_WHOLE)));
+                let names = tatp::audit::names(s_id(item));
+                names.take(if whole { usize::MAX } else { 2 }).collect()
+            }
+            Benchmark::Smallbank(_) => {
+                let account = smallbank::account::rows(item, 0);
+                account.map(|(name, _)| name).into_iter().collect()
+            }
+        }
+    }
+
+    /// Holds the rows of an item, as asked for by [`Benchmark::audited`], to what transactions may
+    /// have made of them. Gives the money that they are worth, in cents.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn audit(&self, seed: u64, item: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
+        match self {
+            Benchmark::Tatp(_) => tatp::audit::check(seed, s_id(item), rows).map(|()| 0),
+            Benchmark::Smallbank(_) => smallbank::account::worth(item, rows),
+        }
+    }
+
+    /// All the money there is at the beginning, in cents; none where there is no money.
+    pub fn initial_cents(&self) -> Option<i128> {
+        match self {
+            Benchmark::Tatp(_) => None,
+            Benchmark::Smallbank(options) => Some(options.initial_total_cents()),
+        }
+    }
+}
+
+/// The subscriber of an item.
+fn s_id(item: u64) -> u32 {
+    (item + 1) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_everything_once() {
+        let benchmark = Benchmark::Smallbank(smallbank::Options {
+            accounts: 1_000,
+            ..Default::default()
+        });
+        let shares: Vec<_> = (0..7).map(|worker| benchmark.share(worker, 7)).collect();
+        assert_eq!((shares[0].start, shares[6].end), (0, 1_000));
+        assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+
+    #[test]
+    fn tables_are_sized_by_what_is_loaded() {
+        let benchmark = Benchmark::Tatp(tatp::Options {
+            subscribers: 4_000,
+            ..Default::default()
+        });
+        let mut loaded = vec![0u64; benchmark.tables().len()];
+        for item in 0..benchmark.items() {
+            for (name, row) in benchmark.rows(7, item) {
+                let at = benchmark.tables().iter().position(|one| *one == name.table);
+                loaded[at.unwrap()] += 1;
+                assert_eq!(row.len(), name.table.row_bytes);
+            }
+        }
+        for (table, loaded) in benchmark.tables().iter().zip(loaded) {
+            let expected = benchmark.expected_rows(table) as f64;
+            let off = (loaded as f64 - expected).abs() / expected;
+            assert!(off < 0.03, "{table:?}: {loaded} rows, {expected} expected");
+        }
+    }
+
+    #[test]
+    fn what_was_loaded_passes_and_what_was_not_does_not() {
+        let tatp = Benchmark::Tatp(tatp::Options::default());
+        let bank = Benchmark::Smallbank(smallbank::Options::default());
+        for (benchmark, cents) in [(tatp, 0), (bank, 2 * 100_000_000_000)] {
+            for item in 0..50 {
+                let rows = benchmark.rows(3, item);
+                let find = |name: &RowName| {
+                    let found = rows.iter().find(|(one, _)| one == name);
+                    found.map(|(_, row)| *row)
+                };
+                let names = benchmark.audited(item);
+                let mut found: Vec<_> = names.iter().map(find).collect();
+                assert_eq!(benchmark.audit(3, item, &found), Ok(cents));
+                found[0] = None;
+                let missing = benchmark.audit(3, item, &found).unwrap_err();
+                assert!(missing.contains("is missing"), "{missing}");
+            }
+        }
+    }
+}

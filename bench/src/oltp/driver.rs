@@ -1,0 +1,318 @@
+//! Drives transactions on one worker: keeps some in flight, each begun by the end of one before (a
+//! closed loop), tries those again that met a conflict, and records what they did.
+//!
+//! How many are in flight at one time, and how long one waits before it is tried again, follows the
+//! conflicts: [`Backoff`]. Every transaction has a seat; a continuation's context is its seat's number.
+
+use std::time::Duration;
+
+use farm_core::time::Nanos;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Backoff, BackoffConfig};
+use rand::Rng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::attempt::{self, Stop, Trail};
+use super::recorder::{Costs, Recorder};
+use super::{Drawn, Stream};
+use crate::smallbank::Ledger;
+use crate::ycsb::stream::worker_rng;
+
+/// Bits of an attempt's number that count the attempts of one worker.
+const ATTEMPT_BITS: u32 = 40;
+
+/// Transactions that a worker has in flight unless told otherwise.
+pub const DEFAULT_CONCURRENCY: usize = 64;
+
+/// Attempts of one transaction after which it waits by how long its attempts take.
+const PATIENT_AFTER: u32 = 3;
+/// The longest such wait is so many times an attempt, as a power of two.
+const MOST_PATIENCE: u32 = 4;
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// For some time, of which the first part does not count.
+    Time {
+        /// Time before it counts.
+        warmup: Duration,
+        /// Time that counts.
+        duration: Duration,
+    },
+    /// For so many transactions of every worker, all of which count.
+    Transactions(u64),
+}
+
+/// What one worker is to run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The transactions.
+    pub stream: Stream,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// The worker, counted over the whole cluster.
+    pub worker: u64,
+    /// Most transactions in flight.
+    pub concurrency: usize,
+    /// How long.
+    pub length: Length,
+    /// One transaction in so many is timed.
+    pub sampled_1_in: u32,
+}
+
+/// What a driver tells at its end.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// What was recorded in the part that counts.
+    pub recorder: Recorder,
+    /// What all transactions did to the money, the warm-up's included.
+    pub ledger: Ledger,
+    /// How long the part took that counts.
+    pub duration: Duration,
+    /// Why the run ended early, if it did.
+    pub failure: Option<String>,
+}
+
+/// Hears how a run ended.
+pub type Done = Box<dyn FnOnce(Ran) + Send>;
+
+/// A transaction in flight.
+#[derive(Clone, Copy)]
+struct Seat {
+    what: Drawn,
+    /// Attempts that met conflicts.
+    failed: u32,
+    /// When this attempt began: the turn's time.
+    tried: Nanos,
+    /// When it began, if it is timed.
+    began: Option<Nanos>,
+}
+
+struct Driver {
+    stream: Stream,
+    rng: Xoshiro256PlusPlus,
+    backoff: Backoff,
+    seats: Vec<Option<Seat>>,
+    /// Seats without a transaction.
+    free: Vec<usize>,
+    /// Transactions that are still to begin, where they are counted.
+    left: u64,
+    ends: Nanos,
+    counts_from: Nanos,
+    counting: bool,
+    /// The number of the last attempt.
+    number: u64,
+    recorder: Recorder,
+    ledger: Ledger,
+    before: Costs,
+    failure: Option<String>,
+    done: Option<Done>,
+}
+
+/// Runs transactions on a worker to which [`attempt::attach`] was applied. `done` is called on the
+/// worker's thread when the run has ended and nothing is in flight any more; the worker serves the
+/// transactions of others on.
+pub fn run(worker: &mut Worker, run: Run, done: Done) {
+    let now = worker.clock().now();
+    let (left, counts_from, ends) = match run.length {
+        Length::Transactions(count) => (count, now, Nanos(u64::MAX)),
+        Length::Time { warmup, duration } => {
+            let counts_from = now.after(warmup);
+            (u64::MAX, counts_from, counts_from.after(duration))
+        }
+    };
+    let concurrency = run.concurrency.max(1);
+    let mut driver = Box::new(Driver {
+        recorder: Recorder::new(run.stream.kinds().len(), run.sampled_1_in),
+        stream: run.stream,
+        rng: worker_rng(run.seed, run.worker),
+        backoff: Backoff::new(BackoffConfig {
+            concurrency,
+            ..BackoffConfig::default()
+        }),
+        seats: vec![None; concurrency],
+        free: (0..concurrency).rev().collect(),
+        left,
+        ends,
+        counts_from,
+        counting: false,
+        number: run.worker << ATTEMPT_BITS,
+        ledger: Ledger::default(),
+        before: Costs::default(),
+        failure: None,
+        done: Some(done),
+    });
+    driver.start_counting(worker, now);
+    driver.fill(worker);
+    driver.put_back(worker);
+}
+
+impl Driver {
+    /// Transactions in flight, those that wait for their next attempt included.
+    fn running(&self) -> usize {
+        self.seats.len() - self.free.len()
+    }
+
+    /// Keeps the driver with the worker, unless it has ended.
+    fn put_back(self: Box<Self>, worker: &mut Worker) {
+        if self.running() == 0 {
+            self.end(worker);
+        } else {
+            worker.put_layer(self);
+        }
+    }
+
+    fn end(mut self: Box<Self>, worker: &mut Worker) {
+        let now = worker.clock().now();
+        if self.counting {
+            self.recorder.costs = Costs::of(worker).since(&self.before);
+        } else {
+            // A run that was all warm-up has nothing that counts.
+            self.recorder.clear();
+        }
+        let ran = Ran {
+            recorder: self.recorder,
+            ledger: self.ledger,
+            duration: now.since(self.counts_from),
+            failure: self.failure,
+        };
+        if let Some(done) = self.done.take() {
+            done(ran);
+        }
+    }
+
+    fn start_counting(&mut self, worker: &mut Worker, now: Nanos) {
+        if self.counting || now < self.counts_from {
+            return;
+        }
+        self.counting = true;
+        self.counts_from = now;
+        self.recorder.clear();
+        self.before = Costs::of(worker);
+    }
+
+    /// Begins as many transactions as may run.
+    fn fill(&mut self, worker: &mut Worker) {
+        while self.backoff.may_begin(self.running()) && self.goes_on(worker) {
+            let Some(seat) = self.free.pop() else {
+                return;
+            };
+            self.left -= 1;
+            let began = self.recorder.sample().then(|| worker.clock().now());
+            self.seats[seat] = Some(Seat {
+                what: self.stream.next(&mut self.rng),
+                failed: 0,
+                tried: worker.now(),
+                began,
+            });
+            self.attempt(worker, seat);
+        }
+    }
+
+    fn goes_on(&self, worker: &Worker) -> bool {
+        self.left > 0 && worker.now() < self.ends && self.failure.is_none()
+    }
+
+    fn attempt(&mut self, worker: &mut Worker, seat: usize) {
+        let state = self.seats[seat].as_mut().expect("a transaction has a seat");
+        state.tried = worker.now();
+        let what = state.what;
+        self.number += 1;
+        attempt::run(worker, what, self.number, Cont::new(ended, seat as u64));
+    }
+
+    /// The transaction of a seat was executed.
+    fn executed(&mut self, worker: &mut Worker, seat: usize, trail: &Trail) {
+        let Seat { what, began, .. } = self.seats[seat].expect("a transaction has a seat");
+        let latency = began.map(|began| worker.clock().now() - began);
+        let decision = trail.decision.as_ref().expect("it came to its commit");
+        self.recorder.finish(what.kind(), decision.outcome, latency);
+        self.ledger.committed(decision);
+        self.backoff.committed(worker.now());
+        self.leave(seat);
+    }
+
+    fn leave(&mut self, seat: usize) {
+        self.seats[seat] = None;
+        self.free.push(seat);
+    }
+
+    /// An attempt did not commit.
+    #[cold]
+    fn stopped(&mut self, worker: &mut Worker, seat: usize, trail: &Trail, stop: &Stop) {
+        let why = match stop {
+            Stop::Conflict(why) if !worker.control().is_stopping() => {
+                self.recorder.aborts.count(*why);
+                let state = self.seats[seat].as_mut().expect("a transaction has a seat");
+                // Not of this worker's transactions, which are the same for the same seed.
+                let now = worker.now();
+                let wait = self.backoff.aborted(state.failed, now, worker.rng());
+                let wait = wait + patience(state.failed, now - state.tried, worker.rng());
+                state.failed = state.failed.saturating_add(1);
+                return worker.set_timer(wait, Cont::new(again, seat as u64));
+            }
+            Stop::Conflict(_) => "the machine is stopping".to_owned(),
+            Stop::Full => "a machine has no memory for the rows that are inserted: raise \
+                           memory.per_machine_bytes, or lower --occupancy"
+                .to_owned(),
+            Stop::Lost(machine) => format!("machine {machine} is lost"),
+            Stop::InDoubt(machine) => {
+                let decision = trail.decision.as_ref().expect("it came to its commit");
+                self.ledger.unknown(decision);
+                format!("machine {machine} is lost, with transactions that may have committed")
+            }
+            Stop::Failed(why) => format!("{:?}: {why}", trail.what),
+        };
+        self.failure.get_or_insert(why);
+        self.leave(seat);
+    }
+}
+
+/// What a transaction waits beyond the worker's backoff, which follows the retry rate of all its
+/// transactions: two that lock each other's reads would else abort each other for as long as the others
+/// have no conflicts, each time at the same pace.
+fn patience(failed: u32, attempt_ns: u64, rng: &mut impl Rng) -> Duration {
+    let Some(doublings) = failed.checked_sub(PATIENT_AFTER) else {
+        return Duration::ZERO;
+    };
+    let longest = attempt_ns.saturating_mul(1 << doublings.min(MOST_PATIENCE));
+    Duration::from_nanos(rng.random_range(0..=longest))
+}
+
+/// A transaction is tried again.
+fn again(worker: &mut Worker, seat: u64, (): ()) {
+    let mut driver = worker.take_layer::<Driver>();
+    driver.attempt(worker, seat as usize);
+    worker.put_layer(driver);
+}
+
+fn ended(worker: &mut Worker, seat: u64, (trail, result): (Trail, Result<(), Stop>)) {
+    let mut driver = worker.take_layer::<Driver>();
+    let now = worker.now();
+    driver.start_counting(worker, now);
+    match result {
+        Ok(()) => driver.executed(worker, seat as usize, &trail),
+        Err(stop) => driver.stopped(worker, seat as usize, &trail, &stop),
+    }
+    driver.fill(worker);
+    driver.put_back(worker);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
+        let mut rng = worker_rng(1, 1);
+        let mut longest = |failed: u32| {
+            let waits = (0..1_000).map(|_| patience(failed, 100, &mut rng).as_nanos());
+            waits.max().unwrap_or(0)
+        };
+        assert_eq!((longest(0), longest(2)), (0, 0));
+        for (failed, most) in [(3, 100), (4, 200), (7, 1_600), (1_000, 1_600)] {
+            let found = longest(failed);
+            assert!((most * 9 / 10..=most).contains(&found), "{found} of {most}");
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! What became of transactions: counts by kind and outcome, aborts, latencies, and what they cost.
+//!
+//! Every worker has a [`Recorder`] of its own. They are merged after the run, across processes too.
+
+use std::ops::AddAssign;
+
+use farm_core::worker::Worker;
+use farm_txn::{Abort, TxCounters};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::Outcome;
+
+/// Latencies above this, one minute, count as this.
+const MAX_LATENCY_NS: u64 = 60_000_000_000;
+/// Decimal digits to which a recorded latency is exact.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// Attempts that did not commit and were made again, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aborts {
+    /// Another transaction held an object.
+    pub locked: u64,
+    /// An object changed after it was read.
+    pub changed: u64,
+    /// An object stayed locked for as long as anybody tries to read it.
+    pub timed_out: u64,
+    /// Too many operations were in flight.
+    pub busy: u64,
+}
+
+impl Aborts {
+    /// Counts a conflict.
+    pub fn count(&mut self, why: Option<Abort>) {
+        let counter = match why {
+            Some(Abort::Locked(_)) => &mut self.locked,
+            Some(Abort::TimedOut(_)) => &mut self.timed_out,
+            Some(Abort::Changed(_) | Abort::Lost(_)) => &mut self.changed,
+            None => &mut self.busy,
+        };
+        *counter += 1;
+    }
+
+    /// Of all kinds.
+    pub fn total(&self) -> u64 {
+        self.locked + self.changed + self.timed_out + self.busy
+    }
+}
+
+impl AddAssign<&Aborts> for Aborts {
+    fn add_assign(&mut self, other: &Aborts) {
+        self.locked += other.locked;
+        self.changed += other.changed;
+        self.timed_out += other.timed_out;
+        self.busy += other.busy;
+    }
+}
+
+/// What a worker sent to other machines, for its own transactions and for those of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Costs {
+    /// One-sided reads of other machines' memory, those made again included: of table buckets, of
+    /// objects, and of headers by validation.
+    pub reads: u64,
+    /// Of them those of headers, by validation.
+    pub header_reads: u64,
+    /// Records written into other machines' logs: one one-sided write each.
+    pub writes: u64,
+    /// Of them LOCK.
+    pub lock_records: u64,
+    /// Of them COMMIT-PRIMARY.
+    pub commit_records: u64,
+    /// Of them ABORT.
+    pub abort_records: u64,
+    /// Of them TRUNCATE: only those that no other record carried.
+    pub truncate_records: u64,
+    /// Messages sent: requests, one-way messages and replies. Over all workers together each counts
+    /// once.
+    pub messages: u64,
+    /// Of all messages those that answered a LOCK record of this worker's transactions.
+    pub lock_replies: u64,
+}
+
+impl Costs {
+    /// What a worker sent so far.
+    ///
+    /// # Panics
+    /// If the worker has no transaction layer.
+    pub fn of(worker: &mut Worker) -> Self {
+        let (reads, messages) = (worker.read_counters(), worker.message_counters());
+        let tx: TxCounters = farm_txn::counters(worker);
+        Self {
+            reads: reads.remote,
+            header_reads: tx.header_reads,
+            writes: tx.writes(),
+            lock_records: tx.records.lock,
+            commit_records: tx.records.commit_primary,
+            abort_records: tx.records.abort,
+            truncate_records: tx.records.truncate,
+            messages: messages.calls + messages.one_way + messages.replies,
+            lock_replies: tx.lock_replies,
+        }
+    }
+
+    /// What was sent after `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.with(before, u64::wrapping_sub)
+    }
+
+    fn with(&self, other: &Self, both: fn(u64, u64) -> u64) -> Self {
+        Self {
+            reads: both(self.reads, other.reads),
+            header_reads: both(self.header_reads, other.header_reads),
+            writes: both(self.writes, other.writes),
+            lock_records: both(self.lock_records, other.lock_records),
+            commit_records: both(self.commit_records, other.commit_records),
+            abort_records: both(self.abort_records, other.abort_records),
+            truncate_records: both(self.truncate_records, other.truncate_records),
+            messages: both(self.messages, other.messages),
+            lock_replies: both(self.lock_replies, other.lock_replies),
+        }
+    }
+}
+
+impl AddAssign<&Costs> for Costs {
+    fn add_assign(&mut self, other: &Costs) {
+        *self = self.with(other, u64::wrapping_add);
+    }
+}
+
+/// Recorders that do not go together, or bytes that are no recorder.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecorderError {
+    /// They sampled at different rates, or are of different benchmarks.
+    #[error("recorders of {ours:?} and {theirs:?} (kinds, sampled 1 in) cannot be merged")]
+    Mixed {
+        /// Kinds of the recorder merged into, and its sampling.
+        ours: (usize, u32),
+        /// Those of the other.
+        theirs: (usize, u32),
+    },
+    /// A sampling rate of 1 in 0.
+    #[error("a recorder cannot sample 1 in 0")]
+    NoSampling,
+}
+
+/// Counts and latencies of one worker, or of several merged.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(into = "Wire", try_from = "Wire")]
+pub struct Recorder {
+    sampled_1_in: u32,
+    until_sample: u32,
+    kinds: Vec<PerKind>,
+    /// Attempts made again; the driver adds to it directly.
+    pub aborts: Aborts,
+    /// What was sent; likewise.
+    pub costs: Costs,
+}
+
+#[derive(Clone, Debug)]
+struct PerKind {
+    executed: [u64; Outcome::ALL.len()],
+    latency_ns: Histogram<u64>,
+}
+
+impl PerKind {
+    fn new() -> Self {
+        let latency_ns = Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
+            .expect("constant bounds: 1 ns to a minute, three digits");
+        Self {
+            executed: [0; Outcome::ALL.len()],
+            latency_ns,
+        }
+    }
+}
+
+impl Recorder {
+    /// A recorder of so many kinds of transactions that times one in `sampled_1_in`.
+    ///
+    /// # Panics
+    /// If `sampled_1_in` is 0.
+    pub fn new(kinds: usize, sampled_1_in: u32) -> Self {
+        assert!(sampled_1_in > 0, "a recorder cannot sample 1 in 0");
+        Self {
+            sampled_1_in,
+            until_sample: 0,
+            kinds: (0..kinds).map(|_| PerKind::new()).collect(),
+            aborts: Aborts::default(),
+            costs: Costs::default(),
+        }
+    }
+
+    /// Whether the transaction that begins now is to be timed. Ask once per transaction.
+    #[inline]
+    pub fn sample(&mut self) -> bool {
+        if self.until_sample == 0 {
+            self.until_sample = self.sampled_1_in - 1;
+            true
+        } else {
+            self.until_sample -= 1;
+            false
+        }
+    }
+
+    /// Counts a transaction that was executed, with its latency if it was timed: from the beginning
+    /// of its first attempt to the end of its last.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    #[inline]
+    pub fn finish(&mut self, kind: usize, outcome: Outcome, latency_ns: Option<u64>) {
+        let of_kind = &mut self.kinds[kind];
+        of_kind.executed[outcome as usize] += 1;
+        if let Some(latency_ns) = latency_ns {
+            of_kind.latency_ns.saturating_record(latency_ns);
+        }
+    }
+
+    /// Forgets everything recorded, for the end of a warm-up.
+    pub fn clear(&mut self) {
+        for of_kind in &mut self.kinds {
+            of_kind.executed = Default::default();
+            of_kind.latency_ns.reset();
+        }
+        self.aborts = Aborts::default();
+        self.costs = Costs::default();
+    }
+
+    /// Adds what another recorder holds.
+    ///
+    /// # Errors
+    /// [`RecorderError::Mixed`]; nothing is added then.
+    pub fn merge(&mut self, other: &Recorder) -> Result<(), RecorderError> {
+        let ours = (self.kinds.len(), self.sampled_1_in);
+        let theirs = (other.kinds.len(), other.sampled_1_in);
+        if ours != theirs {
+            return Err(RecorderError::Mixed { ours, theirs });
+        }
+        for (ours, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
+            for (count, more) in ours.executed.iter_mut().zip(theirs.executed) {
+                *count += more;
+            }
+            ours.latency_ns
+                .add(&theirs.latency_ns)
+                .expect("all recorders have the same bounds");
+        }
+        self.aborts += &other.aborts;
+        self.costs += &other.costs;
+        Ok(())
+    }
+
+    /// One transaction in this many is timed.
+    pub fn sampled_1_in(&self) -> u32 {
+        self.sampled_1_in
+    }
+
+    /// Transactions of a kind that ended so.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    pub fn of(&self, kind: usize, outcome: Outcome) -> u64 {
+        self.kinds[kind].executed[outcome as usize]
+    }
+
+    /// Transactions of all kinds that ended so.
+    pub fn total(&self, outcome: Outcome) -> u64 {
+        let kinds = self.kinds.iter();
+        kinds
+            .map(|of_kind| of_kind.executed[outcome as usize])
+            .sum()
+    }
+
+    /// Transactions executed, however they ended.
+    pub fn executed(&self) -> u64 {
+        Outcome::ALL
+            .into_iter()
+            .map(|outcome| self.total(outcome))
+            .sum()
+    }
+
+    /// The latencies of a kind, in nanoseconds.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    pub fn latency_ns(&self, kind: usize) -> &Histogram<u64> {
+        &self.kinds[kind].latency_ns
+    }
+}
+
+/// A recorder between processes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Wire {
+    sampled_1_in: u32,
+    kinds: Vec<WireKind>,
+    aborts: Aborts,
+    costs: Costs,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct WireKind {
+    executed: [u64; Outcome::ALL.len()],
+    /// Pairs of a latency and how often it was recorded.
+    latency_ns: Vec<(u64, u64)>,
+}
+
+impl From<Recorder> for Wire {
+    fn from(recorder: Recorder) -> Self {
+        let wire = |of_kind: &PerKind| {
+            let recorded = of_kind.latency_ns.iter_recorded();
+            let latency_ns = recorded
+                .map(|step| (step.value_iterated_to(), step.count_at_value()))
+                .collect();
+            WireKind {
+                executed: of_kind.executed,
+                latency_ns,
+            }
+        };
+        Wire {
+            sampled_1_in: recorder.sampled_1_in,
+            kinds: recorder.kinds.iter().map(wire).collect(),
+            aborts: recorder.aborts,
+            costs: recorder.costs,
+        }
+    }
+}
+
+impl TryFrom<Wire> for Recorder {
+    type Error = RecorderError;
+
+    fn try_from(wire: Wire) -> Result<Self, RecorderError> {
+        if wire.sampled_1_in == 0 {
+            return Err(RecorderError::NoSampling);
+        }
+        let mut recorder = Recorder::new(wire.kinds.len(), wire.sampled_1_in);
+        (recorder.aborts, recorder.costs) = (wire.aborts, wire.costs);
+        for (ours, wire) in recorder.kinds.iter_mut().zip(wire.kinds) {
+            ours.executed = wire.executed;
+            for (value, count) in wire.latency_ns {
+                ours.latency_ns.saturating_record_n(value, count);
+            }
+        }
+        Ok(recorder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorder(sampled_1_in: u32, latencies: std::ops::Range<u64>) -> Recorder {
+        let mut recorder = Recorder::new(2, sampled_1_in);
+        for latency_ns in latencies {
+            let timed = recorder.sample();
+            recorder.finish(1, Outcome::Committed, timed.then_some(latency_ns));
+        }
+        recorder.finish(0, Outcome::NotFound, None);
+        recorder.aborts.count(None);
+        recorder.costs.writes = 7;
+        recorder
+    }
+
+    #[test]
+    fn one_in_n_is_timed_and_all_are_counted() {
+        let recorder = recorder(8, 0..1000);
+        assert_eq!(recorder.of(1, Outcome::Committed), 1000);
+        assert_eq!(recorder.latency_ns(1).len(), 125);
+        assert_eq!(
+            (recorder.executed(), recorder.total(Outcome::NotFound)),
+            (1001, 1)
+        );
+    }
+
+    #[test]
+    fn merging_adds_everything_up_and_survives_the_way_between_processes() {
+        let mut one = recorder(1, 0..500);
+        one.merge(&recorder(1, 500..1000)).unwrap();
+        let text = serde_json::to_string(&one).unwrap();
+        let received: Recorder = serde_json::from_str(&text).unwrap();
+        let whole = recorder(1, 0..1000);
+        for merged in [&one, &received] {
+            assert_eq!(merged.latency_ns(1), whole.latency_ns(1));
+            assert_eq!(merged.of(0, Outcome::NotFound), 2);
+            assert_eq!((merged.aborts.total(), merged.costs.writes), (2, 14));
+        }
+        assert!(one.merge(&Recorder::new(2, 4)).is_err());
+        assert!(one.merge(&Recorder::new(3, 1)).is_err());
+        assert!(serde_json::from_str::<Recorder>(&text.replacen("\":1", "\":0", 1)).is_err());
+        one.clear();
+        assert_eq!(
+            (one.executed(), one.aborts, one.costs),
+            (0, Aborts::default(), Costs::default())
+        );
+    }
+
+    #[test]
+    fn aborts_are_told_apart() {
+        let mut aborts = Aborts::default();
+        let at = farm_core::ids::Address::NULL;
+        for why in [Abort::Locked(at), Abort::Changed(at), Abort::TimedOut(at)] {
+            aborts.count(Some(why));
+        }
+        aborts.count(None);
+        let each = Aborts {
+            locked: 1,
+            changed: 1,
+            timed_out: 1,
+            busy: 1,
+        };
+        assert_eq!((aborts, aborts.total()), (each, 4));
+    }
+}

@@ -1,0 +1,443 @@
+//! Results of a run of transactions: a table for people and JSON for programs, as
+//! [`crate::report`] has them. The names of the JSON fields are pinned by the test
+//! `the_json_fields_are_pinned`.
+//!
+//! A transaction counts as *executed* however it ended, and every one is a commit of the platform:
+//! that a row is not there, or that an account has not enough, is true only because the commit found
+//! it so. Those that did what they are there for are *committed*. Numbers "per commit" are for each
+//! commit of the platform.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::audit::Audited;
+use super::recorder::{Aborts, Costs, Recorder, RecorderError};
+use super::{Benchmark, Outcome};
+use crate::report::{Latency, dash, grouped, percent, ratio, ratio_of_counts, whole};
+use crate::smallbank::Ledger;
+
+/// What one worker contributes to a run. Travels between processes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// How long the measured part took, in seconds.
+    pub duration_s: f64,
+    /// What it recorded.
+    pub recorder: Recorder,
+    /// What its transactions did to the money.
+    pub ledger: Ledger,
+    /// Why it ended early, if it did.
+    pub failure: Option<String>,
+}
+
+/// What one machine contributes to a run. Travels between processes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MachineReport {
+    /// Its name.
+    pub machine: String,
+    /// How long its part of the load took, in seconds.
+    pub load_s: f64,
+    /// How many rows it loaded.
+    pub load_rows: u64,
+    /// Its workers, in their order.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// What a run was of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The benchmark.
+    pub benchmark: Benchmark,
+    /// The seed of its population and of all choices.
+    pub seed: u64,
+    /// Most transactions in flight on each worker.
+    pub concurrency: usize,
+    /// Seconds before it counted.
+    pub warmup_s: f64,
+}
+
+/// One benchmark on one cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// The benchmark.
+    pub benchmark: String,
+    /// Its options.
+    pub options: serde_json::Value,
+    /// The seed.
+    pub seed: u64,
+    /// Most transactions in flight on each worker.
+    pub concurrency: u64,
+    /// Seconds before it counted.
+    pub warmup_s: f64,
+    /// Length of the measured part, of the slowest worker, in seconds.
+    pub duration_s: f64,
+    /// Transactions executed, however they ended.
+    pub executed: u64,
+    /// The same per second.
+    pub executed_per_s: Option<f64>,
+    /// Those that did what they are there for.
+    pub committed: u64,
+    /// The same per second.
+    pub committed_per_s: Option<f64>,
+    /// The same per second and worker, on average.
+    pub committed_per_s_per_worker: Option<f64>,
+    /// Attempts that met a conflict and were made again, by its kind.
+    pub aborts: Aborts,
+    /// Attempts that met a conflict, of all attempts.
+    pub abort_share: Option<f64>,
+    /// One-sided reads of other machines' memory for each commit.
+    pub reads_per_commit: Option<f64>,
+    /// One-sided writes of records into other machines' logs for each commit.
+    pub writes_per_commit: Option<f64>,
+    /// Messages for each commit: requests, one-way messages and replies.
+    pub messages_per_commit: Option<f64>,
+    /// What these are made of.
+    pub costs: Costs,
+    /// Each kind of transaction, in the benchmark's order.
+    pub kinds: Vec<KindResult>,
+    /// Each machine's part.
+    pub machines: Vec<MachineResult>,
+    /// Length of the load, of the slowest machine, in seconds.
+    pub load_s: f64,
+    /// Rows loaded.
+    pub load_rows: u64,
+    /// Rows loaded per second by all machines together.
+    pub load_rows_per_s: Option<f64>,
+    /// What was looked at in the end.
+    pub check: CheckResult,
+    /// Why workers ended early.
+    pub failures: Vec<String>,
+}
+
+/// One kind of transaction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KindResult {
+    /// Its name.
+    pub kind: String,
+    /// How many were executed.
+    pub executed: u64,
+    /// Of them those that did what they are there for.
+    pub committed: u64,
+    /// Of them those that did not find a row they need.
+    pub not_found: u64,
+    /// Of them those that were not allowed.
+    pub declined: u64,
+    /// From the beginning of the first attempt to the end of the last, in microseconds.
+    pub latency_us: Option<Latency>,
+}
+
+/// One machine's part of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineResult {
+    /// Its name.
+    pub machine: String,
+    /// Its workers, in their order.
+    pub workers: Vec<WorkerResult>,
+}
+
+/// One worker's part of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerResult {
+    /// Transactions executed.
+    pub executed: u64,
+    /// The same per second of its own run.
+    pub executed_per_s: Option<f64>,
+    /// Those that did what they are there for.
+    pub committed: u64,
+    /// The same per second of its own run.
+    pub committed_per_s: Option<f64>,
+}
+
+/// What was looked at when no transaction ran any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckResult {
+    /// Subscribers or accounts whose rows are right.
+    pub items: u64,
+    /// Rows of theirs that were looked for.
+    pub rows: u64,
+    /// Pairs in the tables, which were walked whole.
+    pub pairs: u64,
+    /// All the money there is; none where there is no money.
+    pub money: Option<Money>,
+    /// What is wrong. Nothing, unless the platform is.
+    pub wrong: Vec<String>,
+}
+
+/// All the money there is, in cents, as text: programs that read JSON round numbers of this size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Money {
+    /// What the balances of all accounts sum up to.
+    pub found_cents: String,
+    /// What was loaded, and what committed transactions added; if it is not known of some whether
+    /// they committed, the least it may be.
+    pub least_cents: String,
+    /// And the most.
+    pub most_cents: String,
+}
+
+impl RunResult {
+    /// Merges what the machines of a run report, and judges what was found in the end.
+    ///
+    /// # Errors
+    /// If the machines' recorders do not go together.
+    pub fn new(
+        setup: &Setup,
+        machines: &[MachineReport],
+        audited: &Audited,
+    ) -> Result<Self, RecorderError> {
+        let benchmark = &setup.benchmark;
+        let workers = || machines.iter().flat_map(|machine| &machine.workers);
+        let sampled_1_in = workers().next().map_or(1, |it| it.recorder.sampled_1_in());
+        let mut recorder = Recorder::new(benchmark.kinds().len(), sampled_1_in);
+        let mut ledger = Ledger::default();
+        for worker in workers() {
+            recorder.merge(&worker.recorder)?;
+            ledger.merge(&worker.ledger);
+        }
+        let duration_s = workers().map(|it| it.duration_s).fold(0.0, f64::max);
+        let load_s = machines.iter().map(|it| it.load_s).fold(0.0, f64::max);
+        let load_rows = machines.iter().map(|it| it.load_rows).sum();
+        let (executed, committed) = (recorder.executed(), recorder.total(Outcome::Committed));
+        let committed_per_s = ratio(committed as f64, duration_s);
+        let (aborts, costs) = (recorder.aborts, recorder.costs);
+        Ok(Self {
+            benchmark: benchmark.name().to_owned(),
+            options: benchmark.options(),
+            seed: setup.seed,
+            concurrency: setup.concurrency as u64,
+            warmup_s: setup.warmup_s,
+            duration_s,
+            executed,
+            executed_per_s: ratio(executed as f64, duration_s),
+            committed,
+            committed_per_s,
+            committed_per_s_per_worker: committed_per_s
+                .and_then(|rate| ratio(rate, workers().count() as f64)),
+            aborts,
+            abort_share: ratio_of_counts(aborts.total(), executed + aborts.total()),
+            reads_per_commit: ratio_of_counts(costs.reads, executed),
+            writes_per_commit: ratio_of_counts(costs.writes, executed),
+            messages_per_commit: ratio_of_counts(costs.messages, executed),
+            costs,
+            kinds: KindResult::all(benchmark, &recorder),
+            machines: machines.iter().map(MachineResult::of).collect(),
+            load_s,
+            load_rows,
+            load_rows_per_s: ratio(load_rows as f64, load_s),
+            check: CheckResult::judge(benchmark, &ledger, audited),
+            failures: failures(machines),
+        })
+    }
+
+    /// Whether nothing failed and nothing is wrong.
+    pub fn is_right(&self) -> bool {
+        self.failures.is_empty() && self.check.wrong.is_empty()
+    }
+}
+
+fn failures(machines: &[MachineReport]) -> Vec<String> {
+    let mut failures = Vec::new();
+    for machine in machines {
+        for (at, worker) in machine.workers.iter().enumerate() {
+            if let Some(why) = &worker.failure {
+                failures.push(format!("machine {}, worker {at}: {why}", machine.machine));
+            }
+        }
+    }
+    failures
+}
+
+impl KindResult {
+    fn all(benchmark: &Benchmark, recorder: &Recorder) -> Vec<Self> {
+        let kinds = benchmark.kinds().into_iter().enumerate();
+        kinds
+            .map(|(at, kind)| Self {
+                kind: kind.to_owned(),
+                executed: Outcome::ALL.map(|how| recorder.of(at, how)).iter().sum(),
+                committed: recorder.of(at, Outcome::Committed),
+                not_found: recorder.of(at, Outcome::NotFound),
+                declined: recorder.of(at, Outcome::Declined),
+                latency_us: Latency::of_histogram(recorder.latency_ns(at), recorder.sampled_1_in()),
+            })
+            .collect()
+    }
+}
+
+impl MachineResult {
+    fn of(report: &MachineReport) -> Self {
+        let worker = |report: &WorkerReport| {
+            let executed = report.recorder.executed();
+            let committed = report.recorder.total(Outcome::Committed);
+            WorkerResult {
+                executed,
+                executed_per_s: ratio(executed as f64, report.duration_s),
+                committed,
+                committed_per_s: ratio(committed as f64, report.duration_s),
+            }
+        };
+        Self {
+            machine: report.machine.clone(),
+            workers: report.workers.iter().map(worker).collect(),
+        }
+    }
+}
+
+impl CheckResult {
+    /// Holds what was found to what transactions did.
+    pub fn judge(benchmark: &Benchmark, ledger: &Ledger, audited: &Audited) -> Self {
+        let mut wrong: Vec<String> = audited.wrong.iter().cloned().collect();
+        let money = benchmark.initial_cents().map(|initial| {
+            let totals = ledger.totals(initial);
+            // Of accounts that could not be read there is no sum.
+            if wrong.is_empty() && !totals.contains(&audited.cents) {
+                wrong.push(format!(
+                    "all balances together are {} cents, and committed transactions leave {} to {}",
+                    audited.cents,
+                    totals.start(),
+                    totals.end()
+                ));
+            }
+            Money {
+                found_cents: audited.cents.to_string(),
+                least_cents: totals.start().to_string(),
+                most_cents: totals.end().to_string(),
+            }
+        });
+        if wrong.is_empty() && audited.items != benchmark.items() {
+            let (all, of) = (benchmark.items(), benchmark.item_name());
+            wrong.push(format!("{} of {all} {of} were looked at", audited.items));
+        }
+        Self {
+            items: audited.items,
+            rows: audited.rows,
+            pairs: audited.pairs,
+            money,
+            wrong,
+        }
+    }
+}
+
+impl fmt::Display for RunResult {
+    /// The table of a run.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "{}, up to {} transactions in flight on a worker, {:.1} s measured",
+            self.benchmark, self.concurrency, self.duration_s
+        )?;
+        self.write_machines(out)?;
+        self.write_kinds(out)?;
+        self.write_latencies(out)?;
+        self.write_facts(out)
+    }
+}
+
+impl RunResult {
+    fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "\n  {:<16} {:>16} {:>16} {:>16}",
+            "worker", "executed/s", "committed/s", "committed"
+        )?;
+        let mut line = |name: &str, rates: [Option<f64>; 2], count: u64| {
+            let [executed, committed] = rates.map(|rate| rate.map_or_else(dash, whole));
+            let count = grouped(count);
+            writeln!(
+                out,
+                "  {name:<16} {executed:>16} {committed:>16} {count:>16}"
+            )
+        };
+        for machine in &self.machines {
+            for (at, worker) in machine.workers.iter().enumerate() {
+                let name = format!("{}.{at}", machine.machine);
+                let rates = [worker.executed_per_s, worker.committed_per_s];
+                line(&name, rates, worker.committed)?;
+            }
+        }
+        let rates = [self.executed_per_s, self.committed_per_s];
+        line("total", rates, self.committed)
+    }
+
+    fn write_kinds(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "\n  {:<24} {:>12} {:>12} {:>12} {:>12}",
+            "transaction", "executed", "committed", "not found", "declined"
+        )?;
+        for kind in &self.kinds {
+            let counts = [kind.executed, kind.committed, kind.not_found, kind.declined];
+            let [executed, committed, not_found, declined] = counts.map(grouped);
+            writeln!(
+                out,
+                "  {:<24} {executed:>12} {committed:>12} {not_found:>12} {declined:>12}",
+                kind.kind
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_latencies(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timed = |kind: &KindResult| Some((kind.kind.clone(), kind.latency_us?));
+        let timed: Vec<_> = self.kinds.iter().filter_map(timed).collect();
+        if timed.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\n  {:<24} {:>10} {:>10} {:>10} {:>10} {:>12}  sampled",
+            "latency, us", "p50", "p90", "p99", "p99.9", "max"
+        )?;
+        for (kind, it) in timed {
+            writeln!(
+                out,
+                "  {kind:<24} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>12.2}  1 in {}",
+                it.p50, it.p90, it.p99, it.p999, it.max, it.sampled_1_in
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |of: Option<f64>| of.map_or_else(dash, |number| format!("{number:.3}"));
+        writeln!(out)?;
+        let mut line = |name: &str, text: String| writeln!(out, "  {name:<18} {text}");
+        let aborts = &self.aborts;
+        let text = format!(
+            "{} locked, {} changed, {} timed out, {} busy: {} of all attempts",
+            grouped(aborts.locked),
+            grouped(aborts.changed),
+            grouped(aborts.timed_out),
+            grouped(aborts.busy),
+            self.abort_share.map_or_else(dash, percent)
+        );
+        line("tried again", text)?;
+        let text = format!(
+            "{} one-sided reads, {} log records, {} messages",
+            number(self.reads_per_commit),
+            number(self.writes_per_commit),
+            number(self.messages_per_commit)
+        );
+        line("per commit", text)?;
+        let rate = self.load_rows_per_s.map_or_else(dash, whole);
+        line("load", format!("{:.1} s, {rate} rows/s", self.load_s))?;
+        let check = &self.check;
+        let text = format!(
+            "{} items, {} rows, {} pairs walked",
+            grouped(check.items),
+            grouped(check.rows),
+            grouped(check.pairs)
+        );
+        line("checked at the end", text)?;
+        if let Some(money) = &check.money {
+            let (found, least) = (&money.found_cents, &money.least_cents);
+            line("money", format!("{found} cents, {least} expected"))?;
+        }
+        for why in &self.failures {
+            line("FAILED", why.clone())?;
+        }
+        for why in &check.wrong {
+            line("WRONG", why.clone())?;
+        }
+        Ok(())
+    }
+}

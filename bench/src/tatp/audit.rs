@@ -1,0 +1,128 @@
+//! What must hold of a subscriber after any transactions: they change some fields of some rows, and
+//! the call forwardings, and nothing else.
+
+use super::names::{self, START_TIMES, SubNbr, TYPES};
+use super::population;
+use super::row::{CallForwarding, IndexEntry, SpecialFacility, Subscriber};
+use crate::oltp::{Row, RowBytes, RowName};
+
+/// All rows that a subscriber may have: first its own and its index entry.
+pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
+    let first = [
+        names::subscriber(s_id),
+        names::index_entry(SubNbr::of(s_id)),
+    ];
+    let access = TYPES.map(move |kind| names::access_info(s_id, kind));
+    let facilities = TYPES.map(move |kind| names::special_facility(s_id, kind));
+    let forwardings = TYPES.flat_map(move |kind| {
+        START_TIMES
+            .iter()
+            .map(move |start| names::call_forwarding(s_id, kind, *start))
+    });
+    let rows = first.into_iter().chain(access);
+    rows.chain(facilities).chain(forwardings)
+}
+
+/// Holds rows of a subscriber, in the order of [`names()`], or the first few of them, to what was loaded.
+///
+/// # Errors
+/// What is wrong with the first row that is.
+pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), String> {
+    let was = population::rows(seed, s_id);
+    let name_of = |at: usize| names(s_id).nth(at).expect("rows have names");
+    let wrong = |at: usize, why: &str| Err(format!("the row {} {why}", name_of(at)));
+    let Some((&[subscriber, index], rest)) = rows.split_first_chunk() else {
+        return Err(format!("{} rows of subscriber {s_id}", rows.len()));
+    };
+    let now: Subscriber = present(name_of(0), subscriber)?;
+    let unchanged = Subscriber {
+        vlr_location: now.vlr_location,
+        ..was.subscriber.with_bit_1(now.bits & 1 == 1)
+    };
+    if now != unchanged {
+        return wrong(0, "has fields that no transaction writes");
+    }
+    if present::<IndexEntry>(name_of(1), index)?.s_id != s_id {
+        return wrong(1, "names another subscriber");
+    }
+    let Some((access, rest)) = rest.split_first_chunk::<4>() else {
+        return Ok(());
+    };
+    for (at, (now, was)) in access.iter().zip(was.access_info).enumerate() {
+        if *now != was.map(|row| row.encode()) {
+            return wrong(2 + at, "is not as it was loaded, though nothing writes it");
+        }
+    }
+    for (at, was) in was.special_facility.iter().enumerate() {
+        let now = decoded::<SpecialFacility>(name_of(6 + at), rest[at])?;
+        let unchanged = now.zip(*was).map(|(now, was)| SpecialFacility {
+            data_a: now.data_a,
+            ..was
+        });
+        if now.is_some() != was.is_some() || now != unchanged {
+            return wrong(6 + at, "has fields that no transaction writes");
+        }
+    }
+    for (at, row) in rest[4..].iter().enumerate() {
+        let forwarding = decoded::<CallForwarding>(name_of(10 + at), *row)?;
+        if forwarding.is_some() && was.special_facility[at / START_TIMES.len()].is_none() {
+            return wrong(10 + at, "is of a facility that is not there");
+        }
+    }
+    Ok(())
+}
+
+fn decoded<R: Row>(name: RowName, row: Option<RowBytes>) -> Result<Option<R>, String> {
+    let decoded = row.map(|row| R::decode(&row)).transpose();
+    decoded.map_err(|why| format!("the row {name} is damaged: {why}"))
+}
+
+fn present<R: Row>(name: RowName, row: Option<RowBytes>) -> Result<R, String> {
+    decoded(name, row)?.ok_or_else(|| format!("the row {name} is missing"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A subscriber's rows as [`check`] wants them.
+    fn loaded(seed: u64, s_id: u32) -> Vec<Option<RowBytes>> {
+        let rows: Vec<_> = population::rows(seed, s_id).encoded().collect();
+        let find = |name| {
+            let found = rows.iter().find(|(one, _)| *one == name);
+            found.map(|(_, row)| *row)
+        };
+        names(s_id).map(find).collect()
+    }
+
+    #[test]
+    fn what_transactions_write_may_change_and_nothing_else() {
+        assert_eq!(names(9).count(), 22);
+        for s_id in 1..200 {
+            let was = loaded(5, s_id);
+            assert_eq!(check(5, s_id, &was), Ok(()));
+            assert_eq!(check(5, s_id, &was[..2]), Ok(()));
+            // The first byte of vlr_location, and that of msc_location.
+            for (byte, right) in [(36, true), (32, false)] {
+                let mut now = was.clone();
+                let mut row: [u8; 40] = now[0].unwrap().to_vec().try_into().unwrap();
+                row[byte] ^= 1;
+                now[0] = Some(row.into());
+                assert_eq!(check(5, s_id, &now).is_ok(), right);
+            }
+            for at in 0..22 {
+                let mut now = was.clone();
+                let there = now[at].take().is_some();
+                // A call forwarding may go.
+                assert_eq!(check(5, s_id, &now).is_ok(), !there || at >= 10, "{at}");
+            }
+            let forwarding = was.iter().skip(10).flatten().next();
+            for (facility, forwarding) in (0..4).zip([forwarding; 4]) {
+                let mut now = was.clone();
+                now[10 + 3 * facility] = forwarding.copied();
+                let right = forwarding.is_none() || was[6 + facility].is_some();
+                assert_eq!(check(5, s_id, &now).is_ok(), right);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Results of transactions: the JSON contract, the merging, the judgement, and the table.
+
+use farm_bench::oltp::audit::Audited;
+use farm_bench::oltp::recorder::{Aborts, Costs, Recorder};
+use farm_bench::oltp::report::{MachineReport, RunResult, Setup, WorkerReport};
+use farm_bench::oltp::{Benchmark, Decision, Outcome};
+use farm_bench::report::Report;
+use farm_bench::smallbank::{self, Kind, Ledger};
+use farm_bench::tatp;
+use serde_json::{Value, json};
+use smallvec::SmallVec;
+
+fn setup() -> Setup {
+    Setup {
+        benchmark: Benchmark::Smallbank(smallbank::Options {
+            accounts: 100,
+            hot_accounts: 4,
+            initial_cents: 1_000,
+            ..Default::default()
+        }),
+        seed: 7,
+        concurrency: 8,
+        warmup_s: 0.5,
+    }
+}
+
+/// A worker that executed so many balances and as many deposits less one, which was declined.
+fn worker(each: u64, duration_s: f64) -> WorkerReport {
+    let mut recorder = Recorder::new(Kind::ALL.len(), 1);
+    let mut ledger = Ledger::default();
+    for latency_us in 1..=each {
+        let latency = Some(latency_us * 1000);
+        recorder.finish(Kind::Balance.index(), Outcome::Committed, latency);
+        let outcome = match latency_us {
+            1 => Outcome::Declined,
+            _ => Outcome::Committed,
+        };
+        recorder.finish(Kind::DepositChecking.index(), outcome, None);
+        ledger.committed(&Decision {
+            outcome,
+            writes: SmallVec::new(),
+            delta_cents: 130,
+        });
+    }
+    recorder.aborts = Aborts {
+        locked: each,
+        ..Aborts::default()
+    };
+    recorder.costs = Costs {
+        reads: 6 * each,
+        writes: 3 * each,
+        messages: each,
+        ..Costs::default()
+    };
+    WorkerReport {
+        duration_s,
+        recorder,
+        ledger,
+        failure: None,
+    }
+}
+
+fn machines() -> [MachineReport; 2] {
+    [("1", 101, 1.0), ("2", 201, 2.0)].map(|(machine, each, duration_s)| MachineReport {
+        machine: machine.to_owned(),
+        load_s: duration_s,
+        load_rows: 100,
+        workers: vec![worker(each, duration_s)],
+    })
+}
+
+/// What is there if nothing was lost: 300 deposits of 130 cents were.
+fn audited() -> Audited {
+    Audited {
+        items: 100,
+        rows: 200,
+        cents: 200 * 1_000 + 300 * 130,
+        pairs: 200,
+        wrong: None,
+    }
+}
+
+fn result() -> RunResult {
+    RunResult::new(&setup(), &machines(), &audited()).unwrap()
+}
+
+fn fields(value: &Value) -> Vec<&str> {
+    let mut fields: Vec<&str> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|key| &**key)
+        .collect();
+    fields.sort_unstable();
+    fields
+}
+
+fn sorted<const N: usize>(mut fields: [&'static str; N]) -> [&'static str; N] {
+    fields.sort_unstable();
+    fields
+}
+
+#[test]
+fn the_json_fields_are_pinned() {
+    let report = Report {
+        host: json!({}),
+        config: json!({}),
+        commit: None,
+        runs: vec![result()],
+    };
+    let json: Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert_eq!(fields(&json), sorted(["host", "config", "commit", "runs"]));
+    let run = &json["runs"][0];
+    assert_eq!(
+        fields(run),
+        sorted([
+            "benchmark",
+            "options",
+            "seed",
+            "concurrency",
+            "warmup_s",
+            "duration_s",
+            "executed",
+            "executed_per_s",
+            "committed",
+            "committed_per_s",
+            "committed_per_s_per_worker",
+            "aborts",
+            "abort_share",
+            "reads_per_commit",
+            "writes_per_commit",
+            "messages_per_commit",
+            "costs",
+            "kinds",
+            "machines",
+            "load_s",
+            "load_rows",
+            "load_rows_per_s",
+            "check",
+            "failures",
+        ])
+    );
+    let aborts = sorted(["locked", "changed", "timed_out", "busy"]);
+    assert_eq!(fields(&run["aborts"]), aborts);
+    assert_eq!(
+        fields(&run["costs"]),
+        sorted([
+            "reads",
+            "header_reads",
+            "writes",
+            "lock_records",
+            "commit_records",
+            "abort_records",
+            "truncate_records",
+            "messages",
+            "lock_replies",
+        ])
+    );
+    assert_eq!(
+        fields(&run["kinds"][0]),
+        sorted([
+            "kind",
+            "executed",
+            "committed",
+            "not_found",
+            "declined",
+            "latency_us"
+        ])
+    );
+    assert_eq!(
+        fields(&run["kinds"][1]["latency_us"]),
+        sorted(["p50", "p90", "p99", "p999", "max", "sampled_1_in"])
+    );
+    assert_eq!(fields(&run["machines"][0]), sorted(["machine", "workers"]));
+    assert_eq!(
+        fields(&run["machines"][0]["workers"][0]),
+        sorted(["executed", "executed_per_s", "committed", "committed_per_s"])
+    );
+    assert_eq!(
+        fields(&run["check"]),
+        sorted(["items", "rows", "pairs", "money", "wrong"])
+    );
+    assert_eq!(
+        fields(&run["check"]["money"]),
+        sorted(["found_cents", "least_cents", "most_cents"])
+    );
+    assert_eq!(run["options"]["mix"]["balance"], 15);
+}
+
+#[test]
+fn machines_are_merged_and_judged() {
+    let run = result();
+    assert!(run.is_right(), "{run}");
+    assert_eq!(
+        (run.executed, run.committed, run.duration_s),
+        (604, 602, 2.0)
+    );
+    let rates = (run.executed_per_s, run.committed_per_s);
+    assert_eq!(rates, (Some(302.0), Some(301.0)));
+    assert_eq!(run.committed_per_s_per_worker, Some(150.5));
+    assert_eq!((run.aborts.locked, run.abort_share), (302, Some(1.0 / 3.0)));
+    assert_eq!(
+        (
+            run.reads_per_commit,
+            run.writes_per_commit,
+            run.messages_per_commit
+        ),
+        (Some(3.0), Some(1.5), Some(0.5))
+    );
+    let kind = |of: Kind| &run.kinds[of.index()];
+    assert_eq!(kind(Kind::DepositChecking).declined, 2);
+    assert_eq!(kind(Kind::DepositChecking).latency_us, None);
+    assert_eq!(kind(Kind::Balance).executed, 302);
+    assert_eq!(kind(Kind::Balance).kind, "Balance");
+    assert_eq!(run.machines[0].workers[0].committed_per_s, Some(201.0));
+    assert_eq!((run.load_rows, run.load_rows_per_s), (200, Some(100.0)));
+    let text = serde_json::to_string(&run).unwrap();
+    assert_eq!(serde_json::from_str::<RunResult>(&text).unwrap(), run);
+}
+
+#[test]
+fn what_is_wrong_or_failed_is_told() {
+    let mut off = audited();
+    off.cents += 1;
+    let run = RunResult::new(&setup(), &machines(), &off).unwrap();
+    assert!(!run.is_right());
+    assert_eq!(
+        run.check.wrong,
+        [
+            "all balances together are 239001 cents, and committed transactions leave 239000 to \
+             239000"
+        ]
+    );
+    let damaged = Audited {
+        wrong: Some("a row is missing".into()),
+        ..off
+    };
+    let run = RunResult::new(&setup(), &machines(), &damaged).unwrap();
+    assert_eq!(run.check.wrong, ["a row is missing"]);
+    let few = Audited {
+        items: 99,
+        ..audited()
+    };
+    let run = RunResult::new(&setup(), &machines(), &few).unwrap();
+    assert_eq!(run.check.wrong, ["99 of 100 accounts were looked at"]);
+    let mut failed = machines();
+    failed[1].workers[0].failure = Some("no memory".into());
+    let run = RunResult::new(&setup(), &failed, &audited()).unwrap();
+    assert_eq!(run.failures, ["machine 2, worker 0: no memory"]);
+    assert!(
+        !run.is_right() && run.to_string().contains("FAILED"),
+        "{run}"
+    );
+}
+
+#[test]
+fn what_does_not_apply_is_null() {
+    let setup = Setup {
+        benchmark: Benchmark::Tatp(tatp::Options::default()),
+        ..setup()
+    };
+    let run = RunResult::new(&setup, &[], &Audited::default()).unwrap();
+    let json = serde_json::to_value(&run).unwrap();
+    for field in [
+        "executed_per_s",
+        "committed_per_s",
+        "abort_share",
+        "reads_per_commit",
+    ] {
+        assert_eq!(json[field], Value::Null, "{field}");
+    }
+    assert_eq!(json["check"]["money"], Value::Null);
+}
+
+#[test]
+fn a_machines_report_travels_as_json() {
+    let text = serde_json::to_string(&machines()).unwrap();
+    let received: [MachineReport; 2] = serde_json::from_str(&text).unwrap();
+    let run = RunResult::new(&setup(), &received, &audited()).unwrap();
+    assert_eq!(run, result());
+}
+
+#[test]
+fn the_table_shows_what_people_ask_for() {
+    let table = result().to_string();
+    for line in [
+        "smallbank, up to 8 transactions in flight on a worker, 2.0 s measured",
+        "  1.0                           202              201              201",
+        "  total                         302              301              602",
+        "  DepositChecking                   302          300            0            2",
+        "  tried again        302 locked, 0 changed, 0 timed out, 0 busy: 33.3 % of all attempts",
+        "  per commit         3.000 one-sided reads, 1.500 log records, 0.500 messages",
+        "  checked at the end 100 items, 200 rows, 200 pairs walked",
+        "  money              239000 cents, 239000 expected",
+    ] {
+        assert!(
+            table.lines().any(|one| one == line),
+            "no {line:?} in\n{table}"
+        );
+    }
+}

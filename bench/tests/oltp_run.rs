@@ -1,0 +1,374 @@
+//! Both benchmarks on three machines of this process: every transaction is executed, and the tables
+//! hold what the transactions left.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farm_bench::oltp::audit::{self, Audit, Audited};
+use farm_bench::oltp::driver::{self, Length, Ran, Run};
+use farm_bench::oltp::load::{self, Load};
+use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup, WorkerReport};
+use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table, attempt};
+use farm_bench::tatp::Transaction;
+use farm_bench::{smallbank, tatp};
+use farm_core::config::Config;
+use farm_core::machine::{Machine, start_all};
+use farm_core::worker::Worker;
+use farm_kv::{TableId, TableSpec, blocking};
+
+const MACHINES: u16 = 3;
+const SEED: u64 = 11;
+/// What is to happen has happened after so long, or never will.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster in this process with the tables of a benchmark.
+struct Cluster {
+    machines: Vec<Machine>,
+    workers: u64,
+    benchmark: Benchmark,
+    tables: Vec<(Table, TableId)>,
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start(name: &str, workers: u16, benchmark: Benchmark) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default_for(MACHINES, workers);
+        config.cluster.name = format!("{name}-{}", std::process::id());
+        config.cluster.run_dir = dir.path().to_path_buf().into();
+        config.memory.region_bytes = 8 << 20;
+        config.memory.per_machine_bytes = 32 << 20;
+        config.rings.log_bytes = 1 << 20;
+        config.table.value_bytes = 40;
+        config.worker.pin = false;
+        let attach = |worker: &mut Worker| {
+            farm_txn::attach(worker);
+            farm_kv::attach(worker);
+        };
+        let machines = start_all(&config, &(Arc::new(attach) as _)).unwrap();
+        let workers = u64::from(MACHINES * workers);
+        let open = |table: &Table| {
+            let rows = benchmark.expected_rows(table);
+            let id = u16::from(table.id);
+            let spec = TableSpec::sized(id, 6, table.row_bytes, workers as u32, rows, 0.9);
+            (*table, blocking::open(&machines, spec.unwrap()).unwrap())
+        };
+        let tables: Vec<_> = benchmark.tables().iter().map(open).collect();
+        let cluster = Self {
+            machines,
+            workers,
+            benchmark,
+            tables,
+            dir,
+        };
+        let tables = cluster.tables.clone();
+        cluster.on_all(move |worker, _, answer: Sender<()>| {
+            attempt::attach(worker, tables.iter().copied(), false, None);
+            answer.send(()).unwrap();
+        });
+        cluster
+    }
+
+    /// Does something on every worker, each with its number, at the same time.
+    fn on_all<T: Send + 'static>(
+        &self,
+        start: impl Fn(&mut Worker, u64, Sender<T>) + Send + Sync + 'static,
+    ) -> Vec<T> {
+        let start = Arc::new(start);
+        let mut waiting: Vec<(&Machine, Receiver<T>)> = Vec::new();
+        for machine in &self.machines {
+            for index in 0..machine.workers() {
+                let (answer, answered) = channel();
+                let (start, number) = (Arc::clone(&start), waiting.len() as u64);
+                machine.submit(index, move |worker| start(worker, number, answer));
+                waiting.push((machine, answered));
+            }
+        }
+        let answers = waiting.into_iter();
+        answers
+            .map(|(machine, answered)| machine.wait_for(&answered).unwrap())
+            .collect()
+    }
+
+    fn load(&self) {
+        let (benchmark, workers) = (self.benchmark.clone(), self.workers);
+        let progress = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&progress);
+        let loaded = self.on_all(move |worker, number, answer| {
+            let load = Load {
+                items: benchmark.share(number, workers),
+                benchmark: benchmark.clone(),
+                seed: SEED,
+                in_flight: 16,
+                progress: Arc::clone(&counted),
+            };
+            load::load(
+                worker,
+                load,
+                Box::new(move |loaded| answer.send(loaded).unwrap()),
+            );
+        });
+        let mut rows = 0;
+        for loaded in loaded {
+            assert_eq!(loaded.failure, None);
+            rows += loaded.rows;
+        }
+        let all =
+            (0..self.benchmark.items()).map(|item| self.benchmark.rows(SEED, item).len() as u64);
+        assert_eq!((rows, progress.load(Ordering::Relaxed)), (all.sum(), rows));
+    }
+
+    fn run(&self, length: Length, concurrency: usize) -> Vec<Ran> {
+        let stream = self.benchmark.stream().unwrap();
+        self.on_all(move |worker, number, answer| {
+            let run = Run {
+                stream: stream.clone(),
+                seed: SEED,
+                worker: number,
+                concurrency,
+                length,
+                sampled_1_in: 1,
+            };
+            driver::run(worker, run, Box::new(move |ran| answer.send(ran).unwrap()));
+        })
+    }
+
+    fn audit(&self) -> Audited {
+        let (benchmark, workers) = (self.benchmark.clone(), self.workers);
+        let all = self.on_all(move |worker, number, answer| {
+            let audit = Audit {
+                items: benchmark.share(number, workers),
+                benchmark: benchmark.clone(),
+                seed: SEED,
+                in_flight: 16,
+            };
+            audit::audit(
+                worker,
+                audit,
+                Box::new(move |found| answer.send(found).unwrap()),
+            );
+        });
+        let mut sum = Audited::default();
+        all.into_iter().for_each(|found| sum += found);
+        sum.pairs = self.pairs();
+        sum
+    }
+
+    /// Walks all tables. Owners hear of the last changes of their shards a little later.
+    fn pairs(&self) -> u64 {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let tables = self.tables.clone();
+            let walked = self.on_all(move |worker, _, answer: Sender<Result<u64, String>>| {
+                let pairs = tables.iter().map(|(_, table)| {
+                    let shards = farm_kv::ops::check(worker, *table)?;
+                    Ok(shards.iter().map(|shard| shard.pairs).sum::<u64>())
+                });
+                answer.send(pairs.sum()).unwrap();
+            });
+            match walked.into_iter().sum::<Result<u64, String>>() {
+                Ok(pairs) => return pairs,
+                Err(why) => assert!(Instant::now() < until, "{why}"),
+            }
+        }
+    }
+
+    /// Runs, and judges what it left.
+    fn judged(&self, length: Length, concurrency: usize) -> RunResult {
+        let ran = self.run(length, concurrency);
+        let report = |ran: Ran| WorkerReport {
+            duration_s: ran.duration.as_secs_f64(),
+            recorder: ran.recorder,
+            ledger: ran.ledger,
+            failure: ran.failure,
+        };
+        let machine = MachineReport {
+            machine: "all".into(),
+            load_s: 0.0,
+            load_rows: 0,
+            workers: ran.into_iter().map(report).collect(),
+        };
+        let setup = Setup {
+            benchmark: self.benchmark.clone(),
+            seed: SEED,
+            concurrency,
+            warmup_s: 0.0,
+        };
+        let result = RunResult::new(&setup, &[machine], &self.audit()).unwrap();
+        assert!(result.is_right(), "{result}");
+        result
+    }
+
+    fn stop(self) {
+        for machine in self.machines {
+            machine.stop().unwrap();
+        }
+        drop(self.dir);
+    }
+}
+
+/// Clusters are one at a time: each has threads enough.
+static ONE: Mutex<()> = Mutex::new(());
+
+fn tatp(subscribers: u32) -> Benchmark {
+    Benchmark::Tatp(tatp::Options {
+        subscribers,
+        ..Default::default()
+    })
+}
+
+fn smallbank(accounts: u64, hot_accounts: u64) -> Benchmark {
+    Benchmark::Smallbank(smallbank::Options {
+        accounts,
+        hot_accounts,
+        ..Default::default()
+    })
+}
+
+/// What the run executed of each kind, held to what the streams drew.
+#[track_caller]
+fn assert_drawn(cluster: &Cluster, result: &RunResult, each: u64) {
+    let stream = cluster.benchmark.stream().unwrap();
+    let mut drawn = vec![0; stream.kinds().len()];
+    for worker in 0..cluster.workers {
+        let mut rng = farm_bench::ycsb::stream::worker_rng(SEED, worker);
+        for _ in 0..each {
+            drawn[stream.next(&mut rng).kind()] += 1;
+        }
+    }
+    let executed: Vec<u64> = result.kinds.iter().map(|kind| kind.executed).collect();
+    assert_eq!(executed, drawn);
+    assert_eq!(result.executed, each * cluster.workers);
+}
+
+/// How many transactions of a kind that were drawn find the row that may not be there.
+fn loaded_for(cluster: &Cluster, kind: tatp::Kind, each: u64) -> u64 {
+    let stream = cluster.benchmark.stream().unwrap();
+    let mut found = 0;
+    for worker in 0..cluster.workers {
+        let mut rng = farm_bench::ycsb::stream::worker_rng(SEED, worker);
+        for _ in 0..each {
+            let Drawn::Tatp(drawn) = stream.next(&mut rng) else {
+                panic!("a transaction of TATP");
+            };
+            let is_there = match drawn {
+                Transaction::GetAccessData { s_id, ai_type } => {
+                    tatp::rows(SEED, s_id).access_info[usize::from(ai_type) - 1].is_some()
+                }
+                Transaction::UpdateSubscriberData { s_id, sf_type, .. } => {
+                    tatp::rows(SEED, s_id).special_facility[usize::from(sf_type) - 1].is_some()
+                }
+                _ => continue,
+            };
+            found += u64::from(is_there && drawn.kind() == kind);
+        }
+    }
+    found
+}
+
+#[test]
+fn tatp_leaves_what_it_may_on_three_machines() {
+    const EACH: u64 = 1_500;
+    let _one = ONE.lock();
+    let cluster = Cluster::start("oltp-tatp", 1, tatp(2_000));
+    cluster.load();
+    let before = cluster.audit();
+    assert_eq!((before.items, before.wrong.clone()), (2_000, None));
+    let result = cluster.judged(Length::Transactions(EACH), 16);
+    assert_drawn(&cluster, &result, EACH);
+    let kind = |of: tatp::Kind| &result.kinds[of.index()];
+    // Rows that are never removed are always found, and these need no other.
+    for of in [tatp::Kind::GetSubscriberData, tatp::Kind::UpdateLocation] {
+        assert_eq!(kind(of).committed, kind(of).executed, "{of:?}");
+    }
+    // Neither do access infos and facilities come or go: what is found is what was loaded.
+    for of in [tatp::Kind::GetAccessData, tatp::Kind::UpdateSubscriberData] {
+        assert_eq!(kind(of).committed, loaded_for(&cluster, of, EACH), "{of:?}");
+        let share = kind(of).committed as f64 / kind(of).executed as f64;
+        assert!((share - 0.625).abs() < 0.15, "{of:?}: {share}");
+        assert_eq!(kind(of).declined, 0);
+    }
+    // Pairs come and go by the two transactions that insert and delete, and by no other.
+    let came = kind(tatp::Kind::InsertCallForwarding).committed;
+    let went = kind(tatp::Kind::DeleteCallForwarding).committed;
+    assert!(came > 0 && went > 0);
+    assert_eq!(result.check.pairs, before.pairs + came - went);
+    let costs = &result.costs;
+    assert!(costs.reads > 0 && costs.messages > 0, "{costs:?}");
+    assert_eq!(
+        costs.writes,
+        costs.lock_records + costs.commit_records + costs.abort_records + costs.truncate_records
+    );
+    cluster.stop();
+}
+
+#[test]
+fn smallbank_keeps_the_money_on_three_machines() {
+    const EACH: u64 = 600;
+    let _one = ONE.lock();
+    let cluster = Cluster::start("oltp-bank", 1, smallbank(1_000, 40));
+    cluster.load();
+    let result = cluster.judged(Length::Transactions(EACH), 8);
+    assert_drawn(&cluster, &result, EACH);
+    // Nothing is ever missing; a payment alone may be declined, and nobody has so little here.
+    assert!(result.kinds.iter().all(|kind| kind.not_found == 0));
+    let payments = &result.kinds[smallbank::Kind::SendPayment.index()];
+    let declined: u64 = result.kinds.iter().map(|kind| kind.declined).sum();
+    assert_eq!(declined, payments.declined);
+    // Two tables, and as many rows as were loaded.
+    assert_eq!((result.check.items, result.check.pairs), (1_000, 2_000));
+    let money = result.check.money.as_ref().unwrap();
+    assert_eq!(money.least_cents, money.most_cents);
+    cluster.stop();
+}
+
+/// Four accounts that everybody wants: conflicts are tried again until they are none.
+#[test]
+fn conflicts_end_on_machines_of_two_workers() {
+    const EACH: u64 = 60;
+    let _one = ONE.lock();
+    let cluster = Cluster::start("oltp-hot", 2, smallbank(64, 4));
+    cluster.load();
+    let result = cluster.judged(Length::Transactions(EACH), 8);
+    assert_drawn(&cluster, &result, EACH);
+    assert!(result.aborts.total() > 0, "{result}");
+    cluster.stop();
+}
+
+/// What is run for some time is counted after the warm-up only, and the ledger has all of it.
+#[test]
+fn a_warm_up_does_not_count_but_its_money_does() {
+    let _one = ONE.lock();
+    let cluster = Cluster::start("oltp-warm", 1, smallbank(100, 10));
+    cluster.load();
+    let all_warm = Length::Time {
+        warmup: Duration::from_millis(200),
+        duration: Duration::ZERO,
+    };
+    let ran = cluster.run(all_warm, 4);
+    let mut ledger = smallbank::Ledger::default();
+    for ran in &ran {
+        assert_eq!(ran.failure, None);
+        ledger.merge(&ran.ledger);
+        // Those that were in flight when the warm-up ended.
+        assert!(ran.recorder.executed() <= 4);
+    }
+    let check = CheckResult::judge(&cluster.benchmark, &ledger, &cluster.audit());
+    assert_eq!(check.wrong, Vec::<String>::new());
+    let initial = cluster.benchmark.initial_cents().unwrap();
+    assert_ne!(check.money.unwrap().found_cents, initial.to_string());
+    // A run that nobody accounts for is found.
+    let ran = cluster.run(Length::Transactions(100), 4);
+    assert!(
+        ran.iter()
+            .all(|ran| ran.recorder.total(Outcome::Committed) > 0)
+    );
+    let check = CheckResult::judge(&cluster.benchmark, &ledger, &cluster.audit());
+    assert!(
+        check.wrong[0].contains("all balances together"),
+        "{check:?}"
+    );
+    cluster.stop();
+}

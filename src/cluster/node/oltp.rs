@@ -1,0 +1,231 @@
+//! What a driven node does for benchmarks of transactions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use farm_bench::oltp::audit::{self, Audit, Audited};
+use farm_bench::oltp::driver::{self, Length, Ran, Run};
+use farm_bench::oltp::load::{self, Load, Loaded};
+use farm_bench::oltp::report::{MachineReport, WorkerReport};
+use farm_bench::oltp::{Benchmark, attempt};
+use farm_kv::{TableId, TableSpec};
+
+use super::{Driven, LOOK, SETTLE, tell};
+use crate::cluster::protocol::{News, OltpOrder};
+
+/// A benchmark whose tables are open.
+pub(super) struct Oltp {
+    benchmark: Benchmark,
+    seed: u64,
+    tables: Vec<TableId>,
+    /// Rows of this machine's part of the load, and how long it took.
+    loaded: (u64, f64),
+}
+
+impl Driven<'_> {
+    fn oltp(&self) -> anyhow::Result<&Oltp> {
+        let opened = self.oltp.as_ref();
+        opened.context("transactions were ordered before their tables")
+    }
+
+    /// Does a step of a benchmark.
+    pub(super) fn follow(&mut self, order: OltpOrder) -> anyhow::Result<()> {
+        match order {
+            OltpOrder::Open {
+                benchmark,
+                seed,
+                tables,
+            } => self.open_oltp(benchmark, seed, tables.into_iter().map(Into::into)),
+            OltpOrder::Load => self.load_oltp(),
+            OltpOrder::Run {
+                concurrency,
+                warmup_s,
+                duration_s,
+                sampled_1_in,
+            } => {
+                let length = Length::Time {
+                    warmup: Duration::from_secs_f64(warmup_s),
+                    duration: Duration::from_secs_f64(duration_s),
+                };
+                self.run_oltp(length, concurrency, sampled_1_in)
+            }
+            OltpOrder::Audit => self.audit_oltp(),
+        }
+    }
+
+    /// Opens the tables of a benchmark on every worker.
+    fn open_oltp(
+        &mut self,
+        benchmark: Benchmark,
+        seed: u64,
+        specs: impl IntoIterator<Item = TableSpec>,
+    ) -> anyhow::Result<()> {
+        let mut tables = Vec::new();
+        for spec in specs {
+            tables.push(self.open_table(spec)?);
+        }
+        let named: Vec<_> = benchmark
+            .tables()
+            .iter()
+            .copied()
+            .zip(tables.clone())
+            .collect();
+        self.on_all(
+            |worker, machine, answer: Sender<()>| {
+                let named = named.clone();
+                machine.submit(worker, move |worker| {
+                    attempt::attach(worker, named, false, None);
+                    // The node waits, unless the machine is stopping.
+                    _ = answer.send(());
+                });
+            },
+            || {},
+        )?;
+        self.oltp = Some(Oltp {
+            benchmark,
+            seed,
+            tables,
+            loaded: (0, 0.0),
+        });
+        tell(&News::Opened);
+        Ok(())
+    }
+
+    /// Inserts this machine's part of the rows.
+    fn load_oltp(&mut self) -> anyhow::Result<()> {
+        let oltp = self.oltp()?;
+        let progress = Arc::new(AtomicU64::new(0));
+        let loads = self.on_all(
+            |worker, machine, answer: Sender<Loaded>| {
+                let load = Load {
+                    items: self.items(&oltp.benchmark, worker),
+                    benchmark: oltp.benchmark.clone(),
+                    seed: oltp.seed,
+                    in_flight: self.config.worker.operations_in_flight as usize,
+                    progress: Arc::clone(&progress),
+                };
+                let done = Box::new(move |loaded| drop(answer.send(loaded)));
+                machine.submit(worker, move |worker| load::load(worker, load, done));
+            },
+            || {
+                let records = progress.load(Ordering::Relaxed);
+                tell(&News::Loading { records });
+            },
+        )?;
+        let (mut records, mut seconds) = (0, 0.0f64);
+        for loaded in loads {
+            if let Some(why) = loaded.failure {
+                bail!("the load failed: {why}");
+            }
+            records += loaded.rows;
+            seconds = seconds.max(loaded.duration.as_secs_f64());
+        }
+        if let Some(oltp) = &mut self.oltp {
+            oltp.loaded = (records, seconds);
+        }
+        tell(&News::Loaded { records, seconds });
+        Ok(())
+    }
+
+    /// The items that a worker of this machine loads, and looks at in the end.
+    fn items(&self, benchmark: &Benchmark, worker: usize) -> std::ops::Range<u64> {
+        benchmark.share(self.span.first + worker as u64, self.span.total)
+    }
+
+    /// Runs transactions, and reports.
+    fn run_oltp(
+        &self,
+        length: Length,
+        concurrency: usize,
+        sampled_1_in: u32,
+    ) -> anyhow::Result<()> {
+        let oltp = self.oltp()?;
+        let stream = oltp.benchmark.stream()?;
+        // Workers answer in the order in which they end.
+        let mut ran: Vec<(usize, Ran)> = self.on_all(
+            |worker, machine, answer: Sender<(usize, Ran)>| {
+                let run = Run {
+                    stream: stream.clone(),
+                    seed: oltp.seed,
+                    worker: self.span.first + worker as u64,
+                    concurrency,
+                    length,
+                    sampled_1_in,
+                };
+                let done = Box::new(move |ran| drop(answer.send((worker, ran))));
+                machine.submit(worker, move |worker| driver::run(worker, run, done));
+            },
+            || {},
+        )?;
+        ran.sort_by_key(|(worker, _)| *worker);
+        let report = |(_, ran): (usize, Ran)| WorkerReport {
+            duration_s: ran.duration.as_secs_f64(),
+            recorder: ran.recorder,
+            ledger: ran.ledger,
+            failure: ran.failure,
+        };
+        tell(&News::RanOltp(Box::new(MachineReport {
+            machine: self.id.to_string(),
+            load_s: oltp.loaded.1,
+            load_rows: oltp.loaded.0,
+            workers: ran.into_iter().map(report).collect(),
+        })));
+        Ok(())
+    }
+
+    /// Looks at this machine's part of the rows, and walks its shards, now that nothing runs.
+    fn audit_oltp(&self) -> anyhow::Result<()> {
+        let oltp = self.oltp()?;
+        let audits = self.on_all(
+            |worker, machine, answer: Sender<Audited>| {
+                let audit = Audit {
+                    items: self.items(&oltp.benchmark, worker),
+                    benchmark: oltp.benchmark.clone(),
+                    seed: oltp.seed,
+                    in_flight: self.config.worker.operations_in_flight as usize,
+                };
+                let done = Box::new(move |audited| drop(answer.send(audited)));
+                machine.submit(worker, move |worker| audit::audit(worker, audit, done));
+            },
+            || {},
+        )?;
+        let mut all = Audited::default();
+        audits.into_iter().for_each(|audited| all += audited);
+        match self.walk(&oltp.tables)? {
+            Ok(pairs) => all.pairs = pairs,
+            Err(why) => _ = all.wrong.get_or_insert(why),
+        }
+        tell(&News::Audited(all));
+        Ok(())
+    }
+
+    /// The pairs of this machine's shards, or what is wrong with one. Owners hear of the last changes of
+    /// their shards a little later.
+    fn walk(&self, tables: &[TableId]) -> anyhow::Result<Result<u64, String>> {
+        let until = Instant::now() + SETTLE;
+        loop {
+            let walked = self.on_all(
+                |worker, machine, answer: Sender<Result<u64, String>>| {
+                    let tables = tables.to_vec();
+                    machine.submit(worker, move |worker| {
+                        let pairs = tables.iter().map(|table| {
+                            let shards = farm_kv::ops::check(worker, *table)?;
+                            Ok(shards.iter().map(|shard| shard.pairs).sum::<u64>())
+                        });
+                        // The node waits, unless the machine is stopping.
+                        _ = answer.send(pairs.sum());
+                    });
+                },
+                || {},
+            )?;
+            let walked: Result<u64, String> = walked.into_iter().sum();
+            if walked.is_ok() || Instant::now() > until {
+                return Ok(walked);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}

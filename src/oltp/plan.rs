@@ -1,0 +1,117 @@
+//! What is to be run: the configuration, the benchmark and its tables, from the command line.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use farm_bench::oltp::driver::DEFAULT_CONCURRENCY;
+use farm_bench::oltp::{Benchmark, MAX_ROW_BYTES};
+use farm_core::config::Config;
+use farm_kv::{KEY_BYTES, TableSpec};
+
+use super::settings::{Settings, SettingsError};
+use crate::cli::{OltpArgs, SmallbankArgs, TatpArgs};
+use crate::measure::table_spec;
+
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
+/// One transaction in so many is timed.
+const SAMPLED_1_IN: u32 = 4;
+/// Accounts of which one is hot.
+const ONE_HOT_OF: u64 = 25;
+
+/// What is to be run.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) benchmark: Benchmark,
+    pub(super) tables: Vec<TableSpec>,
+    pub(super) concurrency: usize,
+    pub(super) warmup: Duration,
+    pub(super) duration: Duration,
+    pub(super) seed: u64,
+    pub(super) sampled_1_in: u32,
+}
+
+impl Plan {
+    pub(super) fn of_tatp(args: &TatpArgs) -> anyhow::Result<Self> {
+        let options = [
+            ("--subscribers", "subscribers", &args.subscribers),
+            ("--choice", "choice", &args.choice),
+        ];
+        let settings = settings(&args.common, &options)?;
+        Self::of(Benchmark::Tatp(settings.into_value()), &args.common)
+    }
+
+    pub(super) fn of_smallbank(args: &SmallbankArgs) -> anyhow::Result<Self> {
+        let options = [
+            ("--accounts", "accounts", &args.accounts),
+            ("--hot-accounts", "hot_accounts", &args.hot_accounts),
+            ("--hot-percent", "hot_percent", &args.hot_percent),
+            ("--initial-cents", "initial_cents", &args.initial_cents),
+            ("--savings-rule", "savings_rule", &args.savings_rule),
+        ];
+        let settings = settings::<farm_bench::smallbank::Options>(&args.common, &options)?;
+        let says_hot = settings.is_set("hot_accounts");
+        let mut options = settings.into_value();
+        if !says_hot {
+            options.hot_accounts = (options.accounts / ONE_HOT_OF).max(2);
+        }
+        Self::of(Benchmark::Smallbank(options), &args.common)
+    }
+
+    fn of(benchmark: Benchmark, args: &OltpArgs) -> anyhow::Result<Self> {
+        benchmark.stream()?;
+        let config = args.configure(MAX_ROW_BYTES)?;
+        ensure!(
+            config.table.key_bytes == KEY_BYTES as u64,
+            "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
+            config.table.key_bytes
+        );
+        let table = |table: &farm_bench::oltp::Table| {
+            let rows = benchmark.expected_rows(table);
+            table_spec(&config, u16::from(table.id), table.row_bytes, rows)
+        };
+        let tables: anyhow::Result<Vec<_>> = benchmark.tables().iter().map(table).collect();
+        let most = config.worker.operations_in_flight as usize;
+        let concurrency = args
+            .concurrency
+            .map_or(DEFAULT_CONCURRENCY.min(most), |n| n as usize);
+        if concurrency > most {
+            let why = format!(
+                "a worker keeps at most {most} operations in flight; lower it, or raise \
+                 worker.operations_in_flight by --set"
+            );
+            return Err(SettingsError::new(format!("--concurrency {concurrency}"), why).into());
+        }
+        Ok(Self {
+            tables: tables?,
+            benchmark,
+            concurrency,
+            warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
+            duration: args.duration.unwrap_or(DEFAULT_DURATION),
+            seed: args.seed.unwrap_or(1),
+            sampled_1_in: SAMPLED_1_IN,
+            config,
+        })
+    }
+}
+
+/// The benchmark's options: those of the file, then `-p`, `--mix` and the options of their own.
+fn settings<T>(
+    args: &OltpArgs,
+    options: &[(&str, &str, &Option<String>)],
+) -> Result<Settings<T>, SettingsError>
+where
+    T: Clone + Default + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let mut settings = Settings::load(args.property_file.as_deref())?;
+    for (key, text) in &args.properties {
+        settings.set("-p", key, text)?;
+    }
+    settings.set_mix(&args.mix)?;
+    for (flag, key, text) in options {
+        if let Some(text) = text {
+            settings.set(flag, key, text)?;
+        }
+    }
+    Ok(settings)
+}
