@@ -160,17 +160,29 @@ fn options_come_from_files_and_from_the_command_line() {
     assert_eq!(number(run, "writes_per_commit"), 0.0);
 }
 
+/// Options of a command, and what it has to say of them.
+type Refused<'a> = (&'a str, &'a [&'a str], &'a [&'a str]);
+
+#[track_caller]
+fn refused(place: &Place, cases: &[Refused<'_>]) {
+    for (command, args, texts) in cases {
+        let ended = place.small(command, args).end();
+        ended.failed(2, texts);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
 #[test]
-fn what_cannot_be_is_refused_with_its_place() {
-    let place = Place::new("oltp-refused");
+fn what_tatp_cannot_be_is_refused_with_its_place() {
+    let place = Place::new("tatp-refused");
     let bad = place.write("bad.toml", "subscribers = 300\nchoise = 1\n");
     let bad = bad.to_str().unwrap();
     let missing = place.path("missing.toml");
     let missing = missing.to_str().unwrap();
-    for (command, args, texts) in [
+    let cases: &[Refused<'_>] = &[
         (
             "tatp",
-            &["--subscribers", "0"][..],
+            &["--subscribers", "0"],
             &["tatp.subscribers = 0", "give the number"][..],
         ),
         (
@@ -224,6 +236,18 @@ fn what_cannot_be_is_refused_with_its_place() {
             &["--neighbourhood", "5"],
             &["--neighbourhood", "2, 4, 6, 8 or 12"],
         ),
+    ];
+    refused(&place, cases);
+    let nowhere = place.path("no/such/dir/results.json");
+    let args = ["--json", nowhere.to_str().unwrap()];
+    let ended = place.small("tatp", &args).end();
+    ended.failed(1, &["results.json", "--json", "No such file"]);
+}
+
+#[test]
+fn what_smallbank_cannot_be_is_refused_with_its_place() {
+    let place = Place::new("bank-refused");
+    let cases: &[Refused<'_>] = &[
         (
             "smallbank",
             &["--accounts", "1"],
@@ -260,15 +284,8 @@ fn what_cannot_be_is_refused_with_its_place() {
             &["table.value_bites", "value_bytes"],
         ),
         ("smallbank", &["--machines", "0"], &["--machines"]),
-    ] {
-        let ended = place.small(command, args).end();
-        ended.failed(2, texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
-    }
-    let nowhere = place.path("no/such/dir/results.json");
-    let args = ["--json", nowhere.to_str().unwrap()];
-    let ended = place.small("tatp", &args).end();
-    ended.failed(1, &["results.json", "--json", "No such file"]);
+    ];
+    refused(&place, cases);
 }
 
 #[test]
