@@ -3,8 +3,9 @@
 //!
 //! An operation is the owner's edit of the shard (`shard`), over the objects that the transaction has. Of
 //! another machine's shard those are brought in first: the edit is tried, and says what it misses; what it
-//! did is taken back, that is read, or allocated there, and the edit is tried again. The two buckets that
-//! every operation looks at are asked for at once, at the beginning.
+//! did is taken back, that is read, or allocated there, and the edit is tried again. The key's own bucket,
+//! where most pairs are, is asked for at the beginning, and nothing that is not needed: what is read is
+//! validated, and may have been changed by somebody.
 //!
 //! Lock-free lookups see such a transaction as they see the owner's: the same joint versions and
 //! incarnations tell them (`FaRM'14 §3.6`). The owner alone counts its shard's pairs, and hears of
@@ -181,7 +182,7 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
     let (shard, home) = open.locate(key);
     let machine = open.shards[shard as usize].owner.machine;
     let class = open.layout.bucket_class;
-    let buckets = [home, home + 1].map(|bucket| open.bucket(shard, bucket));
+    let bucket = open.bucket(shard, home);
     let mut pair = state.bodies.pop().unwrap_or_default();
     pair.clear();
     pair.extend_from_slice(key);
@@ -200,9 +201,7 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
     if machine == worker.me().machine {
         return worker.defer(Cont::new(run, under as u64));
     }
-    for bucket in buckets {
-        fetch(worker, under, Missing::Object(bucket, class));
-    }
+    fetch(worker, under, Missing::Object(bucket, class));
 }
 
 /// Brings in what an edit misses.

@@ -15,7 +15,7 @@ use farm_core::worker::{Append, Cont, Worker};
 use crate::layer::transactions;
 use crate::record::{self, FIXED_BYTES, Kind, MOST_TRUNCATED};
 
-/// A coordinator that has written nothing else for so long truncates by a record of its own.
+/// What no other record has told a machine after so long is told by a record of its own.
 const TRUNCATE_AFTER: Duration = Duration::from_micros(500);
 
 /// What is reserved for the truncation of one transaction: a record that has nothing else.
