@@ -45,7 +45,10 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
     refuse(
         &["bnak"],
         2,
-        &["bnak", "cycle, bank, append, table and churn"],
+        &[
+            "bnak",
+            "cycle, bank, append, table, churn, smallbank and tatp",
+        ],
     );
     refuse(
         &["bank", "--payload-bytes", "8"],

@@ -103,6 +103,8 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
     );
     // Of one bucket in the order in which they came.
     by_key.sort_unstable();
+    // A bucket of which a change has to wait: those after it wait, too.
+    let mut stuck = None;
     let mut rest = &by_key[..];
     while let Some((at, first)) = rest.first() {
         let first = &arrived[*first as usize].body;
@@ -111,7 +113,12 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
         });
         let more = more.count();
         let (group, others) = rest.split_at(1 + more);
-        make_group(worker, &mut arrived, group);
+        if stuck == Some(*at) || make_group(worker, &mut arrived, group).is_err() {
+            stuck = Some(*at);
+            for (_, index) in group {
+                arrived[*index as usize].outcome = Some(Err(KvError::Conflict));
+            }
+        }
         rest = others;
     }
     // Before whatever came meanwhile: changes of one key keep their order.
@@ -151,17 +158,39 @@ fn goes_with(first: &[u8], next: &[u8]) -> bool {
         && first[2..HEADER_BYTES + KEY_BYTES] == next[2..HEADER_BYTES + KEY_BYTES]
 }
 
-/// Makes changes of one key in one transaction, or, where that fails, each in its own.
-fn make_group(worker: &mut Worker, arrived: &mut [Arrived], group: &[(u64, u32)]) {
-    if group.len() > 1 && apply(worker, arrived, group).is_ok() {
-        return marks::mark("kv: changes combined");
-    }
-    for change in group {
-        if let Err(error) = apply(worker, arrived, std::slice::from_ref(change)) {
-            marks::mark("kv: change refused");
-            arrived[change.1 as usize].outcome = Some(Err(error));
+/// Other transactions stood in the way all the time.
+struct Conflicts;
+
+/// Makes changes of one key in one transaction, or, where that is refused, each in its own.
+///
+/// # Errors
+/// [`Conflicts`]: none of them was made.
+fn make_group(
+    worker: &mut Worker,
+    arrived: &mut [Arrived],
+    group: &[(u64, u32)],
+) -> Result<(), Conflicts> {
+    if group.len() > 1 {
+        match apply(worker, arrived, group) {
+            Ok(()) => {
+                marks::mark("kv: changes combined");
+                return Ok(());
+            }
+            Err(KvError::Conflict) => return Err(Conflicts),
+            Err(_) => {}
         }
     }
+    for change in group {
+        match apply(worker, arrived, std::slice::from_ref(change)) {
+            Ok(()) => {}
+            Err(KvError::Conflict) if group.len() == 1 => return Err(Conflicts),
+            Err(error) => {
+                marks::mark("kv: change refused");
+                arrived[change.1 as usize].outcome = Some(Err(error));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn tell(worker: &mut Worker, change: Arrived) {

@@ -105,9 +105,7 @@ pub fn take(worker: &mut Worker) -> Box<Tx> {
 
 /// Gives a context back; whatever it still holds is aborted.
 pub fn give(worker: &mut Worker, mut tx: Box<Tx>) {
-    if !tx.is_empty() {
-        tx.abort(worker);
-    }
+    tx.abort(worker);
     if let Some(operation) = tx.operation.take() {
         worker.end_operation(operation);
     }

@@ -166,6 +166,8 @@ impl Tries {
 /// # machine.stop()?;
 /// # Ok::<_, farm_core::machine::MachineError>(())
 /// ```
+///
+/// It does not nest: a body that waits for another run waits for its own end where as many run as may.
 pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxError>>) {
     let key = transactions(worker).runs.insert(Run {
         body,

@@ -396,12 +396,14 @@ impl Tx {
         let (mut entries, mut bytes) = std::mem::take(&mut self.saved);
         entries.clone_from(&self.entries);
         bytes.clone_from(&self.bytes);
+        let told = self.when_committed.len();
         let outcome = body(self, worker);
         assert!(self.saved.0.capacity() == 0, "tried within what is tried");
         let kept = mutants::is_on("an edit that failed is not taken back");
         if outcome.is_err() && !kept {
             std::mem::swap(&mut entries, &mut self.entries);
             std::mem::swap(&mut bytes, &mut self.bytes);
+            self.when_committed.truncate(told);
             for (at, entry) in entries.iter().enumerate() {
                 if entry.is_reserved() && !self.entries.get(at).is_some_and(Entry::is_reserved) {
                     give_back(worker, entry);

@@ -126,14 +126,14 @@ pub enum Stop {
     Failed(String),
 }
 
-/// Hears how an attempt ended.
-pub type EndedCont = Cont<(Trail, Result<(), Stop>)>;
+/// Hears how an attempt ended; [`give`] takes the trail back.
+pub type EndedCont = Cont<(Box<Trail>, Result<(), Stop>)>;
 
 /// Looks at an attempt that is about to commit.
 pub type Look = fn(&mut Worker, &Trail);
 
 struct Running {
-    trail: Trail,
+    trail: Box<Trail>,
     tx: Option<TxHandle>,
     waiting: u32,
     stop: Option<Stop>,
@@ -147,6 +147,9 @@ struct Attempts {
     stamped: bool,
     look: Option<Look>,
     running: Slab<Running>,
+    /// Trails of attempts that have ended: they are long, and go from hand to hand.
+    #[allow(clippy::vec_box)]
+    pool: Vec<Box<Trail>>,
 }
 
 fn attempts(worker: &mut Worker) -> &mut Attempts {
@@ -167,6 +170,7 @@ pub fn attach(
         stamped,
         look,
         running: Slab::new(),
+        pool: Vec::new(),
     }));
 }
 
@@ -193,13 +197,22 @@ pub fn value_of(
 /// # Panics
 /// If the layer is not attached.
 pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
-    let trail = Trail {
-        what,
-        names: Names::new(),
-        seen: SmallVec::new(),
-        decision: None,
-        number,
-        lock_free: false,
+    let trail = match attempts(worker).pool.pop() {
+        Some(mut trail) => {
+            trail.names.clear();
+            trail.seen.clear();
+            (trail.what, trail.number) = (what, number);
+            (trail.decision, trail.lock_free) = (None, false);
+            trail
+        }
+        None => Box::new(Trail {
+            what,
+            names: Names::new(),
+            seen: SmallVec::new(),
+            decision: None,
+            number,
+            lock_free: false,
+        }),
     };
     let key = attempts(worker).running.insert(Running {
         trail,
@@ -209,6 +222,11 @@ pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
         cont,
     });
     worker.defer(Cont::new(step, key as u64));
+}
+
+/// Takes the trail of an attempt back, for another.
+pub fn give(worker: &mut Worker, trail: Box<Trail>) {
+    attempts(worker).pool.push(trail);
 }
 
 fn step(worker: &mut Worker, key: u64, (): ()) {

@@ -286,7 +286,7 @@ fn again(worker: &mut Worker, seat: u64, (): ()) {
     worker.put_layer(driver);
 }
 
-fn ended(worker: &mut Worker, seat: u64, (trail, result): (Trail, Result<(), Stop>)) {
+fn ended(worker: &mut Worker, seat: u64, (trail, result): (Box<Trail>, Result<(), Stop>)) {
     let mut driver = worker.take_layer::<Driver>();
     let now = worker.now();
     driver.start_counting(worker, now);
@@ -294,6 +294,7 @@ fn ended(worker: &mut Worker, seat: u64, (trail, result): (Trail, Result<(), Sto
         Ok(()) => driver.executed(worker, seat as usize, &trail),
         Err(stop) => driver.stopped(worker, seat as usize, &trail, &stop),
     }
+    attempt::give(worker, trail);
     driver.fill(worker);
     driver.put_back(worker);
 }

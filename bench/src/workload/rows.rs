@@ -1,6 +1,7 @@
 //! SmallBank and TATP as workloads that are judged: rows carry stamps, by which a history of objects is
 //! made of them. Call forwardings, which come and go, are told as keys of a table.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use farm_core::messaging::{CallError, ReplyCont, Request};
@@ -48,6 +49,8 @@ pub(super) struct Rows {
     /// Workers that have not said that theirs are loaded.
     missing: usize,
     paid_in: i64,
+    /// Rows that were loaded, and are never removed.
+    stay: BTreeSet<ObjectId>,
 }
 
 /// A transaction that is under way.
@@ -124,7 +127,9 @@ pub(super) fn set_up(worker: &mut Worker) {
     let (mine, _) = place(worker);
     let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
     let spec = work(worker).spec.clone();
-    let part = all_rows(&spec).into_iter().enumerate();
+    let all = all_rows(&spec);
+    let stay = all.iter().filter_map(|(name, _)| object_of(name)).collect();
+    let part = all.into_iter().enumerate();
     let part = part.filter(|(index, _)| index % total == mine);
     work(worker).rows = Some(Rows {
         stream: stream(&spec),
@@ -134,6 +139,7 @@ pub(super) fn set_up(worker: &mut Worker) {
         loaded: false,
         missing: total - 1,
         paid_in: 0,
+        stay,
     });
     open(worker);
 }
@@ -423,7 +429,7 @@ fn look(worker: &mut Worker, trail: &Trail) {
     state.unsure = operations(trail, client, begun, begun, false);
 }
 
-fn ended(worker: &mut Worker, client: u64, (trail, result): (Trail, Result<(), Stop>)) {
+fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<(), Stop>)) {
     let now = moment(worker);
     let index = client as usize;
     let work = work(worker);
@@ -440,6 +446,16 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Trail, Result<(), S
     if let (Some(tried), false) = (tried, matches!(result, Err(Stop::InDoubt(_)))) {
         tried.committed = Some(result.is_ok());
         state.unsure.clear();
+    }
+    if result.is_ok() {
+        let stay = &work.rows.as_ref().expect("the workload is over rows").stay;
+        let seen = trail.names.iter().zip(&trail.seen);
+        for (name, _) in seen.filter(|(_, seen)| seen.row.is_none()) {
+            if object_of(name).is_some_and(|object| stay.contains(&object)) {
+                let why = format!("{name} was not there, though nobody removes it");
+                work.log.violations.push(why);
+            }
+        }
     }
     match result {
         Ok(()) if trail.lock_free => work.log.reads.push(Transaction {

@@ -19,6 +19,11 @@ pub(super) struct Pending {
     asked: Asked,
     /// It is a transaction of its own, run by the client's worker; else the owner changes the table.
     in_tx: bool,
+    /// An upsert removes and then inserts, a remove inserts first: what one transaction did and undid, or
+    /// moved, nobody may see.
+    in_two: bool,
+    /// What the first of the two did.
+    first: Option<Changed>,
     attempt: u8,
     tx: Option<TxHandle>,
     /// What the transaction answers, if it commits.
@@ -84,10 +89,14 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
     };
     let key = state.rng.random_range(0..work.spec.keys);
     let in_tx = state.rng.random_range(0..100) < work.spec.in_transactions;
+    let changes = matches!(asked, Asked::Upsert(_) | Asked::Remove);
+    let in_two = in_tx && changes && state.rng.random_bool(0.5);
     state.doing = Doing::Table(Pending {
         key,
         asked,
         in_tx,
+        in_two,
+        first: None,
         attempt: 0,
         tx: None,
         answer: None,
@@ -165,26 +174,42 @@ fn pending(worker: &mut Worker, client: u64) -> Option<&mut Pending> {
 }
 
 fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
-    let bytes = work(worker).spec.value_bytes;
     let tx = api::begin(worker);
     let Some(pending) = pending(worker, client) else {
         return api::abort(worker, tx);
     };
-    pending.tx = Some(tx);
+    (pending.tx, pending.first) = (Some(tx), None);
+    if pending.asked == Asked::Get {
+        let key = key(pending.key);
+        return farm_kv::tx::get(worker, tx, table, &key, Cont::new(found_in_tx, client));
+    }
+    change_in_tx(worker, client);
+}
+
+/// Makes the change that is asked for, or the next step of it.
+fn change_in_tx(worker: &mut Worker, client: u64) {
+    let work = work(worker);
+    let (bytes, table) = (work.spec.value_bytes, work.table);
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
     let (key, asked) = (key(pending.key), pending.asked);
+    let (Some(tx), Some(table)) = (pending.tx, table) else {
+        return;
+    };
+    let before = pending.in_two && pending.first.is_none();
     let new = match asked {
         Asked::Insert(new) | Asked::Update(new) | Asked::Upsert(new) => value(new, bytes),
-        Asked::Get | Asked::Remove => Vec::new(),
+        Asked::Get | Asked::Remove => value(0, bytes),
     };
     let change = match asked {
-        Asked::Get => {
-            let found = Cont::new(found_in_tx, client);
-            return farm_kv::tx::get(worker, tx, table, &key, found);
-        }
+        Asked::Upsert(_) if before => Change::Remove,
+        Asked::Remove if before => Change::Insert(&new),
+        Asked::Upsert(_) if pending.in_two => Change::Insert(&new),
         Asked::Insert(_) => Change::Insert(&new),
         Asked::Update(_) => Change::Update(&new),
         Asked::Upsert(_) => Change::Upsert(&new),
-        Asked::Remove => Change::Remove,
+        Asked::Get | Asked::Remove => Change::Remove,
     };
     let changed = Cont::new(changed_in_tx, client);
     if let Err(error) = farm_kv::tx::change(worker, tx, table, &key, change, changed) {
@@ -213,7 +238,23 @@ fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>,
 }
 
 fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxError>) {
-    commit(worker, client, changed.map(answer));
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let answer = match (changed, pending.first) {
+        (Ok(changed), None) if pending.in_two => {
+            pending.first = Some(changed);
+            return change_in_tx(worker, client);
+        }
+        (Ok(changed), None) => Ok(answer(changed)),
+        // What both together are.
+        (Ok(_), Some(Changed::Removed)) => Ok(Answered::Updated),
+        (Ok(_), Some(Changed::Absent)) => Ok(Answered::Inserted),
+        (Ok(_), Some(Changed::Inserted)) => Ok(Answered::Absent),
+        (Ok(_), Some(_)) => Ok(Answered::Removed),
+        (Err(error), _) => Err(error),
+    };
+    commit(worker, client, answer);
 }
 
 fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {

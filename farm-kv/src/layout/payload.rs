@@ -51,7 +51,13 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
     /// Joint versions and slot bits.
     pub fn meta(&self) -> Meta {
         let bytes = &self.payload.as_ref()[self.layout.meta_at..][..META_BYTES];
-        Meta::from_bytes(bytes.try_into().expect("six bytes"))
+        let meta = Meta::from_bytes(bytes.try_into().expect("six bytes"));
+        // It may be of another machine's memory.
+        Meta {
+            occupied: meta.occupied & self.layout.slot_bits,
+            native: meta.native & self.layout.slot_bits,
+            ..meta
+        }
     }
 
     /// The bucket's chain.
@@ -142,7 +148,8 @@ impl<P: AsRef<[u8]>> Block<'_, P> {
     }
 
     fn tail(&self) -> (Option<Next>, u8) {
-        unpack(&self.payload.as_ref()[self.layout.block_next_at..])
+        let (next, occupied) = unpack(&self.payload.as_ref()[self.layout.block_next_at..]);
+        (next, occupied & ((1 << BLOCK_SLOTS) - 1))
     }
 
     /// Key and value of a slot.

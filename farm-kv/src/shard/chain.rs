@@ -2,7 +2,8 @@
 
 use farm_core::ids::Address;
 use farm_core::{marks, mutants};
-use farm_txn::{ObjectId, TxError};
+use farm_txn::{Abort, ObjectId, TxError};
+use smallvec::SmallVec;
 
 use super::{Editor, Missing, Pair};
 use crate::layout::{BLOCK_SLOTS, Next};
@@ -46,7 +47,7 @@ impl Editor<'_> {
         let next = match chain.first {
             None => None,
             Some(old) => {
-                let taken = self.take_highest(old.block);
+                let taken = self.take_highest(old.block)?;
                 self.put_in_block(block, 1, &taken);
                 Some(self.rename(old))
             }
@@ -104,7 +105,7 @@ impl Editor<'_> {
         let (Some(first), Some(last)) = (chain.first, chain.last()) else {
             return Ok(None);
         };
-        let pair = self.take_highest(last.block);
+        let pair = self.take_highest(last.block)?;
         let emptied = self.layout.block(self.tx.payload(last.block)).occupied() == 0;
         let mut left = if emptied {
             marks::mark("kv: chain collapsed");
@@ -127,16 +128,46 @@ impl Editor<'_> {
         Ok(Some(pair))
     }
 
+    /// Gives a block behind the first two, and all on the way to it, new incarnations: a key was taken
+    /// from it, which the same transaction may insert where a reader that is on its way has been already.
+    pub(super) fn rename_path(&mut self, bucket: u32, block: ObjectId) -> Result<(), TxError> {
+        let mut path: SmallVec<[Link; 4]> = SmallVec::new();
+        let object = self.bucket(bucket)?;
+        let mut next = self.layout.bucket(self.tx.payload(object)).next();
+        while let Some(pointer) = next
+            && path.last().is_none_or(|link| link.block != block)
+        {
+            let block = self.block(pointer)?;
+            let address = pointer.address;
+            path.push(Link { block, address });
+            next = self.layout.block(self.tx.payload(block)).next();
+        }
+        // The first two have new names, and it is gone if it was the last and is empty.
+        if path.len() <= 2 || path.last().is_none_or(|link| link.block != block) {
+            return Ok(());
+        }
+        marks::mark("kv: path of a chain renamed");
+        let mut renamed = None;
+        while let Some(link) = path.pop() {
+            if renamed.is_some() {
+                self.set_next_of_block(link.block, renamed);
+            }
+            renamed = Some(self.rename(link));
+        }
+        self.set_chain(bucket, renamed)
+    }
+
     /// Takes the pair in the highest slot of a block.
-    fn take_highest(&mut self, block: ObjectId) -> Pair {
+    fn take_highest(&mut self, block: ObjectId) -> Result<Pair, TxError> {
+        let address = self.tx.address(block);
         let mut view = self.layout.block(self.tx.payload_mut(block));
         let (next, occupied) = (view.next(), view.occupied());
-        let slot = occupied
-            .checked_ilog2()
-            .expect("a block of a chain holds a pair") as usize;
+        // No block of a chain is empty: another machine's memory may say so all the same.
+        let highest = occupied.checked_ilog2().ok_or(Abort::Changed(address))?;
+        let slot = highest as usize;
         let pair = Pair::from_slice(view.pair(slot));
         view.set_tail(next, occupied & !(1 << slot));
-        pair
+        Ok(pair)
     }
 
     /// Gives a block a new incarnation, and the pointer to it as it is then.

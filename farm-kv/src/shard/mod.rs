@@ -161,6 +161,7 @@ impl Editor<'_> {
                     self.layout
                         .block(self.tx.payload_mut(block))
                         .put(slot, &last);
+                    self.rename_path(home, block)?;
                 }
             }
             Some(Place::Bucket { bucket, slot }) => {
@@ -279,8 +280,14 @@ impl Editor<'_> {
         }
         let home = self.bucket(home)?;
         let mut next = self.layout.bucket(self.tx.payload(home)).next();
+        let mut passed = 0;
         while let Some(pointer) = next {
             let block = self.block(pointer)?;
+            passed += 1;
+            // Only memory that is damaged leads round.
+            if passed > self.tx.len() {
+                return Err(Abort::Changed(pointer.address).into());
+            }
             let view = self.layout.block(self.tx.payload(block));
             if let Some(slot) = view.find(key) {
                 return Ok(Some(Place::Block { block, slot }));

@@ -41,6 +41,7 @@ pub const ALL: &[&str] = &[
     "kv: displaced forward",
     "kv: lookup restarted: block gone",
     "kv: lookup restarted: joint version",
+    "kv: path of a chain renamed",
     "kv: table full",
     "kv: transaction retried",
     "lock: refused",

@@ -59,6 +59,7 @@ pub const ALL: &[Mutant] = &[
     mutant("reply credit not given back", "append"),
     mutant("two workers own a shard", "table"),
     mutant("counts not told to the owner", "table"),
+    mutant("still-born object not given back on abort", "table"),
     mutant("an edit that failed is not taken back", "table"),
     mutant("displacement leaves the pair in neither bucket", "table"),
     mutant("joint version not bumped", "table"),

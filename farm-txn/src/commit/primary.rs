@@ -314,7 +314,8 @@ fn install_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<(), String> {
         let bytes = object.class.object_bytes();
         let next = held.version().next();
         write::install(memory, at, bytes, next, object.incarnation, object.payload);
-        if object.effect == Effect::Free {
+        // Freed, or never to be.
+        if !object.incarnation.is_allocated() {
             release(worker, object.address);
         }
     }

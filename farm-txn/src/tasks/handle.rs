@@ -97,6 +97,8 @@ impl Handle {
     /// avoided, is as for [`retry::run`](crate::retry::run): as many run on a worker at once as its
     /// [`Backoff`](crate::Backoff) has it, the others wait in order.
     ///
+    /// It does not nest: a body that awaits another one waits for its own end where as many run as may.
+    ///
     /// The body begins from nothing each time. It must not commit: that comes after it. What it has
     /// read may be mutually inconsistent; then its commit fails, or its error is not told, and it is called
     /// again. One that ends by [`TxError::GivenUp`] has no effect. One that follows pointers must not go
