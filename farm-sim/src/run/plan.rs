@@ -57,9 +57,14 @@ impl Plan {
         if scenario.kind.has_rows() {
             limits.make_room_for_tables();
         }
-        let pace = Pace::drawn(rng);
-        let odds = Odds::drawn(rng);
+        let mut pace = Pace::drawn(rng);
+        let mut odds = Odds::drawn(rng);
         let spec = super::spec::drawn(rng, scenario.kind, &limits);
+        if super::spec::moves_pairs(&spec) {
+            // Reads that take long, while others move what they look for.
+            (odds.words_per_step, odds.one_pass) = (1, true);
+            pace.turns = pace.turns.max(768);
+        }
         let version_step = match rng.random_range(0..4u32) {
             // Where lines alone tell, 16 bits must not come round while a read lasts.
             0 if !odds.one_pass => 1 << rng.random_range(13..=15u32),

@@ -29,11 +29,12 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
     let neighbourhood = [2, 4, 6, 8, 12][rng.random_range(0..most)];
     let shards = rng.random_range(1..=4u32);
     let buckets = rng.random_range(1..=4u32);
-    // A table of a few slots, in which pairs are moved all the time.
+    // A table of few slots, in which pairs are moved all the time; and of few clients, so that there are
+    // lookups of a pair that nobody changes meanwhile.
     let narrow = kind == Kind::Table && rng.random_bool(0.5);
-    let (neighbourhood, shards, buckets) = match narrow {
-        true => (2, 1, rng.random_range(2..=4u32)),
-        false => (neighbourhood, shards, buckets),
+    let (neighbourhood, shards, buckets, clients) = match narrow {
+        true => (2, 1, rng.random_range(3..=8u32), clients.min(2)),
+        false => (neighbourhood, shards, buckets, clients),
     };
     let slots = u64::from(shards * buckets * neighbourhood / 2);
     Spec {
@@ -54,6 +55,11 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
         value_bytes: rng.random_range(8..=most_value),
         seed: rng.random(),
     }
+}
+
+/// Whether the table has so few slots that pairs are moved all the time.
+pub(super) fn moves_pairs(spec: &Spec) -> bool {
+    spec.kind == Kind::Table && (spec.neighbourhood, spec.shards) == (2, 1)
 }
 
 /// Operations of all clients together.
