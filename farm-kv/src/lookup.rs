@@ -216,12 +216,8 @@ fn follow(worker: &mut Worker, slot: Slot, next: Next) {
         return cont.resume(worker, Err(KvError::Conflict));
     }
     let table = entry.place.table;
-    let bytes = state.tables[&table.0].layout.block_bytes() as u32;
-    let request = ReadRequest {
-        address: next.address,
-        stride: bytes,
-        bytes,
-    };
+    let bytes = state.tables[&table.0].layout.block_bytes();
+    let request = ReadRequest::object(next.address, bytes);
     let cont = Cont::new(block_came, slot.index() as u64);
     worker.read_into(slot, request, cont);
 }

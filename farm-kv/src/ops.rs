@@ -31,7 +31,7 @@ pub enum Change<'a> {
     Remove,
 }
 
-impl Change<'_> {
+impl<'a> Change<'a> {
     fn code(&self) -> u8 {
         match self {
             Change::Insert(_) => 1,
@@ -41,11 +41,21 @@ impl Change<'_> {
         }
     }
 
-    fn value(&self) -> &[u8] {
+    /// The new value; none of a remove.
+    pub(crate) fn value(&self) -> &'a [u8] {
         match self {
             Change::Insert(value) | Change::Update(value) | Change::Upsert(value) => value,
             Change::Remove => &[],
         }
+    }
+
+    /// Is the new value of the table's length?
+    pub(crate) fn check_length(&self, expected: usize) -> Result<(), KvError> {
+        let found = self.value().len();
+        if *self != Change::Remove && found != expected {
+            return Err(KvError::ValueLength { expected, found });
+        }
+        Ok(())
     }
 }
 
@@ -83,15 +93,12 @@ pub fn change(
         .tables
         .get(&table.0)
         .expect("the table is open on this worker");
-    let (expected, found) = (open.spec.value_bytes, change.value().len());
-    if change != Change::Remove && found != expected {
-        return Err(KvError::ValueLength { expected, found });
-    }
+    change.check_length(open.spec.value_bytes)?;
     let (shard, bucket) = open.locate(key);
     let owner = open.shards[shard as usize].owner;
     let mut body = state.bodies.pop().unwrap_or_default();
     body.clear();
-    body.reserve(HEADER_BYTES + KEY_BYTES + found);
+    body.reserve(HEADER_BYTES + KEY_BYTES + change.value().len());
     body.extend_from_slice(&[change.code(), 0]);
     body.extend_from_slice(&table.0.to_le_bytes());
     body.extend_from_slice(&shard.to_le_bytes());

@@ -59,7 +59,8 @@ impl ValueRef {
 
     /// The value, in the context of the transaction that looked it up.
     pub fn of(self, tx: &Tx) -> &[u8] {
-        &tx.payload(self.object)[self.at as usize..][..self.len as usize]
+        let (object, bytes) = self.place();
+        &tx.payload(object)[bytes]
     }
 }
 
@@ -92,9 +93,6 @@ pub(crate) struct Under {
     pair: Vec<u8>,
     /// A block that was allocated for it.
     spare: Option<ObjectId>,
-    /// Objects on their way.
-    fetching: u32,
-    failed: Option<TxError>,
 }
 
 /// Looks a key up. The continuation is called from the event loop.
@@ -135,8 +133,8 @@ pub fn get_here(
 /// # Errors
 /// [`TxError::Ended`].
 pub fn value(worker: &mut Worker, tx: TxHandle, found: ValueRef) -> Result<&[u8], TxError> {
-    let payload = api::payload(worker, tx, found.object)?;
-    Ok(&payload[found.at as usize..][..found.len as usize])
+    let (object, bytes) = found.place();
+    Ok(&api::payload(worker, tx, object)?[bytes])
 }
 
 /// Changes a table when the transaction commits; it sees the change at once. The continuation is called
@@ -156,22 +154,16 @@ pub fn change(
     cont: ChangedCont,
 ) -> Result<(), KvError> {
     let open = kv(worker).tables.get(&table.0);
-    let expected = open
-        .expect("the table is open on this worker")
-        .spec
-        .value_bytes;
-    let (insert, update, value) = match change {
-        Change::Insert(value) => (true, false, value),
-        Change::Update(value) => (false, true, value),
-        Change::Upsert(value) => (true, true, value),
-        Change::Remove => (false, false, &[][..]),
+    let open = open.expect("the table is open on this worker");
+    change.check_length(open.spec.value_bytes)?;
+    let (insert, update) = match change {
+        Change::Insert(_) => (true, false),
+        Change::Update(_) => (false, true),
+        Change::Upsert(_) => (true, true),
+        Change::Remove => (false, false),
     };
-    if (insert || update) && value.len() != expected {
-        let found = value.len();
-        return Err(KvError::ValueLength { expected, found });
-    }
     let what = What::Change(insert, update, cont);
-    begin(worker, tx, table, key, value, what);
+    begin(worker, tx, table, key, change.value(), what);
     Ok(())
 }
 
@@ -195,8 +187,6 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
         what,
         pair,
         spare: None,
-        fetching: 0,
-        failed: None,
     });
     if machine == worker.me().machine {
         return worker.defer(Cont::new(run, under as u64));
@@ -206,8 +196,7 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
 
 /// Brings in what an edit misses.
 fn fetch(worker: &mut Worker, under: usize, missing: Missing) {
-    let entry = &mut kv(worker).in_tx[under];
-    entry.fetching += 1;
+    let entry = &kv(worker).in_tx[under];
     let (tx, table) = (entry.tx, entry.table);
     let context = under as u64;
     match missing {
@@ -223,40 +212,27 @@ fn fetch(worker: &mut Worker, under: usize, missing: Missing) {
 }
 
 fn fetched(worker: &mut Worker, under: u64, result: Result<ObjectId, TxError>) {
-    let entry = &mut kv(worker).in_tx[under as usize];
     match result {
         // That it is gone the edit finds, too.
-        Ok(_) | Err(TxError::NotAllocated(_)) => {}
-        Err(error) => _ = entry.failed.get_or_insert(error),
+        Ok(_) | Err(TxError::NotAllocated(_)) => run(worker, under, ()),
+        Err(error) => end(worker, under as usize, Err(error)),
     }
-    arrived(worker, under);
 }
 
 fn allocated(worker: &mut Worker, under: u64, result: Result<ObjectId, TxError>) {
-    let entry = &mut kv(worker).in_tx[under as usize];
     match result {
-        Ok(block) => entry.spare = Some(block),
-        Err(error) => _ = entry.failed.get_or_insert(error),
-    }
-    arrived(worker, under);
-}
-
-fn arrived(worker: &mut Worker, under: u64) {
-    let entry = &mut kv(worker).in_tx[under as usize];
-    entry.fetching -= 1;
-    if entry.fetching == 0 {
-        run(worker, under, ());
+        Ok(block) => {
+            kv(worker).in_tx[under as usize].spare = Some(block);
+            run(worker, under, ());
+        }
+        Err(error) => end(worker, under as usize, Err(error)),
     }
 }
 
 /// Tries the operation with what the transaction has.
 fn run(worker: &mut Worker, under: u64, (): ()) {
     let under = under as usize;
-    let entry = &mut kv(worker).in_tx[under];
-    if let Some(error) = entry.failed.take() {
-        return end(worker, under, Err(error));
-    }
-    let tx = entry.tx;
+    let tx = kv(worker).in_tx[under].tx;
     let tried = api::with(worker, tx, |tx, worker| attempt(worker, tx, under));
     match tried.unwrap_or_else(|ended| Err((ended, None))) {
         Ok(outcome) => end(worker, under, Ok(outcome)),

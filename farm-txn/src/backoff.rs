@@ -101,6 +101,27 @@ fn doubled(unit: u64, times: u32) -> u64 {
     unit.saturating_mul(factor)
 }
 
+/// A transaction waits longer by itself after so many conflicts.
+const PATIENT_AFTER: u32 = 3;
+
+/// What a transaction waits beyond its worker's [`Backoff`], which follows the retry rate of all the
+/// worker's transactions: two that lock each other's reads would else abort each other for as long as the
+/// others have no conflicts, each time at the same pace. Nothing at first; after some conflicts up to
+/// `unit_ns`, which should be about what one attempt takes, and doubled with each further, but no more
+/// than `doublings` times.
+pub fn patience<R: RngCore + ?Sized>(
+    before: u32,
+    unit_ns: u64,
+    doublings: u32,
+    rng: &mut R,
+) -> Duration {
+    let Some(times) = before.checked_sub(PATIENT_AFTER) else {
+        return Duration::ZERO;
+    };
+    let longest = doubled(unit_ns, times.min(doublings));
+    Duration::from_nanos(rng.random_range(0..=longest))
+}
+
 /// Attempts of one sample.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {

@@ -386,13 +386,12 @@ fn write(worker: &mut Worker, key: u64) {
         return commit(worker, key, ());
     }
     for (index, write) in writes.iter().enumerate() {
-        let stamp = attempts(worker).running[key as usize].trail.stamp_of(index);
+        let trail = &attempts(worker).running[key as usize].trail;
+        let stamp = stamped.then(|| trail.stamp_of(index));
         let name = name_of(write);
         let table = table_of(worker, &name);
         let value = match write {
-            Write::Insert(_, row) | Write::Update(_, row) => {
-                value_of(row, stamped.then_some(stamp))
-            }
+            Write::Insert(_, row) | Write::Update(_, row) => value_of(row, stamp),
             Write::Remove(_) => SmallVec::new(),
         };
         let change = match write {

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{Backoff, BackoffConfig};
-use rand::Rng;
+use farm_txn::{Backoff, BackoffConfig, patience};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::attempt::{self, Stop, Trail};
@@ -24,9 +23,8 @@ const ATTEMPT_BITS: u32 = 40;
 /// Transactions that a worker has in flight unless told otherwise.
 pub const DEFAULT_CONCURRENCY: usize = 64;
 
-/// Attempts of one transaction after which it waits by how long its attempts take.
-const PATIENT_AFTER: u32 = 3;
-/// The longest such wait is so many times an attempt, as a power of two.
+/// A transaction that meets conflicts again and again waits by what its attempts take, doubled at most so
+/// often.
 const MOST_PATIENCE: u32 = 4;
 
 /// How long a run is.
@@ -247,7 +245,8 @@ impl Driver {
                 // Not of this worker's transactions, which are the same for the same seed.
                 let now = worker.now();
                 let wait = self.backoff.aborted(state.failed, now, worker.rng());
-                let wait = wait + patience(state.failed, now - state.tried, worker.rng());
+                let attempt_ns = now - state.tried;
+                let wait = wait + patience(state.failed, attempt_ns, MOST_PATIENCE, worker.rng());
                 state.failed = state.failed.saturating_add(1);
                 return worker.set_timer(wait, Cont::new(again, seat as u64));
             }
@@ -268,17 +267,6 @@ impl Driver {
     }
 }
 
-/// What a transaction waits beyond the worker's backoff, which follows the retry rate of all its
-/// transactions: two that lock each other's reads would else abort each other for as long as the others
-/// have no conflicts, each time at the same pace.
-fn patience(failed: u32, attempt_ns: u64, rng: &mut impl Rng) -> Duration {
-    let Some(doublings) = failed.checked_sub(PATIENT_AFTER) else {
-        return Duration::ZERO;
-    };
-    let longest = attempt_ns.saturating_mul(1 << doublings.min(MOST_PATIENCE));
-    Duration::from_nanos(rng.random_range(0..=longest))
-}
-
 /// A transaction is tried again.
 fn again(worker: &mut Worker, seat: u64, (): ()) {
     let mut driver = worker.take_layer::<Driver>();
@@ -297,23 +285,4 @@ fn ended(worker: &mut Worker, seat: u64, (trail, result): (Box<Trail>, Result<()
     attempt::give(worker, trail);
     driver.fill(worker);
     driver.put_back(worker);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
-        let mut rng = worker_rng(1, 1);
-        let mut longest = |failed: u32| {
-            let waits = (0..1_000).map(|_| patience(failed, 100, &mut rng).as_nanos());
-            waits.max().unwrap_or(0)
-        };
-        assert_eq!((longest(0), longest(2)), (0, 0));
-        for (failed, most) in [(3, 100), (4, 200), (7, 1_600), (1_000, 1_600)] {
-            let found = longest(failed);
-            assert!((most * 9 / 10..=most).contains(&found), "{found} of {most}");
-        }
-    }
 }

@@ -178,12 +178,8 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     let Doing::Named(named) = work(worker).clients[client as usize].doing else {
         return;
     };
-    let bytes = SizeClass::new(named.pointer.class).object_bytes() as u32;
-    let request = ReadRequest {
-        address: named.pointer.address,
-        stride: bytes,
-        bytes,
-    };
+    let bytes = SizeClass::new(named.pointer.class).object_bytes();
+    let request = ReadRequest::object(named.pointer.address, bytes);
     if worker
         .read_lock_free(request, Cont::new(came, client))
         .is_err()

@@ -257,12 +257,7 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     };
     state.begun = now;
     let class = class_for_payload(bytes).expect("the object was made");
-    let object_bytes = class.object_bytes() as u32;
-    let request = ReadRequest {
-        address: work.addresses[object],
-        stride: object_bytes,
-        bytes: object_bytes,
-    };
+    let request = ReadRequest::object(work.addresses[object], class.object_bytes());
     if worker
         .read_lock_free(request, Cont::new(came, client))
         .is_err()

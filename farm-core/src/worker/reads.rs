@@ -45,6 +45,25 @@ pub struct ReadRequest {
     pub bytes: u32,
 }
 
+impl ReadRequest {
+    /// Of one object of so many bytes.
+    #[inline]
+    pub fn object(address: Address, bytes: usize) -> Self {
+        Self::objects(address, bytes, 1)
+    }
+
+    /// Of `count` adjacent objects of so many bytes each.
+    #[inline]
+    pub fn objects(first: Address, bytes: usize, count: u32) -> Self {
+        let stride = bytes as u32;
+        Self {
+            address: first,
+            stride,
+            bytes: stride * count,
+        }
+    }
+}
+
 /// Why a lock-free read failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {

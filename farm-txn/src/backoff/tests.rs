@@ -123,6 +123,20 @@ fn waits_double_up_to_the_limit_and_are_spread_over_one_unit() {
 }
 
 #[test]
+fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
+    let mut rng = rng(1);
+    let mut longest = |before: u32| {
+        let waits = (0..1_000).map(|_| patience(before, 100, 4, &mut rng).as_nanos());
+        waits.max().unwrap_or(0)
+    };
+    assert_eq!((longest(0), longest(2)), (0, 0));
+    for (before, most) in [(3, 100), (4, 200), (7, 1_600), (1_000, 1_600)] {
+        let found = longest(before);
+        assert!((most * 9 / 10..=most).contains(&found), "{found} of {most}");
+    }
+}
+
+#[test]
 fn few_attempts_make_no_sample_and_idle_ones_are_forgotten() {
     let mut backoff = Backoff::new(config());
     let mut rng = rng(3);

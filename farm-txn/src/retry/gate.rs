@@ -5,15 +5,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use farm_core::worker::{Cont, Worker};
-use rand::Rng;
 
-use crate::backoff::{Backoff, BackoffConfig};
+use crate::backoff::{Backoff, BackoffConfig, patience};
 use crate::error::TxError;
 use crate::layer::transactions;
 
-/// A transaction waits longer by itself after so many conflicts.
-const PATIENT_AFTER: u32 = 3;
-/// At first up to about a commit over several machines, on a host that is busy.
+/// What a transaction that meets conflicts again and again waits by itself: at first up to about a commit over several machines, on a host that is busy.
 const PATIENCE_NANOS: u64 = 8_000;
 /// It is doubled with every further conflict, but not more often.
 const MOST_PATIENCE: u32 = 8;
@@ -140,23 +137,12 @@ pub(crate) fn conflict(worker: &mut Worker, before: u32) -> Duration {
     let now = worker.now();
     let mut backoff = transactions(worker).gate.backoff.clone();
     let wait = backoff.aborted(before, now, worker.rng());
-    let wait = wait + patience(before, worker.rng());
+    let wait = wait + patience(before, PATIENCE_NANOS, MOST_PATIENCE, worker.rng());
     let gate = &mut transactions(worker).gate;
     gate.backoff = backoff;
     gate.counters.conflicts += 1;
     admit_all(worker);
     wait
-}
-
-/// What a transaction waits beyond the worker's backoff, which follows the retry rate of all its
-/// transactions: two that lock each other's reads would else abort each other for as long as the others
-/// have no conflicts.
-fn patience(before: u32, rng: &mut impl Rng) -> Duration {
-    let Some(doublings) = before.checked_sub(PATIENT_AFTER) else {
-        return Duration::ZERO;
-    };
-    let longest = PATIENCE_NANOS << doublings.min(MOST_PATIENCE);
-    Duration::from_nanos(rng.random_range(0..=longest))
 }
 
 /// A try found no room.
