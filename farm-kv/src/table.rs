@@ -136,12 +136,7 @@ impl Table {
     /// The read of a bucket and the one after it.
     #[inline]
     pub(crate) fn buckets_request(&self, shard: u32, bucket: u32) -> ReadRequest {
-        let stride = self.layout.bucket_bytes() as u32;
-        ReadRequest {
-            address: self.bucket(shard, bucket),
-            stride,
-            bytes: 2 * stride,
-        }
+        ReadRequest::objects(self.bucket(shard, bucket), self.layout.bucket_bytes(), 2)
     }
 
     /// The address of a bucket.
@@ -279,7 +274,7 @@ fn context(table: u16, shard: u32) -> u64 {
 fn make(worker: &mut Worker, spec: TableSpec, layout: Layout, shard: u32) -> Result<(), KvError> {
     let machine = worker.me().machine;
     let run = worker
-        .allocate_array(layout.bucket_class, spec.buckets + 1)
+        .reserve_array(layout.bucket_class, spec.buckets + 1, None)
         .map_err(|error| KvError::Memory {
             machine,
             why: error.to_string(),

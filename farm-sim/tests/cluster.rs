@@ -142,7 +142,7 @@ fn a_workload_that_cannot_be_set_up_ends_on_every_worker() {
     for index in 0..limits.workers {
         cluster.on(
             index,
-            |worker| while worker.allocate_array(class, 1).is_ok() {},
+            |worker| while worker.reserve_array(class, 1, None).is_ok() {},
         );
     }
     for index in 0..cluster.workers() {

@@ -3,12 +3,14 @@
 //! | figure 6 | here |
 //! |---|---|
 //! | `txCreate` | [`begin`] |
-//! | `txAlloc` | [`alloc`] |
-//! | `txFree` | [`free`] |
-//! | `txRead` | [`read`] |
+//! | `txAlloc` | [`alloc`], [`alloc_array`] |
+//! | `txFree` | [`free`], [`free_array`] |
+//! | `txRead` | [`read`], [`read_array`] |
 //! | `txWrite` | [`payload_mut`] of an object that was read |
 //! | `txCommit` | [`commit`] |
+//! | `lockFreeStart`, `lockFreeRead`, `lockFreeEnd` | [`Worker::begin_operation`], [`Worker::read_lock_free`], [`Worker::end_operation`] |
 //! | `objGetIncarnation`, `objIncrementIncarnation` | [`with`] [`Tx::incarnation`], [`Tx::increment_incarnation`] |
+//! | `msgRegisterHandler`, `msgSend` | [`Worker::register`], [`Worker::call`] and [`Worker::send`] to [`Worker::worker_at`] an address |
 //!
 //! A continuation is never called inside the call that begins its operation, wherever the object is.
 
@@ -174,13 +176,11 @@ pub fn alloc(
     hint: Option<Address>,
     cont: Cont<Result<ObjectId, TxError>>,
 ) {
-    let near = hint.filter(|hint| !hint.is_null());
-    let elsewhere = near.map(|hint| (hint, worker.machine_of(hint.region())));
-    let elsewhere = elsewhere.filter(|(_, machine)| *machine != worker.me().machine);
+    let elsewhere = hint.and_then(|near| Some((near, remote::elsewhere(worker, near)?)));
     let result = match (elsewhere, class_for_payload(payload_bytes)) {
-        (Some((hint, machine)), Ok(class)) => {
+        (Some((near, machine)), Ok(class)) => {
             let place = Place {
-                address: hint,
+                address: near,
                 machine: Some(machine),
                 class,
             };
@@ -193,6 +193,38 @@ pub fn alloc(
         .and_then(|result| result),
     };
     deliver(worker, tx, Outcome::Object(cont, result));
+}
+
+/// Allocates an array: `count` adjacent objects of one class, on the machine of `hint` if there is one, near
+/// it if it can be. They are objects of the transaction like any others, to be
+/// read as a whole by [`read_array`]; they come to be when it commits. [`free_array`] frees them.
+///
+/// The continuation may get what [`alloc`]'s gets; [`TxError::ArrayTooLong`]; [`TxError::Address`] where
+/// `count` is zero. What is larger than a transaction may be is reserved on the machine itself, by
+/// [`Worker::reserve_array`].
+pub fn alloc_array(
+    worker: &mut Worker,
+    tx: TxHandle,
+    class: SizeClass,
+    count: u32,
+    hint: Option<Address>,
+    cont: Cont<Result<Vec<ObjectId>, TxError>>,
+) {
+    arrays::alloc(worker, tx, class, count, hint, cont);
+}
+
+/// Frees all of these objects when the transaction commits: those of an array, whose memory serves again
+/// when none of its objects is left.
+///
+/// # Errors
+/// [`TxError::Ended`], [`TxError::OtherTransaction`]: none of them will be freed.
+pub fn free_array(worker: &mut Worker, tx: TxHandle, objects: &[ObjectId]) -> Result<(), TxError> {
+    for object in objects {
+        context_of(worker, tx, *object)?;
+    }
+    objects
+        .iter()
+        .try_for_each(|object| free(worker, tx, *object))
 }
 
 /// Frees an object that was read, when the transaction commits.

@@ -1,12 +1,13 @@
 //! What the transaction layer keeps with each worker: a pool of contexts, and the transactions that
 //! are open through handles.
 
+use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
 
 use crate::api::{Open, Step};
-use crate::arrays::AskedArray;
+use crate::arrays::{self, AskedArray};
 use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
@@ -17,8 +18,61 @@ use crate::remote::{self, Asked};
 use crate::retry::{Gate, Run};
 use crate::tx::Tx;
 
-/// A slot on its way to the worker that owns its block.
+/// Slots on their way to the worker that owns their block.
 const RELEASE: MessageId = MessageId(MessageId::TXN);
+/// Class, how many, and the first.
+const SLOTS_BYTES: usize = 13;
+
+/// Slots of adjacent objects of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    pub(crate) first: Address,
+    pub(crate) class: SizeClass,
+    pub(crate) count: u32,
+}
+
+impl Slots {
+    pub(crate) fn one(address: Address, class: SizeClass) -> Self {
+        Self {
+            first: address,
+            class,
+            count: 1,
+        }
+    }
+
+    /// The address at an index, which may be the one behind the last.
+    pub(crate) fn address(&self, index: u32) -> Option<Address> {
+        let offset = self.class.object_bytes() as u64 * u64::from(index);
+        self.first.checked_add(u32::try_from(offset).ok()?)
+    }
+
+    /// Takes in a slot that lies behind the last.
+    pub(crate) fn take_in(&mut self, address: Address, class: SizeClass) -> bool {
+        let adjacent = self.class == class && self.address(self.count) == Some(address);
+        self.count += u32::from(adjacent);
+        adjacent
+    }
+
+    pub(crate) fn encode(&self) -> [u8; SLOTS_BYTES] {
+        let mut body = [0; SLOTS_BYTES];
+        body[0] = self.class.get();
+        body[1..5].copy_from_slice(&self.count.to_le_bytes());
+        body[5..].copy_from_slice(&self.first.to_bits().to_le_bytes());
+        body
+    }
+
+    /// What [`Slots::encode`] made.
+    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
+        let body: &[u8; SLOTS_BYTES] = body.try_into().ok()?;
+        let first = u64::from_le_bytes(body[5..].try_into().ok()?);
+        let slots = Self {
+            first: Address::from_bits(first).filter(|first| !first.is_null())?,
+            class: SizeClass::new(body[0]),
+            count: u32::from_le_bytes(body[1..5].try_into().ok()?),
+        };
+        (slots.count > 0).then_some(slots)
+    }
+}
 
 /// State of the layer on one worker.
 #[derive(Default)]
@@ -37,7 +91,7 @@ pub(crate) struct Transactions {
     /// Transactions that are tried until they commit, and how many of them at once.
     pub(crate) runs: slab::Slab<Run>,
     pub(crate) gate: Gate,
-    releases: Vec<(WorkerRef, Address)>,
+    releases: Vec<(WorkerRef, Slots)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
     pub(crate) truncations: Truncations,
@@ -56,6 +110,7 @@ pub fn attach(worker: &mut Worker) {
     worker.register(RELEASE, crate::commit::released);
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
+    worker.register(arrays::ALLOC_ARRAY, arrays::handle_alloc);
     worker.register_log(crate::commit::primary::handle);
 }
 
@@ -137,22 +192,27 @@ pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
 }
 
 /// A slot of another worker of this machine.
-pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, address: Address) {
+pub(crate) fn send_release(
+    worker: &mut Worker,
+    owner: WorkerId,
+    address: Address,
+    class: SizeClass,
+) {
     farm_core::marks::mark("alloc: freed into another worker's block");
     let to = WorkerRef::new(worker.me().machine, owner);
-    queue_release(worker, to, address);
+    queue_release(worker, to, Slots::one(address, class));
 }
 
-/// A slot of another machine.
-pub(crate) fn send_release_to(worker: &mut Worker, machine: MachineId, address: Address) {
+/// Slots of another machine.
+pub(crate) fn send_release_to(worker: &mut Worker, machine: MachineId, slots: Slots) {
     farm_core::marks::mark("alloc: given back to another machine");
     let to = worker.log_poller(machine);
-    queue_release(worker, to.expect("a machine of the cluster"), address);
+    queue_release(worker, to.expect("a machine of the cluster"), slots);
 }
 
-fn queue_release(worker: &mut Worker, to: WorkerRef, address: Address) {
+fn queue_release(worker: &mut Worker, to: WorkerRef, slots: Slots) {
     let releases = &mut transactions(worker).releases;
-    releases.push((to, address));
+    releases.push((to, slots));
     // More than one, and they wait for room already.
     if releases.len() == 1 {
         flush_releases(worker, 0, ());
@@ -160,8 +220,8 @@ fn queue_release(worker: &mut Worker, to: WorkerRef, address: Address) {
 }
 
 fn flush_releases(worker: &mut Worker, _: u64, (): ()) {
-    while let Some(&(to, address)) = transactions(worker).releases.last() {
-        match worker.send(to, RELEASE, &[&address.to_bits().to_le_bytes()]) {
+    while let Some(&(to, slots)) = transactions(worker).releases.last() {
+        match worker.send(to, RELEASE, &[&slots.encode()]) {
             Err(CallError::Busy) => return worker.when_room(Cont::new(flush_releases, 0)),
             _ => transactions(worker).releases.pop(),
         };

@@ -9,7 +9,7 @@ use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, 
 
 use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
-use crate::layer::{send_release_to, transactions};
+use crate::layer::{Slots, send_release_to, transactions};
 use crate::tx::{ObjectId, Place};
 
 /// Asks a machine to reserve room for an object near another.
@@ -35,6 +35,15 @@ impl Asked {
     }
 }
 
+/// The other machine that an address is of; none for this one, or if there is no address.
+pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> {
+    if address.is_null() {
+        return None;
+    }
+    let machine = worker.machine_of(address.region());
+    (machine != worker.me().machine).then_some(machine)
+}
+
 /// Reads an object, without holding anybody up while it is locked.
 pub(crate) fn read(worker: &mut Worker, asked: Asked) {
     let key = transactions(worker).asked.insert(asked);
@@ -43,12 +52,7 @@ pub(crate) fn read(worker: &mut Worker, asked: Asked) {
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
     let place = transactions(worker).asked[key as usize].place;
-    let bytes = place.class.object_bytes() as u32;
-    let request = ReadRequest {
-        address: place.address,
-        stride: bytes,
-        bytes,
-    };
+    let request = ReadRequest::object(place.address, place.class.object_bytes());
     if worker
         .read_lock_free(request, Cont::new(came, key))
         .is_err()
@@ -143,7 +147,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     });
     let added = added.and_then(|added| added);
     if added.is_err() {
-        send_release_to(worker, machine, address);
+        send_release_to(worker, machine, Slots::one(address, place.class));
     }
     end(worker, key, added);
 }

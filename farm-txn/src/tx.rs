@@ -9,6 +9,7 @@ use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
+use crate::layer::{Slots, send_release_to};
 
 mod objects;
 
@@ -299,8 +300,14 @@ impl Tx {
         self.id(absent)
     }
 
+    /// Whether one more object of so many bytes may be had.
     pub(crate) fn check_limits(&self, more: usize) -> Result<(), TxError> {
-        let (objects, bytes) = (self.entries.len() + 1, self.bytes.len() + more);
+        self.check_limits_of(1, more)
+    }
+
+    /// Whether so many objects more, of so many bytes together, may be had.
+    pub(crate) fn check_limits_of(&self, objects: usize, bytes: usize) -> Result<(), TxError> {
+        let (objects, bytes) = (self.entries.len() + objects, self.bytes.len() + bytes);
         if objects > self.limits.objects || bytes > self.limits.bytes {
             return Err(TxError::Limit {
                 objects,
@@ -358,17 +365,14 @@ impl Tx {
             let local = entry.machine.is_none();
             if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
             {
-                crate::commit::release(worker, entry.address);
-                continue;
+                crate::commit::release(worker, entry.address, entry.class);
             }
-            if !entry.is_reserved() {
-                continue;
-            }
+        }
+        if self.entries.iter().any(Entry::is_reserved) {
             marks::mark("tx: aborted with allocation");
-            if mutants::is_on("allocation leaked on abort") {
-                continue;
+            if !mutants::is_on("allocation leaked on abort") {
+                give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
             }
-            give_back(worker, entry);
         }
         self.clear();
     }
@@ -404,11 +408,10 @@ impl Tx {
             std::mem::swap(&mut entries, &mut self.entries);
             std::mem::swap(&mut bytes, &mut self.bytes);
             self.when_committed.truncate(told);
-            for (at, entry) in entries.iter().enumerate() {
-                if entry.is_reserved() && !self.entries.get(at).is_some_and(Entry::is_reserved) {
-                    give_back(worker, entry);
-                }
-            }
+            let kept = |at| self.entries.get(at).is_some_and(Entry::is_reserved);
+            let gone = entries.iter().enumerate();
+            let gone = gone.filter(|(at, entry)| entry.is_reserved() && !kept(*at));
+            give_back(worker, gone.map(|(_, entry)| entry));
         }
         self.saved = (entries, bytes);
         outcome
@@ -417,18 +420,14 @@ impl Tx {
     /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
     pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
         self.when_committed.clear();
-        for entry in &mut self.entries {
-            if !entry.is_written() {
-                continue;
-            }
+        give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
+        for entry in self.entries.iter_mut().filter(|one| one.is_written()) {
             entry.bump = false;
-            if entry.incarnation.is_allocated() {
-                entry.intent = Intent::Read;
-                continue;
-            }
-            // Nothing is there, as when it was reserved.
-            entry.intent = Intent::Absent;
-            give_back(worker, entry);
+            entry.intent = match entry.incarnation.is_allocated() {
+                true => Intent::Read,
+                // Nothing is there, as when it was reserved.
+                false => Intent::Absent,
+            };
         }
     }
 
@@ -455,13 +454,34 @@ pub(crate) fn reserve(
     Ok((address, version, write::load_incarnation(memory, at)))
 }
 
-/// Gives room for an object back that was reserved, and that never came to be.
-fn give_back(worker: &mut Worker, entry: &Entry) {
-    if let Some(machine) = entry.machine {
-        return crate::layer::send_release_to(worker, machine, entry.address);
+/// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another
+/// machine, as arrays are, by one message.
+fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
+    let mut run: Option<(MachineId, Slots)> = None;
+    for &Entry {
+        address,
+        class,
+        machine,
+        ..
+    } in entries
+    {
+        let Some(machine) = machine else {
+            if let Err(error) = worker.release_object(address) {
+                unreachable!("an object that this worker reserved cannot be given back: {error}");
+            }
+            continue;
+        };
+        if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
+            && slots.take_in(address, class)
+        {
+            continue;
+        }
+        if let Some((to, slots)) = run.replace((machine, Slots::one(address, class))) {
+            send_release_to(worker, to, slots);
+        }
     }
-    if let Err(error) = worker.release_object(entry.address) {
-        unreachable!("an object that this worker reserved cannot be given back: {error}");
+    if let Some((to, slots)) = run {
+        send_release_to(worker, to, slots);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
 use crate::mem::Memory;
 
+use super::arrays::allocated;
 use super::fit::{Demand, Fit, RegionBlocks};
 use super::region::ring_distance;
 use super::retire::Vacancy;
@@ -101,32 +102,6 @@ impl Changes {
     }
 }
 
-/// Adjacent objects of one class, in a block of their own (`FaRM'14 §3.2`, arrays of objects).
-#[derive(Clone, Debug)]
-pub struct ArrayRun {
-    /// The block.
-    pub block: Block,
-    /// Objects that were asked for, each [`SizeClass::object_bytes`] after the one before.
-    pub count: u32,
-}
-
-impl ArrayRun {
-    /// The first object.
-    pub fn first(&self) -> Address {
-        self.block.address_of(0)
-    }
-
-    /// The object at `index`, if there are so many.
-    pub fn address(&self, index: u32) -> Option<Address> {
-        (index < self.count).then(|| self.block.address_of(index))
-    }
-
-    /// The class of the objects.
-    pub fn class(&self) -> SizeClass {
-        self.block.head().class
-    }
-}
-
 /// The machine's block allocator. One owner; workers share it behind `Arc<Mutex<_>>`, which is a
 /// [`BlockSource`] too.
 pub struct BlockAllocator {
@@ -179,15 +154,20 @@ impl BlockAllocator {
         }
         table.check()?;
         let mut vacant: BTreeMap<SizeClass, Vec<Vacancy>> = BTreeMap::new();
+        let mut arrays = BTreeMap::new();
         let mut free = table.geometry().blocks() - table.geometry().first_block();
         let mut next = 0;
         while let Some(block) = table.next_block(next)? {
             free -= block.head().run;
-            if block.head().kind == BlockKind::Vacant {
-                vacant.entry(block.head().class).or_default().push(Vacancy {
-                    index: block.index(),
-                    since: self.cuts,
-                });
+            match block.head().kind {
+                BlockKind::Vacant => {
+                    vacant.entry(block.head().class).or_default().push(Vacancy {
+                        index: block.index(),
+                        since: self.cuts,
+                    });
+                }
+                BlockKind::Array => _ = arrays.insert(block.index(), allocated(&block)),
+                BlockKind::Slab => {}
             }
             next = BlockTable::next_after(&block);
         }
@@ -198,6 +178,7 @@ impl BlockAllocator {
             lowest_free,
             free,
             vacant,
+            arrays,
         });
         self.changes.add();
         Ok(())
@@ -215,56 +196,6 @@ impl BlockAllocator {
     pub fn owner_of(&self, address: Address) -> Result<WorkerId, LocateError> {
         let region = self.region_of(address)?;
         self.regions[region].table.owner_of(address.offset())
-    }
-
-    /// Allocates `count` adjacent objects of one class, near `near` if it can be: in its region,
-    /// on its ring, anywhere. The transaction that fills them sets their allocated bits. Their memory is
-    /// zero, or holds freed objects of the class, with the versions to go on from.
-    ///
-    /// # Errors
-    /// [`AllocError`]; nothing was taken then.
-    ///
-    /// # Panics
-    /// If `count` is zero.
-    pub fn allocate_array(
-        &mut self,
-        class: SizeClass,
-        count: u32,
-        owner: WorkerId,
-        near: Option<RegionId>,
-    ) -> Result<ArrayRun, AllocError> {
-        assert!(count > 0, "an array of no objects");
-        let demand = Demand::Array(class, count);
-        let hints = near.map_or([None; 2], |near| {
-            [Some(Place::In(near)), Some(Place::Near(near))]
-        });
-        for place in hints.into_iter().flatten() {
-            if let Some(block) = self.obtain(demand, owner, place)? {
-                return Ok(ArrayRun { block, count });
-            }
-        }
-        let block = self.obtain(demand, owner, Place::Anywhere)?;
-        Ok(ArrayRun {
-            block: block.expect("anywhere is a block or an error"),
-            count,
-        })
-    }
-
-    /// Takes back an array whose objects are freed: the transaction that did so has cleared their
-    /// allocated bits. Its block serves its class again at once, for objects or arrays.
-    ///
-    /// # Errors
-    /// [`LocateError`] when this is not the first object of an array.
-    pub fn free_array(&mut self, first: Address) -> Result<(), LocateError> {
-        let region = self.region_of(first)?;
-        let table = &self.regions[region].table;
-        let (index, head) = table.block_at(first.offset())?;
-        if head.kind != BlockKind::Array || table.geometry().start(index) != first.offset() as usize
-        {
-            return Err(LocateError::NoArray(first));
-        }
-        self.vacate(region, index, head);
-        Ok(())
     }
 
     /// What the machine's blocks are used for.
@@ -304,7 +235,7 @@ impl BlockAllocator {
             .position(|known| known.table.region() == region)
     }
 
-    fn region_of(&self, address: Address) -> Result<usize, LocateError> {
+    pub(super) fn region_of(&self, address: Address) -> Result<usize, LocateError> {
         if address.is_null() {
             return Err(LocateError::NotLocal(address));
         }
@@ -312,7 +243,7 @@ impl BlockAllocator {
             .ok_or(LocateError::NotLocal(address))
     }
 
-    fn obtain(
+    pub(super) fn obtain(
         &mut self,
         demand: Demand,
         owner: WorkerId,

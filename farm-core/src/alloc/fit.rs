@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::WorkerId;
 
+use super::bitmap::FreeSlots;
 use super::retire::Vacancy;
 use super::{Block, BlockHead, BlockKind, BlockState, BlockTable, Geometry, SizeClass, TableError};
 
@@ -16,6 +17,8 @@ pub(super) struct RegionBlocks {
     pub(super) free: u32,
     /// Vacant runs. Cold: a worker comes here once per block.
     pub(super) vacant: BTreeMap<SizeClass, Vec<Vacancy>>,
+    /// Of the array in each block, by the block's number, the objects that have not come back.
+    pub(super) arrays: BTreeMap<u32, FreeSlots>,
 }
 
 /// What a run is for, and so how long it must be.

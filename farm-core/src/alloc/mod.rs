@@ -50,6 +50,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrays;
 mod bitmap;
 mod block;
 mod class;
@@ -67,7 +68,8 @@ mod table;
 mod tests;
 mod usage;
 
-pub use block::{ArrayRun, BlockAllocator, BlockConfig, BlockSource, Changes, Place, RegionSource};
+pub use arrays::ArrayRun;
+pub use block::{BlockAllocator, BlockConfig, BlockSource, Changes, Place, RegionSource};
 pub use class::{CLASSES, FINE_LINES, SizeClass, TooLarge, class_for_payload};
 pub use error::{AllocError, LocateError, ReleaseError, TableError};
 pub use fragmentation::{ClassFragmentation, Fragmentation, fragmentation};

@@ -10,7 +10,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::placement::Placement;
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
-    Cut, Geometry, Mismatch, Place, SizeClass, Slab, TableError, choose_region_id,
+    Cut, Geometry, Mismatch, Place, ReleaseError, SizeClass, Slab, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
@@ -81,12 +81,15 @@ impl Store {
         Slab::new(worker, self.changes.clone())
     }
 
-    /// Holds a worker's slab allocator against the allocated bits in memory: see [`Slab::check`].
+    /// Holds a worker's slab allocator, and the machine's arrays, against the allocated bits in memory: see
+    /// [`Slab::check`] and [`BlockAllocator::check_arrays`].
     ///
     /// # Errors
     /// The first [`Mismatch`].
     pub fn check_slab(&self, slab: &Slab) -> Result<(), Mismatch> {
-        slab.check(lock(&self.blocks).tables())
+        let blocks = lock(&self.blocks);
+        blocks.check_arrays()?;
+        slab.check(blocks.tables())
     }
 
     /// A region of this machine.
@@ -106,6 +109,14 @@ impl Store {
         near: Option<RegionId>,
     ) -> Result<ArrayRun, AllocError> {
         lock(&self.blocks).allocate_array(class, count, owner, near)
+    }
+
+    /// Takes back an object of an array; see [`BlockAllocator::release_of_array`].
+    ///
+    /// # Errors
+    /// [`ReleaseError`] when the address is no object of an array that has not come back.
+    pub fn release_of_array(&self, address: Address) -> Result<SizeClass, ReleaseError> {
+        lock(&self.blocks).release_of_array(address)
     }
 
     /// The worker in whose block an address of this machine lies.

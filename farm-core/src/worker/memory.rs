@@ -69,6 +69,18 @@ impl Worker {
         }
     }
 
+    /// A worker of the machine that holds an address, to which messages about the object go (`msgSend`):
+    /// this one, if it is of that machine. All workers of a machine have its memory.
+    ///
+    /// # Errors
+    /// [`CallError::NoWorker`] if that machine is not of the cluster.
+    pub fn worker_at(&self, address: Address) -> Result<WorkerRef, CallError> {
+        match self.machine_of(address.region()) {
+            machine if machine == self.me.machine => Ok(self.me),
+            machine => self.log_poller(machine),
+        }
+    }
+
     /// The memory of an address of this machine, and the offset in it.
     ///
     /// # Errors
@@ -129,12 +141,16 @@ impl Worker {
         reserved
     }
 
-    /// Gives room back that this worker reserved.
+    /// Gives room back that this worker reserved, or that is in an array of this machine.
     ///
     /// # Errors
-    /// [`ReleaseError`] when the address is no reserved slot of this worker.
+    /// [`ReleaseError`] when the address is neither.
+    #[inline]
     pub fn release_object(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
-        self.slab.release(address)
+        match self.slab.release(address) {
+            Err(ReleaseError::NotOurs(_)) => self.store.release_of_array(address),
+            released => released,
+        }
     }
 
     /// The worker of this machine in whose block an address lies.
@@ -156,13 +172,24 @@ impl Worker {
         self.store.check_slab(&self.slab)
     }
 
-    /// Allocates an array of adjacent objects on this machine, for good.
+    /// Reserves room for an array of adjacent objects on this machine, near `near` if it can be. Each of
+    /// them comes to be, and is given back, like one that [`Worker::reserve_object`] reserved; their
+    /// memory serves again when the last is given back.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then. As [`Worker::reserve_object`], a shortage may pass.
-    pub fn allocate_array(&mut self, class: SizeClass, count: u32) -> Result<ArrayRun, AllocError> {
+    ///
+    /// # Panics
+    /// If `count` is zero.
+    pub fn reserve_array(
+        &mut self,
+        class: SizeClass,
+        count: u32,
+        near: Option<Address>,
+    ) -> Result<ArrayRun, AllocError> {
         let me = self.me.worker;
-        let array = self.store.allocate_array(class, count, me, None);
+        let near = near.filter(|near| !near.is_null()).map(Address::region);
+        let array = self.store.allocate_array(class, count, me, near);
         if let Some(shortage) = Shortage::of(&self.store, &array) {
             self.memory_is_short(shortage);
         }

@@ -148,10 +148,9 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
 fn fill_memory(cluster: &Cluster) {
     let class = class_for_payload(1).expect("the least class");
     for worker in 0..cluster.workers() {
-        cluster.on(
-            worker,
-            |worker| while worker.allocate_array(class, 1).is_ok() {},
-        );
+        cluster.on(worker, |worker| {
+            while worker.reserve_array(class, 1, None).is_ok() {}
+        });
     }
 }
 

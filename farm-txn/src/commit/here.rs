@@ -87,6 +87,6 @@ pub(super) fn install(worker: &mut Worker, tx: &Tx) {
         local(worker, entry.address).0.fence(Ordering::SeqCst);
     }
     for entry in written(tx).filter(|entry| entry.intent == Intent::Free) {
-        release(worker, entry.address);
+        release(worker, entry.address, entry.class);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) mod primary;
 pub(crate) mod truncate;
 pub(crate) mod validate;
 
-use farm_core::alloc::ReleaseError;
+use farm_core::alloc::{ReleaseError, SizeClass};
 use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::messaging::Request;
@@ -25,6 +25,7 @@ use farm_core::object::{LockMode, Version, VersionWord};
 use farm_core::worker::Worker;
 
 use crate::error::Abort;
+use crate::layer::Slots;
 
 /// Whether an object with this header is as it was read: unchanged, and locked in neither mode, else
 /// two transactions that each write what the other read would both commit.
@@ -51,44 +52,45 @@ fn local(worker: &mut Worker, address: Address) -> (&Memory, usize) {
         .expect("the object is of this machine")
 }
 
-/// Gives the slot of a freed object back to the worker whose block it is in. An object of an array is
-/// in no slab block: its memory goes with the array.
-pub(crate) fn release(worker: &mut Worker, address: Address) {
-    if worker.release_object(address).is_ok() {
-        return;
-    }
-    match worker.slab_owner(address) {
-        Some(owner) if owner != worker.me().worker => {
-            crate::layer::send_release(worker, owner, address)
-        }
-        Some(_) => {}
-        None => debug_assert!(false, "the freed object at {address} is in no block"),
+/// Gives the slot of a freed object of this machine back.
+pub(crate) fn release(worker: &mut Worker, address: Address, class: SizeClass) {
+    if let Err(error) = give_back(worker, address, class) {
+        debug_assert!(false, "the slot of a freed object: {error}");
     }
 }
 
-/// A slot of this machine comes back: an object in it was freed, or never came to be.
+/// Gives a slot of this machine back: to the worker whose block it is in, or to its array.
+fn give_back(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(), ReleaseError> {
+    match worker.release_object(address) {
+        Err(ReleaseError::NotOurs(_)) => {
+            let me = worker.me().worker;
+            let owner = worker.slab_owner(address).filter(|owner| *owner != me);
+            let owner = owner.ok_or(ReleaseError::NotOurs(address))?;
+            crate::layer::send_release(worker, owner, address, class);
+            Ok(())
+        }
+        released => released.map(|_| ()),
+    }
+}
+
+/// Slots of this machine come back: objects in them were freed, or never came to be.
 pub(crate) fn released(worker: &mut Worker, request: Request, body: &[u8]) {
-    let address = body
-        .try_into()
-        .ok()
-        .and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
-    let Some(address) = address else {
+    let Some(slots) = Slots::decode(body) else {
         let why = "it gave back a slot of no address".into();
         return worker.distrust(request.from.machine, why);
     };
-    let me = worker.me();
-    if let Some(owner) = worker
-        .slab_owner(address)
-        .filter(|owner| *owner != me.worker)
-    {
-        return crate::layer::send_release(worker, owner, address);
-    }
-    if let Err(error @ (ReleaseError::Free(_) | ReleaseError::NoObject { .. })) =
-        worker.release_object(address)
-    {
-        debug_assert!(request.from.machine != me.machine, "{error}");
-        if request.from.machine != me.machine {
-            worker.distrust(request.from.machine, error.to_string());
+    for index in 0..slots.count {
+        let given_back = match slots.address(index) {
+            Some(address) => give_back(worker, address, slots.class),
+            None => Err(ReleaseError::NotOurs(slots.first)),
+        };
+        if let Err(error) = given_back {
+            let from = request.from.machine;
+            debug_assert!(from != worker.me().machine, "{error}");
+            if from != worker.me().machine {
+                worker.distrust(from, error.to_string());
+            }
+            return;
         }
     }
 }

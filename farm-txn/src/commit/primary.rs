@@ -316,7 +316,7 @@ fn install_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<(), String> {
         write::install(memory, at, bytes, next, object.incarnation, object.payload);
         // Freed, or never to be.
         if !object.incarnation.is_allocated() {
-            release(worker, object.address);
+            release(worker, object.address, object.class);
         }
     }
     Ok(())
@@ -332,8 +332,8 @@ fn abort_all(worker: &mut Worker, lock: &Lock<'_>, state: State) -> Result<(), S
         let leaks = mutants::is_on("allocation leaked on abort");
         let frees = mutants::is_on("free takes effect on abort");
         match object.effect {
-            Effect::Allocate if !leaks => release(worker, object.address),
-            Effect::Free if frees => release(worker, object.address),
+            Effect::Allocate if !leaks => release(worker, object.address, object.class),
+            Effect::Free if frees => release(worker, object.address, object.class),
             _ => {}
         }
     }

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use farm_core::alloc::SizeClass;
-use farm_core::ids::Address;
 use farm_core::object::Image;
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
-use super::shared::{Answer, Lent, Next, Op, Request, Shared, TaskWaker};
+use super::shared::{Answer, Lent, Look, Next, Op, Request, Shared, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
 use crate::api::{self, TxHandle};
-use crate::arrays::Objects;
+use crate::arrays;
 use crate::error::TxError;
 use crate::remote::error_of_read;
 use crate::retry;
@@ -112,11 +111,6 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let tx = lend(worker, shared, slot, context);
             api::read_class(worker, tx, address, class, Cont::new(object_came, key));
         }
-        Op::ReadArray(address, class, count) => {
-            let tx = lend(worker, shared, slot, context);
-            let cont = Cont::new(objects_came, key);
-            api::read_array(worker, tx, address, class, count, cont);
-        }
         Op::Alloc(bytes, hint) => {
             let tx = lend(worker, shared, slot, context);
             api::alloc(worker, tx, bytes, hint, Cont::new(object_came, key));
@@ -135,14 +129,13 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
             api::commit(worker, tx, Cont::new(committed, key));
         }
-        Op::Look(address, _) if address.is_null() || !address.is_line_aligned() => {
-            let nowhere = AddressError::Nowhere(address).into();
-            answer(worker, slot, None, Answer::Bytes(Err(nowhere)));
-        }
-        Op::Look(address, class) => {
-            shared.note(slot, |slot| slot.look = Some((address, class)));
-            look(worker, key, ());
-        }
+        Op::Look(wanted) => match check_look(worker, wanted) {
+            Ok(()) => {
+                shared.note(slot, |slot| slot.look = Some(wanted));
+                look(worker, key, ());
+            }
+            Err(error) => answer(worker, slot, None, Answer::Payloads(Err(error))),
+        },
         Op::Enter => retry::enter(worker, Cont::new(entered, key)),
         Op::Conflict(before) => {
             let wait = retry::conflict(worker, before);
@@ -192,11 +185,6 @@ fn object_came(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>)
     answer(worker, key as usize, context, Answer::Object(result));
 }
 
-fn objects_came(worker: &mut Worker, key: u64, result: Result<Objects, TxError>) {
-    let context = take_back(worker, key as usize);
-    answer(worker, key as usize, context, Answer::Objects(result));
-}
-
 /// An operation of a layer above has ended.
 pub(super) fn operated<T: Send + 'static>(
     worker: &mut Worker,
@@ -230,17 +218,30 @@ fn entered(worker: &mut Worker, key: u64, (): ()) {
     answer(worker, key as usize, None, Answer::Entered);
 }
 
+/// Whether a lock-free read can be posted.
+fn check_look(worker: &mut Worker, wanted: Look) -> Result<(), TxError> {
+    let Look {
+        first,
+        class,
+        count,
+    } = wanted;
+    if first.is_null() || !first.is_line_aligned() || count == 0 {
+        return Err(AddressError::Nowhere(first).into());
+    }
+    arrays::check_length(worker, class, count)
+}
+
 /// Posts a lock-free read.
 fn look(worker: &mut Worker, key: u64, (): ()) {
-    let Some((address, class)) = tasks(worker).shared.look_of(key as usize) else {
+    let Some(Look {
+        first,
+        class,
+        count,
+    }) = tasks(worker).shared.look_of(key as usize)
+    else {
         return;
     };
-    let bytes = class.object_bytes() as u32;
-    let request = ReadRequest {
-        address,
-        stride: bytes,
-        bytes,
-    };
+    let request = ReadRequest::objects(first, class.object_bytes(), count);
     if worker
         .read_lock_free(request, Cont::new(looked, key))
         .is_err()
@@ -250,28 +251,33 @@ fn look(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
-    let Some((address, class)) = tasks(worker).shared.look_of(key as usize) else {
+    let Some(wanted) = tasks(worker).shared.look_of(key as usize) else {
         return;
     };
     let read = match result {
         Ok(slot) => {
-            let payload = payload_in(worker.arena().words(&slot), address, class);
+            let words = worker.arena().words(&slot);
+            let objects = words.chunks_exact(wanted.class.object_bytes() / 8);
+            let objects = objects.take(wanted.count as usize);
+            let payloads = objects
+                .map(|words| payload_in(words, wanted.class))
+                .collect();
             worker.arena().give(slot);
-            payload
+            Ok(payloads)
         }
         Err(ReadError::Busy) => return worker.when_room(Cont::new(look, key)),
-        Err(error) => Err(error_of_read(error, address)),
+        Err(error) => Err(error_of_read(error, wanted.first)),
     };
-    answer(worker, key as usize, None, Answer::Bytes(read));
+    answer(worker, key as usize, None, Answer::Payloads(read));
 }
 
-fn payload_in(words: &[u64], address: Address, class: SizeClass) -> Result<Vec<u8>, TxError> {
-    let image = Image::check(&words[..class.object_bytes() / 8]);
-    let image = image.expect("a lock-free read gives whole objects");
+/// The payload of an object; none if there is no object.
+fn payload_in(words: &[u64], class: SizeClass) -> Option<Vec<u8>> {
+    let image = Image::check(words).expect("a lock-free read gives whole objects");
     if !image.incarnation().is_allocated() {
-        return Err(TxError::NotAllocated(address));
+        return None;
     }
     let mut payload = vec![0; class.payload_capacity()];
     image.copy_payload(0, &mut payload);
-    Ok(payload)
+    Some(payload)
 }

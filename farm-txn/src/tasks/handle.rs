@@ -9,7 +9,7 @@ use farm_core::ids::{Address, WorkerRef};
 use farm_core::worker::Worker;
 
 use super::Transaction;
-use super::shared::{Answer, Op, Request, Shared};
+use super::shared::{Answer, Look, Op, Request, Shared};
 use crate::error::TxError;
 use crate::retry::{Left, Remedy, Tries};
 
@@ -61,14 +61,38 @@ impl Handle {
         address: Address,
         payload_bytes: usize,
     ) -> Result<Vec<u8>, TxError> {
+        let found = self.read_array_lock_free(address, payload_bytes, 1).await?;
+        let found = found.into_iter().next().flatten();
+        found.ok_or(TxError::NotAllocated(address))
+    }
+
+    /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read:
+    /// each as it was at one moment, which need not be the same for two of them. Gives none where there
+    /// is no object.
+    ///
+    /// # Errors
+    /// As [`Handle::read_lock_free`], but for [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`];
+    /// [`TxError::Address`] where `count` is zero.
+    pub async fn read_array_lock_free(
+        &self,
+        first: Address,
+        payload_bytes: usize,
+        count: u32,
+    ) -> Result<Vec<Option<Vec<u8>>>, TxError> {
         let class = class_for_payload(payload_bytes)?;
-        match self.shared.call(None, Op::Look(address, class)).await.1 {
-            Answer::Bytes(result) => result.map(|mut bytes| {
-                bytes.truncate(payload_bytes);
-                bytes
-            }),
-            _ => Err(TxError::Ended),
+        let look = Look {
+            first,
+            class,
+            count,
+        };
+        let Answer::Payloads(payloads) = self.shared.call(None, Op::Look(look)).await.1 else {
+            return Err(TxError::Ended);
+        };
+        let mut payloads = payloads?;
+        for payload in payloads.iter_mut().flatten() {
+            payload.truncate(payload_bytes);
         }
+        Ok(payloads)
     }
 
     /// Waits. The worker does other things meanwhile.

@@ -20,7 +20,6 @@ use farm_core::worker::{Inbox, Worker};
 
 use super::executor;
 use crate::api::TxHandle;
-use crate::arrays::Objects;
 use crate::error::TxError;
 use crate::retry::Left;
 use crate::tx::{ObjectId, Tx};
@@ -44,17 +43,24 @@ pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send
 /// Begins an operation of a layer above.
 pub(super) type Operation = Box<dyn FnOnce(&mut Worker, TxHandle, u64) + Send>;
 
+/// Adjacent objects of one class, to be read without locks.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    pub(super) first: Address,
+    pub(super) class: SizeClass,
+    pub(super) count: u32,
+}
+
 /// A call.
 pub(super) enum Op {
     Read(Address, SizeClass),
-    ReadArray(Address, SizeClass, u32),
     Alloc(usize, Option<Address>),
     Commit,
     /// A layer above works on the transaction, and answers by a continuation with this context.
     Operation(Operation),
     /// A commit of what was read alone.
     Validate,
-    Look(Address, SizeClass),
+    Look(Look),
     Enter,
     Conflict(u32),
     Room,
@@ -65,8 +71,7 @@ pub(super) enum Op {
 /// What came of a call.
 pub(super) enum Answer {
     Object(Result<ObjectId, TxError>),
-    Objects(Result<Objects, TxError>),
-    Bytes(Result<Vec<u8>, TxError>),
+    Payloads(Result<Vec<Option<Vec<u8>>>, TxError>),
     Done(Result<(), TxError>),
     /// One more may run; [`Request::Leave`] follows.
     Entered,
@@ -85,7 +90,7 @@ pub(super) struct Slot {
     /// The transaction that the worker has for this call.
     tx: Option<TxHandle>,
     /// What a lock-free read reads.
-    pub(super) look: Option<(Address, SizeClass)>,
+    pub(super) look: Option<Look>,
 }
 
 #[derive(Default)]
@@ -243,7 +248,7 @@ impl Shared {
         self.lock().slots[slot].tx
     }
 
-    pub(super) fn look_of(&self, slot: usize) -> Option<(Address, SizeClass)> {
+    pub(super) fn look_of(&self, slot: usize) -> Option<Look> {
         self.lock().slots[slot].look
     }
 

@@ -9,7 +9,7 @@ use farm_core::worker::{Cont, Worker};
 
 use super::executor;
 use super::shared::{Answer, Lent, Op, Request, Shared};
-use crate::api::TxHandle;
+use crate::api::{self, TxHandle};
 use crate::arrays::Objects;
 use crate::error::TxError;
 use crate::tx::{ObjectId, Tx};
@@ -90,10 +90,28 @@ impl Transaction {
         count: u32,
     ) -> Result<Objects, TxError> {
         let class = class_for_payload(payload_bytes)?;
-        match self.call(Op::ReadArray(address, class, count)).await? {
-            Answer::Objects(result) => result,
-            _ => Err(TxError::Ended),
-        }
+        self.operation(move |worker, tx, cont| {
+            api::read_array(worker, tx, address, class, count, cont);
+        })
+        .await
+    }
+
+    /// Allocates `count` adjacent objects for payloads of `payload_bytes` each, on the machine of `hint` if
+    /// there is one, near it if it can be. See [`crate::api::alloc_array`].
+    ///
+    /// # Errors
+    /// As [`Transaction::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::Address`] where `count` is zero.
+    pub async fn alloc_array(
+        &mut self,
+        payload_bytes: usize,
+        count: u32,
+        hint: Option<Address>,
+    ) -> Result<Vec<ObjectId>, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        self.operation(move |worker, tx, cont| {
+            api::alloc_array(worker, tx, class, count, hint, cont);
+        })
+        .await
     }
 
     /// Allocates an object for payloads of `payload_bytes`, on the machine of `hint` if there is one,

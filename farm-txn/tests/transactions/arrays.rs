@@ -1,20 +1,24 @@
-//! Arrays read as a whole are what single reads of their objects are.
+//! Arrays read as a whole are what single reads of their objects are; they come to be and go as objects do.
+
+use std::future::Future;
+use std::task::{Context, Waker};
+use std::time::Instant;
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::object::{Incarnation, Version, write};
 use farm_core::worker::{AddressError, Worker};
-use farm_txn::{Abort, Handle, TxError};
+use farm_txn::{Abort, Handle, ObjectId, Transaction, TxError, TxLimits};
 use proptest::prelude::*;
 
-use crate::cluster::{Cluster, cluster};
-use crate::tasks::{comes_to_rest, task};
+use crate::cluster::{Cluster, cluster, create};
+use crate::tasks::{PATIENCE, comes_to_rest, task};
 
 const COUNT: u32 = 12;
 
 /// Makes an array on this machine, with an object at each index whose bit is set.
 fn make(worker: &mut Worker, class: SizeClass, there: u16) -> Address {
-    let first = worker.allocate_array(class, COUNT).unwrap().first();
+    let first = worker.reserve_array(class, COUNT, None).unwrap().first();
     let bytes = class.object_bytes();
     for index in (0..COUNT).filter(|index| there & 1 << index != 0) {
         let (memory, at) = worker.local_memory(first).unwrap();
@@ -203,5 +207,173 @@ fn arrays_that_are_none_are_typed_errors() {
         });
     }
     comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// Bytes of arrays on a machine.
+fn array_bytes(cluster: &Cluster, machine: usize) -> u64 {
+    cluster.on(machine, 0, |w| w.store().usage().unwrap().array_bytes)
+}
+
+/// Waits until a machine has so many bytes of arrays: what is given back may be on its way.
+fn comes_to_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
+    comes_to_rest(cluster);
+    let late = Instant::now() + PATIENCE;
+    while array_bytes(cluster, machine) != bytes {
+        let now = array_bytes(cluster, machine);
+        assert!(Instant::now() < late, "{now} bytes of arrays, not {bytes}");
+        std::thread::yield_now();
+    }
+}
+
+/// A new array whose objects carry their index.
+async fn born(
+    tx: &mut Transaction,
+    payload: usize,
+    count: u32,
+    hint: Address,
+) -> Result<Vec<ObjectId>, TxError> {
+    let objects = tx.alloc_array(payload, count, Some(hint)).await?;
+    for (index, object) in objects.iter().enumerate() {
+        tx.payload_mut(*object)?.fill(index as u8);
+    }
+    Ok(objects)
+}
+
+#[test]
+fn an_array_comes_to_be_and_goes_with_a_transaction_on_any_machine() {
+    let cluster = cluster("array-born", 2, 1);
+    for holder in [0, 1] {
+        let hint = cluster.on(holder, 0, |w| create(w, b"near"));
+        for payload in [8, 200] {
+            let size = class_for_payload(payload).unwrap();
+            let first = task(&cluster, 0, move |farm| async move {
+                farm.transact(async |tx| {
+                    let objects = born(tx, payload, COUNT, hint).await?;
+                    assert_eq!(objects.len(), COUNT as usize);
+                    tx.address(objects[0])
+                })
+                .await
+            })
+            .unwrap();
+            let same = cluster.on(0, 0, move |w| {
+                w.machine_of(first.region()) == w.machine_of(hint.region())
+            });
+            assert!(same, "on the machine of its hint");
+            let all = move |farm: Handle| async move {
+                farm.read_array_lock_free(first, payload, COUNT).await
+            };
+            for reader in [0, 1] {
+                let seen = task(&cluster, reader, all).unwrap();
+                for (index, seen) in seen.into_iter().enumerate() {
+                    assert_eq!(seen, Some(vec![index as u8; payload]));
+                }
+            }
+            let before = array_bytes(&cluster, holder);
+            assert!(before >= u64::from(COUNT) * size.object_bytes() as u64);
+            // One after the other, the last first: the memory goes with the last.
+            task(&cluster, 1, move |farm| async move {
+                for index in (1..COUNT).rev() {
+                    let mut tx = farm.begin();
+                    let object = tx.read(at(first, size, index), payload).await?;
+                    tx.free(object)?;
+                    tx.commit().await?;
+                }
+                Ok::<_, TxError>(())
+            })
+            .unwrap();
+            comes_to_array_bytes(&cluster, holder, before);
+            let left = task(&cluster, 0, all).unwrap();
+            assert_eq!(left.iter().flatten().count(), 1);
+            task(&cluster, 0, move |farm| async move {
+                farm.transact(async |tx| {
+                    let objects = tx.read_array(first, payload, COUNT).await?;
+                    tx.free(objects[0].expect("the first is there"))
+                })
+                .await
+            })
+            .unwrap();
+            comes_to_array_bytes(&cluster, holder, 0);
+        }
+    }
+    cluster.stop();
+}
+
+/// Memory of an array that went serves the next one, at the versions that it has.
+#[test]
+fn what_does_not_come_to_be_is_given_back_and_serves_again() {
+    let cluster = cluster("array-abort", 2, 1);
+    for holder in [0, 1] {
+        let hint = cluster.on(holder, 0, |w| create(w, b"near"));
+        let mut firsts = vec![];
+        for round in 0..6 {
+            let first = task(&cluster, 0, move |farm| async move {
+                let mut tx = farm.begin();
+                let objects = born(&mut tx, 100, COUNT, hint).await?;
+                let first = tx.address(objects[0])?;
+                match round % 3 {
+                    0 => tx.abort(),
+                    1 => {
+                        // Its commit meets a conflict: the object that it read was changed.
+                        let near = tx.read(hint, 4).await?;
+                        tx.payload_mut(near)?.fill(round);
+                        change(&farm, hint, false).await;
+                        let outcome = tx.commit().await;
+                        assert!(matches!(outcome, Err(TxError::Abort(_))), "{outcome:?}");
+                    }
+                    _ => {
+                        tx.commit().await?;
+                        let mut tx = farm.begin();
+                        let objects = tx.read_array(first, 100, COUNT).await?;
+                        let all: Vec<_> = objects.into_iter().flatten().collect();
+                        assert_eq!(all.len(), COUNT as usize);
+                        all.iter().try_for_each(|object| tx.free(*object))?;
+                        tx.commit().await?;
+                    }
+                }
+                Ok::<_, TxError>(first)
+            })
+            .unwrap();
+            firsts.push(first);
+            comes_to_array_bytes(&cluster, holder, 0);
+        }
+        firsts.dedup();
+        assert_eq!(firsts.len(), 1, "the same memory: {firsts:?}");
+    }
+    cluster.stop();
+}
+
+#[test]
+fn arrays_that_cannot_be_are_refused_and_take_nothing() {
+    let cluster = cluster("array-not", 2, 1);
+    for holder in [0, 1] {
+        let hint = cluster.on(holder, 0, |w| create(w, b"near"));
+        task(&cluster, 0, move |farm| async move {
+            let mut tx = farm.begin();
+            let none = tx.alloc_array(8, 0, Some(hint)).await.unwrap_err();
+            assert!(matches!(none, TxError::Address(_)), "{none}");
+            let long = tx.alloc_array(8, 1 << 20, Some(hint)).await.unwrap_err();
+            assert!(matches!(long, TxError::ArrayTooLong { .. }), "{long}");
+            let large = tx.alloc_array(2 << 20, 1, Some(hint)).await.unwrap_err();
+            assert!(matches!(large, TxError::TooLarge(_)), "{large}");
+            // As many as one transaction may have, and then one more.
+            let most = TxLimits::default().objects as u32;
+            for count in [most / 2, most / 2] {
+                tx.alloc_array(8, count, Some(hint)).await.unwrap();
+            }
+            let limit = tx.alloc_array(8, 1, Some(hint)).await.unwrap_err();
+            assert!(matches!(limit, TxError::Limit { .. }), "{limit}");
+            drop(tx);
+            // What is dropped while it is under way is given back when it comes.
+            let mut tx = farm.begin();
+            let mut dropped = Box::pin(tx.alloc_array(8, 3, Some(hint)));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(dropped.as_mut().poll(&mut context).is_pending());
+            drop(dropped);
+            let ended = tx.alloc_array(8, 3, Some(hint)).await.unwrap_err();
+            assert!(matches!(ended, TxError::Ended), "{ended}");
+        });
+        comes_to_array_bytes(&cluster, holder, 0);
+    }
     cluster.stop();
 }

@@ -293,7 +293,10 @@ fn money_is_neither_made_nor_lost() {
     let class = class_for_payload(ACCOUNT_PAYLOAD).unwrap();
     assert_eq!(class.object_bytes(), ACCOUNT_BYTES);
     let first = cluster.on(0, 0, move |w| {
-        let first = w.allocate_array(class, ACCOUNTS as u32).unwrap().first();
+        let first = w
+            .reserve_array(class, ACCOUNTS as u32, None)
+            .unwrap()
+            .first();
         for index in 0..ACCOUNTS {
             let (memory, at) = w.local_memory(at(first, index)).unwrap();
             let born = Incarnation::default().allocated();

@@ -282,7 +282,7 @@ fn an_object_of_an_array_can_be_freed() {
     let cluster = cluster("array", 1, 2);
     let class = class_for_payload(100).unwrap();
     let addresses = cluster.on(0, 0, move |w| {
-        let first = w.allocate_array(class, 2).unwrap().first();
+        let first = w.reserve_array(class, 2, None).unwrap().first();
         let bytes = class.object_bytes();
         for index in 0..2 {
             let (memory, at) = w.local_memory(first).unwrap();

@@ -13,7 +13,7 @@ use farm_txn::{BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, TxEr
 
 use crate::cluster::{Cluster, cluster, create, transact};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a task on worker 0 of a machine, and waits for what it gives.
 pub(crate) fn task<T, F>(

@@ -1,14 +1,17 @@
 //! The block allocator against a set of live runs.
 
+use std::sync::atomic::Ordering;
+
 use proptest::prelude::*;
 
 use super::{TINY, tiny_machine};
 use crate::alloc::{
-    AllocError, Block, BlockAllocator, BlockConfig, BlockKind, BlockSource, BlockState, BlockTable,
-    Geometry, LocateError, Place, SizeClass,
+    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockKind, BlockSource, BlockState,
+    BlockTable, Geometry, LocateError, Place, ReleaseError, SizeClass,
 };
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::mem::Memory;
+use crate::object::Incarnation;
 
 const WORKER: WorkerId = WorkerId::FIRST;
 
@@ -66,6 +69,14 @@ fn reclaim_all(allocator: &mut BlockAllocator) -> u64 {
     cut.map_or(0, |cut| allocator.reclaim(cut).unwrap())
 }
 
+/// Gives all objects of an array back.
+fn release_all(allocator: &mut BlockAllocator, array: &ArrayRun) {
+    for index in 0..array.count {
+        let released = allocator.release_of_array(array.address(index).unwrap());
+        assert_eq!(released, Ok(array.class()));
+    }
+}
+
 #[test]
 fn runs_are_first_fit_and_merge_when_freed() {
     let mut allocator = tiny_machine(TINY, 1);
@@ -87,7 +98,7 @@ fn runs_are_first_fit_and_merge_when_freed() {
     assert_eq!(b.address(2).unwrap().offset(), 6 * 4096);
     assert_eq!((b.address(3), b.class()), (None, class));
     for array in [&a, &b] {
-        allocator.free_array(array.first()).unwrap();
+        release_all(&mut allocator, array);
     }
     assert_eq!(allocator.usage().unwrap().vacant_bytes, 7 * 4096);
     let again = array(&mut allocator, 2);
@@ -96,7 +107,7 @@ fn runs_are_first_fit_and_merge_when_freed() {
         b.first(),
         "the smallest vacant block of the class serves first"
     );
-    allocator.free_array(again.first()).unwrap();
+    release_all(&mut allocator, &again);
     assert_eq!(reclaim_all(&mut allocator), 7 * 4096);
     let wide = array(&mut allocator, 6);
     assert_eq!(
@@ -107,25 +118,28 @@ fn runs_are_first_fit_and_merge_when_freed() {
 }
 
 #[test]
-fn arrays_are_freed_by_their_first_object_only() {
+fn the_block_of_an_array_comes_back_with_its_last_object() {
     let mut allocator = tiny_machine(TINY, 1);
     let class = SizeClass::SMALLEST;
     let array = allocator.allocate_array(class, 10, WORKER, None).unwrap();
-    let second = array.address(1).unwrap();
+    let at = |index| array.address(index).unwrap();
+    for index in [3, 0, 9, 1, 2, 4, 8, 7, 6] {
+        assert_eq!(allocator.release_of_array(at(index)), Ok(class));
+        assert_eq!(
+            allocator.release_of_array(at(index)),
+            Err(ReleaseError::Free(at(index))),
+            "it came back already"
+        );
+    }
+    assert_eq!(allocator.usage().unwrap().array_bytes, 4096);
+    assert_eq!(allocator.owner_of(at(5)), Ok(WORKER));
+    assert_eq!(allocator.release_of_array(at(5)), Ok(class));
+    assert_eq!(allocator.usage().unwrap().array_bytes, 0);
     assert_eq!(
-        allocator.free_array(second),
-        Err(LocateError::NoArray(second))
+        allocator.release_of_array(at(5)),
+        Err(ReleaseError::NotOurs(at(5)))
     );
-    assert_eq!(allocator.owner_of(second), Ok(WORKER));
-    allocator.free_array(array.first()).unwrap();
-    assert_eq!(
-        allocator.free_array(array.first()),
-        Err(LocateError::NoArray(array.first()))
-    );
-    assert_eq!(
-        allocator.owner_of(second),
-        Err(LocateError::NoBlock(second))
-    );
+    assert_eq!(allocator.owner_of(at(5)), Err(LocateError::NoBlock(at(5))));
     let slab = allocator
         .acquire(class, WORKER, Place::Anywhere)
         .unwrap()
@@ -135,17 +149,42 @@ fn arrays_are_freed_by_their_first_object_only() {
         array.block.index(),
         "a vacant block serves its class"
     );
-    let first = Address::new(slab.table().region(), slab.first_offset() as u32);
-    assert_eq!(
-        allocator.free_array(first),
-        Err(LocateError::NoArray(first))
-    );
-    let elsewhere = Address::new(first.region().successor(), 4096);
-    assert_eq!(
-        allocator.free_array(elsewhere),
-        Err(LocateError::NotLocal(elsewhere))
-    );
+}
+
+#[test]
+fn what_is_no_object_of_an_array_is_not_taken_back() {
+    let mut allocator = tiny_machine(TINY, 1);
+    let class = SizeClass::SMALLEST;
+    let array = allocator.allocate_array(class, 10, WORKER, None).unwrap();
+    let slab = allocator
+        .acquire(class, WORKER, Place::Anywhere)
+        .unwrap()
+        .unwrap();
+    let region = slab.table().region();
+    let behind = Address::new(region, array.first().offset() + 10 * 64);
+    let between = Address::new(region, array.first().offset() + 32);
+    // The table stands in the array's first block.
+    let table = Address::new(region, 0);
+    for address in [behind, between, table] {
+        let object_bytes = 64;
+        assert_eq!(
+            allocator.release_of_array(address),
+            Err(ReleaseError::NoObject {
+                address,
+                object_bytes
+            })
+        );
+    }
+    let in_slab = Address::new(region, slab.first_offset() as u32);
+    let elsewhere = Address::new(region.successor(), 4096);
+    for address in [in_slab, elsewhere, Address::NULL] {
+        assert_eq!(
+            allocator.release_of_array(address),
+            Err(ReleaseError::NotOurs(address))
+        );
+    }
     assert!(allocator.owner_of(Address::NULL).is_err());
+    release_all(&mut allocator, &array);
 }
 
 #[test]
@@ -156,7 +195,7 @@ fn freed_blocks_are_zeroed() {
         .unwrap();
     let memory = array.block.table().memory().clone();
     memory.write_words(array.first().offset() as usize, &[7; 60 * 8]);
-    allocator.free_array(array.first()).unwrap();
+    release_all(&mut allocator, &array);
     assert!(reclaim_all(&mut allocator) > 0);
     let mut words = vec![1; (4096 - array.first().offset() as usize) / 8];
     memory.read_words(array.first().offset() as usize, &mut words);
@@ -235,12 +274,16 @@ fn a_region_is_adopted_with_all_that_is_in_it() {
     let mut allocator = tiny_machine(TINY, 1);
     let class = SizeClass::new(20);
     let kept = allocator.allocate_array(class, 5, WORKER, None).unwrap();
+    let memory = kept.block.table().memory().clone();
+    for index in [0, 4] {
+        let incarnation = kept.address(index).unwrap().offset() as usize + 8;
+        memory.store(incarnation, Incarnation(0).allocated().0, Ordering::Release);
+    }
     let freed = allocator.allocate_array(class, 5, WORKER, None).unwrap();
-    allocator.free_array(freed.first()).unwrap();
+    release_all(&mut allocator, &freed);
 
     let mut heir = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
     let changes = heir.changes();
-    let memory = kept.block.table().memory().clone();
     let table = BlockTable::open(memory, kept.first().region()).unwrap();
     heir.adopt_region(table.clone()).unwrap();
     assert_eq!(changes.count(), 1);
@@ -254,6 +297,14 @@ fn a_region_is_adopted_with_all_that_is_in_it() {
         heir.allocate_array(class, 5, WORKER, None).unwrap().first(),
         freed.first()
     );
+    // Of what is kept, two objects are there; the block comes back with them.
+    let at = |index| kept.address(index).unwrap();
+    assert_eq!(heir.release_of_array(at(1)), Err(ReleaseError::Free(at(1))));
+    let array_bytes = heir.usage().unwrap().array_bytes;
+    assert_eq!(heir.release_of_array(at(0)), Ok(class));
+    assert_eq!(heir.usage().unwrap().array_bytes, array_bytes);
+    assert_eq!(heir.release_of_array(at(4)), Ok(class));
+    assert!(heir.usage().unwrap().array_bytes < array_bytes);
 }
 
 #[derive(Debug, Clone)]
@@ -292,7 +343,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     allocator: BlockAllocator,
     live: Vec<Block>,
-    arrays: Vec<Address>,
+    arrays: Vec<ArrayRun>,
 }
 
 impl Model {
@@ -417,16 +468,17 @@ impl Model {
                 if let Some(near) = near {
                     prop_assert_eq!(array.first().region(), near);
                 }
-                self.arrays.push(array.first());
+                self.arrays.push(array.clone());
                 self.took(&array.block, class, count)
             }
             Err(error) => self.failed(&error, &before, class, count),
         }
     }
 
-    fn free(&mut self, first: Address) {
-        self.allocator.free_array(first).unwrap();
-        self.arrays.retain(|array| *array != first);
+    fn free(&mut self, array: &ArrayRun) {
+        release_all(&mut self.allocator, array);
+        let first = array.first();
+        self.arrays.retain(|array| array.first() != first);
         self.live.retain(|block| {
             (block.table().region(), block.first_offset())
                 != (first.region(), first.offset() as usize)
@@ -448,8 +500,8 @@ proptest! {
                     model.array(SizeClass::new(class), count, near)?;
                 }
                 Step::Free(at) if !model.arrays.is_empty() => {
-                    let first = *at.get(&model.arrays);
-                    model.free(first);
+                    let array = at.get(&model.arrays).clone();
+                    model.free(&array);
                 }
                 Step::Free(_) => {}
                 Step::Reclaim => _ = reclaim_all(&mut model.allocator),
@@ -458,8 +510,8 @@ proptest! {
                 prop_assert_eq!(table.check(), Ok(()));
             }
         }
-        while let Some(first) = model.arrays.last().copied() {
-            model.free(first);
+        while let Some(array) = model.arrays.last().cloned() {
+            model.free(&array);
         }
         reclaim_all(&mut model.allocator);
         let usage = model.allocator.usage().unwrap();

@@ -1,0 +1,146 @@
+//! Arrays: adjacent objects of one class, in a block of their own (`FaRM'14 §3.2`).
+//!
+//! They are allocated together, so that one one-sided read gets all of them, and freed one by one like any
+//! object. A slot does not serve again by itself: the block comes back, whole, with the last of them.
+
+use super::bitmap::FreeSlots;
+use super::block::Place;
+use super::fit::Demand;
+use super::{AllocError, Block, BlockAllocator, Mismatch, ReleaseError, SizeClass};
+use crate::ids::{Address, RegionId, WorkerId};
+use crate::marks;
+
+/// Adjacent objects of one class.
+#[derive(Clone, Debug)]
+pub struct ArrayRun {
+    /// The block.
+    pub block: Block,
+    /// Objects that were asked for, each [`SizeClass::object_bytes`] after the one before.
+    pub count: u32,
+}
+
+impl ArrayRun {
+    /// The first object.
+    pub fn first(&self) -> Address {
+        self.block.address_of(0)
+    }
+
+    /// The object at `index`, if there are so many.
+    pub fn address(&self, index: u32) -> Option<Address> {
+        (index < self.count).then(|| self.block.address_of(index))
+    }
+
+    /// The class of the objects.
+    pub fn class(&self) -> SizeClass {
+        self.block.head().class
+    }
+}
+
+impl BlockAllocator {
+    /// Allocates `count` adjacent objects of one class, near `near` if it can be: in its region,
+    /// on its ring, anywhere. The transaction that fills them sets their allocated bits. Their memory is
+    /// zero, or holds freed objects of the class, with the versions to go on from.
+    ///
+    /// # Errors
+    /// [`AllocError`]; nothing was taken then.
+    ///
+    /// # Panics
+    /// If `count` is zero.
+    pub fn allocate_array(
+        &mut self,
+        class: SizeClass,
+        count: u32,
+        owner: WorkerId,
+        near: Option<RegionId>,
+    ) -> Result<ArrayRun, AllocError> {
+        assert!(count > 0, "an array of no objects");
+        let block = self.obtain_array(Demand::Array(class, count), owner, near)?;
+        let region = self.index_of(block.table().region());
+        let region = &mut self.regions[region.expect("a block of this machine")];
+        region.arrays.insert(block.index(), FreeSlots::new(count));
+        Ok(ArrayRun { block, count })
+    }
+
+    fn obtain_array(
+        &mut self,
+        demand: Demand,
+        owner: WorkerId,
+        near: Option<RegionId>,
+    ) -> Result<Block, AllocError> {
+        let hints = near.map_or([None; 2], |near| {
+            [Some(Place::In(near)), Some(Place::Near(near))]
+        });
+        for place in hints.into_iter().flatten() {
+            if let Some(block) = self.obtain(demand, owner, place)? {
+                return Ok(block);
+            }
+        }
+        let block = self.obtain(demand, owner, Place::Anywhere)?;
+        Ok(block.expect("anywhere is a block or an error"))
+    }
+
+    /// Takes back an object of an array: because the transaction that was to fill it aborted, or because
+    /// one that freed it has committed. With the last of them the block serves its class again at once,
+    /// for objects or arrays.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] when the address is no object of an array that has not come back.
+    pub fn release_of_array(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
+        let not_ours = ReleaseError::NotOurs(address);
+        let at = self.region_of(address).map_err(|_| not_ours)?;
+        let region = &mut self.regions[at];
+        let block = region.table.block_at(address.offset());
+        let (index, head) = block.map_err(|_| not_ours)?;
+        let Some(held) = region.arrays.get_mut(&index) else {
+            return Err(not_ours);
+        };
+        let geometry = region.table.geometry();
+        let slot = geometry.slot_of(index, head.run, head.class, address.offset() as usize);
+        let Some(slot) = slot.filter(|slot| *slot < held.slots()) else {
+            return Err(ReleaseError::NoObject {
+                address,
+                object_bytes: head.class.object_bytes(),
+            });
+        };
+        if !held.take(slot) {
+            return Err(ReleaseError::Free(address));
+        }
+        if held.free() == 0 {
+            marks::mark("alloc: array given back");
+            region.arrays.remove(&index);
+            self.vacate(at, index, head);
+        }
+        Ok(head.class)
+    }
+
+    /// Whether every object of an array that has come back is gone from memory, too.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn check_arrays(&self) -> Result<(), Mismatch> {
+        for region in &self.regions {
+            for (index, held) in &region.arrays {
+                let block = region.table.block(*index, region.table.head(*index)?);
+                let mut back = (0..held.slots()).filter(|slot| !held.is_free(*slot));
+                if let Some(slot) = back.find(|slot| block.is_allocated(*slot)) {
+                    return Err(Mismatch::Object {
+                        address: block.address_of(slot),
+                        reserved: false,
+                        allocated: true,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The objects of an array that was met in memory: those that are allocated. One of which none is, is
+/// left alone: a transaction may still be about to fill it.
+pub(super) fn allocated(block: &Block) -> FreeSlots {
+    let mut held = FreeSlots::new(block.slots());
+    for slot in (0..block.slots()).filter(|slot| !block.is_allocated(*slot)) {
+        held.take(slot);
+    }
+    held
+}
