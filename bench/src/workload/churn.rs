@@ -1,7 +1,8 @@
 //! Objects that come and go: entries that name an object by fat pointer, or none.
 //!
 //! An entry's data is the pointer, and the id of the write by which the object got its incarnation. The
-//! object carries that id, too: who reads an object that a pointer names must find the same in it.
+//! object carries that id, too: who reads an object that a pointer names must find the same in it. An object
+//! may be the first of an array, which comes and goes as a whole: each member carries the array's id.
 
 use farm_core::alloc::SizeClass;
 use farm_core::object::FatPointer;
@@ -14,6 +15,9 @@ use super::client::{self, Doing};
 use super::script::{Got, Read, Script, Torn, Want};
 use super::value::{LEAST_BYTES, Value};
 use super::{Kind, work};
+
+/// Objects of the longest array.
+const MOST_MEMBERS: u32 = 3;
 
 /// An object that an entry named when it was read without locks.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +42,14 @@ pub(super) struct Churn {
 enum Step {
     Entry,
     Named(FatPointer),
-    New { old: Option<TxObject> },
+    /// What is to go is an array, which another may follow.
+    Members {
+        array: u64,
+        another: bool,
+    },
+    New {
+        old: Vec<TxObject>,
+    },
 }
 
 impl Churn {
@@ -56,23 +67,40 @@ impl Churn {
         tx: &mut Tx,
         got: Got,
     ) -> Result<Want, Torn> {
-        match self.step {
+        match &mut self.step {
             Step::Entry => {
                 let Some(read) = script.read(tx, &got)? else {
                     return Ok(Want::Read(self.entry));
                 };
                 self.read = Some(read);
                 let Some(pointer) = pointer(&read.value) else {
-                    return Ok(self.allocate(script, None));
+                    return Ok(self.replace(script, tx, vec![], true));
                 };
                 self.step = Step::Named(pointer);
                 Ok(Want::Follow(pointer))
             }
-            Step::Named(pointer) => Ok(self.named(script, tx, pointer, got)),
+            Step::Named(pointer) => {
+                let pointer = *pointer;
+                Ok(self.named(script, tx, pointer, got))
+            }
+            Step::Members { array, another } => {
+                let (array, another) = (*array, *another);
+                Ok(self.members(script, tx, got, (array, another)))
+            }
             Step::New { old } => {
-                if let (Got::Object(new), Some(read)) = (got, self.read) {
+                let old = std::mem::take(old);
+                if let Some(read) = self.read {
+                    let mut new = match got {
+                        Got::Object(new) => vec![new],
+                        Got::Objects(new) => new.into_iter().flatten().collect(),
+                        Got::Nothing | Got::NotThere => return Ok(Want::Commit),
+                    };
+                    if new.len() > 1 && script.rng.random_bool(0.5) {
+                        // One of an array may go before the others.
+                        new.pop().into_iter().for_each(|last| tx.free(last));
+                    }
                     old.into_iter().for_each(|old| tx.free(old));
-                    let data = born(script, tx, new);
+                    let data = born(script, tx, &new);
                     script.write(tx, read, data);
                 }
                 Ok(Want::Commit)
@@ -80,12 +108,30 @@ impl Churn {
         }
     }
 
-    fn allocate(&mut self, script: &mut Script, old: Option<TxObject>) -> Want {
+    /// Objects go, and others may come.
+    fn replace(
+        &mut self,
+        script: &mut Script,
+        tx: &mut Tx,
+        old: Vec<TxObject>,
+        another: bool,
+    ) -> Want {
+        if !another {
+            let read = self.read.expect("the entry was read");
+            old.into_iter().for_each(|old| tx.free(old));
+            script.write(tx, read, [0; 3]);
+            return Want::Commit;
+        }
         self.step = Step::New { old };
+        let count = match script.rng.random_range(0..4) {
+            0 => script.rng.random_range(2..=MOST_MEMBERS),
+            _ => 1,
+        };
+        // All of them are in one record of a log.
+        let most = script.spec.named_bytes / count as usize;
         Want::Allocate {
-            bytes: script
-                .rng
-                .random_range(LEAST_BYTES..=script.spec.named_bytes.max(LEAST_BYTES)),
+            bytes: script.rng.random_range(LEAST_BYTES..=most.max(LEAST_BYTES)),
+            count,
             near: self.entry,
         }
     }
@@ -103,31 +149,69 @@ impl Churn {
         let found = Value::read(tx.payload(named));
         let meant = pointer.names(tx.incarnation(named));
         let born_by = read.value.data[2];
-        if !meant || !found.as_ref().is_ok_and(|found| found.data[0] == born_by) {
-            let why =
-                format!("entry {entry} names an object born by {born_by}, and there is {found:?}");
-            script.broken.push(why);
-            return Want::Commit;
-        }
-        match script.rng.random_range(0..4) {
-            0 => {
-                tx.free(named);
-                script.write(tx, read, [0; 3]);
-                Want::Commit
+        let found = match found {
+            Ok(found) if meant && found.data[0] == born_by => found,
+            found => {
+                let why = format!(
+                    "entry {entry} names an object born by {born_by}, and there is {found:?}"
+                );
+                script.broken.push(why);
+                return Want::Commit;
             }
-            1 => self.allocate(script, Some(named)),
+        };
+        let [_, members, array] = found.data;
+        match script.rng.random_range(0..4) {
+            choice @ (0 | 1) if members > 1 => {
+                let another = choice == 1;
+                self.step = Step::Members { array, another };
+                Want::FollowAll(pointer, members as u32)
+            }
+            choice @ (0 | 1) => self.replace(script, tx, vec![named], choice == 1),
             choice => {
-                renew(script, tx, named, read, choice == 2);
+                renew(script, tx, (named, found), read, choice == 2);
                 Want::Commit
             }
         }
     }
+
+    /// All objects of an array whose first the entry names: each is there, and of this array.
+    fn members(
+        &mut self,
+        script: &mut Script,
+        tx: &mut Tx,
+        got: Got,
+        (array, another): (u64, bool),
+    ) -> Want {
+        let Got::Objects(all) = got else {
+            let why = format!("array {array} of entry {} is not there", self.entry);
+            script.broken.push(why);
+            return Want::Commit;
+        };
+        for member in &all {
+            let found = member.map(|member| Value::read(tx.payload(member)));
+            if !matches!(&found, Some(Ok(found)) if found.data[2] == array) {
+                let why = format!(
+                    "entry {} names array {array}, and in it is {found:?}",
+                    self.entry
+                );
+                script.broken.push(why);
+                return Want::Commit;
+            }
+        }
+        self.replace(script, tx, all.into_iter().flatten().collect(), another)
+    }
 }
 
 /// Writes the object that an entry names, which may get a new incarnation.
-fn renew(script: &mut Script, tx: &mut Tx, named: TxObject, read: Read, incarnation: bool) {
+fn renew(
+    script: &mut Script,
+    tx: &mut Tx,
+    (named, found): (TxObject, Value),
+    read: Read,
+    incarnation: bool,
+) {
     let id = script.next_id();
-    let mut born_by = read.value.data[2];
+    let [mut born_by, members, array] = found.data;
     if incarnation {
         // Pointers to the object as it was stop naming it.
         tx.increment_incarnation(named);
@@ -135,7 +219,7 @@ fn renew(script: &mut Script, tx: &mut Tx, named: TxObject, read: Read, incarnat
     }
     let new = Value {
         id,
-        data: [born_by, 0, 0],
+        data: [born_by, members, array],
         ..Value::default()
     };
     new.write(tx.payload_mut(named));
@@ -143,16 +227,18 @@ fn renew(script: &mut Script, tx: &mut Tx, named: TxObject, read: Read, incarnat
     script.write(tx, read, [address, rest, born_by]);
 }
 
-/// Makes a new object carry the id of the entry's write, and gives the entry's data.
-fn born(script: &mut Script, tx: &mut Tx, object: TxObject) -> [u64; 3] {
+/// Makes new objects carry the id of the entry's write, and gives the entry's data, which names the first.
+fn born(script: &mut Script, tx: &mut Tx, objects: &[TxObject]) -> [u64; 3] {
     let id = script.next_id();
     let value = Value {
         id,
-        data: [id.0, 0, 0],
+        data: [id.0, objects.len() as u64, id.0],
         ..Value::default()
     };
-    value.write(tx.payload_mut(object));
-    let [address, rest] = tx.pointer(object).to_words();
+    for object in objects {
+        value.write(tx.payload_mut(*object));
+    }
+    let [address, rest] = tx.pointer(objects[0]).to_words();
     [address, rest, id.0]
 }
 

@@ -1,11 +1,12 @@
 //! Running transactions: on the worker that a client shipped them to, at once where all their objects
 //! are its machine's, else by continuations.
 
-use farm_core::alloc::SizeClass;
+use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::messaging::Request;
+use farm_core::object::FatPointer;
 use farm_core::worker::{AddressError, Cont, Worker};
-use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api};
+use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api, arrays};
 
 use super::history::Access;
 use super::log::Tried;
@@ -181,10 +182,36 @@ fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(
                 let class = SizeClass::new(pointer.class);
                 tx.read_class(worker, pointer.address, class)
             }
+            Want::FollowAll(pointer, count) => {
+                got = follow_all(worker, tx, pointer, count)?;
+                continue;
+            }
+            // Arrays come with a message and a read, which takes continuations.
             Want::Allocate { bytes, .. } => tx.alloc(worker, bytes, None),
         };
         got = got_of(read)?;
     }
+}
+
+/// Reads the objects of an array of this machine.
+fn follow_all(
+    worker: &mut Worker,
+    tx: &mut Tx,
+    pointer: FatPointer,
+    count: u32,
+) -> Result<Got, Stop> {
+    let class = SizeClass::new(pointer.class);
+    let bytes = class.object_bytes() as u32;
+    let mut all = Vec::new();
+    for index in 0..count {
+        let address = pointer.address.checked_add(index * bytes);
+        let read = address.map(|address| tx.read_class(worker, address, class));
+        all.push(match read.map(got_of).transpose()? {
+            Some(Got::Object(object)) => Some(object),
+            _ => None,
+        });
+    }
+    Ok(Got::Objects(all))
 }
 
 fn next(worker: &mut Worker, tx: &mut Tx, script: &mut Script, got: Got) -> Result<Want, Stop> {
@@ -226,9 +253,7 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
     let want = want.map_err(Stop::from).and_then(|want| want);
     let wanted = match want {
         Ok(Want::Read(object)) => address_of(worker, object).map(|at| (Want::Read(object), at)),
-        Ok(Want::Allocate { bytes, near }) => {
-            address_of(worker, near).map(|at| (Want::Allocate { bytes, near }, at))
-        }
+        Ok(want @ Want::Allocate { near, .. }) => address_of(worker, near).map(|at| (want, at)),
         Ok(want) => Ok((want, Address::NULL)),
         Err(stop) => Err(stop),
     };
@@ -245,9 +270,17 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
             let class = SizeClass::new(pointer.class);
             api::read_class(worker, tx, pointer.address, class, cont);
         }
-        Ok((Want::Allocate { bytes, .. }, near)) => {
-            api::alloc(worker, tx, bytes, Some(near), cont);
+        Ok((Want::FollowAll(pointer, count), _)) => {
+            let (first, class) = (pointer.address, SizeClass::new(pointer.class));
+            api::read_array(worker, tx, first, class, count, Cont::new(all_came, key));
         }
+        Ok((Want::Allocate { bytes, count, .. }, near)) => match class_for_payload(bytes) {
+            Ok(class) if count > 1 => {
+                let cont = Cont::new(array_came, key);
+                api::alloc_array(worker, tx, class, count, Some(near), cont);
+            }
+            _ => api::alloc(worker, tx, bytes, Some(near), cont),
+        },
         Ok((Want::Commit, _)) => api::commit(worker, tx, Cont::new(committed, key)),
         Err(stop) => give_up(worker, key, stop),
     }
@@ -258,6 +291,18 @@ fn came(worker: &mut Worker, key: u64, read: Result<TxObject, TxError>) {
         Ok(got) => step(worker, key, got),
         Err(stop) => give_up(worker, key, stop),
     }
+}
+
+fn all_came(worker: &mut Worker, key: u64, read: Result<arrays::Objects, TxError>) {
+    match read {
+        Ok(objects) => step(worker, key, Got::Objects(objects)),
+        Err(error) => came(worker, key, Err(error)),
+    }
+}
+
+fn array_came(worker: &mut Worker, key: u64, made: Result<Vec<TxObject>, TxError>) {
+    let made = made.map(|objects| objects.into_iter().map(Some).collect());
+    all_came(worker, key, made);
 }
 
 /// Notes a try: before it commits, for nobody knows what comes between. Tells where in the log it is.

@@ -116,6 +116,8 @@ pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
         finished.live = facts.iter().map(|shard| shard.blocks).sum();
     } else if me.worker.index() == 0 {
+        let usage = worker.store().usage().map_err(|error| error.to_string())?;
+        finished.taken += usage.array_objects;
         (finished.live, finished.objects) =
             objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
     }
@@ -140,9 +142,8 @@ fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
         let [one, two, born] = value.data;
         let named = FatPointer::from_words([one, two]).filter(|pointer| !pointer.address.is_null());
         if let Some(pointer) = named.filter(|_| spec.kind == Kind::Churn) {
-            live += 1;
             // It was allocated near its entry.
-            check_named(worker, object, pointer, born)?;
+            live += check_named(worker, object, pointer, born)?;
         }
         let read = Access::Read {
             object: ObjectId(object as u32),
@@ -155,21 +156,34 @@ fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
     Ok((live, objects))
 }
 
+/// Looks at the object that an entry names, and at the others of its array. Gives how many they are.
 fn check_named(
     worker: &mut Worker,
     entry: usize,
     pointer: FatPointer,
     born: u64,
-) -> Result<(), String> {
+) -> Result<u64, String> {
     let class = SizeClass::new(pointer.class);
-    let (_, named) = look(worker, pointer.address, class)
-        .map_err(|why| format!("what entry {entry} names: {why}"))?;
-    match named.data[0] == born {
-        true => Ok(()),
-        false => Err(format!(
+    let what = |why| format!("what entry {entry} names: {why}");
+    let (_, named) = look(worker, pointer.address, class).map_err(what)?;
+    let [found, members, array] = named.data;
+    if found != born {
+        return Err(format!(
             "entry {entry} names {named:?}, not what was born by {born}"
-        )),
+        ));
     }
+    for member in 1..members {
+        let offset = class.object_bytes() as u32 * member as u32;
+        let address = pointer.address.checked_add(offset);
+        let address = address.ok_or_else(|| format!("entry {entry} names {named:?}"))?;
+        let (_, member) = look(worker, address, class).map_err(what)?;
+        if member.data[2] != array {
+            return Err(format!(
+                "entry {entry} names array {array}, with {member:?} in it"
+            ));
+        }
+    }
+    Ok(members)
 }
 
 /// An object of this machine that nobody writes: its version and its value.

@@ -3,7 +3,7 @@
 //! continuations.
 
 use farm_core::object::FatPointer;
-use farm_txn::{ObjectId as TxObject, Tx};
+use farm_txn::{ObjectId as TxObject, Tx, arrays};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -20,10 +20,14 @@ pub(super) enum Want {
     Read(usize),
     /// Read what a pointer names.
     Follow(FatPointer),
+    /// Read all objects of the array whose first a pointer names.
+    FollowAll(FatPointer, u32),
     /// Allocate, near an object of the workload.
     Allocate {
         /// Bytes of payload.
         bytes: usize,
+        /// How many adjacent ones.
+        count: u32,
         /// The object.
         near: usize,
     },
@@ -37,6 +41,8 @@ pub(super) enum Got {
     Nothing,
     /// The object.
     Object(TxObject),
+    /// The objects of an array; none where there is none.
+    Objects(arrays::Objects),
     /// Nothing is there.
     NotThere,
 }
@@ -158,7 +164,9 @@ impl Script {
         let (object, handle) = match got {
             Got::Nothing => return Ok(None),
             Got::Object(handle) => (self.asked, *handle),
-            Got::NotThere => return Err(Torn(format!("object {} is not there", self.asked))),
+            Got::Objects(_) | Got::NotThere => {
+                return Err(Torn(format!("object {} is not there", self.asked)));
+            }
         };
         let version = tx.version(handle).get();
         let value = Value::read(tx.payload(handle)).map_err(|torn| {

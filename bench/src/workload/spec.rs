@@ -40,6 +40,11 @@ impl Kind {
         Kind::Tatp,
     ];
 
+    /// Whether it is over objects, not over tables.
+    pub fn has_objects(self) -> bool {
+        self != Kind::Table && !self.has_rows()
+    }
+
     /// Whether it is over rows of tables.
     pub fn has_rows(self) -> bool {
         matches!(self, Kind::SmallBank | Kind::Tatp)

@@ -8,7 +8,7 @@ use super::block::Place;
 use super::fit::Demand;
 use super::{AllocError, Block, BlockAllocator, Mismatch, ReleaseError, SizeClass};
 use crate::ids::{Address, RegionId, WorkerId};
-use crate::marks;
+use crate::{marks, mutants};
 
 /// Adjacent objects of one class.
 #[derive(Clone, Debug)]
@@ -105,9 +105,16 @@ impl BlockAllocator {
         if !held.take(slot) {
             return Err(ReleaseError::Free(address));
         }
-        if held.free() == 0 {
+        let (left, all) = (held.free(), held.slots());
+        if left == 0 {
             marks::mark("alloc: array given back");
             region.arrays.remove(&index);
+        }
+        let gone = match mutants::is_on("array given back with its first object") {
+            true => left + 1 == all,
+            false => left == 0,
+        };
+        if gone {
             self.vacate(at, index, head);
         }
         Ok(head.class)

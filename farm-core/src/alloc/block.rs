@@ -207,7 +207,9 @@ impl BlockAllocator {
             regions: self.regions.len(),
             ..BlockUsage::default()
         };
-        for table in self.tables() {
+        for region in &self.regions {
+            let (table, arrays) = (&region.table, region.arrays.values());
+            usage.array_objects += arrays.map(|held| u64::from(held.free())).sum::<u64>();
             table.check()?;
             let geometry = table.geometry();
             let tail = geometry.blocks() - geometry.first_block();

@@ -17,6 +17,8 @@ pub struct BlockUsage {
     pub slab_bytes: u64,
     /// Blocks of arrays.
     pub array_bytes: u64,
+    /// Objects of arrays that have not been given back.
+    pub array_objects: u64,
     /// Blocks without objects that serve their class only.
     pub vacant_bytes: u64,
 }

@@ -10,6 +10,13 @@ use serde::Serialize;
 /// A log whose greatest record, an eighth, has the writes of a small transaction.
 const LEAST_LOG_BYTES: usize = 8 << 10;
 
+/// Operations that a worker keeps in flight, at most.
+const MOST_OPERATIONS: usize = 16;
+
+/// Share of turns, out of 1024, that the slowest worker is passed over: it does come on while others take
+/// the steps after which a run counts as standing still.
+const SLOWEST: u32 = 1008;
+
 /// Blocks of a region in which there is room for tables.
 const BLOCKS_FOR_TABLES: usize = 32;
 
@@ -61,11 +68,19 @@ impl ClusterLimits {
             block_bytes,
             region_bytes,
             per_machine_bytes: (region_bytes * rng.random_range(1..=4usize)) as u64,
-            operations: rng.random_range(2..=16),
+            operations: rng.random_range(2..=MOST_OPERATIONS),
             most_outstanding: rng.random_range(4..=32),
             max_inline_bytes: 8 << rng.random_range(0..5u32),
             read_tries: READ_TRIES,
         }
+    }
+
+    /// The smallest logs, each of the only worker there is, with as many operations at one time as there may
+    /// be.
+    pub fn crowd_logs(&mut self) {
+        self.workers = 1;
+        self.log_bytes = LEAST_LOG_BYTES;
+        self.operations = MOST_OPERATIONS;
     }
 
     /// Memory for the shards of several tables, each of which takes a block at least.
@@ -120,7 +135,7 @@ impl Pace {
             sleeps: 1024 >> rng.random_range(0..8u32),
             pauses: (8 >> rng.random_range(0..8u32)) * u32::from(rng.random_bool(0.5)),
             pause_nanos: 100 << rng.random_range(0..10u32),
-            slow: 1023 >> rng.random_range(0..8u32),
+            slow: (1023 >> rng.random_range(0..8u32)).min(SLOWEST),
             slow_worker: rng.random_range(0..6),
             nested_steps: 1 << rng.random_range(0..6u32),
         }

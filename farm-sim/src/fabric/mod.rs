@@ -99,7 +99,7 @@ impl SimFabric {
             return (memory, capability);
         }
         let state = Arc::clone(&self.state);
-        let hook = ProcessorHook { state, export };
+        let hook = ProcessorHook::new(state, export);
         (memory.hooked(Box::new(hook)), capability)
     }
 

@@ -7,11 +7,11 @@
 //! later, word after word. Loads are not reordered: `loom` checks what depends on their order.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farm_core::ids::{MachineId, WorkerRef};
-use farm_core::mem::Hook;
+use farm_core::mem::{Hook, Memory};
 use rand::Rng;
 
 use super::config::Odds;
@@ -39,6 +39,16 @@ struct Buffer {
     group: u64,
 }
 
+/// What a load has to know, most often: beside the lock of the state, as there are a thousand loads to
+/// everything else. One thread at a time runs a fabric.
+#[derive(Debug, Default)]
+pub(super) struct Glance {
+    /// Accesses before others run.
+    until_others: AtomicU32,
+    /// Stores that wait in the buffer of the worker whose turn it is; all there can be if it is nobody's.
+    own_stores: AtomicUsize,
+}
+
 /// The processors of a fabric.
 pub(super) struct Processors {
     /// Whether they are simulated; if not, memory is as all see it at any moment.
@@ -51,8 +61,7 @@ pub(super) struct Processors {
     running: Option<usize>,
     /// Words that the fabric has written and the machine's processors do not see yet, oldest first.
     arriving: BTreeMap<MachineId, VecDeque<(Location, u64)>>,
-    /// Accesses before others run.
-    until_others: u32,
+    glance: Arc<Glance>,
     pub(super) others: Option<Others>,
 }
 
@@ -64,9 +73,19 @@ impl Processors {
             waiting: 0,
             running: None,
             arriving: BTreeMap::new(),
-            until_others: 1,
+            glance: Arc::new(Glance {
+                until_others: AtomicU32::new(1),
+                own_stores: AtomicUsize::new(usize::MAX),
+            }),
             others: None,
         }
+    }
+
+    /// Notes how many stores wait in the buffer of the worker whose turn it is.
+    fn look_at_own(&self) {
+        let own = self.running.map(|port| self.buffers[port].stores.len());
+        let own = own.unwrap_or(usize::MAX);
+        self.glance.own_stores.store(own, Ordering::Relaxed);
     }
 
     pub(super) fn add(&mut self) {
@@ -123,12 +142,15 @@ impl State {
     /// The worker's turn begins: what is accessed now, it accesses. Gives who did before.
     pub(super) fn begin_turn(&mut self, worker: WorkerRef) -> Option<usize> {
         let port = self.ports.iter().position(|port| port.worker == worker);
-        std::mem::replace(&mut self.processors.running, port)
+        let before = std::mem::replace(&mut self.processors.running, port);
+        self.processors.look_at_own();
+        before
     }
 
     /// The turn ends.
     pub(super) fn end_turn(&mut self, before: Option<usize>) {
         self.processors.running = before;
+        self.processors.look_at_own();
     }
 
     /// A word as the fabric sees it.
@@ -195,6 +217,7 @@ impl State {
             return;
         };
         self.processors.waiting -= 1;
+        self.processors.look_at_own();
         self.store(store.at, store.value);
         self.note(Event::Stored {
             worker: self.ports[port].worker,
@@ -241,6 +264,7 @@ impl State {
         let stores_made = &mut self.processors.buffers[port].stores;
         *stores_made = stores;
         stores_made.clear();
+        self.processors.look_at_own();
     }
 
     /// Everything that any processor has stored or is to see becomes visible.
@@ -254,24 +278,53 @@ impl State {
     }
 
     fn others_are_due(&mut self) -> bool {
-        let processors = &mut self.processors;
-        processors.until_others -= 1;
-        if processors.until_others > 0 {
+        let until_others = &self.processors.glance.until_others;
+        let left = until_others.load(Ordering::Relaxed) - 1;
+        until_others.store(left, Ordering::Relaxed);
+        if left > 0 {
             return false;
         }
         let mean = self.odds.accesses_between_others;
-        processors.until_others = self.rng.random_range(1..=2 * mean);
+        let next = self.rng.random_range(1..=2 * mean);
+        until_others.store(next, Ordering::Relaxed);
         true
     }
 }
 
 /// Stands between the processors of one machine and one piece of its memory.
 pub(super) struct ProcessorHook {
-    pub(super) state: Arc<Mutex<State>>,
-    pub(super) export: usize,
+    state: Arc<Mutex<State>>,
+    glance: Arc<Glance>,
+    memory: Memory,
+    export: usize,
 }
 
 impl ProcessorHook {
+    /// Stands before an export's memory.
+    pub(super) fn new(state: Arc<Mutex<State>>, export: usize) -> Self {
+        let (glance, memory) = {
+            let state = super::lock(&state);
+            let glance = Arc::clone(&state.processors.glance);
+            (glance, state.exports[export].memory.clone())
+        };
+        Self {
+            state,
+            glance,
+            memory,
+            export,
+        }
+    }
+
+    /// Whether an access is one before others run, of a worker that sees memory as it is.
+    fn is_plain(&self) -> bool {
+        let left = self.glance.until_others.load(Ordering::Relaxed);
+        let plain = left > 1 && self.glance.own_stores.load(Ordering::Relaxed) == 0;
+        if plain {
+            self.glance.until_others.store(left - 1, Ordering::Relaxed);
+        }
+        plain
+    }
+
     fn at(&self, offset: usize) -> Location {
         Location {
             export: self.export,
@@ -306,14 +359,13 @@ impl ProcessorHook {
 
 impl Hook for ProcessorHook {
     fn load(&self, offset: usize, _: Ordering) -> u64 {
+        if self.is_plain() {
+            return self.memory.load(offset, Ordering::Relaxed);
+        }
         let (state, at) = (self.locked(), self.at(offset));
         let running = state.processors.running;
         let own = running.and_then(|port| state.processors.buffers[port].newest(at));
-        own.unwrap_or_else(|| {
-            state.exports[at.export]
-                .memory
-                .load(offset, Ordering::Relaxed)
-        })
+        own.unwrap_or_else(|| self.memory.load(offset, Ordering::Relaxed))
     }
 
     fn store(&self, offset: usize, value: u64, order: Ordering) {
@@ -322,6 +374,7 @@ impl Hook for ProcessorHook {
             Some(port) => {
                 state.processors.buffers[port].add(at, value, order);
                 state.processors.waiting += 1;
+                state.processors.look_at_own();
             }
             // Whoever sets the cluster up or looks at it afterwards.
             None => state.store(at, value),
@@ -333,9 +386,7 @@ impl Hook for ProcessorHook {
         if let Some(port) = state.processors.running {
             state.drain(port);
         }
-        let old = state.exports[at.export]
-            .memory
-            .load(offset, Ordering::Relaxed);
+        let old = self.memory.load(offset, Ordering::Relaxed);
         if old != expected {
             return Err(old);
         }
@@ -348,9 +399,7 @@ impl Hook for ProcessorHook {
         if let Some(port) = state.processors.running {
             state.drain(port);
         }
-        let old = state.exports[at.export]
-            .memory
-            .load(offset, Ordering::Relaxed);
+        let old = self.memory.load(offset, Ordering::Relaxed);
         state.store(at, old.wrapping_add(delta));
         old
     }

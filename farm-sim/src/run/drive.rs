@@ -28,7 +28,8 @@ const STEPS_PER_LOOK: u64 = 64;
 /// How the clients' part of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    Done,
+    /// Memory was filled with so many objects on the way.
+    Done(u64),
     Stopped,
     Standstill,
 }
@@ -48,7 +49,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     }
     let end = run_clients(plan, &cluster);
     let rested = match (end, plan.loss) {
-        (End::Done, None) => cluster
+        (End::Done(_), None) => cluster
             .come_to_rest_with(&left_over)
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Standstill, None) => Err(standstill(&cluster)),
@@ -63,10 +64,11 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         (_, Some(_)) => Ok(()),
     };
     cluster.fabric().drain();
-    let quiet = end == End::Done && plan.loss.is_none() && rested.is_ok();
-    let finished = match quiet {
-        true => finish(plan, &cluster),
-        false => Ok(None),
+    let (quiet, finished) = match end {
+        End::Done(filled) if plan.loss.is_none() && rested.is_ok() => {
+            (true, finish(plan, &cluster, filled))
+        }
+        _ => (false, Ok(None)),
     };
     let mut history = history(&cluster);
     if let Ok(Some(last)) = &finished {
@@ -107,7 +109,7 @@ fn left_over(worker: &mut Worker) -> Option<String> {
 
 fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
     let (mut loss, mut full_after) = (plan.loss, plan.full_after);
-    let (mut done, mut since, mut steps) = (0, Nanos(0), 0);
+    let (mut done, mut since, mut steps, mut filled) = (0, Nanos(0), 0, 0);
     loop {
         for _ in 0..STEPS_PER_LOOK {
             if cluster.step() == Stepped::Stopped {
@@ -121,7 +123,7 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
         }
         let set_up = done > 0;
         if set_up && full_after.take_if(|after| done >= *after).is_some() {
-            fill_memory(cluster);
+            filled = fill_memory(cluster);
         }
         if let Some((after, what)) = loss
             && done >= after
@@ -130,7 +132,7 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
             loss = None;
         }
         if (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::is_done)) {
-            return End::Done;
+            return End::Done(filled);
         }
         let lost = plan.loss.is_some() && loss.is_none();
         let most_steps = match plan.loss {
@@ -144,14 +146,17 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
     }
 }
 
-/// Takes every block of every machine that nobody has yet.
-fn fill_memory(cluster: &Cluster) {
+/// Takes every block of every machine that nobody has yet, each by an array of one object. Gives how
+/// many.
+fn fill_memory(cluster: &Cluster) -> u64 {
     let class = class_for_payload(1).expect("the least class");
-    for worker in 0..cluster.workers() {
-        cluster.on(worker, |worker| {
-            while worker.reserve_array(class, 1, None).is_ok() {}
-        });
-    }
+    let fill = |worker: &mut Worker| {
+        let taken = std::iter::repeat_with(|| worker.reserve_array(class, 1, None));
+        taken.take_while(Result::is_ok).count() as u64
+    };
+    (0..cluster.workers())
+        .map(|worker| cluster.on(worker, fill))
+        .sum()
 }
 
 fn ended(cluster: &Cluster) -> u64 {
@@ -174,14 +179,17 @@ fn standstill(cluster: &Cluster) -> Failure {
 }
 
 /// What there is at the end, which must be as the workload demands: told as a transaction's read.
-fn finish(plan: &Plan, cluster: &Cluster) -> Result<Option<Transaction>, Failure> {
+fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transaction>, Failure> {
     let failure = |why| Failure::new(Judge::Rest, why);
     let mut all = Vec::new();
     for worker in 0..cluster.workers() {
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
     }
-    let all = Finished::all(all);
+    let mut all = Finished::all(all);
+    if plan.spec.kind.has_objects() {
+        all.taken -= filled;
+    }
     all.check(&plan.spec).map_err(failure)?;
     Ok(all.last_read())
 }

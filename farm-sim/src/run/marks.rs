@@ -6,6 +6,7 @@ use farm_core::marks::Reached;
 /// tests, and one that is not here is a branch that nobody demands.
 pub const ALL: &[&str] = &[
     "abort: at a primary",
+    "alloc: array given back",
     "alloc: block freed for any class",
     "alloc: block retired",
     "alloc: freed into another worker's block",

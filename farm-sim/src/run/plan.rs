@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use farm_bench::workload::Spec;
+use farm_bench::workload::{Kind, Spec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -57,9 +57,18 @@ impl Plan {
         if scenario.kind.has_rows() {
             limits.make_room_for_tables();
         }
+        let crowded = scenario.kind == Kind::Append && rng.random_bool(0.125);
+        if crowded {
+            limits.crowd_logs();
+        }
         let mut pace = Pace::drawn(rng);
         let mut odds = Odds::drawn(rng);
-        let spec = super::spec::drawn(rng, scenario.kind, &limits);
+        let mut spec = super::spec::drawn(rng, scenario.kind, &limits);
+        if crowded {
+            super::spec::crowd_logs(&mut spec, &limits);
+            // Who is passed over too often holds too many up.
+            pace.slow = pace.slow.min(511);
+        }
         if super::spec::moves_pairs(&spec) {
             // Reads that take long, while others move what they look for.
             (odds.words_per_step, odds.one_pass) = (1, true);

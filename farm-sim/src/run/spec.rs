@@ -15,13 +15,34 @@ const OBJECT_BYTES: usize = 32 + 64;
 /// Bytes of the greatest object that churn's entries name.
 const MOST_NAMED: usize = 640;
 
+/// Most clients of a worker; and those whose records are to fill the logs.
+const MOST_CLIENTS: usize = 6;
+const CROWD: usize = 16;
+
+/// Bytes of a payload such that four objects of a transaction may be of one machine, or an entry and two
+/// objects that it names.
+fn most_payload(limits: &ClusterLimits) -> usize {
+    (limits.max_log_writes() / 4 - OBJECT_BYTES).max(40)
+}
+
+/// Makes as many transactions at one time write as much as they may: their records fill the logs.
+pub(super) fn crowd_logs(spec: &mut Spec, limits: &ClusterLimits) {
+    spec.clients = CROWD;
+    spec.operations = operations_of_one(limits, spec.clients);
+    spec.payload_bytes = most_payload(limits);
+    (spec.read_only, spec.lock_free) = (0, 0);
+}
+
+/// Operations of one client.
+fn operations_of_one(limits: &ClusterLimits, clients: usize) -> u64 {
+    OPERATIONS.div_ceil((limits.machines * limits.workers * clients) as u64)
+}
+
 /// A workload for a cluster of these limits.
 pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> Spec {
-    let workers = limits.machines * limits.workers;
-    let clients = rng.random_range(1..=limits.operations.min(6));
+    let clients = rng.random_range(1..=limits.operations.min(MOST_CLIENTS));
     let most_value = (limits.max_body_bytes() - CHANGE_BYTES).min(40);
-    // Four objects of a transaction, or an entry and two objects that it names, may be of one machine.
-    let most_payload = (limits.max_log_writes() / 4 - OBJECT_BYTES).max(40);
+    let most_payload = most_payload(limits);
     let most_named = (limits.max_log_writes() - most_payload) / 2 - OBJECT_BYTES;
     let most_named = most_named.clamp(40, MOST_NAMED);
     // The buckets that a transaction over rows writes fit a record of the least log.
@@ -44,7 +65,7 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
         payload_bytes: (40 << rng.random_range(0..4u32)).min(most_payload),
         named_bytes: most_named,
         clients,
-        operations: OPERATIONS.div_ceil((workers * clients) as u64),
+        operations: operations_of_one(limits, clients),
         read_only: rng.random_range(0..60),
         lock_free: rng.random_range(10..80),
         in_transactions: [0, 30, 100][rng.random_range(0..3usize)],
