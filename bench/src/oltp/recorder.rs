@@ -271,11 +271,18 @@ impl Recorder {
             .sum()
     }
 
+    /// Transactions of a kind that were executed, however they ended.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    pub fn executed_of(&self, kind: usize) -> u64 {
+        self.kinds[kind].executed.iter().sum()
+    }
+
     /// Transactions executed, however they ended.
     pub fn executed(&self) -> u64 {
-        Outcome::ALL
-            .into_iter()
-            .map(|outcome| self.total(outcome))
+        (0..self.kinds.len())
+            .map(|kind| self.executed_of(kind))
             .sum()
     }
 
@@ -381,6 +388,8 @@ mod tests {
         for merged in [&one, &received] {
             assert_eq!(merged.latency_ns(1), whole.latency_ns(1));
             assert_eq!(merged.of(0, Outcome::NotFound), 2);
+            assert_eq!((merged.executed_of(0), merged.executed_of(1)), (2, 1000));
+            assert_eq!(merged.total(Outcome::Declined), 0);
             assert_eq!((merged.aborts.total(), merged.costs.writes), (2, 14));
         }
         assert!(one.merge(&Recorder::new(2, 4)).is_err());

@@ -253,7 +253,7 @@ impl KindResult {
         kinds
             .map(|(at, kind)| Self {
                 kind: kind.to_owned(),
-                executed: Outcome::ALL.map(|how| recorder.of(at, how)).iter().sum(),
+                executed: recorder.executed_of(at),
                 committed: recorder.of(at, Outcome::Committed),
                 not_found: recorder.of(at, Outcome::NotFound),
                 declined: recorder.of(at, Outcome::Declined),
