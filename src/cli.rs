@@ -124,6 +124,45 @@ impl ConfigArgs {
     }
 }
 
+/// The cluster that a command starts.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// So many machines, whatever the configuration lists.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub(crate) machines: Option<u16>,
+
+    /// So many workers on every machine.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) workers: Option<u16>,
+}
+
+impl ClusterArgs {
+    /// Applies the options that are keys of the configuration, with `keys` as further ones (option, key
+    /// and value), and checks the whole.
+    pub(crate) fn configure(
+        &self,
+        config: &mut Config,
+        keys: &[(&str, &str, &Option<String>)],
+    ) -> Result<(), ConfigError> {
+        self.config.apply(config)?;
+        if let Some(machines) = self.machines {
+            config.resize_machines(machines);
+        }
+        if let Some(workers) = self.workers {
+            config.set_by("--workers", "machine.*.workers", &workers.to_string())?;
+        }
+        for (option, key, value) in keys {
+            if let Some(value) = value {
+                config.set_by(option, key, value)?;
+            }
+        }
+        config.validate()
+    }
+}
+
 /// Options of `farm demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -170,15 +209,7 @@ pub(crate) struct YcsbArgs {
     pub(crate) properties: Vec<(String, String)>,
 
     #[command(flatten)]
-    pub(crate) config: ConfigArgs,
-
-    /// So many machines, whatever the configuration lists.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
-    pub(crate) machines: Option<u16>,
-
-    /// So many workers on every machine.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) workers: Option<u16>,
+    pub(crate) cluster: ClusterArgs,
 
     /// Pairs to load.
     #[arg(long, value_name = "N", value_parser = count)]
@@ -232,13 +263,6 @@ pub(crate) struct YcsbArgs {
 impl YcsbArgs {
     /// Applies the options that are keys of the configuration, and checks the whole.
     pub(crate) fn configure(&self, config: &mut Config) -> Result<(), ConfigError> {
-        self.config.apply(config)?;
-        if let Some(machines) = self.machines {
-            config.resize_machines(machines);
-        }
-        if let Some(workers) = self.workers {
-            config.set_by("--workers", "machine.*.workers", &workers.to_string())?;
-        }
         let keys = [
             (
                 "--neighbourhood",
@@ -248,12 +272,7 @@ impl YcsbArgs {
             ("--occupancy", "table.occupancy", &self.occupancy),
             ("--value-bytes", "table.value_bytes", &self.value_bytes),
         ];
-        for (option, key, value) in keys {
-            if let Some(value) = value {
-                config.set_by(option, key, value)?;
-            }
-        }
-        config.validate()
+        self.cluster.configure(config, &keys)
     }
 }
 

@@ -15,6 +15,7 @@
 pub mod alloc;
 pub mod commits;
 pub mod driver;
+mod latency;
 pub mod lookups;
 pub mod micro;
 pub mod oltp;

@@ -281,7 +281,8 @@ impl fmt::Display for RunResult {
             self.workload, self.distribution, self.duration_s
         )?;
         self.write_machines(out)?;
-        self.write_latencies(out)?;
+        let latencies = self.latency_us.iter();
+        write_latencies(out, 18, latencies.map(|(kind, it)| (kind.name(), *it)))?;
         self.write_facts(out)
     }
 }
@@ -297,31 +298,6 @@ impl RunResult {
             line(&machine.machine, machine.ops, machine.ops_per_s)?;
         }
         line("total", self.ops, self.ops_per_s)
-    }
-
-    fn write_latencies(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.latency_us.is_empty() {
-            return Ok(());
-        }
-        writeln!(
-            out,
-            "\n  {:<18} {:>10} {:>10} {:>10} {:>10} {:>12}  sampled",
-            "latency, us", "p50", "p90", "p99", "p99.9", "max"
-        )?;
-        for (kind, it) in &self.latency_us {
-            writeln!(
-                out,
-                "  {:<18} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>12.2}  1 in {}",
-                kind.name(),
-                it.p50,
-                it.p90,
-                it.p99,
-                it.p999,
-                it.max,
-                it.sampled_1_in
-            )?;
-        }
-        Ok(())
     }
 
     fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -367,6 +343,31 @@ impl RunResult {
         }
         line("errors", grouped(self.errors))
     }
+}
+
+/// A table of latencies, with so many columns for what they are of; nothing if there are none.
+pub(crate) fn write_latencies<'a>(
+    out: &mut fmt::Formatter<'_>,
+    columns: usize,
+    latencies: impl Iterator<Item = (&'a str, Latency)>,
+) -> fmt::Result {
+    let mut latencies = latencies.peekable();
+    if latencies.peek().is_none() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n  {:<columns$} {:>10} {:>10} {:>10} {:>10} {:>12}  sampled",
+        "latency, us", "p50", "p90", "p99", "p99.9", "max"
+    )?;
+    for (name, it) in latencies {
+        writeln!(
+            out,
+            "  {name:<columns$} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>12.2}  1 in {}",
+            it.p50, it.p90, it.p99, it.p999, it.max, it.sampled_1_in
+        )?;
+    }
+    Ok(())
 }
 
 pub(crate) fn dash() -> String {

@@ -1,5 +1,7 @@
 //! Results of transactions: the JSON contract, the merging, the judgement, and the table.
 
+mod json;
+
 use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::recorder::{Aborts, Costs, Recorder};
 use farm_bench::oltp::report::{MachineReport, RunResult, Setup, WorkerReport};
@@ -7,6 +9,7 @@ use farm_bench::oltp::{Benchmark, Decision, Outcome};
 use farm_bench::report::Report;
 use farm_bench::smallbank::{self, Kind, Ledger};
 use farm_bench::tatp;
+use json::assert_fields;
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
@@ -84,22 +87,6 @@ fn result() -> RunResult {
     RunResult::new(&setup(), &machines(), &audited()).unwrap()
 }
 
-fn fields(value: &Value) -> Vec<&str> {
-    let mut fields: Vec<&str> = value
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(|key| &**key)
-        .collect();
-    fields.sort_unstable();
-    fields
-}
-
-fn sorted<const N: usize>(mut fields: [&'static str; N]) -> [&'static str; N] {
-    fields.sort_unstable();
-    fields
-}
-
 #[test]
 fn the_json_fields_are_pinned() {
     let report = Report {
@@ -109,15 +96,15 @@ fn the_json_fields_are_pinned() {
         runs: vec![result()],
     };
     let json: Value = serde_json::from_str(&report.to_json()).unwrap();
-    assert_eq!(fields(&json), sorted(["host", "config", "commit", "runs"]));
+    assert_fields(&json, ["host", "config", "commit", "runs"]);
     check_run_fields(&json["runs"][0]);
     check_part_fields(&json["runs"][0]);
 }
 
 fn check_run_fields(run: &Value) {
-    assert_eq!(
-        fields(run),
-        sorted([
+    assert_fields(
+        run,
+        [
             "benchmark",
             "options",
             "seed",
@@ -142,16 +129,15 @@ fn check_run_fields(run: &Value) {
             "load_rows_per_s",
             "check",
             "failures",
-        ])
+        ],
     );
 }
 
 fn check_part_fields(run: &Value) {
-    let aborts = sorted(["locked", "changed", "timed_out", "busy"]);
-    assert_eq!(fields(&run["aborts"]), aborts);
-    assert_eq!(
-        fields(&run["costs"]),
-        sorted([
+    assert_fields(&run["aborts"], ["locked", "changed", "timed_out", "busy"]);
+    assert_fields(
+        &run["costs"],
+        [
             "reads",
             "header_reads",
             "writes",
@@ -161,35 +147,32 @@ fn check_part_fields(run: &Value) {
             "truncate_records",
             "messages",
             "lock_replies",
-        ])
+        ],
     );
-    assert_eq!(
-        fields(&run["kinds"][0]),
-        sorted([
+    assert_fields(
+        &run["kinds"][0],
+        [
             "kind",
             "executed",
             "committed",
             "not_found",
             "declined",
-            "latency_us"
-        ])
+            "latency_us",
+        ],
     );
-    assert_eq!(
-        fields(&run["kinds"][1]["latency_us"]),
-        sorted(["p50", "p90", "p99", "p999", "max", "sampled_1_in"])
+    assert_fields(
+        &run["kinds"][1]["latency_us"],
+        ["p50", "p90", "p99", "p999", "max", "sampled_1_in"],
     );
-    assert_eq!(fields(&run["machines"][0]), sorted(["machine", "workers"]));
-    assert_eq!(
-        fields(&run["machines"][0]["workers"][0]),
-        sorted(["executed", "executed_per_s", "committed", "committed_per_s"])
+    assert_fields(&run["machines"][0], ["machine", "workers"]);
+    assert_fields(
+        &run["machines"][0]["workers"][0],
+        ["executed", "executed_per_s", "committed", "committed_per_s"],
     );
-    assert_eq!(
-        fields(&run["check"]),
-        sorted(["items", "rows", "pairs", "money", "wrong"])
-    );
-    assert_eq!(
-        fields(&run["check"]["money"]),
-        sorted(["found_cents", "least_cents", "most_cents"])
+    assert_fields(&run["check"], ["items", "rows", "pairs", "money", "wrong"]);
+    assert_fields(
+        &run["check"]["money"],
+        ["found_cents", "least_cents", "most_cents"],
     );
     assert_eq!(run["options"]["mix"]["balance"], 15);
 }

@@ -1,8 +1,11 @@
 //! Results: the JSON contract, the merging, and the table.
 
+mod json;
+
 use farm_bench::report::{MachineReport, Report, RunResult, TableFacts};
 use farm_bench::ycsb::recorder::{Counters, RecorderError};
 use farm_bench::ycsb::{OpKind, Recorder};
+use json::assert_fields;
 use serde_json::{Value, json};
 
 fn machine(name: &str, reads: u64, duration_s: f64) -> MachineReport {
@@ -52,30 +55,14 @@ fn report(run: RunResult) -> Report {
     }
 }
 
-fn fields(value: &Value) -> Vec<&str> {
-    let mut fields: Vec<&str> = value
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(|key| &**key)
-        .collect();
-    fields.sort_unstable();
-    fields
-}
-
-fn sorted<const N: usize>(mut fields: [&'static str; N]) -> [&'static str; N] {
-    fields.sort_unstable();
-    fields
-}
-
 #[test]
 fn the_json_fields_are_pinned() {
     let json: Value = serde_json::from_str(&report(two_machines()).to_json()).unwrap();
-    assert_eq!(fields(&json), sorted(["host", "config", "commit", "runs"]));
+    assert_fields(&json, ["host", "config", "commit", "runs"]);
     let run = &json["runs"][0];
-    assert_eq!(
-        fields(run),
-        sorted([
+    assert_fields(
+        run,
+        [
             "workload",
             "distribution",
             "ops",
@@ -97,20 +84,14 @@ fn the_json_fields_are_pinned() {
             "duration_s",
             "load_s",
             "load_pairs_per_s",
-        ])
+        ],
     );
-    assert_eq!(
-        fields(&run["latency_us"]),
-        sorted(["read", "read_modify_write"])
+    assert_fields(&run["latency_us"], ["read", "read_modify_write"]);
+    assert_fields(
+        &run["latency_us"]["read"],
+        ["p50", "p90", "p99", "p999", "max", "sampled_1_in"],
     );
-    assert_eq!(
-        fields(&run["latency_us"]["read"]),
-        sorted(["p50", "p90", "p99", "p999", "max", "sampled_1_in"])
-    );
-    assert_eq!(
-        fields(&run["machines"][0]),
-        sorted(["machine", "ops", "ops_per_s"])
-    );
+    assert_fields(&run["machines"][0], ["machine", "ops", "ops_per_s"]);
     let names = OpKind::ALL.map(|kind| serde_json::to_value(kind).unwrap());
     assert_eq!(
         names,

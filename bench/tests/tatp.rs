@@ -2,7 +2,8 @@
 
 mod model;
 
-use farm_bench::oltp::{BadRow, Outcome, Row, RowName, Step, StepError, Tally};
+use farm_bench::oltp::recorder::Recorder;
+use farm_bench::oltp::{BadRow, Outcome, Row, RowName, Step, StepError};
 use farm_bench::tatp::names::{self, START_TIMES};
 use farm_bench::tatp::row::BITS;
 use farm_bench::tatp::{
@@ -147,7 +148,7 @@ fn rows_exist_at_their_rates_and_transactions_come_in_their_shares() {
     const TRANSACTIONS: u64 = 400_000;
     let stream = Stream::new(&million()).unwrap();
     let mut rng = rng(5);
-    let mut tally = Tally::<7>::default();
+    let mut recorder = Recorder::new(Kind::ALL.len(), 1);
     for _ in 0..TRANSACTIONS {
         let transaction = stream.next(&mut rng);
         let s_id = match transaction {
@@ -166,13 +167,13 @@ fn rows_exist_at_their_rates_and_transactions_come_in_their_shares() {
         let decision = run(&store, &transaction);
         let writes = decision.outcome == Outcome::Committed && transaction.kind().writes();
         assert_eq!(!decision.writes.is_empty(), writes);
-        tally.record(transaction.kind().index(), decision.outcome);
+        recorder.finish(transaction.kind().index(), decision.outcome, None);
     }
-    let executed = Kind::ALL.map(|kind| tally.executed(kind.index()));
+    let executed = Kind::ALL.map(|kind| recorder.executed_of(kind.index()));
     assert_shares(&executed, &Mix::default().percents());
     let success = |kind: Kind| {
-        let committed = tally.of(kind.index(), Outcome::Committed);
-        committed as f64 / tally.executed(kind.index()) as f64
+        let committed = recorder.of(kind.index(), Outcome::Committed);
+        committed as f64 / recorder.executed_of(kind.index()) as f64
     };
     assert_eq!(success(Kind::GetSubscriberData), 1.0);
     assert_eq!(success(Kind::UpdateLocation), 1.0);
@@ -181,7 +182,7 @@ fn rows_exist_at_their_rates_and_transactions_come_in_their_shares() {
     close(success(Kind::UpdateSubscriberData), 0.625, 0.016);
     close(success(Kind::InsertCallForwarding), 0.3125, 0.016);
     close(success(Kind::DeleteCallForwarding), 0.3125, 0.016);
-    let overall = tally.total(Outcome::Committed) as f64 / TRANSACTIONS as f64;
+    let overall = recorder.total(Outcome::Committed) as f64 / TRANSACTIONS as f64;
     close(overall, 0.749, 0.003);
 }
 
@@ -206,24 +207,26 @@ fn a_long_run_comes_to_its_steady_state() {
     let stream = Stream::new(&options).unwrap();
     let mut store = store(1, SUBSCRIBERS);
     let mut rng = rng(6);
-    let mut tally = Tally::<7>::default();
+    let mut recorder = Recorder::new(Kind::ALL.len(), 1);
     for place in 0..150_000 {
         let transaction = stream.next(&mut rng);
         let decision = run(&store, &transaction);
         store.apply(&decision);
         if place >= 50_000 {
-            tally.record(transaction.kind().index(), decision.outcome);
+            recorder.finish(transaction.kind().index(), decision.outcome, None);
         }
     }
     let success = |kind: Kind| {
-        let committed = tally.of(kind.index(), Outcome::Committed);
-        committed as f64 / tally.executed(kind.index()) as f64
+        let committed = recorder.of(kind.index(), Outcome::Committed);
+        committed as f64 / recorder.executed_of(kind.index()) as f64
     };
     close(success(Kind::GetNewDestination), 0.204, 0.02);
     close(success(Kind::InsertCallForwarding), 0.3125, 0.02);
     close(success(Kind::DeleteCallForwarding), 0.3125, 0.02);
     let insert = Kind::InsertCallForwarding.index();
-    assert!(tally.of(insert, Outcome::Declined) > 0 && tally.of(insert, Outcome::NotFound) > 0);
+    assert!(
+        recorder.of(insert, Outcome::Declined) > 0 && recorder.of(insert, Outcome::NotFound) > 0
+    );
     // What is there is whole: every number leads to its subscriber, and every call forwarding has
     // its special facility.
     for (name, row) in &store.0 {

@@ -98,7 +98,7 @@ fn fill_in_time(machine: &Machine, worker: u16, class: SizeClass, patience: Dura
         if fill(machine, worker, class) > 0 {
             return true;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::yield_now();
     }
     false
 }
@@ -123,7 +123,7 @@ fn settle(machines: &[Machine]) {
         for worker in 0..WORKERS {
             while let Err(left) = on(machine, worker, |worker| worker.check_at_rest()) {
                 assert!(begun.elapsed() < PATIENCE, "{left}");
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::yield_now();
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use farm_core::config::{Config, ConfigError};
 
-use super::{ConfigArgs, key_value, seconds, seconds_or_none};
+use super::{ClusterArgs, key_value, seconds, seconds_or_none};
 
 /// Options of `farm tatp`.
 #[derive(Debug, Args)]
@@ -93,15 +93,7 @@ pub(crate) struct OltpArgs {
     pub(crate) mix: Vec<(String, String)>,
 
     #[command(flatten)]
-    pub(crate) config: ConfigArgs,
-
-    /// So many machines, whatever the configuration lists.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
-    pub(crate) machines: Option<u16>,
-
-    /// So many workers on every machine.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) workers: Option<u16>,
+    pub(crate) cluster: ClusterArgs,
 
     /// Most transactions in flight on every worker, 64 unless given; conflicts make them fewer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -135,15 +127,8 @@ pub(crate) struct OltpArgs {
 impl OltpArgs {
     /// The configuration for tables whose longest rows have so many bytes, checked.
     pub(crate) fn configure(&self, row_bytes: usize) -> Result<Config, ConfigError> {
-        let mut config = self.config.load()?;
+        let mut config = self.cluster.config.load()?;
         config.set_by("the benchmark", "table.value_bytes", &row_bytes.to_string())?;
-        self.config.apply(&mut config)?;
-        if let Some(machines) = self.machines {
-            config.resize_machines(machines);
-        }
-        if let Some(workers) = self.workers {
-            config.set_by("--workers", "machine.*.workers", &workers.to_string())?;
-        }
         let keys = [
             (
                 "--neighbourhood",
@@ -152,12 +137,7 @@ impl OltpArgs {
             ),
             ("--occupancy", "table.occupancy", &self.occupancy),
         ];
-        for (option, key, value) in keys {
-            if let Some(value) = value {
-                config.set_by(option, key, value)?;
-            }
-        }
-        config.validate()?;
+        self.cluster.configure(&mut config, &keys)?;
         Ok(config)
     }
 }

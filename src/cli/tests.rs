@@ -55,9 +55,9 @@ fn the_options_that_scripts_rely_on_are_there() {
         args.properties,
         [pair("recordcount", "5"), pair("x", "y=z")]
     );
-    assert_eq!(args.config.config, Some(PathBuf::from("F")));
+    assert_eq!(args.cluster.config.config, Some(PathBuf::from("F")));
     assert_eq!(
-        (args.machines, args.workers, args.records),
+        (args.cluster.machines, args.cluster.workers, args.records),
         (Some(2), Some(3), Some(1000))
     );
     assert_eq!(args.duration, Some(Duration::from_millis(1500)));
@@ -74,7 +74,7 @@ fn options_reach_the_configuration_after_the_file() {
         "--set table.neighbourhood=4 --machines 4 --workers 2 --neighbourhood 8 \
          --occupancy 0.8 --value-bytes 1KiB",
     );
-    let mut config = args.config.load().expect("the built-in file");
+    let mut config = args.cluster.config.load().expect("the built-in file");
     args.configure(&mut config).expect("all fits");
     assert_eq!((config.machines.len(), config.total_workers()), (4, 8));
     assert_eq!(
@@ -102,7 +102,7 @@ fn what_is_wrong_with_an_option_names_it() {
         ),
     ] {
         let args = ycsb(line);
-        let mut config = args.config.load().expect("the built-in file");
+        let mut config = args.cluster.config.load().expect("the built-in file");
         let said = args.configure(&mut config).expect_err(line).to_string();
         assert!(said.contains(words), "{said}");
     }

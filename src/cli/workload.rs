@@ -6,7 +6,7 @@ use clap::Args;
 use farm_bench::workload::Kind;
 use farm_core::config::{Config, ConfigError};
 
-use super::ConfigArgs;
+use super::ClusterArgs;
 
 /// Options of `farm workload`.
 #[derive(Debug, Args)]
@@ -27,15 +27,7 @@ pub(crate) struct WorkloadArgs {
     pub(crate) kind: Kind,
 
     #[command(flatten)]
-    pub(crate) config: ConfigArgs,
-
-    /// So many machines, whatever the configuration lists.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
-    pub(crate) machines: Option<u16>,
-
-    /// So many workers on every machine.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) workers: Option<u16>,
+    pub(crate) cluster: ClusterArgs,
 
     /// Clients of every worker.
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -73,15 +65,8 @@ pub(crate) struct WorkloadArgs {
 impl WorkloadArgs {
     /// The configuration with the options that are its keys, checked.
     pub(crate) fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = self.config.load()?;
-        self.config.apply(&mut config)?;
-        if let Some(machines) = self.machines {
-            config.resize_machines(machines);
-        }
-        if let Some(workers) = self.workers {
-            config.set_by("--workers", "machine.*.workers", &workers.to_string())?;
-        }
-        config.validate()?;
+        let mut config = self.cluster.config.load()?;
+        self.cluster.configure(&mut config, &[])?;
         Ok(config)
     }
 }

@@ -2,20 +2,18 @@
 
 mod plan;
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
-use farm_bench::report::{MachineReport, Report, RunResult};
-use farm_core::config::host::{HostFacts, check_memory, probe};
+use farm_bench::report::RunResult;
+use farm_core::config::host::{check_memory, probe};
 use farm_kv::TableSpec;
 
 use crate::cli::{DemoArgs, YcsbArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order, WorkloadOrder};
-use crate::measure::{COMMIT, bar, try_writing};
+use crate::measure::{self, bar, on_cluster, report, write};
 use plan::{Plan, Planned};
 
 /// Runs `farm ycsb`.
@@ -39,32 +37,14 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
     let facts = probe(&plan.config.memory.dir);
     check_memory(&plan.config, &facts)?;
     let table = plan.table()?;
-    if let Some(path) = json {
-        try_writing(path)?;
-    }
-    let mut cluster = Cluster::start(&plan.config, log)?;
-    if plan.exclusive_locks {
-        cluster.order(&Order::LockExclusively)?;
-    }
-    let measured = measure(&mut cluster, plan, table, &facts);
-    let report = match measured {
-        Ok(report) => {
-            cluster.stop()?;
-            report
+    let runs = on_cluster(&plan.config, json, log, |cluster| {
+        if plan.exclusive_locks {
+            cluster.order(&Order::LockExclusively)?;
         }
-        Err(error) => {
-            // The first error is the one that matters.
-            drop(cluster);
-            return Err(error);
-        }
-    };
-    let written = json.map_or(Ok(()), |path| {
-        std::fs::write(path, report.to_json() + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))
-    });
-    io::stdout().write_all(report.to_string().as_bytes())?;
-    io::stdout().write_all(b"\n")?;
-    written?;
+        measure(cluster, plan, table)
+    })?;
+    let report = report(&plan.config, &facts, runs)?;
+    write(&report, json, "\n")?;
     let bad: u64 = report
         .runs
         .iter()
@@ -77,27 +57,14 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
     })
 }
 
-fn measure(
-    cluster: &mut Cluster,
-    plan: &Plan,
-    table: TableSpec,
-    facts: &HostFacts,
-) -> anyhow::Result<Report> {
+fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec) -> anyhow::Result<Vec<RunResult>> {
     cluster.order(&Order::Open(table.into()))?;
     cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
     load(cluster, plan)?;
-    let mut runs = Vec::with_capacity(plan.workloads.len());
-    for planned in &plan.workloads {
-        runs.push(run_one(cluster, plan, planned)?);
-    }
-    let host = serde_json::to_value(facts)?;
-    let config = serde_json::to_value(&plan.config)?;
-    Ok(Report {
-        host,
-        config,
-        commit: COMMIT.map(str::to_owned),
-        runs,
-    })
+    let workloads = plan.workloads.iter();
+    workloads
+        .map(|planned| run_one(cluster, plan, planned))
+        .collect()
 }
 
 fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
@@ -111,24 +78,7 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
         "loading",
         "{msg} {wide_bar} {human_pos} of {human_len} records, {per_sec}, {eta} left",
     );
-    cluster.order(&Order::Load(order_of(first)))?;
-    let mut progress = vec![0; cluster.len()];
-    let loaded = cluster.gather(|machine, news| match news {
-        News::Loading { records } => {
-            progress[machine] = records;
-            bar.set_position(progress.iter().sum());
-            None
-        }
-        News::Loaded { records, seconds } => {
-            progress[machine] = records;
-            bar.set_position(progress.iter().sum());
-            Some((records, seconds))
-        }
-        _ => None,
-    })?;
-    bar.finish_and_clear();
-    let total: u64 = loaded.iter().map(|part| part.0).sum();
-    let seconds = loaded.iter().map(|part| part.1).fold(0.0, f64::max);
+    let (total, seconds) = measure::load(cluster, &Order::Load(order_of(first)), &bar)?;
     crate::say(format_args!(
         "loaded {total} records into {} machines in {seconds:.1} s",
         cluster.len()
@@ -141,36 +91,20 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
 
 fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Result<RunResult> {
     let spec = &planned.spec;
-    let whole = plan.warmup + plan.duration;
     let name = format!("workload {}, {}", spec.name, spec.distribution);
-    let bar = bar(
-        whole.as_millis() as u64,
-        &name,
-        "{msg} {wide_bar} {elapsed}",
-    );
-    crate::say(format_args!(
-        "running {name} for {:.1} s",
-        plan.duration.as_secs_f64()
-    ));
-    cluster.order(&Order::Run {
+    let order = Order::Run {
         workload: order_of(planned),
         warmup_s: plan.warmup.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
         seed: plan.seed,
         verify: plan.verify || spec.data_integrity,
         sampled_1_in: plan.sampled_1_in,
+    };
+    let length = (plan.warmup, plan.duration);
+    let reports = measure::run(cluster, &name, length, &order, |news| match news {
+        News::Ran(report) => Some(*report),
+        _ => None,
     })?;
-    bar.enable_steady_tick(Duration::from_millis(100));
-    let ticking = bar.clone();
-    let started = std::time::Instant::now();
-    let reports: Vec<MachineReport> = cluster.gather_with(
-        |_, news| match news {
-            News::Ran(report) => Some(*report),
-            _ => None,
-        },
-        || ticking.set_position(started.elapsed().as_millis() as u64),
-    )?;
-    bar.finish_and_clear();
     Ok(RunResult::from_machines(
         &spec.name,
         &spec.distribution.to_string(),

@@ -41,7 +41,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn of_ycsb(args: &YcsbArgs) -> anyhow::Result<Self> {
-        let mut config = args.config.load()?;
+        let mut config = args.cluster.config.load()?;
         let mut workloads = Vec::new();
         let named: Vec<Workload> = match (args.workload.is_empty(), args.property_files.is_empty())
         {

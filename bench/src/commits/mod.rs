@@ -249,11 +249,10 @@ fn slices(machines: &[Machine], kind: Kind, slice: &Slice) -> Result<Sliced, Com
 fn create(machine: &Machine) -> Result<Address, CommitError> {
     machine
         .ask(0, |worker, answer: Sender<Result<Address, TxError>>| {
-            let mut tx = farm_txn::take(worker);
-            let made = tx.alloc(worker, PAYLOAD_BYTES, None);
-            let made = made.map(|object| tx.address(object));
-            let made = made.and_then(|at| tx.commit(worker).map(|()| at));
-            farm_txn::give(worker, tx);
+            let made = farm_txn::transact_here(worker, |tx, worker| {
+                let object = tx.alloc(worker, PAYLOAD_BYTES, None)?;
+                Ok(tx.address(object))
+            });
             // The bench waits, unless the machine is stopping.
             _ = answer.send(made);
         })?

@@ -41,8 +41,8 @@ impl Benchmark {
     /// An option that cannot be.
     pub fn stream(&self) -> Result<Stream, OptionsError> {
         match self {
-            Benchmark::Tatp(options) => Stream::tatp(options),
-            Benchmark::Smallbank(options) => Stream::smallbank(options),
+            Benchmark::Tatp(options) => tatp::Stream::new(options).map(Stream::Tatp),
+            Benchmark::Smallbank(options) => smallbank::Stream::new(options).map(Stream::SmallBank),
         }
     }
 

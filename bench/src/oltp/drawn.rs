@@ -2,7 +2,7 @@
 
 use rand::RngCore;
 
-use super::{OptionsError, Step, StepError, Table};
+use super::{Step, StepError};
 use crate::{smallbank, tatp};
 
 /// A benchmark, as it is to be run.
@@ -15,22 +15,6 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The transactions of TATP.
-    ///
-    /// # Errors
-    /// An option that cannot be.
-    pub fn tatp(options: &tatp::Options) -> Result<Self, OptionsError> {
-        tatp::Stream::new(options).map(Stream::Tatp)
-    }
-
-    /// The transactions of SmallBank.
-    ///
-    /// # Errors
-    /// An option that cannot be.
-    pub fn smallbank(options: &smallbank::Options) -> Result<Self, OptionsError> {
-        smallbank::Stream::new(options).map(Stream::SmallBank)
-    }
-
     /// The next transaction.
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> Drawn {
         match self {
@@ -44,14 +28,6 @@ impl Stream {
         match self {
             Stream::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
             Stream::SmallBank(_) => smallbank::Kind::ALL.map(smallbank::Kind::name).into(),
-        }
-    }
-
-    /// The tables it is over.
-    pub fn tables(&self) -> &'static [Table] {
-        match self {
-            Stream::Tatp(_) => &tatp::names::TABLES,
-            Stream::SmallBank(_) => &smallbank::account::TABLES,
         }
     }
 }

@@ -332,63 +332,6 @@ pub enum Step {
     End(Decision),
 }
 
-/// How often transactions of each kind ended in each way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tally<const KINDS: usize> {
-    counts: [[u64; Outcome::ALL.len()]; KINDS],
-}
-
-impl<const KINDS: usize> Default for Tally<KINDS> {
-    fn default() -> Self {
-        Self {
-            counts: [[0; Outcome::ALL.len()]; KINDS],
-        }
-    }
-}
-
-impl<const KINDS: usize> Tally<KINDS> {
-    /// Counts a transaction; its kind by its index.
-    ///
-    /// # Panics
-    /// If there is no such kind.
-    pub fn record(&mut self, kind: usize, outcome: Outcome) {
-        self.counts[kind][outcome as usize] += 1;
-    }
-
-    /// How many of a kind ended so.
-    ///
-    /// # Panics
-    /// If there is no such kind.
-    pub fn of(&self, kind: usize, outcome: Outcome) -> u64 {
-        self.counts[kind][outcome as usize]
-    }
-
-    /// How many of all kinds ended so.
-    pub fn total(&self, outcome: Outcome) -> u64 {
-        self.counts.iter().map(|kind| kind[outcome as usize]).sum()
-    }
-
-    /// How many of a kind there were.
-    ///
-    /// # Panics
-    /// If there is no such kind.
-    pub fn executed(&self, kind: usize) -> u64 {
-        self.counts[kind].iter().sum()
-    }
-
-    /// Adds what another worker counted.
-    pub fn merge(&mut self, other: &Self) {
-        for (count, more) in self
-            .counts
-            .iter_mut()
-            .flatten()
-            .zip(other.counts.iter().flatten())
-        {
-            *count += more;
-        }
-    }
-}
-
 /// An option that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place} = {value} is not {wanted}; {advice}")]
@@ -466,16 +409,5 @@ mod tests {
             .map(|draw| choose(&[60, 0, 40], draw))
             .into();
         assert_eq!(drawn, [0, 0, 2, 2]);
-    }
-
-    #[test]
-    fn tallies_add_up() {
-        let mut tally = Tally::<2>::default();
-        tally.record(1, Outcome::Committed);
-        tally.record(1, Outcome::NotFound);
-        let mut both = tally;
-        both.merge(&tally);
-        assert_eq!((both.of(1, Outcome::NotFound), both.executed(1)), (2, 4));
-        assert_eq!((both.executed(0), both.total(Outcome::Declined)), (0, 0));
     }
 }

@@ -10,11 +10,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::Outcome;
-
-/// Latencies above this, one minute, count as this.
-const MAX_LATENCY_NS: u64 = 60_000_000_000;
-/// Decimal digits to which a recorded latency is exact.
-const SIGNIFICANT_DIGITS: u8 = 3;
+use crate::latency::{self, Sampling};
 
 /// Attempts that did not commit and were made again, by why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,7 +125,7 @@ impl AddAssign<&Costs> for Costs {
     }
 }
 
-/// Recorders that do not go together, or bytes that are no recorder.
+/// Recorders that do not go together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecorderError {
     /// They sampled at different rates, or are of different benchmarks.
@@ -140,17 +136,13 @@ pub enum RecorderError {
         /// Those of the other.
         theirs: (usize, u32),
     },
-    /// A sampling rate of 1 in 0.
-    #[error("a recorder cannot sample 1 in 0")]
-    NoSampling,
 }
 
 /// Counts and latencies of one worker, or of several merged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(into = "Wire", try_from = "Wire")]
 pub struct Recorder {
-    sampled_1_in: u32,
-    until_sample: u32,
+    #[serde(rename = "sampled_1_in")]
+    sampling: Sampling,
     kinds: Vec<PerKind>,
     /// Attempts made again; the driver adds to it directly.
     pub aborts: Aborts,
@@ -158,19 +150,18 @@ pub struct Recorder {
     pub costs: Costs,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct PerKind {
     executed: [u64; Outcome::ALL.len()],
+    #[serde(with = "latency::pairs")]
     latency_ns: Histogram<u64>,
 }
 
 impl PerKind {
     fn new() -> Self {
-        let latency_ns = Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
-            .expect("constant bounds: 1 ns to a minute, three digits");
         Self {
             executed: [0; Outcome::ALL.len()],
-            latency_ns,
+            latency_ns: latency::histogram(),
         }
     }
 }
@@ -181,10 +172,8 @@ impl Recorder {
     /// # Panics
     /// If `sampled_1_in` is 0.
     pub fn new(kinds: usize, sampled_1_in: u32) -> Self {
-        assert!(sampled_1_in > 0, "a recorder cannot sample 1 in 0");
         Self {
-            sampled_1_in,
-            until_sample: 0,
+            sampling: Sampling::new(sampled_1_in),
             kinds: (0..kinds).map(|_| PerKind::new()).collect(),
             aborts: Aborts::default(),
             costs: Costs::default(),
@@ -194,13 +183,7 @@ impl Recorder {
     /// Whether the transaction that begins now is to be timed. Ask once per transaction.
     #[inline]
     pub fn sample(&mut self) -> bool {
-        if self.until_sample == 0 {
-            self.until_sample = self.sampled_1_in - 1;
-            true
-        } else {
-            self.until_sample -= 1;
-            false
-        }
+        self.sampling.sample()
     }
 
     /// Counts a transaction that was executed, with its latency if it was timed: from the beginning
@@ -232,8 +215,8 @@ impl Recorder {
     /// # Errors
     /// [`RecorderError::Mixed`]; nothing is added then.
     pub fn merge(&mut self, other: &Recorder) -> Result<(), RecorderError> {
-        let ours = (self.kinds.len(), self.sampled_1_in);
-        let theirs = (other.kinds.len(), other.sampled_1_in);
+        let ours = (self.kinds.len(), self.sampled_1_in());
+        let theirs = (other.kinds.len(), other.sampled_1_in());
         if ours != theirs {
             return Err(RecorderError::Mixed { ours, theirs });
         }
@@ -241,9 +224,7 @@ impl Recorder {
             for (count, more) in ours.executed.iter_mut().zip(theirs.executed) {
                 *count += more;
             }
-            ours.latency_ns
-                .add(&theirs.latency_ns)
-                .expect("all recorders have the same bounds");
+            latency::add(&mut ours.latency_ns, &theirs.latency_ns);
         }
         self.aborts += &other.aborts;
         self.costs += &other.costs;
@@ -252,7 +233,7 @@ impl Recorder {
 
     /// One transaction in this many is timed.
     pub fn sampled_1_in(&self) -> u32 {
-        self.sampled_1_in
+        self.sampling.one_in()
     }
 
     /// Transactions of a kind that ended so.
@@ -271,11 +252,18 @@ impl Recorder {
             .sum()
     }
 
+    /// Transactions of a kind that were executed, however they ended.
+    ///
+    /// # Panics
+    /// If there is no such kind.
+    pub fn executed_of(&self, kind: usize) -> u64 {
+        self.kinds[kind].executed.iter().sum()
+    }
+
     /// Transactions executed, however they ended.
     pub fn executed(&self) -> u64 {
-        Outcome::ALL
-            .into_iter()
-            .map(|outcome| self.total(outcome))
+        (0..self.kinds.len())
+            .map(|kind| self.executed_of(kind))
             .sum()
     }
 
@@ -285,62 +273,6 @@ impl Recorder {
     /// If there is no such kind.
     pub fn latency_ns(&self, kind: usize) -> &Histogram<u64> {
         &self.kinds[kind].latency_ns
-    }
-}
-
-/// A recorder between processes.
-#[derive(Debug, Serialize, Deserialize)]
-struct Wire {
-    sampled_1_in: u32,
-    kinds: Vec<WireKind>,
-    aborts: Aborts,
-    costs: Costs,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct WireKind {
-    executed: [u64; Outcome::ALL.len()],
-    /// Pairs of a latency and how often it was recorded.
-    latency_ns: Vec<(u64, u64)>,
-}
-
-impl From<Recorder> for Wire {
-    fn from(recorder: Recorder) -> Self {
-        let wire = |of_kind: &PerKind| {
-            let recorded = of_kind.latency_ns.iter_recorded();
-            let latency_ns = recorded
-                .map(|step| (step.value_iterated_to(), step.count_at_value()))
-                .collect();
-            WireKind {
-                executed: of_kind.executed,
-                latency_ns,
-            }
-        };
-        Wire {
-            sampled_1_in: recorder.sampled_1_in,
-            kinds: recorder.kinds.iter().map(wire).collect(),
-            aborts: recorder.aborts,
-            costs: recorder.costs,
-        }
-    }
-}
-
-impl TryFrom<Wire> for Recorder {
-    type Error = RecorderError;
-
-    fn try_from(wire: Wire) -> Result<Self, RecorderError> {
-        if wire.sampled_1_in == 0 {
-            return Err(RecorderError::NoSampling);
-        }
-        let mut recorder = Recorder::new(wire.kinds.len(), wire.sampled_1_in);
-        (recorder.aborts, recorder.costs) = (wire.aborts, wire.costs);
-        for (ours, wire) in recorder.kinds.iter_mut().zip(wire.kinds) {
-            ours.executed = wire.executed;
-            for (value, count) in wire.latency_ns {
-                ours.latency_ns.saturating_record_n(value, count);
-            }
-        }
-        Ok(recorder)
     }
 }
 
@@ -381,6 +313,8 @@ mod tests {
         for merged in [&one, &received] {
             assert_eq!(merged.latency_ns(1), whole.latency_ns(1));
             assert_eq!(merged.of(0, Outcome::NotFound), 2);
+            assert_eq!((merged.executed_of(0), merged.executed_of(1)), (2, 1000));
+            assert_eq!(merged.total(Outcome::Declined), 0);
             assert_eq!((merged.aborts.total(), merged.costs.writes), (2, 14));
         }
         assert!(one.merge(&Recorder::new(2, 4)).is_err());

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::audit::Audited;
 use super::recorder::{Aborts, Costs, Recorder, RecorderError};
 use super::{Benchmark, Outcome};
-use crate::report::{Latency, dash, grouped, percent, ratio, ratio_of_counts, whole};
+use crate::report::{
+    Latency, dash, grouped, percent, ratio, ratio_of_counts, whole, write_latencies,
+};
 use crate::smallbank::Ledger;
 
 /// What one worker contributes to a run. Travels between processes.
@@ -253,7 +255,7 @@ impl KindResult {
         kinds
             .map(|(at, kind)| Self {
                 kind: kind.to_owned(),
-                executed: Outcome::ALL.map(|how| recorder.of(at, how)).iter().sum(),
+                executed: recorder.executed_of(at),
                 committed: recorder.of(at, Outcome::Committed),
                 not_found: recorder.of(at, Outcome::NotFound),
                 declined: recorder.of(at, Outcome::Declined),
@@ -327,7 +329,9 @@ impl fmt::Display for RunResult {
         )?;
         self.write_machines(out)?;
         self.write_kinds(out)?;
-        self.write_latencies(out)?;
+        let timed = self.kinds.iter();
+        let timed = timed.filter_map(|kind| Some((&*kind.kind, kind.latency_us?)));
+        write_latencies(out, 24, timed)?;
         self.write_facts(out)
     }
 }
@@ -371,27 +375,6 @@ impl RunResult {
                 out,
                 "  {:<24} {executed:>12} {committed:>12} {not_found:>12} {declined:>12}",
                 kind.kind
-            )?;
-        }
-        Ok(())
-    }
-
-    fn write_latencies(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let timed = |kind: &KindResult| Some((kind.kind.clone(), kind.latency_us?));
-        let timed: Vec<_> = self.kinds.iter().filter_map(timed).collect();
-        if timed.is_empty() {
-            return Ok(());
-        }
-        writeln!(
-            out,
-            "\n  {:<24} {:>10} {:>10} {:>10} {:>10} {:>12}  sampled",
-            "latency, us", "p50", "p90", "p99", "p99.9", "max"
-        )?;
-        for (kind, it) in timed {
-            writeln!(
-                out,
-                "  {kind:<24} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>12.2}  1 in {}",
-                it.p50, it.p90, it.p99, it.p999, it.max, it.sampled_1_in
             )?;
         }
         Ok(())

@@ -19,7 +19,7 @@ use super::log::{Asked, Tried};
 use super::objects::{ASK_AGAIN, NEVER, give_up, id, workers};
 use super::{Kind, Spec, WHERE, moment, place, work};
 use crate::oltp::attempt::{self, Seen, Stamp, Stop, Trail};
-use crate::oltp::{Drawn, RowBytes, RowName, Stream, Write};
+use crate::oltp::{Benchmark, Drawn, RowBytes, RowName, Stream, Write};
 use crate::{smallbank, tatp};
 
 /// Asks a worker whether its rows are loaded.
@@ -69,29 +69,25 @@ fn rows(worker: &mut Worker) -> &mut Rows {
     rows.expect("the workload is over rows")
 }
 
-fn subscribers(spec: &Spec) -> u32 {
-    (spec.keys / 4).max(1) as u32
-}
-
-fn accounts(spec: &Spec) -> u64 {
-    spec.keys.max(2)
-}
-
-fn stream(spec: &Spec) -> Stream {
-    let stream = match spec.kind {
-        Kind::SmallBank => Stream::smallbank(&smallbank::Options {
-            accounts: accounts(spec),
-            hot_accounts: (accounts(spec) / 3).max(2),
-            hot_percent: 50,
-            initial_cents: CENTS,
-            savings_rule: match spec.seed % 2 {
-                0 => smallbank::SavingsRule::Deposit,
-                _ => smallbank::SavingsRule::Withdraw,
-            },
-            ..smallbank::Options::default()
-        }),
-        _ => Stream::tatp(&tatp::Options {
-            subscribers: subscribers(spec),
+/// What the rows are of. TATP has more changes here than it has.
+fn benchmark(spec: &Spec) -> Benchmark {
+    match spec.kind {
+        Kind::SmallBank => {
+            let accounts = spec.keys.max(2);
+            Benchmark::Smallbank(smallbank::Options {
+                accounts,
+                hot_accounts: (accounts / 3).max(2),
+                hot_percent: 50,
+                initial_cents: CENTS,
+                savings_rule: match spec.seed % 2 {
+                    0 => smallbank::SavingsRule::Deposit,
+                    _ => smallbank::SavingsRule::Withdraw,
+                },
+                ..smallbank::Options::default()
+            })
+        }
+        _ => Benchmark::Tatp(tatp::Options {
+            subscribers: (spec.keys / 4).max(1) as u32,
             choice: tatp::Choice::Uniform,
             mix: tatp::Mix {
                 get_subscriber_data: 10,
@@ -103,23 +99,16 @@ fn stream(spec: &Spec) -> Stream {
                 delete_call_forwarding: 15,
             },
         }),
-    };
-    stream.expect("options that can be")
+    }
 }
 
 /// All rows as they are loaded.
 fn all_rows(spec: &Spec) -> Vec<(RowName, RowBytes)> {
-    match spec.kind {
-        Kind::SmallBank => (0..accounts(spec))
-            .flat_map(|account| smallbank::account::rows(account, CENTS))
-            .collect(),
-        _ => (1..=subscribers(spec))
-            .flat_map(|s_id| {
-                let rows = tatp::rows(spec.seed, s_id);
-                rows.encoded().collect::<Vec<_>>()
-            })
-            .collect(),
-    }
+    let benchmark = benchmark(spec);
+    let items = 0..benchmark.items();
+    items
+        .flat_map(|item| benchmark.rows(spec.seed, item))
+        .collect()
 }
 
 /// Opens the tables, one after the other, and loads this worker's part.
@@ -132,7 +121,7 @@ pub(super) fn set_up(worker: &mut Worker) {
     let part = all.into_iter().enumerate();
     let part = part.filter(|(index, _)| index % total == mine);
     work(worker).rows = Some(Rows {
-        stream: stream(&spec),
+        stream: benchmark(&spec).stream().expect("options that can be"),
         tables: Vec::new(),
         to_load: part.map(|(_, row)| row).collect(),
         begun: 0,
@@ -148,7 +137,7 @@ fn open(worker: &mut Worker) {
     let spec = work(worker).spec.clone();
     let rows = rows(worker);
     let next = rows.tables.len();
-    let all = rows.stream.tables();
+    let all = benchmark(&spec).tables();
     let Some(table) = all.get(next) else {
         let tables: Vec<_> = all.iter().copied().zip(rows.tables.clone()).collect();
         attempt::attach(worker, tables, true, Some(look));
@@ -173,16 +162,6 @@ fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
     }
 }
 
-fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
-    let rows = rows(worker);
-    let place = rows
-        .stream
-        .tables()
-        .iter()
-        .position(|table| *table == name.table);
-    rows.tables[place.expect("a table of the benchmark")]
-}
-
 fn load(worker: &mut Worker, _: u64, (): ()) {
     let now = moment(worker);
     let rows = rows(worker);
@@ -191,7 +170,7 @@ fn load(worker: &mut Worker, _: u64, (): ()) {
         rows.loaded = true;
         return ask_all(worker);
     };
-    let table = table_of(worker, &name);
+    let table = attempt::table_of(worker, &name);
     let value = attempt::value_of(&row, Some(Stamp::default()));
     let change = Change::Insert(&value);
     let loaded = Cont::new(loaded, 0);
@@ -504,7 +483,7 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
     }
     finished.paid_in = rows(worker).paid_in;
     for (name, _) in all_rows(&work(worker).spec.clone()) {
-        let (Some(object), table) = (object_of(&name), table_of(worker, &name)) else {
+        let (Some(object), table) = (object_of(&name), attempt::table_of(worker, &name)) else {
             continue;
         };
         let key = name.table_key();
@@ -533,12 +512,12 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
 
 /// Whether the money is all there.
 pub(super) fn check(spec: &Spec, objects: &[Last], paid_in: i64) -> Result<(), String> {
-    if spec.kind != Kind::SmallBank {
+    let Some(initial) = benchmark(spec).initial_cents() else {
         return Ok(());
-    }
+    };
     let cents: i64 = objects.iter().map(|object| object.value as i64).sum();
-    let wanted = 2 * accounts(spec) as i64 * CENTS + paid_in;
-    match cents == wanted {
+    let wanted = initial + i128::from(paid_in);
+    match i128::from(cents) == wanted {
         true => Ok(()),
         false => Err(format!("all accounts have {cents} cents, not {wanted}")),
     }

@@ -11,12 +11,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::operation::OpKind;
-
-/// Latencies above this, one minute, count as this.
-const MAX_LATENCY_NS: u64 = 60_000_000_000;
-
-/// Decimal digits to which a recorded latency is exact.
-const SIGNIFICANT_DIGITS: u8 = 3;
+use crate::latency::{self, Sampling};
 
 /// Things counted about operations, whatever their kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +66,7 @@ impl AddAssign<&Counters> for Counters {
     }
 }
 
-/// Recorders that do not go together, or bytes that are no recorder.
+/// Recorders that do not go together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecorderError {
     /// One sampled more often than the other: their latencies have unequal weights.
@@ -82,35 +77,30 @@ pub enum RecorderError {
         /// The rate of the other.
         theirs: u32,
     },
-    /// A sampling rate of 1 in 0.
-    #[error("a recorder cannot sample 1 in 0")]
-    NoSampling,
 }
 
 /// Counts and latencies of one worker, or of several merged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(into = "Wire", try_from = "Wire")]
+#[serde(into = "Wire", from = "Wire")]
 pub struct Recorder {
-    sampled_1_in: u32,
-    until_sample: u32,
+    sampling: Sampling,
     kinds: [PerKind; OpKind::COUNT],
     /// What is counted; the driver adds to it directly.
     pub counters: Counters,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct PerKind {
     operations: u64,
+    #[serde(with = "latency::pairs")]
     latency_ns: Histogram<u64>,
 }
 
 impl PerKind {
     fn new() -> Self {
-        let latency_ns = Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
-            .expect("constant bounds: 1 ns to a minute, three digits");
         Self {
             operations: 0,
-            latency_ns,
+            latency_ns: latency::histogram(),
         }
     }
 }
@@ -123,10 +113,8 @@ impl Recorder {
     /// # Panics
     /// If `sampled_1_in` is 0.
     pub fn new(sampled_1_in: u32) -> Self {
-        assert!(sampled_1_in > 0, "a recorder cannot sample 1 in 0");
         Self {
-            sampled_1_in,
-            until_sample: 0,
+            sampling: Sampling::new(sampled_1_in),
             kinds: std::array::from_fn(|_| PerKind::new()),
             counters: Counters::default(),
         }
@@ -135,13 +123,7 @@ impl Recorder {
     /// Whether the operation that starts now is to be timed. Ask once per operation.
     #[inline]
     pub fn sample(&mut self) -> bool {
-        if self.until_sample == 0 {
-            self.until_sample = self.sampled_1_in - 1;
-            true
-        } else {
-            self.until_sample -= 1;
-            false
-        }
+        self.sampling.sample()
     }
 
     /// Counts an operation that succeeded, with its latency if it was timed.
@@ -168,17 +150,13 @@ impl Recorder {
     /// # Errors
     /// [`RecorderError::MixedSampling`]; nothing is added then.
     pub fn merge(&mut self, other: &Recorder) -> Result<(), RecorderError> {
-        if self.sampled_1_in != other.sampled_1_in {
-            return Err(RecorderError::MixedSampling {
-                ours: self.sampled_1_in,
-                theirs: other.sampled_1_in,
-            });
+        let (ours, theirs) = (self.sampled_1_in(), other.sampled_1_in());
+        if ours != theirs {
+            return Err(RecorderError::MixedSampling { ours, theirs });
         }
         for (ours, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
             ours.operations += theirs.operations;
-            ours.latency_ns
-                .add(&theirs.latency_ns)
-                .expect("all recorders have the same bounds");
+            latency::add(&mut ours.latency_ns, &theirs.latency_ns);
         }
         self.counters += &other.counters;
         Ok(())
@@ -186,7 +164,7 @@ impl Recorder {
 
     /// One operation in this many is timed.
     pub fn sampled_1_in(&self) -> u32 {
-        self.sampled_1_in
+        self.sampling.one_in()
     }
 
     /// Operations of a kind that succeeded.
@@ -205,65 +183,37 @@ impl Recorder {
     }
 }
 
-/// A recorder between processes.
+/// A recorder between processes: only the kinds that occurred.
 #[derive(Debug, Serialize, Deserialize)]
 struct Wire {
-    sampled_1_in: u32,
-    kinds: BTreeMap<OpKind, WireKind>,
+    #[serde(rename = "sampled_1_in")]
+    sampling: Sampling,
+    kinds: BTreeMap<OpKind, PerKind>,
     #[serde(default)]
     counters: Counters,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct WireKind {
-    operations: u64,
-    /// Pairs of a latency and how often it was recorded.
-    latency_ns: Vec<(u64, u64)>,
-}
-
 impl From<Recorder> for Wire {
     fn from(recorder: Recorder) -> Self {
-        let kinds = OpKind::ALL
-            .into_iter()
-            .zip(&recorder.kinds)
-            .filter(|(_, of_kind)| of_kind.operations > 0 || !of_kind.latency_ns.is_empty())
-            .map(|(kind, of_kind)| {
-                let recorded = of_kind.latency_ns.iter_recorded();
-                let latency_ns = recorded
-                    .map(|step| (step.value_iterated_to(), step.count_at_value()))
-                    .collect();
-                let wire = WireKind {
-                    operations: of_kind.operations,
-                    latency_ns,
-                };
-                (kind, wire)
-            })
-            .collect();
+        let kinds = OpKind::ALL.into_iter().zip(recorder.kinds);
         Wire {
-            sampled_1_in: recorder.sampled_1_in,
-            kinds,
+            sampling: recorder.sampling,
+            kinds: kinds
+                .filter(|(_, of_kind)| of_kind.operations > 0 || !of_kind.latency_ns.is_empty())
+                .collect(),
             counters: recorder.counters,
         }
     }
 }
 
-impl TryFrom<Wire> for Recorder {
-    type Error = RecorderError;
-
-    fn try_from(wire: Wire) -> Result<Self, RecorderError> {
-        if wire.sampled_1_in == 0 {
-            return Err(RecorderError::NoSampling);
-        }
-        let mut recorder = Recorder::new(wire.sampled_1_in);
+impl From<Wire> for Recorder {
+    fn from(wire: Wire) -> Self {
+        let mut recorder = Recorder::new(wire.sampling.one_in());
         recorder.counters = wire.counters;
         for (kind, of_kind) in wire.kinds {
-            let ours = &mut recorder.kinds[kind.index()];
-            ours.operations = of_kind.operations;
-            for (value, count) in of_kind.latency_ns {
-                ours.latency_ns.saturating_record_n(value, count);
-            }
+            recorder.kinds[kind.index()] = of_kind;
         }
-        Ok(recorder)
+        recorder
     }
 }
 

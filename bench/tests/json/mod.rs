@@ -1,0 +1,17 @@
+//! What tests of results ask of JSON.
+
+use serde_json::Value;
+
+/// Holds an object to the names of its fields, in any order.
+#[track_caller]
+pub(crate) fn assert_fields<const N: usize>(object: &Value, mut names: [&str; N]) {
+    let mut fields: Vec<&str> = object
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|key| &**key)
+        .collect();
+    fields.sort_unstable();
+    names.sort_unstable();
+    assert_eq!(fields, names);
+}
