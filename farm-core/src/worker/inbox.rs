@@ -1,6 +1,6 @@
 //! Work that threads outside bring to a worker.
 
-use crossbeam_queue::ArrayQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 
 use super::Worker;
 
@@ -9,6 +9,8 @@ type Item = Box<dyn FnOnce(&mut Worker) + Send>;
 /// The queue through which threads outside reach a worker: bounded, without locks.
 pub struct Inbox {
     items: ArrayQueue<Item>,
+    /// What came while that was full, and could not wait.
+    more: SegQueue<Item>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -17,6 +19,7 @@ impl Inbox {
     pub fn new(items: usize, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         Self {
             items: ArrayQueue::new(items),
+            more: SegQueue::new(),
             wake,
         }
     }
@@ -28,7 +31,16 @@ impl Inbox {
         taken
     }
 
+    /// As [`Inbox::submit`], full or not: for who brings one item at a time, and cannot wait until there is
+    /// room.
+    pub fn insist(&self, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        if let Err(item) = self.items.push(Box::new(item)) {
+            self.more.push(item);
+        }
+        (self.wake)();
+    }
+
     pub(crate) fn take(&self) -> Option<Item> {
-        self.items.pop()
+        self.items.pop().or_else(|| self.more.pop())
     }
 }

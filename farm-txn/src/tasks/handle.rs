@@ -1,7 +1,10 @@
 //! What a task has of its worker.
 
+use std::cell::Cell;
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
@@ -121,7 +124,8 @@ impl Handle {
     /// avoided, is as for [`retry::run`](crate::retry::run): as many run on a worker at once as its
     /// [`Backoff`](crate::Backoff) has it, the others wait in order.
     ///
-    /// It does not nest: a body that awaits another one waits for its own end where as many run as may.
+    /// A body may await another one, on any handle: that is a transaction of its own, which does not end with
+    /// this one, and it does not wait in the order for this one's end.
     ///
     /// The body begins from nothing each time. It must not commit: that comes after it. What it has
     /// read may be mutually inconsistent; then its commit fails, or its error is not told, and it is called
@@ -139,7 +143,8 @@ impl Handle {
         let mut tries = Tries::default();
         loop {
             let mut tx = self.begin();
-            let (error, remedy) = match body(&mut tx).await {
+            let tried = inside(body(&mut tx)).await;
+            let (error, remedy) = match tried {
                 Ok(value) => match tx.commit().await {
                     Ok(()) => {
                         permit.left = Left::Committed;
@@ -170,18 +175,53 @@ impl Handle {
     }
 }
 
-/// The right to run a transaction, given back when it is dropped.
+thread_local! {
+    /// Bodies of transactions that this thread polls at this moment, each inside of the one before.
+    static BODIES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs the body of a transaction.
+async fn inside<F: Future>(body: F) -> F::Output {
+    Inside(pin!(body)).await
+}
+
+/// The body of a transaction, which knows that it is one while it is polled.
+struct Inside<'a, F>(Pin<&'a mut F>);
+
+impl<F: Future> Future for Inside<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        /// Counts down, should the body panic too.
+        struct Polled;
+        impl Drop for Polled {
+            fn drop(&mut self) {
+                BODIES.set(BODIES.get() - 1);
+            }
+        }
+        BODIES.set(BODIES.get() + 1);
+        let _polled = Polled;
+        self.0.as_mut().poll(context)
+    }
+}
+
+/// The right to run a transaction, given back when it is dropped. One inside of another has it by that:
+/// the other would else wait for itself where as many run as may.
 struct Permit {
-    shared: Arc<Shared>,
+    shared: Option<Arc<Shared>>,
     left: Left,
 }
 
 impl Permit {
     async fn of(shared: &Arc<Shared>) -> Result<Self, TxError> {
+        let left = Left::Failed;
+        if BODIES.get() > 0 {
+            return Ok(Self { shared: None, left });
+        }
         match shared.call(None, Op::Enter).await.1 {
             Answer::Entered => Ok(Self {
-                shared: Arc::clone(shared),
-                left: Left::Failed,
+                shared: Some(Arc::clone(shared)),
+                left,
             }),
             _ => Err(TxError::Ended),
         }
@@ -190,6 +230,8 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.request(Request::Leave(self.left));
+        if let Some(shared) = &self.shared {
+            shared.request(Request::Leave(self.left));
+        }
     }
 }

@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use farm_core::alloc::SizeClass;
@@ -108,7 +107,6 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     inbox: Arc<Inbox>,
     pub(super) me: WorkerRef,
-    thread: ThreadId,
 }
 
 /// What the executor does next.
@@ -118,13 +116,11 @@ pub(super) enum Next {
 }
 
 impl Shared {
-    /// To be called on the worker's thread.
     pub(super) fn new(inbox: Arc<Inbox>, me: WorkerRef) -> Self {
         Self {
             state: Mutex::default(),
             inbox,
             me,
-            thread: std::thread::current().id(),
         }
     }
 
@@ -196,16 +192,7 @@ impl Shared {
             return;
         }
         drop(state);
-        while !self.inbox.submit(executor::run) {
-            let mut state = self.lock();
-            // On its own thread the worker cannot empty its inbox; its next event will make it look.
-            if state.stopped || std::thread::current().id() == self.thread {
-                state.runs = false;
-                return;
-            }
-            drop(state);
-            std::thread::yield_now();
-        }
+        self.inbox.insist(executor::run);
     }
 
     /// Whether the caller, on the worker, is to make the executor run.

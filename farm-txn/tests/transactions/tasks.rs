@@ -566,3 +566,72 @@ fn a_task_may_wait_for_several_calls_at_once() {
     comes_to_rest(&cluster);
     cluster.stop();
 }
+
+/// The worker wakes a task while its own inbox is full: nobody but the worker itself could make room, and
+/// nothing else will make it look at its tasks.
+#[test]
+fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
+    let cluster = cluster("task-full", 1, 1);
+    let waits: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let (answer, heard) = mpsc::channel();
+    let theirs = Arc::clone(&waits);
+    cluster.on(0, 0, move |w| {
+        farm_txn::spawn(w, |_| async move {
+            let mut polled = false;
+            std::future::poll_fn(|context| {
+                if std::mem::replace(&mut polled, true) {
+                    return Poll::Ready(());
+                }
+                *theirs.lock().unwrap() = Some(context.waker().clone());
+                Poll::Pending
+            })
+            .await;
+            answer.send(()).unwrap();
+        });
+    });
+    let waker = loop {
+        if let Some(waker) = waits.lock().unwrap().take() {
+            break waker;
+        }
+        std::thread::yield_now();
+    };
+    cluster.on(0, 0, move |w| {
+        while w.inbox().submit(|_| ()) {}
+        waker.wake();
+    });
+    heard.recv_timeout(PATIENCE).expect("the task goes on");
+    cluster.stop();
+}
+
+/// With room for one transaction only, the inner one gets in while the outer one runs.
+#[test]
+fn a_transaction_that_waits_for_another_does_not_wait_for_ever() {
+    let cluster = cluster("task-nest", 1, 1);
+    let object = cluster.on(0, 0, |w| {
+        let config = BackoffConfig {
+            concurrency: 1,
+            ..BackoffConfig::default()
+        };
+        retry::configure(w, config);
+        create(w, b"0")
+    });
+    let seen = task(&cluster, 0, move |farm| async move {
+        farm.transact(async |outer| {
+            farm.transact(async |inner| {
+                let object = inner.read(object, 1).await?;
+                inner.payload_mut(object)?[0] += 1;
+                Ok(())
+            })
+            .await?;
+            let object = outer.read(object, 1).await?;
+            Ok(outer.payload(object)?[0])
+        })
+        .await
+    });
+    assert_eq!(seen.unwrap(), b'1');
+    let counters = cluster.on(0, 0, retry::counters);
+    let [begun, committed] = [counters.begun, counters.committed];
+    assert_eq!((begun, committed, counters.most_at_once), (1, 1, 1));
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
