@@ -18,7 +18,8 @@ use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::worker::{AddressError, Cont, Worker};
 
-use crate::arrays;
+#[doc(inline)]
+pub use crate::arrays::{alloc_array, read_array};
 use crate::commit::coordinator;
 use crate::error::{Abort, TxError};
 use crate::layer::{give, take, transactions};
@@ -147,25 +148,6 @@ pub fn read_class(
     remote::read(worker, Asked { tx, place, cont });
 }
 
-/// Reads `count` adjacent objects of one class, wherever they are, by one one-sided read: an array, or a
-/// part of one. Each is then an object of the transaction as if it had been read alone, and validated
-/// as such; one that the transaction has already it keeps as it has it. Where there is no object the
-/// continuation gets none, and commit validates that, too.
-///
-/// The continuation may get [`TxError::Address`] where this machine has no such objects, or `count` is
-/// zero; [`TxError::WrongSize`] as [`read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
-/// then the transaction may have some of them; and what [`read`] gets. See [`crate::arrays`].
-pub fn read_array(
-    worker: &mut Worker,
-    tx: TxHandle,
-    address: Address,
-    class: SizeClass,
-    count: u32,
-    cont: Cont<Result<arrays::Objects, TxError>>,
-) {
-    arrays::read(worker, tx, address, class, count, cont);
-}
-
 /// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the
 /// machine where that object is; the continuation gets the object, or [`TxError::Ended`] if the
 /// transaction has ended by then.
@@ -193,24 +175,6 @@ pub fn alloc(
         .and_then(|result| result),
     };
     deliver(worker, tx, Outcome::Object(cont, result));
-}
-
-/// Allocates an array: `count` adjacent objects of one class, on the machine of `hint` if there is one, near
-/// it if it can be. They are objects of the transaction like any others, to be
-/// read as a whole by [`read_array`]; they come to be when it commits. [`free_array`] frees them.
-///
-/// The continuation may get what [`alloc`]'s gets; [`TxError::ArrayTooLong`]; [`TxError::Address`] where
-/// `count` is zero. What is larger than a transaction may be is reserved on the machine itself, by
-/// [`Worker::reserve_array`].
-pub fn alloc_array(
-    worker: &mut Worker,
-    tx: TxHandle,
-    class: SizeClass,
-    count: u32,
-    hint: Option<Address>,
-    cont: Cont<Result<Vec<ObjectId>, TxError>>,
-) {
-    arrays::alloc(worker, tx, class, count, hint, cont);
 }
 
 /// Frees all of these objects when the transaction commits: those of an array, whose memory serves again

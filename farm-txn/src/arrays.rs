@@ -10,7 +10,7 @@
 //! itself.
 
 use farm_core::alloc::{SizeClass, class_at};
-use farm_core::ids::Address;
+use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::Image;
@@ -18,7 +18,7 @@ use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, 
 
 use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
-use crate::layer::{Slots, send_release_to, transactions};
+use crate::layer::{send_release_to, transactions};
 use crate::remote::{elsewhere, error_of_read};
 use crate::tx::{ObjectId, Place, Tx, wrong_size};
 
@@ -29,13 +29,98 @@ pub type Objects = Vec<Option<ObjectId>>;
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
 /// The address of its first object; nothing if there is no room.
 const RESERVED_BYTES: usize = 8;
+/// Class, how many, and the first.
+const ADJACENT_BYTES: usize = 13;
+
+/// Adjacent objects of one class, or room for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Adjacent {
+    pub(crate) first: Address,
+    pub(crate) class: SizeClass,
+    pub(crate) count: u32,
+}
+
+impl Adjacent {
+    pub(crate) fn one(address: Address, class: SizeClass) -> Self {
+        Self {
+            first: address,
+            class,
+            count: 1,
+        }
+    }
+
+    /// The address at an index, which may be the one behind the last.
+    pub(crate) fn address(&self, index: u32) -> Option<Address> {
+        let offset = self.class.object_bytes() as u64 * u64::from(index);
+        self.first.checked_add(u32::try_from(offset).ok()?)
+    }
+
+    /// Takes in an object that lies behind the last.
+    pub(crate) fn take_in(&mut self, address: Address, class: SizeClass) -> bool {
+        let adjacent = self.class == class && self.address(self.count) == Some(address);
+        self.count += u32::from(adjacent);
+        adjacent
+    }
+
+    /// The read that brings them.
+    pub(crate) fn request(&self) -> ReadRequest {
+        ReadRequest::objects(self.first, self.class.object_bytes(), self.count)
+    }
+
+    /// What was read of each of them.
+    pub(crate) fn images<'a>(&self, words: &'a [u64]) -> impl Iterator<Item = &'a [u64]> + use<'a> {
+        let words = words.chunks_exact(self.class.object_bytes() / 8);
+        words.take(self.count as usize)
+    }
+
+    /// Whether there may be such objects anywhere, and one read brings them.
+    pub(crate) fn check(&self, worker: &mut Worker) -> Result<(), TxError> {
+        let last = self.count.checked_sub(1);
+        let last = last.and_then(|last| self.address(last));
+        if self.first.is_null() || !self.first.is_line_aligned() || last.is_none() {
+            return Err(AddressError::Nowhere(self.first).into());
+        }
+        self.check_length(worker)
+    }
+
+    /// Whether one read brings them.
+    fn check_length(&self, worker: &mut Worker) -> Result<(), TxError> {
+        let bytes = self.class.object_bytes() * self.count as usize;
+        let most = worker.arena().largest();
+        if bytes > most {
+            return Err(TxError::ArrayTooLong { bytes, most });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn encode(&self) -> [u8; ADJACENT_BYTES] {
+        let mut body = [0; ADJACENT_BYTES];
+        body[0] = self.class.get();
+        body[1..5].copy_from_slice(&self.count.to_le_bytes());
+        body[5..].copy_from_slice(&self.first.to_bits().to_le_bytes());
+        body
+    }
+
+    /// What [`Adjacent::encode`] made.
+    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
+        let body: &[u8; ADJACENT_BYTES] = body.try_into().ok()?;
+        let first = u64::from_le_bytes(body[5..].try_into().ok()?);
+        let adjacent = Self {
+            first: Address::from_bits(first).filter(|first| !first.is_null())?,
+            class: SizeClass::new(body[0]),
+            count: u32::from_le_bytes(body[1..5].try_into().ok()?),
+        };
+        (adjacent.count > 0).then_some(adjacent)
+    }
+}
 
 /// An array that is being read, or allocated.
 pub(crate) struct AskedArray {
     tx: TxHandle,
-    /// Of one that is allocated, near what it is to be, until it is reserved.
-    first: Place,
-    count: u32,
+    /// Of one that is allocated, near what its first is to be, until it is reserved.
+    objects: Adjacent,
+    /// The other machine that they lie on; none for this one.
+    machine: Option<MachineId>,
     cont: Hears,
     /// Why it was not even begun.
     failed: Option<TxError>,
@@ -49,16 +134,13 @@ enum Hears {
 }
 
 impl AskedArray {
-    fn slots(&self) -> Slots {
-        Slots {
-            first: self.first.address,
-            class: self.first.class,
-            count: self.count,
+    /// Where the object at an index is.
+    fn place(&self, index: u32) -> Place {
+        Place {
+            address: self.objects.address(index).expect("all of it was read"),
+            machine: self.machine,
+            class: self.objects.class,
         }
-    }
-
-    fn address(&self, index: u32) -> Option<Address> {
-        self.slots().address(index)
     }
 
     fn is_new(&self) -> bool {
@@ -66,8 +148,15 @@ impl AskedArray {
     }
 }
 
-/// Reads `count` adjacent objects of one class: see [`api::read_array`].
-pub(crate) fn read(
+/// Reads `count` adjacent objects of one class, wherever they are, by one one-sided read: an array, or a
+/// part of one. Each is then an object of the transaction as if it had been read alone, and validated
+/// as such; one that the transaction has already it keeps as it has it. Where there is no object the
+/// continuation gets none, and commit validates that, too.
+///
+/// The continuation may get [`TxError::Address`] where this machine has no such objects, or `count` is
+/// zero; [`TxError::WrongSize`] as [`api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
+/// then the transaction may have some of them; and what [`api::read`] gets.
+pub fn read_array(
     worker: &mut Worker,
     tx: TxHandle,
     address: Address,
@@ -77,12 +166,12 @@ pub(crate) fn read(
 ) {
     let mut asked = AskedArray {
         tx,
-        first: Place {
-            address,
-            machine: elsewhere(worker, address),
+        objects: Adjacent {
+            first: address,
             class,
+            count,
         },
-        count,
+        machine: elsewhere(worker, address),
         cont: Hears::Read(cont),
         failed: None,
     };
@@ -90,8 +179,14 @@ pub(crate) fn read(
     begin(worker, asked, post);
 }
 
-/// Allocates `count` adjacent objects of one class: see [`api::alloc_array`].
-pub(crate) fn alloc(
+/// Allocates an array: `count` adjacent objects of one class, on the machine of `hint` if there is one, near
+/// it if it can be. They are objects of the transaction like any others, to be read as a whole by
+/// [`read_array`]; they come to be when it commits. [`api::free_array`] frees them.
+///
+/// The continuation may get what [`api::alloc`]'s gets; [`TxError::ArrayTooLong`]; [`TxError::Address`] where
+/// `count` is zero. What is larger than a transaction may be is reserved on the machine itself, by
+/// [`Worker::reserve_array`].
+pub fn alloc_array(
     worker: &mut Worker,
     tx: TxHandle,
     class: SizeClass,
@@ -103,12 +198,12 @@ pub(crate) fn alloc(
     let machine = elsewhere(worker, near);
     let mut asked = AskedArray {
         tx,
-        first: Place {
-            address: near,
-            machine,
+        objects: Adjacent {
+            first: near,
             class,
+            count,
         },
-        count,
+        machine,
         cont: Hears::Allocated(cont),
         failed: None,
     };
@@ -117,7 +212,7 @@ pub(crate) fn alloc(
         None => {
             let reserved = checked.and_then(|()| Ok(worker.reserve_array(class, count, hint)?));
             match reserved {
-                Ok(array) => asked.first.address = array.first(),
+                Ok(array) => asked.objects.first = array.first(),
                 Err(error) => asked.failed = Some(error),
             }
             begin(worker, asked, post);
@@ -141,49 +236,38 @@ fn begin(worker: &mut Worker, asked: AskedArray, first: fn(&mut Worker, u64, ())
 
 /// Whether a new array can be one of its transaction.
 fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
-    if asked.count == 0 {
-        return Err(AddressError::Nowhere(asked.first.address).into());
+    let Adjacent {
+        first,
+        class,
+        count,
+    } = asked.objects;
+    if count == 0 {
+        return Err(AddressError::Nowhere(first).into());
     }
-    let class = asked.first.class;
-    check_length(worker, class, asked.count)?;
-    let count = asked.count as usize;
+    asked.objects.check_length(worker)?;
+    let count = count as usize;
     let bytes = count * class.payload_capacity();
     api::with(worker, asked.tx, |tx, _| tx.check_limits_of(count, bytes))?
 }
 
-/// Whether one read brings so many objects.
-pub(crate) fn check_length(
-    worker: &mut Worker,
-    class: SizeClass,
-    count: u32,
-) -> Result<(), TxError> {
-    let bytes = class.object_bytes() * count as usize;
-    let most = worker.arena().largest();
-    if bytes > most {
-        return Err(TxError::ArrayTooLong { bytes, most });
-    }
-    Ok(())
-}
-
 /// What can be told before it is read.
 fn check(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
-    let (address, class) = (asked.first.address, asked.first.class);
-    let nowhere = AddressError::Nowhere(address);
-    let is_whole = asked.count > 0 && !address.is_null() && address.is_line_aligned();
-    if !is_whole || asked.address(asked.count - 1).is_none() {
-        return Err(nowhere.into());
-    }
-    check_length(worker, class, asked.count)?;
-    if asked.first.machine.is_some() {
+    asked.objects.check(worker)?;
+    if asked.machine.is_some() {
         return Ok(());
     }
+    let Adjacent {
+        first: address,
+        class,
+        count,
+    } = asked.objects;
     let geometry = worker.store().geometry();
     let (memory, at) = worker.local_memory(address)?;
-    for index in 0..asked.count as usize {
+    for index in 0..count as usize {
         match class_at(memory, geometry, at + index * class.object_bytes()) {
             Some((is, _)) if is != class => return Err(wrong_size(address, class, is)),
             Some((_, true)) => {}
-            Some((_, false)) | None => return Err(nowhere.into()),
+            Some((_, false)) | None => return Err(AddressError::Nowhere(address).into()),
         }
     }
     Ok(())
@@ -213,8 +297,8 @@ fn tell(worker: &mut Worker, hears: Hears, result: Result<Objects, TxError>) {
 /// Asks another machine to reserve room.
 fn ask(worker: &mut Worker, key: u64, (): ()) {
     let asked = &transactions(worker).arrays[key as usize];
-    let machine = asked.first.machine.expect("another machine is asked");
-    let body = asked.slots().encode();
+    let machine = asked.machine.expect("another machine is asked");
+    let body = asked.objects.encode();
     let cont = ReplyCont::new(reserved, key);
     let to = worker.log_poller(machine);
     match to.and_then(|to| worker.call(to, ALLOC_ARRAY, &[&body], RESERVED_BYTES, cont)) {
@@ -230,14 +314,14 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
 
 fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let asked = &mut transactions(worker).arrays[key as usize];
-    let machine = asked.first.machine.expect("another machine was asked");
+    let machine = asked.machine.expect("another machine was asked");
     let Ok(reply) = reply else {
         return end(worker, key, Err(Abort::Lost(machine).into()));
     };
     let first = reply.try_into().ok().map(u64::from_le_bytes);
     match first.and_then(Address::from_bits) {
         Some(first) if !first.is_null() => {
-            asked.first.address = first;
+            asked.objects.first = first;
             post(worker, key, ());
         }
         _ => end(worker, key, Err(TxError::NoMemory(machine))),
@@ -246,7 +330,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
 
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
-    let Some(asked) = Slots::decode(body) else {
+    let Some(asked) = Adjacent::decode(body) else {
         let why = "it asks for room for no array".into();
         return worker.distrust(request.from.machine, why);
     };
@@ -264,8 +348,8 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
 
 /// What was reserved for a new array is given back: it does not come to be.
 fn give_back(worker: &mut Worker, asked: &AskedArray) {
-    let slots = asked.slots();
-    if let Some(machine) = asked.first.machine {
+    let slots = asked.objects;
+    if let Some(machine) = asked.machine {
         return send_release_to(worker, machine, slots);
     }
     for address in (0..slots.count).filter_map(|index| slots.address(index)) {
@@ -274,10 +358,7 @@ fn give_back(worker: &mut Worker, asked: &AskedArray) {
 }
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
-    let asked = &transactions(worker).arrays[key as usize];
-    let first = asked.first;
-    let bytes = first.class.object_bytes();
-    let request = ReadRequest::objects(first.address, bytes, asked.count);
+    let request = transactions(worker).arrays[key as usize].objects.request();
     if worker
         .read_lock_free(request, Cont::new(came, key))
         .is_err()
@@ -303,7 +384,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
             worker.arena().give(slot);
             objects.and_then(|objects| objects)
         }
-        Err(error) => Err(error_of_read(error, asked.first.address)),
+        Err(error) => Err(error_of_read(error, asked.objects.first)),
     };
     if objects.is_err() && asked.is_new() {
         give_back(worker, &asked);
@@ -313,34 +394,33 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
 
 /// Adds new objects, at the versions and incarnations that their memory has: all of them, or none.
 fn take_in_new(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, TxError> {
-    let (place, count) = (asked.first, asked.count as usize);
-    tx.check_limits_of(count, count * place.class.payload_capacity())?;
-    let images = words.chunks_exact(place.class.object_bytes() / 8);
-    let images: Vec<_> = images
-        .take(count)
+    let (objects, count) = (asked.objects, asked.objects.count as usize);
+    tx.check_limits_of(count, count * objects.class.payload_capacity())?;
+    let images: Vec<_> = objects
+        .images(words)
         .map(|words| Image::check(words).expect("a lock-free read gives whole objects"))
         .collect();
     if images
         .iter()
         .any(|image| image.incarnation().is_allocated())
     {
-        return Err(AddressError::Nowhere(place.address).into());
+        return Err(AddressError::Nowhere(objects.first).into());
     }
     let new = |(index, image): (u32, Image<'_>)| {
-        let address = asked.address(index).expect("all of it was read");
-        let place = Place { address, ..place };
-        Some(tx.reserved(place, image.version(), image.incarnation()))
+        Some(tx.reserved(asked.place(index), image.version(), image.incarnation()))
     };
     Ok((0..).zip(images).map(new).collect())
 }
 
 /// Adds what was read, but for what the transaction has already.
 fn take_in(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, TxError> {
-    let Place { class, machine, .. } = asked.first;
-    let words = words.chunks_exact(class.object_bytes() / 8);
-    let mut objects = Vec::with_capacity(asked.count as usize);
-    for (index, words) in (0..asked.count).zip(words) {
-        let address = asked.address(index).expect("the last has an address");
+    let mut objects = Vec::with_capacity(asked.objects.count as usize);
+    for (index, words) in (0..).zip(asked.objects.images(words)) {
+        let Place {
+            address,
+            machine,
+            class,
+        } = asked.place(index);
         let object = match tx.known(address, class) {
             Some(known) => known,
             None => {

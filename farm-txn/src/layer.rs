@@ -1,13 +1,12 @@
 //! What the transaction layer keeps with each worker: a pool of contexts, and the transactions that
 //! are open through handles.
 
-use farm_core::alloc::SizeClass;
-use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
+use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
 
 use crate::api::{Open, Step};
-use crate::arrays::{self, AskedArray};
+use crate::arrays::{self, Adjacent, AskedArray};
 use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
@@ -20,60 +19,6 @@ use crate::tx::Tx;
 
 /// Slots on their way to the worker that owns their block.
 const RELEASE: MessageId = MessageId(MessageId::TXN);
-/// Class, how many, and the first.
-const SLOTS_BYTES: usize = 13;
-
-/// Slots of adjacent objects of one class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slots {
-    pub(crate) first: Address,
-    pub(crate) class: SizeClass,
-    pub(crate) count: u32,
-}
-
-impl Slots {
-    pub(crate) fn one(address: Address, class: SizeClass) -> Self {
-        Self {
-            first: address,
-            class,
-            count: 1,
-        }
-    }
-
-    /// The address at an index, which may be the one behind the last.
-    pub(crate) fn address(&self, index: u32) -> Option<Address> {
-        let offset = self.class.object_bytes() as u64 * u64::from(index);
-        self.first.checked_add(u32::try_from(offset).ok()?)
-    }
-
-    /// Takes in a slot that lies behind the last.
-    pub(crate) fn take_in(&mut self, address: Address, class: SizeClass) -> bool {
-        let adjacent = self.class == class && self.address(self.count) == Some(address);
-        self.count += u32::from(adjacent);
-        adjacent
-    }
-
-    pub(crate) fn encode(&self) -> [u8; SLOTS_BYTES] {
-        let mut body = [0; SLOTS_BYTES];
-        body[0] = self.class.get();
-        body[1..5].copy_from_slice(&self.count.to_le_bytes());
-        body[5..].copy_from_slice(&self.first.to_bits().to_le_bytes());
-        body
-    }
-
-    /// What [`Slots::encode`] made.
-    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
-        let body: &[u8; SLOTS_BYTES] = body.try_into().ok()?;
-        let first = u64::from_le_bytes(body[5..].try_into().ok()?);
-        let slots = Self {
-            first: Address::from_bits(first).filter(|first| !first.is_null())?,
-            class: SizeClass::new(body[0]),
-            count: u32::from_le_bytes(body[1..5].try_into().ok()?),
-        };
-        (slots.count > 0).then_some(slots)
-    }
-}
-
 /// State of the layer on one worker.
 #[derive(Default)]
 pub(crate) struct Transactions {
@@ -91,7 +36,7 @@ pub(crate) struct Transactions {
     /// Transactions that are tried until they commit, and how many of them at once.
     pub(crate) runs: slab::Slab<Run>,
     pub(crate) gate: Gate,
-    releases: Vec<(WorkerRef, Slots)>,
+    releases: Vec<(WorkerRef, Adjacent)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
     pub(crate) truncations: Truncations,
@@ -192,25 +137,20 @@ pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
 }
 
 /// A slot of another worker of this machine.
-pub(crate) fn send_release(
-    worker: &mut Worker,
-    owner: WorkerId,
-    address: Address,
-    class: SizeClass,
-) {
+pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, slot: Adjacent) {
     farm_core::marks::mark("alloc: freed into another worker's block");
     let to = WorkerRef::new(worker.me().machine, owner);
-    queue_release(worker, to, Slots::one(address, class));
+    queue_release(worker, to, slot);
 }
 
 /// Slots of another machine.
-pub(crate) fn send_release_to(worker: &mut Worker, machine: MachineId, slots: Slots) {
+pub(crate) fn send_release_to(worker: &mut Worker, machine: MachineId, slots: Adjacent) {
     farm_core::marks::mark("alloc: given back to another machine");
     let to = worker.log_poller(machine);
     queue_release(worker, to.expect("a machine of the cluster"), slots);
 }
 
-fn queue_release(worker: &mut Worker, to: WorkerRef, slots: Slots) {
+fn queue_release(worker: &mut Worker, to: WorkerRef, slots: Adjacent) {
     let releases = &mut transactions(worker).releases;
     releases.push((to, slots));
     // More than one, and they wait for room already.
@@ -233,6 +173,7 @@ mod tests {
     use std::sync::Arc;
 
     use farm_core::config::Config;
+    use farm_core::ids::Address;
     use farm_core::machine::start_all;
 
     use super::*;

@@ -8,8 +8,9 @@ use farm_core::object::{Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
 use crate::api::{self, TxHandle};
+use crate::arrays::Adjacent;
 use crate::error::{Abort, TxError};
-use crate::layer::{Slots, send_release_to, transactions};
+use crate::layer::{send_release_to, transactions};
 use crate::tx::{ObjectId, Place};
 
 /// Asks a machine to reserve room for an object near another.
@@ -147,7 +148,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     });
     let added = added.and_then(|added| added);
     if added.is_err() {
-        send_release_to(worker, machine, Slots::one(address, place.class));
+        send_release_to(worker, machine, Adjacent::one(address, place.class));
     }
     end(worker, key, added);
 }

@@ -8,8 +8,9 @@ use farm_core::worker::{AddressError, Cont, Operation, Worker};
 use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
+use crate::arrays::Adjacent;
 use crate::error::{Abort, TxError};
-use crate::layer::{Slots, send_release_to};
+use crate::layer::send_release_to;
 
 mod objects;
 
@@ -457,7 +458,7 @@ pub(crate) fn reserve(
 /// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another
 /// machine, as arrays are, by one message.
 fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
-    let mut run: Option<(MachineId, Slots)> = None;
+    let mut run: Option<(MachineId, Adjacent)> = None;
     for &Entry {
         address,
         class,
@@ -466,9 +467,11 @@ fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) 
     } in entries
     {
         let Some(machine) = machine else {
-            if let Err(error) = worker.release_object(address) {
-                unreachable!("an object that this worker reserved cannot be given back: {error}");
-            }
+            let released = worker.release_object(address);
+            assert!(
+                matches!(released, Ok(None)),
+                "an object that this worker reserved cannot be given back: {released:?}"
+            );
             continue;
         };
         if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
@@ -476,7 +479,7 @@ fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) 
         {
             continue;
         }
-        if let Some((to, slots)) = run.replace((machine, Slots::one(address, class))) {
+        if let Some((to, slots)) = run.replace((machine, Adjacent::one(address, class))) {
             send_release_to(worker, to, slots);
         }
     }

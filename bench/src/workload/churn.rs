@@ -5,6 +5,7 @@
 //! may be the first of an array, which comes and goes as a whole: each member carries the array's id.
 
 use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
 use farm_core::object::FatPointer;
 use farm_core::object::Image;
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
@@ -30,6 +31,12 @@ pub(super) struct Named {
 fn pointer(value: &Value) -> Option<FatPointer> {
     let [address, rest, _] = value.data;
     FatPointer::from_words([address, rest]).filter(|pointer| !pointer.address.is_null())
+}
+
+/// Where a member of the array is whose first a pointer names.
+pub(super) fn member(pointer: FatPointer, index: u32) -> Option<Address> {
+    let bytes = SizeClass::new(pointer.class).object_bytes() as u32;
+    pointer.address.checked_add(index.checked_mul(bytes)?)
 }
 
 /// One transaction on one entry.

@@ -8,6 +8,7 @@ use farm_core::object::FatPointer;
 use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api, arrays};
 
+use super::churn::member;
 use super::history::Access;
 use super::log::Tried;
 use super::script::{Got, Script, Torn, Want};
@@ -201,11 +202,9 @@ fn follow_all(
     count: u32,
 ) -> Result<Got, Stop> {
     let class = SizeClass::new(pointer.class);
-    let bytes = class.object_bytes() as u32;
     let mut all = Vec::new();
     for index in 0..count {
-        let address = pointer.address.checked_add(index * bytes);
-        let read = address.map(|address| tx.read_class(worker, address, class));
+        let read = member(pointer, index).map(|address| tx.read_class(worker, address, class));
         all.push(match read.map(got_of).transpose()? {
             Some(Got::Object(object)) => Some(object),
             _ => None,

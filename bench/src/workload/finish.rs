@@ -7,6 +7,7 @@ use farm_core::worker::Worker;
 use farm_txn::TxError;
 use serde::{Deserialize, Serialize};
 
+use super::churn::member;
 use super::history::{Access, ObjectId, Outcome, Transaction};
 use super::objects::BALANCE;
 use super::value::Value;
@@ -172,14 +173,13 @@ fn check_named(
             "entry {entry} names {named:?}, not what was born by {born}"
         ));
     }
-    for member in 1..members {
-        let offset = class.object_bytes() as u32 * member as u32;
-        let address = pointer.address.checked_add(offset);
+    for index in 1..members {
+        let address = member(pointer, index as u32);
         let address = address.ok_or_else(|| format!("entry {entry} names {named:?}"))?;
-        let (_, member) = look(worker, address, class).map_err(what)?;
-        if member.data[2] != array {
+        let (_, found) = look(worker, address, class).map_err(what)?;
+        if found.data[2] != array {
             return Err(format!(
-                "entry {entry} names array {array}, with {member:?} in it"
+                "entry {entry} names array {array}, with {found:?} in it"
             ));
         }
     }

@@ -111,17 +111,20 @@ impl Store {
         lock(&self.blocks).allocate_array(class, count, owner, near)
     }
 
-    /// Takes back an object of an array; see [`BlockAllocator::release_of_array`].
+    /// Takes back a slot that is of no block of who asks: an array's at once
+    /// ([`BlockAllocator::release_of_array`]); of a slab's, gives the worker whose block it is in.
     ///
     /// # Errors
-    /// [`ReleaseError`] when the address is no object of an array that has not come back.
-    pub fn release_of_array(&self, address: Address) -> Result<SizeClass, ReleaseError> {
-        lock(&self.blocks).release_of_array(address)
-    }
-
-    /// The worker in whose block an address of this machine lies.
-    pub fn owner_of(&self, address: Address) -> Option<WorkerId> {
-        lock(&self.blocks).owner_of(address).ok()
+    /// [`ReleaseError`] when no object of this machine's can be there, or it has come back.
+    pub fn release(&self, address: Address) -> Result<Option<WorkerId>, ReleaseError> {
+        let mut blocks = lock(&self.blocks);
+        match blocks.release_of_array(address) {
+            Ok(_) => Ok(None),
+            Err(not_ours @ ReleaseError::NotOurs(_)) => {
+                blocks.owner_of(address).map(Some).map_err(|_| not_ours)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether available memory has fallen below its threshold: see [`BlockAllocator::is_low`].

@@ -141,21 +141,21 @@ impl Worker {
         reserved
     }
 
-    /// Gives room back that this worker reserved, or that is in an array of this machine.
+    /// Gives room of this machine back: that this worker reserved, or that is in an array. Gives the worker
+    /// that is to give it back, if it is in a block of another.
     ///
     /// # Errors
-    /// [`ReleaseError`] when the address is neither.
+    /// [`ReleaseError`] when the address is none of these, or has been given back.
     #[inline]
-    pub fn release_object(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
+    pub fn release_object(&mut self, address: Address) -> Result<Option<WorkerId>, ReleaseError> {
         match self.slab.release(address) {
-            Err(ReleaseError::NotOurs(_)) => self.store.release_of_array(address),
-            released => released,
+            Ok(_) => Ok(None),
+            Err(not_ours @ ReleaseError::NotOurs(_)) => match self.store.release(address)? {
+                Some(owner) if owner == self.me.worker => Err(not_ours),
+                owner => Ok(owner),
+            },
+            Err(error) => Err(error),
         }
-    }
-
-    /// The worker of this machine in whose block an address lies.
-    pub fn slab_owner(&self, address: Address) -> Option<WorkerId> {
-        self.store.owner_of(address)
     }
 
     /// What this worker's slab allocator has of one class.

@@ -24,8 +24,8 @@ use farm_core::mutants;
 use farm_core::object::{LockMode, Version, VersionWord};
 use farm_core::worker::Worker;
 
+use crate::arrays::Adjacent;
 use crate::error::Abort;
-use crate::layer::Slots;
 
 /// Whether an object with this header is as it was read: unchanged, and locked in neither mode, else
 /// two transactions that each write what the other read would both commit.
@@ -61,21 +61,15 @@ pub(crate) fn release(worker: &mut Worker, address: Address, class: SizeClass) {
 
 /// Gives a slot of this machine back: to the worker whose block it is in, or to its array.
 fn give_back(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(), ReleaseError> {
-    match worker.release_object(address) {
-        Err(ReleaseError::NotOurs(_)) => {
-            let me = worker.me().worker;
-            let owner = worker.slab_owner(address).filter(|owner| *owner != me);
-            let owner = owner.ok_or(ReleaseError::NotOurs(address))?;
-            crate::layer::send_release(worker, owner, address, class);
-            Ok(())
-        }
-        released => released.map(|_| ()),
+    if let Some(owner) = worker.release_object(address)? {
+        crate::layer::send_release(worker, owner, Adjacent::one(address, class));
     }
+    Ok(())
 }
 
 /// Slots of this machine come back: objects in them were freed, or never came to be.
 pub(crate) fn released(worker: &mut Worker, request: Request, body: &[u8]) {
-    let Some(slots) = Slots::decode(body) else {
+    let Some(slots) = Adjacent::decode(body) else {
         let why = "it gave back a slot of no address".into();
         return worker.distrust(request.from.machine, why);
     };

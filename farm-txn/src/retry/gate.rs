@@ -10,7 +10,8 @@ use crate::backoff::{Backoff, BackoffConfig, patience};
 use crate::error::TxError;
 use crate::layer::transactions;
 
-/// What a transaction that meets conflicts again and again waits by itself: at first up to about a commit over several machines, on a host that is busy.
+/// What a transaction that meets conflicts again and again waits by itself: at first up to about a commit
+/// over several machines, on a host that is busy.
 const PATIENCE_NANOS: u64 = 8_000;
 /// It is doubled with every further conflict, but not more often.
 const MOST_PATIENCE: u32 = 8;

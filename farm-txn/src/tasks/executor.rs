@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use farm_core::alloc::SizeClass;
 use farm_core::object::Image;
-use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
 
-use super::shared::{Answer, Lent, Look, Next, Op, Request, Shared, TaskWaker};
+use super::shared::{Answer, Lent, Next, Op, Request, Shared, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
 use crate::api::{self, TxHandle};
-use crate::arrays;
 use crate::error::TxError;
 use crate::remote::error_of_read;
 use crate::retry;
@@ -129,7 +128,7 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
             api::commit(worker, tx, Cont::new(committed, key));
         }
-        Op::Look(wanted) => match check_look(worker, wanted) {
+        Op::Look(wanted) => match wanted.check(worker) {
             Ok(()) => {
                 shared.note(slot, |slot| slot.look = Some(wanted));
                 look(worker, key, ());
@@ -218,32 +217,13 @@ fn entered(worker: &mut Worker, key: u64, (): ()) {
     answer(worker, key as usize, None, Answer::Entered);
 }
 
-/// Whether a lock-free read can be posted.
-fn check_look(worker: &mut Worker, wanted: Look) -> Result<(), TxError> {
-    let Look {
-        first,
-        class,
-        count,
-    } = wanted;
-    if first.is_null() || !first.is_line_aligned() || count == 0 {
-        return Err(AddressError::Nowhere(first).into());
-    }
-    arrays::check_length(worker, class, count)
-}
-
 /// Posts a lock-free read.
 fn look(worker: &mut Worker, key: u64, (): ()) {
-    let Some(Look {
-        first,
-        class,
-        count,
-    }) = tasks(worker).shared.look_of(key as usize)
-    else {
+    let Some(wanted) = tasks(worker).shared.look_of(key as usize) else {
         return;
     };
-    let request = ReadRequest::objects(first, class.object_bytes(), count);
     if worker
-        .read_lock_free(request, Cont::new(looked, key))
+        .read_lock_free(wanted.request(), Cont::new(looked, key))
         .is_err()
     {
         worker.when_room(Cont::new(look, key));
@@ -257,11 +237,9 @@ fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
     let read = match result {
         Ok(slot) => {
             let words = worker.arena().words(&slot);
-            let objects = words.chunks_exact(wanted.class.object_bytes() / 8);
-            let objects = objects.take(wanted.count as usize);
-            let payloads = objects
-                .map(|words| payload_in(words, wanted.class))
-                .collect();
+            let payloads = wanted.images(words);
+            let payloads = payloads.map(|words| payload_in(words, wanted.class));
+            let payloads = payloads.collect();
             worker.arena().give(slot);
             Ok(payloads)
         }

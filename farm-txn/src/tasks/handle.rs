@@ -12,7 +12,8 @@ use farm_core::ids::{Address, WorkerRef};
 use farm_core::worker::Worker;
 
 use super::Transaction;
-use super::shared::{Answer, Look, Op, Request, Shared};
+use super::shared::{Answer, Op, Request, Shared};
+use crate::arrays::Adjacent;
 use crate::error::TxError;
 use crate::retry::{Left, Remedy, Tries};
 
@@ -83,12 +84,12 @@ impl Handle {
         count: u32,
     ) -> Result<Vec<Option<Vec<u8>>>, TxError> {
         let class = class_for_payload(payload_bytes)?;
-        let look = Look {
+        let objects = Adjacent {
             first,
             class,
             count,
         };
-        let Answer::Payloads(payloads) = self.shared.call(None, Op::Look(look)).await.1 else {
+        let Answer::Payloads(payloads) = self.shared.call(None, Op::Look(objects)).await.1 else {
             return Err(TxError::Ended);
         };
         let mut payloads = payloads?;

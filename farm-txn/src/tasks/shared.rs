@@ -19,6 +19,7 @@ use farm_core::worker::{Inbox, Worker};
 
 use super::executor;
 use crate::api::TxHandle;
+use crate::arrays::Adjacent;
 use crate::error::TxError;
 use crate::retry::Left;
 use crate::tx::{ObjectId, Tx};
@@ -42,14 +43,6 @@ pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send
 /// Begins an operation of a layer above.
 pub(super) type Operation = Box<dyn FnOnce(&mut Worker, TxHandle, u64) + Send>;
 
-/// Adjacent objects of one class, to be read without locks.
-#[derive(Clone, Copy)]
-pub(super) struct Look {
-    pub(super) first: Address,
-    pub(super) class: SizeClass,
-    pub(super) count: u32,
-}
-
 /// A call.
 pub(super) enum Op {
     Read(Address, SizeClass),
@@ -59,7 +52,8 @@ pub(super) enum Op {
     Operation(Operation),
     /// A commit of what was read alone.
     Validate,
-    Look(Look),
+    /// A lock-free read.
+    Look(Adjacent),
     Enter,
     Conflict(u32),
     Room,
@@ -89,7 +83,7 @@ pub(super) struct Slot {
     /// The transaction that the worker has for this call.
     tx: Option<TxHandle>,
     /// What a lock-free read reads.
-    pub(super) look: Option<Look>,
+    pub(super) look: Option<Adjacent>,
 }
 
 #[derive(Default)]
@@ -235,7 +229,7 @@ impl Shared {
         self.lock().slots[slot].tx
     }
 
-    pub(super) fn look_of(&self, slot: usize) -> Option<Look> {
+    pub(super) fn look_of(&self, slot: usize) -> Option<Adjacent> {
         self.lock().slots[slot].look
     }
 

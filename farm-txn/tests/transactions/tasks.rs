@@ -572,32 +572,21 @@ fn a_task_may_wait_for_several_calls_at_once() {
 #[test]
 fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
     let cluster = cluster("task-full", 1, 1);
-    let waits: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let signal = Arc::new(Signal::default());
     let (answer, heard) = mpsc::channel();
-    let theirs = Arc::clone(&waits);
+    let waits = Arc::clone(&signal);
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, |_| async move {
-            let mut polled = false;
-            std::future::poll_fn(|context| {
-                if std::mem::replace(&mut polled, true) {
-                    return Poll::Ready(());
-                }
-                *theirs.lock().unwrap() = Some(context.waker().clone());
-                Poll::Pending
-            })
-            .await;
+            waits.wait().await;
             answer.send(()).unwrap();
         });
     });
-    let waker = loop {
-        if let Some(waker) = waits.lock().unwrap().take() {
-            break waker;
-        }
+    while signal.0.lock().unwrap().1.is_none() {
         std::thread::yield_now();
-    };
+    }
     cluster.on(0, 0, move |w| {
         while w.inbox().submit(|_| ()) {}
-        waker.wake();
+        signal.give();
     });
     heard.recv_timeout(PATIENCE).expect("the task goes on");
     cluster.stop();
