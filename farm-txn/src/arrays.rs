@@ -19,7 +19,7 @@ use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, 
 use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
 use crate::layer::{send_release_to, transactions};
-use crate::remote::{elsewhere, error_of_read};
+use crate::remote::{counted, elsewhere};
 use crate::tx::{ObjectId, Place, Tx, wrong_size};
 
 /// The objects of an array, in order; none where there is no object.
@@ -372,7 +372,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
         return worker.when_room(Cont::new(post, key));
     }
     let asked = transactions(worker).arrays.remove(key as usize);
-    let objects = match result {
+    let objects = match counted(worker, &asked.place(0), result) {
         Ok(slot) => {
             let objects = api::with(worker, asked.tx, |tx, worker| {
                 let words = worker.arena().words(&slot);
@@ -384,7 +384,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
             worker.arena().give(slot);
             objects.and_then(|objects| objects)
         }
-        Err(error) => Err(error_of_read(error, asked.objects.first)),
+        Err(error) => Err(error),
     };
     if objects.is_err() && asked.is_new() {
         give_back(worker, &asked);

@@ -17,7 +17,8 @@ pub struct AbortCounters {
     pub timed_out: u64,
     /// [`Abort::Lost`].
     pub lost: u64,
-    /// Every other error: too large for a log, or objects of other machines where none may be.
+    /// Every other error: too large for a log, objects of other machines where none may be, or one of the
+    /// caller's own, that a retry helper told when what was read had been validated.
     pub other: u64,
 }
 
@@ -126,10 +127,16 @@ impl TxCounters {
         }
     }
 
-    /// A commit ended so.
+    /// A commit ended so: of a transaction that had given up what it was to write, if `given_up`.
     #[inline]
-    pub(crate) fn count(&mut self, distributed: bool, result: &Result<(), TxError>) {
+    pub(crate) fn count(
+        &mut self,
+        distributed: bool,
+        given_up: bool,
+        result: &Result<(), TxError>,
+    ) {
         match result {
+            Ok(()) if given_up => self.aborts.other += 1,
             Ok(()) => {
                 self.committed += 1;
                 self.distributed += u64::from(distributed);
@@ -184,15 +191,16 @@ mod tests {
             Err(TxError::Ended),
             Err(Abort::Locked(farm_core::ids::Address::NULL).into()),
         ] {
-            counters.count(true, &result);
+            counters.count(true, false, &result);
         }
+        counters.count(true, true, &Ok(()));
         for kind in [Kind::Lock, Kind::Lock, Kind::CommitPrimary, Kind::Truncate] {
             counters.count_record(kind);
         }
         (counters.header_reads, counters.object_reads) = (3, 4);
         (counters.validates, counters.lock_replies) = (1, 2);
         assert_eq!((counters.committed, counters.distributed), (1, 1));
-        assert_eq!((counters.aborts.total(), counters.aborts.locked), (2, 1));
+        assert_eq!((counters.aborts.total(), counters.aborts.locked), (3, 1));
         let sums = |c: &TxCounters| (c.writes(), c.reads(), c.messages());
         assert_eq!(sums(&counters), (4, 7, 4));
         let twice = counters.plus(&counters);

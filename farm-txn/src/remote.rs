@@ -1,6 +1,7 @@
 //! Objects of other machines: reading them, one-sided, and reserving room for new ones.
 
 use farm_core::alloc::SizeClass;
+use farm_core::fabric::Slot;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -59,25 +60,19 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
         .is_err()
     {
         marks::mark("tx: a remote read waits for room");
-        return worker.when_room(Cont::new(post, key));
-    }
-    if place.machine.is_some() {
-        transactions(worker).counters.object_reads += 1;
+        worker.when_room(Cont::new(post, key));
     }
 }
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
-    let address = transactions(worker).asked[key as usize].place.address;
-    let slot = match result {
-        Ok(slot) => slot,
-        Err(ReadError::Busy) => return worker.when_room(Cont::new(post, key)),
-        Err(error) => {
-            let error = error_of_read(error, address);
-            transactions(worker).counters.count_failed(&error);
-            return end(worker, key, Err(error));
-        }
-    };
+    if let Err(ReadError::Busy) = result {
+        return worker.when_room(Cont::new(post, key));
+    }
     let Asked { tx, place, .. } = transactions(worker).asked[key as usize];
+    let slot = match counted(worker, &place, result) {
+        Ok(slot) => slot,
+        Err(error) => return end(worker, key, Err(error)),
+    };
     let words = place.class.object_bytes() / 8;
     let read = api::with(worker, tx, |tx, worker| {
         if let Some(known) = tx.known(place.address, place.class) {
@@ -89,6 +84,21 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     });
     worker.arena().give(slot);
     end(worker, key, read.and_then(|read| read));
+}
+
+/// Counts a read for a transaction that has ended: of another machine's memory, if that is where it was.
+pub(crate) fn counted(
+    worker: &mut Worker,
+    place: &Place,
+    result: ReadResult,
+) -> Result<Slot, TxError> {
+    let counters = &mut transactions(worker).counters;
+    counters.object_reads += u64::from(place.machine.is_some());
+    result.map_err(|error| {
+        let error = error_of_read(error, place.address);
+        counters.count_failed(&error);
+        error
+    })
 }
 
 /// What a read that failed means to who wanted the object.

@@ -1,21 +1,24 @@
 //! The transaction context: what was read, at which version, and what is to be written.
 
-use farm_core::alloc::{AllocError, SizeClass, class_at, class_for_payload};
+use farm_core::alloc::{SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
-use farm_core::object::{Image, Incarnation, Version, payload_capacity, write};
+use farm_core::object::{Image, Incarnation, Version, payload_capacity};
 use farm_core::worker::{AddressError, Cont, Operation, Worker};
 use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
-use crate::arrays::Adjacent;
 use crate::error::{Abort, TxError};
-use crate::layer::send_release_to;
 
+mod index;
 mod objects;
+mod room;
 
+use index::Index;
 use objects::Number;
 pub use objects::ObjectId;
+use room::give_back;
+pub(crate) use room::reserve;
 
 /// Tries of a local read before the object counts as locked: a transaction whose objects are all here is
 /// done in less, unless its thread lost its core; one over several machines takes a round trip, too long
@@ -82,6 +85,7 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 pub struct Tx {
     pub(crate) entries: Vec<Entry>,
+    index: Index,
     bytes: Vec<u8>,
     words: Vec<u64>,
     limits: TxLimits,
@@ -91,6 +95,8 @@ pub struct Tx {
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// What its objects are known by; another for each transaction.
     number: Number,
+    /// It commits to have validated what it read, and writes nothing.
+    given_up: bool,
     /// It holds addresses, from [`crate::take`] to [`crate::give`].
     pub(crate) operation: Option<Operation>,
 }
@@ -241,66 +247,6 @@ impl Tx {
         Err(Abort::Locked(address).into())
     }
 
-    /// Reserves room for an object of this machine, near `hint` if it can be. It exists once the
-    /// transaction has committed; its payload starts as zeroes.
-    ///
-    /// # Errors
-    /// [`TxError::Alloc`] when memory is not to be had: nothing was taken.
-    pub fn alloc(
-        &mut self,
-        worker: &mut Worker,
-        payload_bytes: usize,
-        hint: Option<Address>,
-    ) -> Result<ObjectId, TxError> {
-        let class = class_for_payload(payload_bytes)?;
-        self.check_limits(payload_capacity(class.object_bytes()))?;
-        let (address, version, incarnation) = reserve(worker, class, hint)?;
-        // Seldom: the slot serves for the second time, not for the hundredth.
-        if incarnation.count() == 1 {
-            marks::mark("alloc: slot used again");
-        }
-        let place = Place {
-            address,
-            machine: None,
-            class,
-        };
-        Ok(self.reserved(place, version, incarnation))
-    }
-
-    /// Adds an object that will come to be, whose slot is reserved.
-    pub(crate) fn reserved(
-        &mut self,
-        place: Place,
-        version: Version,
-        incarnation: Incarnation,
-    ) -> ObjectId {
-        let mut met = self.entries.iter();
-        if let Some(absent) = met.position(|entry| entry.is_absent(place.address)) {
-            return self.allocate_absent(absent, place.class);
-        }
-        let start = self.bytes.len();
-        let len = payload_capacity(place.class.object_bytes());
-        self.bytes.resize(start + len, 0);
-        self.push(place, version, incarnation, Intent::Allocate, start)
-    }
-
-    /// What this transaction has found to be absent, it allocates: at the version at which it was so.
-    #[cold]
-    fn allocate_absent(&mut self, absent: usize, class: SizeClass) -> ObjectId {
-        let (start, len) = (self.bytes.len(), payload_capacity(class.object_bytes()));
-        self.bytes.resize(start + len, 0);
-        let entry = &mut self.entries[absent];
-        debug_assert_eq!(
-            entry.intent,
-            Intent::Absent,
-            "reserved, but in use by this transaction"
-        );
-        entry.intent = Intent::Allocate;
-        entry.class = class;
-        (entry.at, entry.len) = (start as u32, len as u32);
-        self.id(absent)
-    }
-
     /// Whether one more object of so many bytes may be had.
     pub(crate) fn check_limits(&self, more: usize) -> Result<(), TxError> {
         self.check_limits_of(1, more)
@@ -341,14 +287,13 @@ impl Tx {
             len: len as u32,
         };
         self.entries.push(entry);
+        self.index.follow(&self.entries);
         self.id(self.entries.len() - 1)
     }
 
     #[inline]
     fn position(&self, address: Address) -> Option<usize> {
-        self.entries
-            .iter()
-            .position(|entry| entry.address == address)
+        self.index.find(&self.entries, address)
     }
 
     /// What commit installs.
@@ -408,6 +353,7 @@ impl Tx {
         if outcome.is_err() && !kept {
             std::mem::swap(&mut entries, &mut self.entries);
             std::mem::swap(&mut bytes, &mut self.bytes);
+            self.index.rebuild(&self.entries);
             self.when_committed.truncate(told);
             let kept = |at| self.entries.get(at).is_some_and(Entry::is_reserved);
             let gone = entries.iter().enumerate();
@@ -418,73 +364,19 @@ impl Tx {
         outcome
     }
 
-    /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
-    pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
-        self.when_committed.clear();
-        give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
-        for entry in self.entries.iter_mut().filter(|one| one.is_written()) {
-            entry.bump = false;
-            entry.intent = match entry.incarnation.is_allocated() {
-                true => Intent::Read,
-                // Nothing is there, as when it was reserved.
-                false => Intent::Absent,
-            };
-        }
+    /// Whether it is only to validate what it read.
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Forgets everything: what it has from now on is another transaction's.
     pub(crate) fn clear(&mut self) {
         self.number.advance();
+        self.given_up = false;
         self.entries.clear();
+        self.index.rebuild(&self.entries);
         self.bytes.clear();
         self.when_committed.clear();
-    }
-}
-
-/// Reserves room for an object of this machine: where, and the version and incarnation that the memory has.
-pub(crate) fn reserve(
-    worker: &mut Worker,
-    class: SizeClass,
-    hint: Option<Address>,
-) -> Result<(Address, Version, Incarnation), AllocError> {
-    let address = worker.reserve_object(class, hint)?.address;
-    let (memory, at) = worker
-        .local_memory(address)
-        .expect("it was reserved on this machine");
-    let version = write::load_version(memory, at).version();
-    Ok((address, version, write::load_incarnation(memory, at)))
-}
-
-/// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another
-/// machine, as arrays are, by one message.
-fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
-    let mut run: Option<(MachineId, Adjacent)> = None;
-    for &Entry {
-        address,
-        class,
-        machine,
-        ..
-    } in entries
-    {
-        let Some(machine) = machine else {
-            let released = worker.release_object(address);
-            assert!(
-                matches!(released, Ok(None)),
-                "an object that this worker reserved cannot be given back: {released:?}"
-            );
-            continue;
-        };
-        if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
-            && slots.take_in(address, class)
-        {
-            continue;
-        }
-        if let Some((to, slots)) = run.replace((machine, Adjacent::one(address, class))) {
-            send_release_to(worker, to, slots);
-        }
-    }
-    if let Some((to, slots)) = run {
-        send_release_to(worker, to, slots);
     }
 }
 
@@ -512,11 +404,6 @@ impl Entry {
             Intent::Read | Intent::Write if self.bump => self.incarnation.incremented(),
             Intent::Read | Intent::Write | Intent::Absent => self.incarnation,
         }
-    }
-
-    /// Whether nothing was found at this address.
-    fn is_absent(&self, address: Address) -> bool {
-        self.address == address && self.intent == Intent::Absent
     }
 
     /// Whether the commit locks and installs it.

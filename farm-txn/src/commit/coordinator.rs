@@ -197,6 +197,7 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         worker.when_room(Cont::new(resume, key as u64));
     }
     let tell = outcome(&mut commit);
+    let given_up = commit.tx.has_given_up();
     let told = match &tell {
         Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
         _ => SmallVec::new(),
@@ -210,7 +211,8 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         cont.resume(worker, ());
     }
     if let Some((cont, result)) = tell {
-        transactions(worker).counters.count(true, &result);
+        let counters = &mut transactions(worker).counters;
+        counters.count(true, given_up, &result);
         cont.resume(worker, result);
     }
 }

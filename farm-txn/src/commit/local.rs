@@ -31,8 +31,10 @@ impl Tx {
     /// [`Abort`]: nothing took effect, and what was allocated has been given back.
     /// [`TxError::Distributed`], likewise, if it has objects of other machines.
     pub fn commit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        let given_up = self.has_given_up();
         let result = self.commit_here(worker);
-        transactions(worker).counters.count(false, &result);
+        let counters = &mut transactions(worker).counters;
+        counters.count(false, given_up, &result);
         result
     }
 

@@ -90,7 +90,7 @@ impl Tx {
     #[inline]
     pub fn find(&self, address: Address) -> Option<ObjectId> {
         self.position(address)
-            .filter(|found| !self.entries[*found].is_absent(address))
+            .filter(|found| self.entries[*found].intent != Intent::Absent)
             .map(|found| self.id(found))
     }
 

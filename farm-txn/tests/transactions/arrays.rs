@@ -147,6 +147,31 @@ fn an_array_is_read_as_its_objects_are() {
 }
 
 #[test]
+fn an_array_of_another_machine_costs_one_read() {
+    let cluster = cluster("array-read", 2, 1);
+    let class = class_for_payload(8).unwrap();
+    let first = cluster.on(0, 0, move |w| make(w, class, !0));
+    for (reader, reads) in [(0, 0), (1, 1)] {
+        let counters = |cluster: &Cluster| {
+            let of = |w: &mut Worker| (farm_txn::counters(w), w.fabric_counters().reads);
+            cluster.on(reader, 0, of)
+        };
+        // Where the region is is asked once.
+        let read = move |farm: Handle| async move {
+            let mut tx = farm.begin();
+            tx.read_array(first, 8, COUNT).await.unwrap();
+        };
+        task(&cluster, reader, read);
+        let before = counters(&cluster);
+        task(&cluster, reader, read);
+        let after = counters(&cluster);
+        assert_eq!(after.0.since(&before.0).object_reads, reads);
+        assert_eq!(after.1 - before.1, reads);
+    }
+    cluster.stop();
+}
+
+#[test]
 fn every_object_of_an_array_and_every_hole_is_validated() {
     let cluster = cluster("array-valid", 2, 1);
     let class = class_for_payload(8).unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farm_core::alloc::class_for_payload;
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{Abort, TxError};
+use farm_txn::{Abort, Tx, TxError};
 
 use crate::cluster::{cluster, create, transact};
 
@@ -54,6 +54,49 @@ fn what_fails_is_taken_back_and_what_was_there_before_stays() {
         });
         assert_eq!((seen.unwrap(), live(w)), (vec![11, 23, 33], before + 1));
         w.check_slab().unwrap();
+    });
+    cluster.stop();
+}
+
+/// A large transaction finds its objects by a table, which has to follow what is taken back.
+#[test]
+fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
+    const OBJECTS: usize = 100;
+    let cluster = cluster("large", 1, 1);
+    cluster.on(0, 0, |w| {
+        let all: Vec<_> = (0..OBJECTS).map(|mark| create(w, &[mark as u8])).collect();
+        for (kept, tried) in [(10, 15), (20, 60), (32, 1), (33, 40), (60, 40)] {
+            let mut tx = farm_txn::take(w);
+            let read = |tx: &mut Tx, w: &mut Worker, at: usize| {
+                let object = tx.read(w, all[at], 1)?;
+                assert_eq!(tx.payload(object)[0], at as u8);
+                assert_eq!(
+                    (tx.read(w, all[at], 1)?, tx.find(all[at])),
+                    (object, Some(object))
+                );
+                Ok::<_, TxError>(object)
+            };
+            let ids: Vec<_> = (0..kept).map(|at| read(&mut tx, w, at).unwrap()).collect();
+            let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
+                for at in (kept..kept + tried).rev() {
+                    read(tx, w, at)?;
+                }
+                Err(TxError::GivenUp)
+            });
+            assert!(matches!(failed, Err(TxError::GivenUp)));
+            assert_eq!(tx.len(), kept);
+            for (at, address) in all.iter().enumerate() {
+                assert_eq!(tx.find(*address), ids.get(at).copied(), "{at} of {kept}");
+            }
+            for at in 0..OBJECTS {
+                let object = read(&mut tx, w, at).unwrap();
+                assert!(ids.get(at).is_none_or(|before| *before == object));
+            }
+            assert_eq!(tx.len(), OBJECTS);
+            tx.commit(w).unwrap();
+            assert_eq!((tx.len(), tx.find(all[0])), (0, None));
+            farm_txn::give(w, tx);
+        }
     });
     cluster.stop();
 }

@@ -36,6 +36,23 @@ fn a_transaction_reads_its_own_writes_and_nobody_else_does() {
 }
 
 #[test]
+fn messages_about_an_object_go_to_a_worker_that_has_its_memory() {
+    let cluster = cluster("worker-at", 2, 2);
+    for (machine, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let (address, me) = cluster.on(machine, worker, |w| (create(w, b"here"), w.me()));
+        for other in [0, 1] {
+            let to = cluster.on(other, 1, move |w| w.worker_at(address)).unwrap();
+            assert_eq!(to.machine, me.machine);
+            let index = usize::from(to.worker.get());
+            assert!(machine != other || index == 1, "itself, where it can be");
+            let seen = cluster.on(machine, index, move |w| contents(w, address, 4));
+            assert_eq!(seen.unwrap(), b"here");
+        }
+    }
+    cluster.stop();
+}
+
+#[test]
 fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once() {
     let cluster = cluster("freed", 2, 1);
     let (address, pointer) = cluster.on(0, 0, |w| {

@@ -258,6 +258,9 @@ fn what_no_retry_helps_against_is_told_at_once() {
         assert_eq!((counted.conflicts, counted.failed), (0, 1));
         assert_eq!(now, b"as it was", "nothing took effect");
     }
+    // What was read had to be validated for two of them, which is no commit.
+    let counted = cluster.on(0, 0, farm_txn::counters);
+    assert_eq!(counted.aborts.other, 2);
     cluster.stop();
 }
 
