@@ -18,7 +18,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::blocking::{self, OwnedChange};
-use crate::shard::Changed;
+use crate::shard::{Changed, Editor};
 use crate::{KEY_BYTES, TableSpec};
 
 /// States of the past that are mixed.
@@ -182,8 +182,38 @@ fn machine(name: &str) -> (farm_core::machine::Machine, tempfile::TempDir) {
     (start_all(&config, &attach).unwrap().remove(0), dir)
 }
 
-/// Random changes of a small shard; after each, every mix of the last states is looked at.
+/// Removes pairs and inserts them again, in one transaction on the owner.
+fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
+    let open = &kv(worker).tables[&0];
+    let (layout, first, buckets) = (open.layout, open.shards[0].first, open.spec.buckets);
+    let homes: Vec<u32> = pairs.iter().map(|(key, _)| open.locate(key).1).collect();
+    let mut tx = farm_txn::take(worker);
+    for (home, (key, _)) in homes.iter().zip(pairs) {
+        let mut editor = Editor::new(worker, &mut tx, layout, first, buckets);
+        assert_eq!(editor.remove(*home, key).unwrap(), Changed::Removed);
+        editor.finish().unwrap();
+    }
+    for (home, (key, value)) in homes.iter().zip(pairs) {
+        let mut editor = Editor::new(worker, &mut tx, layout, first, buckets);
+        let inserted = editor.put(*home, &[&key[..], value].concat(), true, false);
+        assert_eq!(inserted.unwrap(), Changed::Inserted);
+        editor.finish().unwrap();
+    }
+    tx.commit(worker).unwrap();
+    farm_txn::give(worker, tx);
+}
+
+/// Random changes of a small shard; after each, every mix of the last states is looked at. A pair that one
+/// transaction took from a bucket and added to the chain of the bucket before, whose own object it did not
+/// write, was once hidden from readers that had that one from before and its neighbour from after.
 fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, steps: u64) {
+    // Seeds that found keys hidden, of those that were looked at when it was mended, and one more.
+    for seed in [0, 10, 15, 64] {
+        no_mix_of_seed(seed, (neighbourhood, value_bytes, buckets), steps);
+    }
+}
+
+fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize, u32), steps: u64) {
     let (machine, _dir) = machine(&format!("mix-{neighbourhood}-{value_bytes}"));
     let spec = TableSpec {
         id: 0,
@@ -193,7 +223,7 @@ fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, step
         buckets,
     };
     let table = blocking::open([&machine], spec).unwrap();
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(neighbourhood.into());
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(neighbourhood) + 1000 * seed);
     let mut pairs: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     let (mut window, mut known) = (VecDeque::new(), vec![]);
     let mut seen = Seen::default();
@@ -214,10 +244,24 @@ fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, step
             choice if choice < fill => OwnedChange::Upsert(value.clone()),
             _ => OwnedChange::Remove,
         };
-        match blocking::change(&machine, 0, table, number, change).unwrap() {
-            Changed::Inserted | Changed::Updated => drop(pairs.insert(number, value)),
-            Changed::Removed => drop(pairs.remove(&number)),
-            Changed::Absent | Changed::Exists => continue,
+        let moved: Vec<_> = match rng.random_range(0..8) {
+            0 => pairs.range(number..).take(rng.random_range(1..=3)),
+            _ => pairs.range(number..).take(0),
+        }
+        .map(|(key, value)| (*key, value.clone()))
+        .collect();
+        if !moved.is_empty() {
+            let moves = move |worker: &mut Worker, answer: std::sync::mpsc::Sender<()>| {
+                move_within_a_transaction(worker, &moved);
+                answer.send(()).unwrap();
+            };
+            machine.ask(0, moves).unwrap();
+        } else {
+            match blocking::change(&machine, 0, table, number, change).unwrap() {
+                Changed::Inserted | Changed::Updated => drop(pairs.insert(number, value)),
+                Changed::Removed => drop(pairs.remove(&number)),
+                Changed::Absent | Changed::Exists => continue,
+            }
         }
         let (now, all) = (pairs.clone(), (0..slots * 2).map(key).collect::<Vec<_>>());
         let moved = (window, known, seen, rng);
@@ -251,6 +295,57 @@ fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, step
 
 fn window_block_words(worker: &mut Worker) -> usize {
     kv(worker).tables[&0].layout.block_bytes() / 8
+}
+
+/// A transaction that takes a key from deep in a chain and inserts it again puts it where a reader that is
+/// on its way may have been already: such a reader once found nothing, of a key that was never away.
+#[test]
+fn a_key_that_moves_within_one_transaction_is_not_hidden() {
+    const KEYS: u64 = 11;
+    let (machine, _dir) = machine("moves");
+    let spec = TableSpec {
+        id: 0,
+        neighbourhood: 2,
+        value_bytes: 32,
+        shards: 1,
+        buckets: 1,
+    };
+    let table = blocking::open([&machine], spec).unwrap();
+    let value = vec![7; 32];
+    for number in 0..KEYS {
+        let insert = OwnedChange::Insert(value.clone());
+        blocking::change(&machine, 0, table, key(number), insert).unwrap();
+    }
+    let pairs: BTreeMap<Key, Vec<u8>> = (0..KEYS).map(|at| (key(at), value.clone())).collect();
+    let longest = machine.ask(0, move |worker, answer| {
+        let (mut known, mut longest) = (vec![], 0);
+        for moved in 0..KEYS {
+            let before = capture(worker, 0, &mut known, pairs.clone());
+            move_within_a_transaction(worker, &[(key(moved), value.clone())]);
+            let after = capture(worker, 0, &mut known, pairs.clone());
+            let mut window = VecDeque::from([before, after]);
+            let blank = vec![0; window_block_words(worker)];
+            for at in &known {
+                let blocks = &mut window[0].blocks;
+                blocks.entry(*at).or_insert_with(|| blank.clone());
+            }
+            // The transaction commits between two reads of the lookup, whichever.
+            for (read, key) in (0..=known.len()).flat_map(|at| pairs.keys().map(move |k| (at, k))) {
+                let mut reads = 0;
+                let moment = |_| {
+                    reads += 1;
+                    usize::from(reads > read)
+                };
+                let looked = look(kv(worker), 0, key, &window, (0, 0), moment);
+                let hidden = looked.is_some_and(|(_, value)| value.is_none());
+                assert!(!hidden, "{key:?} after read {read}, as {moved} moves");
+                longest = longest.max(reads);
+            }
+        }
+        answer.send(longest).unwrap();
+    });
+    assert!(longest.unwrap() > 3, "chains of more than three blocks");
+    machine.stop().unwrap();
 }
 
 /// A block whose pointer names the block itself, as another machine's memory might hold, once made a

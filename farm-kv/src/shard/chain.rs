@@ -39,6 +39,12 @@ impl Editor<'_> {
             && let Some(slot) = self.free_slot_in(last.block)
         {
             self.put_in_block(last.block, slot, pair);
+            // The same transaction may have taken the key from there. A reader of the home bucket of before,
+            // perhaps without a chain, and of the next one of after has to see that they do not fit.
+            if self.is_written(home + 1) {
+                let object = self.write(home)?;
+                self.tx.payload_mut(object);
+            }
             return Ok(());
         }
         let block = self.new_block(self.address(home))?;
@@ -128,8 +134,9 @@ impl Editor<'_> {
         Ok(Some(pair))
     }
 
-    /// Gives a block behind the first two, and all on the way to it, new incarnations: a key was taken
-    /// from it, which the same transaction may insert where a reader that is on its way has been already.
+    /// Gives a block and all on the way to it new incarnations: a key was taken from it, which the same
+    /// transaction may insert where a reader that is on its way has been already. The block may be one of
+    /// the first two by now, and have been behind them.
     pub(super) fn rename_path(&mut self, bucket: u32, block: ObjectId) -> Result<(), TxError> {
         let mut path: SmallVec<[Link; 4]> = SmallVec::new();
         let object = self.bucket(bucket)?;
@@ -142,11 +149,13 @@ impl Editor<'_> {
             path.push(Link { block, address });
             next = self.layout.block(self.tx.payload(block)).next();
         }
-        // The first two have new names, and it is gone if it was the last and is empty.
-        if path.len() <= 2 || path.last().is_none_or(|link| link.block != block) {
+        // It is there, unless this is the memory of another machine, and damaged.
+        if path.last().is_none_or(|link| link.block != block) {
             return Ok(());
         }
-        marks::mark("kv: path of a chain renamed");
+        if path.len() > 2 {
+            marks::mark("kv: path of a chain renamed");
+        }
         let mut renamed = None;
         while let Some(link) = path.pop() {
             if renamed.is_some() {
