@@ -148,12 +148,18 @@ fn options_come_from_files_and_from_the_command_line() {
         "balance=100",
         "--concurrency",
         "3",
+        "--without",
+        "throttling,patience",
     ];
     let results = measure(&place, "smallbank", &args);
     let run = only_run(&results);
     assert_eq!(
         (&run["options"]["hot_accounts"], &run["concurrency"]),
         (&7.into(), &3.into())
+    );
+    assert_eq!(
+        run["without"],
+        serde_json::json!(["throttling", "patience"])
     );
     assert_eq!(kind(run, "Balance")["executed"], run["executed"]);
     // Nobody wrote.
@@ -230,6 +236,11 @@ fn what_tatp_cannot_be_is_refused_with_its_place() {
             "tatp",
             &["--concurrency", "257"],
             &["--concurrency 257", "256", "worker.operations_in_flight"],
+        ),
+        (
+            "tatp",
+            &["--without", "patience,luck"],
+            &["luck", "--without", "throttling"],
         ),
         (
             "tatp",

@@ -23,6 +23,7 @@ fn setup() -> Setup {
         }),
         seed: 7,
         concurrency: 8,
+        without: vec![],
         warmup_s: 0.5,
     }
 }
@@ -109,6 +110,7 @@ fn check_run_fields(run: &Value) {
             "options",
             "seed",
             "concurrency",
+            "without",
             "warmup_s",
             "duration_s",
             "executed",

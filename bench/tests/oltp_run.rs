@@ -17,6 +17,7 @@ use farm_core::config::Config;
 use farm_core::machine::{Machine, start_all};
 use farm_core::worker::Worker;
 use farm_kv::{TableId, TableSpec, blocking};
+use farm_txn::BackoffConfig;
 
 const MACHINES: u16 = 3;
 const SEED: u64 = 11;
@@ -127,7 +128,10 @@ impl Cluster {
                 stream: stream.clone(),
                 seed: SEED,
                 worker: number,
-                concurrency,
+                avoidance: BackoffConfig {
+                    concurrency,
+                    ..BackoffConfig::default()
+                },
                 length,
                 sampled_1_in: 1,
             };
@@ -194,6 +198,7 @@ impl Cluster {
             benchmark: self.benchmark.clone(),
             seed: SEED,
             concurrency,
+            without: vec![],
             warmup_s: 0.0,
         };
         let result = RunResult::new(&setup, &[machine], &self.audit()).unwrap();

@@ -1,6 +1,6 @@
 //! Machines in one process, through the same shared memory, sockets and rings as processes.
 
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
@@ -243,4 +243,43 @@ fn a_machine_that_does_not_come_is_named() {
         .err()
         .unwrap();
     assert!(refused.to_string().contains("m2"), "{refused}");
+}
+
+/// The request that a machine has, and does not answer.
+static KEPT: Mutex<Option<Request>> = Mutex::new(None);
+
+struct Outcome(mpsc::Sender<Option<Vec<u8>>>);
+
+fn ended(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
+    let outcome = worker.take_layer::<Outcome>();
+    outcome.0.send(reply.ok().map(<[u8]>::to_vec)).unwrap();
+}
+
+/// Whoever guessed the number of a call could once answer for the machine that was asked.
+#[test]
+fn an_answer_of_a_machine_that_was_not_asked_is_garbage() {
+    let keep: Attach = Arc::new(|worker: &mut Worker| {
+        worker.register(ECHO, |_, request, _| *KEPT.lock().unwrap() = Some(request));
+    });
+    let machines = cluster("forged", 3, 1, keep);
+    let asked = WorkerRef::new(machines[1].id(), WorkerId::new(0).unwrap());
+    let (outcome, heard) = mpsc::channel();
+    assert!(machines[0].submit(0, move |worker| {
+        worker.put_layer(Box::new(Outcome(outcome)));
+        let cont = ReplyCont::new(ended, 0);
+        worker.call(asked, ECHO, &[b"?"], 100, cont).unwrap();
+    }));
+    let request = loop {
+        match KEPT.lock().unwrap().take() {
+            Some(request) => break request,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(machines[2].submit(0, move |worker| worker.reply(request, &[b"forged"])));
+    let mut machines = machines.into_iter();
+    let why = machines.next().unwrap().join().unwrap_err().to_string();
+    assert!(why.contains("what another machine was asked"), "{why}");
+    assert!(heard.recv().ok().flatten().is_none());
+    // What they say of the loss is theirs.
+    machines.for_each(|machine| drop(machine.stop()));
 }

@@ -19,8 +19,9 @@ use crate::{KEY_BYTES, Key, KvError};
 /// Tries against transactions of other workers at one time.
 const TRIES: u32 = 20;
 /// Times at which it is tried again before a change is given up: a transaction over several machines
-/// holds its locks for round trips, and may wait for this very worker.
-const MAX_TIMES: u32 = 2000;
+/// holds its locks for round trips, may wait for this very worker, and does for as long as its thread has no
+/// core.
+const MAX_TIMES: u32 = 20_000;
 /// The wait between them.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
 /// The codes of inserts, updates and upserts, which are combined; removes are not.

@@ -248,6 +248,10 @@ fn end(worker: &mut Worker, under: usize, outcome: Result<Outcome, TxError>) {
     let state = kv(worker);
     let entry = state.in_tx.remove(under);
     state.bodies.push(entry.pair);
+    // A block that nothing links must not come to be, should the transaction commit all the same.
+    if let (Err(_), Some(block)) = (&outcome, entry.spare) {
+        let _ = api::free(worker, entry.tx, block);
+    }
     match (outcome, entry.what) {
         (Ok(Outcome::Found(cont, found)), _) => cont.resume(worker, Ok(found)),
         (Ok(Outcome::Changed(cont, changed)), _) => cont.resume(worker, Ok(changed)),

@@ -181,20 +181,20 @@ pub fn alloc(
 /// when none of its objects is left.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`]: none of them will be freed.
+/// [`TxError::Ended`], [`TxError::OtherTransaction`], [`TxError::NotAllocated`] of one that the transaction has
+/// freed before: none of them will be freed by this.
 pub fn free_array(worker: &mut Worker, tx: TxHandle, objects: &[ObjectId]) -> Result<(), TxError> {
     for object in objects {
         context_of(worker, tx, *object)?;
     }
-    objects
-        .iter()
-        .try_for_each(|object| free(worker, tx, *object))
+    with(worker, tx, |tx, _| tx.free_all(objects))
 }
 
-/// Frees an object that was read, when the transaction commits.
+/// Frees an object that was read, when the transaction commits. It is none of the transaction's from now on.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`].
+/// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that the transaction has
+/// freed before.
 pub fn free(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<(), TxError> {
     context_of(worker, tx, object)?.free(object);
     Ok(())
@@ -203,7 +203,7 @@ pub fn free(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<(), T
 /// Where an object is.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`].
+/// As [`free`].
 pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Address, TxError> {
     Ok(context_of(worker, tx, object)?.address(object))
 }
@@ -211,7 +211,7 @@ pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Ad
 /// The payload of an object, as the transaction sees it.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`].
+/// As [`free`].
 pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[u8], TxError> {
     Ok(context_of(worker, tx, object)?.payload(object))
 }
@@ -219,7 +219,7 @@ pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[
 /// The payload of an object, to be changed: it is written when the transaction commits.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`].
+/// As [`free`].
 pub fn payload_mut(
     worker: &mut Worker,
     tx: TxHandle,

@@ -9,7 +9,7 @@
 //! What is too large for one transaction, as a table is, [`Worker::reserve_array`] reserves on the machine
 //! itself.
 
-use farm_core::alloc::{SizeClass, class_at};
+use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -20,7 +20,7 @@ use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
 use crate::layer::{send_release_to, transactions};
 use crate::remote::{counted, elsewhere};
-use crate::tx::{ObjectId, Place, Tx, wrong_size};
+use crate::tx::{ObjectId, Place, Tx, object_at};
 
 /// The objects of an array, in order; none where there is no object.
 pub type Objects = Vec<Option<ObjectId>>;
@@ -256,19 +256,9 @@ fn check(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
     if asked.machine.is_some() {
         return Ok(());
     }
-    let Adjacent {
-        first: address,
-        class,
-        count,
-    } = asked.objects;
-    let geometry = worker.store().geometry();
-    let (memory, at) = worker.local_memory(address)?;
-    for index in 0..count as usize {
-        match class_at(memory, geometry, at + index * class.object_bytes()) {
-            Some((is, _)) if is != class => return Err(wrong_size(address, class, is)),
-            Some((_, true)) => {}
-            Some((_, false)) | None => return Err(AddressError::Nowhere(address).into()),
-        }
+    for index in 0..asked.objects.count {
+        let Place { address, class, .. } = asked.place(index);
+        object_at(worker, address, class)?;
     }
     Ok(())
 }

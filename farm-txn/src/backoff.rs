@@ -1,13 +1,15 @@
 //! When a transaction that met a conflict is tried again, and how many run at once: the conflict
 //! avoidance of `SMART` §4.3 (ASPLOS'24).
 //!
-//! Three parts, each of which can be switched off to measure what it gives:
+//! Four parts, each of which can be switched off to measure what it gives, the last of which is not the
+//! paper's:
 //!
 //! | part | rule |
 //! |---|---|
 //! | backoff | try `i` waits `min(t0·2^i, t_max) + rand(0..=t0)` |
 //! | dynamic limit | `t_max` follows the retry rate, between `t0` and `2^10·t0` |
 //! | throttling | so does `c_max`, the most transactions a worker runs at once, down to 1 |
+//! | patience | a transaction that fails again and again waits by itself: [`Backoff::patience`] |
 //!
 //! The retry rate γ is the share of attempts that met a conflict, taken over each millisecond. One
 //! sample moves one thing by one step:
@@ -37,6 +39,7 @@ use std::time::Duration;
 
 use farm_core::time::Nanos;
 use rand::{Rng, RngCore};
+use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 mod tests;
@@ -45,7 +48,7 @@ mod tests;
 const RDMA_ROUND_TRIP_NS: u64 = 1_638;
 
 /// What a [`Backoff`] is of. A 0 where it makes no sense counts as 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackoffConfig {
     /// t0 in nanoseconds: about one round trip of the fabric.
     pub unit_ns: u64,
@@ -63,6 +66,10 @@ pub struct BackoffConfig {
     pub dynamic_limit: bool,
     /// Whether `c_max` follows the retry rate. If not, it is `concurrency`.
     pub throttling: bool,
+    /// Whether a transaction that meets conflicts again and again waits by itself, too: see
+    /// [`Backoff::patience`].
+    /// That is none of the paper's parts.
+    pub patience: bool,
 }
 
 impl Default for BackoffConfig {
@@ -76,11 +83,26 @@ impl Default for BackoffConfig {
             backoff: true,
             dynamic_limit: true,
             throttling: true,
+            patience: true,
         }
     }
 }
 
 impl BackoffConfig {
+    /// The names of the parts that [`BackoffConfig::without`] knows.
+    pub const PARTS: [&str; 4] = ["backoff", "limit", "throttling", "patience"];
+
+    /// The same without one of its parts, which changes nothing if there is none of that name.
+    #[must_use]
+    pub fn without(mut self, part: &str) -> Self {
+        let [backoff, limit, throttling, patience] = Self::PARTS.map(|name| name != part);
+        self.backoff &= backoff;
+        self.dynamic_limit &= limit;
+        self.throttling &= throttling;
+        self.patience &= patience;
+        self
+    }
+
     /// Every field where it can be worked with.
     fn normal(mut self) -> Self {
         self.unit_ns = self.unit_ns.max(1);
@@ -103,24 +125,6 @@ fn doubled(unit: u64, times: u32) -> u64 {
 
 /// A transaction waits longer by itself after so many conflicts.
 const PATIENT_AFTER: u32 = 3;
-
-/// What a transaction waits beyond its worker's [`Backoff`], which follows the retry rate of all the
-/// worker's transactions: two that lock each other's reads would else abort each other for as long as the
-/// others have no conflicts, each time at the same pace. Nothing at first; after some conflicts up to
-/// `unit_ns`, which should be about what one attempt takes, and doubled with each further, but no more
-/// than `doublings` times.
-pub fn patience<R: RngCore + ?Sized>(
-    before: u32,
-    unit_ns: u64,
-    doublings: u32,
-    rng: &mut R,
-) -> Duration {
-    let Some(times) = before.checked_sub(PATIENT_AFTER) else {
-        return Duration::ZERO;
-    };
-    let longest = doubled(unit_ns, times.min(doublings));
-    Duration::from_nanos(rng.random_range(0..=longest))
-}
 
 /// Attempts of one sample.
 #[derive(Clone, Copy, Debug, Default)]
@@ -201,6 +205,26 @@ impl Backoff {
         let unit = self.config.unit_ns;
         let wait = doubled(unit, attempt).min(self.limit_ns);
         Duration::from_nanos(wait.saturating_add(rng.random_range(0..=unit)))
+    }
+
+    /// What a transaction waits beyond that, by itself: the rest follows the retry rate of all the worker's
+    /// transactions, and two that lock each other's reads would else abort each other for as long as the
+    /// others have no conflicts, each time at the same pace. Nothing at first; after some conflicts up to
+    /// `unit_ns`, which should be about what one attempt takes, and doubled with each further, but no more
+    /// than `doublings` times. `attempt` is as of [`Backoff::aborted`].
+    pub fn patience<R: RngCore + ?Sized>(
+        &self,
+        attempt: u32,
+        unit_ns: u64,
+        doublings: u32,
+        rng: &mut R,
+    ) -> Duration {
+        let times = attempt.checked_sub(PATIENT_AFTER);
+        let Some(times) = times.filter(|_| self.config.patience) else {
+            return Duration::ZERO;
+        };
+        let longest = doubled(unit_ns, times.min(doublings));
+        Duration::from_nanos(rng.random_range(0..=longest))
     }
 
     /// An attempt ended without a conflict.

@@ -21,8 +21,9 @@ pub enum TxError {
     /// The object was freed, or was never there.
     #[error("there is no object at {0}: it was freed, or never allocated")]
     NotAllocated(Address),
-    /// The object is not of the size that was asked for. Told of objects of this machine, and of those of
-    /// others that the transaction has met before: see [`crate::api::read_class`].
+    /// The object is not of the size that was asked for. Told when it is read, of objects of this machine
+    /// and of those of others that the transaction has met before, and by the commit of one that is to
+    /// be written: see [`crate::api::read_class`].
     #[error("the object at {address} is for payloads of {is} bytes, not of {asked}")]
     WrongSize {
         /// The address.
@@ -86,8 +87,9 @@ pub enum TxError {
     /// out that there is nothing to do.
     #[error("the transaction was given up by what it runs")]
     GivenUp,
-    /// The object is of another transaction, or of one that has ended.
-    #[error("the object is of another transaction, or of one that has ended")]
+    /// The object is of another transaction, or of one that has ended, or was taken back with what
+    /// [`Tx::all_or_nothing`](crate::Tx::all_or_nothing) tried.
+    #[error("the object is not one of this transaction: it is of another, or was taken back")]
     OtherTransaction,
     /// A layer above refuses an operation that cannot be.
     #[error("{0}")]

@@ -69,7 +69,7 @@ pub mod tasks;
 mod tx;
 
 pub use api::TxHandle;
-pub use backoff::{Backoff, BackoffConfig, patience};
+pub use backoff::{Backoff, BackoffConfig};
 pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, lock_exclusively, take, transact_here};

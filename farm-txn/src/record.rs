@@ -173,6 +173,12 @@ impl<'a> Record<'a> {
     /// [`RecordError`]: its writer does not keep to the protocol.
     pub fn decode(kind: u16, sequence: u64, body: &'a [u8]) -> Result<Self, RecordError> {
         let kind = Kind::of(kind).ok_or(RecordError::Kind(kind))?;
+        if (sequence == 0) != (kind == Kind::Truncate) {
+            return Err(RecordError::Word {
+                what: "a transaction's number",
+                found: sequence,
+            });
+        }
         let record = Self::decode_unchecked(kind, body)?;
         let head = FIXED_BYTES + record.truncated.len();
         let found = u64::from_le_bytes(*body.first_chunk().ok_or(RecordError::Length)?);
@@ -397,6 +403,20 @@ mod tests {
         let lock = record.lock()?;
         let objects: Result<Vec<_>, _> = lock.objects().collect();
         Ok(objects?.len())
+    }
+
+    /// A LOCK of no transaction would be truncated as soon as it has come.
+    #[test]
+    fn only_truncations_are_of_no_transaction() {
+        for kind in [Kind::Lock, Kind::CommitPrimary, Kind::Abort, Kind::Truncate] {
+            for sequence in [0, 1] {
+                let mut body = Vec::new();
+                encode_head(&mut body, kind, sequence, 1, &[], &[]);
+                let fits = (sequence == 0) == (kind == Kind::Truncate);
+                let read = Record::decode(kind.code(), sequence, &body);
+                assert_eq!(read.is_ok(), fits, "{kind:?}, {sequence}: {read:?}");
+            }
+        }
     }
 
     proptest! {

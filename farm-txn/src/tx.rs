@@ -76,6 +76,8 @@ pub(crate) struct Entry {
     pub(crate) intent: Intent,
     /// Its machine was asked whether it is as it was read.
     pub(crate) asked: bool,
+    /// No other entry of the transaction had this number.
+    serial: u32,
     /// The payload, in the context's bytes.
     at: u32,
     len: u32,
@@ -95,6 +97,8 @@ pub struct Tx {
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// What its objects are known by; another for each transaction.
     number: Number,
+    /// Entries that it has had so far.
+    pushed: u32,
     /// It commits to have validated what it read, and writes nothing.
     given_up: bool,
     /// It holds addresses, from [`crate::take`] to [`crate::give`].
@@ -283,9 +287,11 @@ impl Tx {
             bump: false,
             intent,
             asked: false,
+            serial: self.pushed,
             at: start as u32,
             len: len as u32,
         };
+        self.pushed += 1;
         self.entries.push(entry);
         self.index.follow(&self.entries);
         self.id(self.entries.len() - 1)
@@ -373,10 +379,26 @@ impl Tx {
     pub(crate) fn clear(&mut self) {
         self.number.advance();
         self.given_up = false;
+        self.pushed = 0;
         self.entries.clear();
         self.index.rebuild(&self.entries);
         self.bytes.clear();
         self.when_committed.clear();
+    }
+}
+
+/// The memory where an object of this machine starts, of a class.
+pub(crate) fn object_at(
+    worker: &mut Worker,
+    address: Address,
+    class: SizeClass,
+) -> Result<(&Memory, usize), TxError> {
+    let geometry = worker.store().geometry();
+    let (memory, at) = worker.local_memory(address)?;
+    match class_at(memory, geometry, at) {
+        Some((is, _)) if is != class => Err(wrong_size(address, class, is)),
+        Some((_, true)) => Ok((memory, at)),
+        Some((_, false)) | None => Err(AddressError::Nowhere(address).into()),
     }
 }
 

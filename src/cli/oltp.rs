@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use farm_core::config::{Config, ConfigError};
+use farm_txn::BackoffConfig;
 
 use super::{ClusterArgs, key_value, seconds, seconds_or_none};
 
@@ -98,6 +99,11 @@ pub(crate) struct OltpArgs {
     /// Most transactions in flight on every worker, 64 unless given; conflicts make them fewer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: Option<u32>,
+
+    /// Parts of the conflict avoidance to switch off, to measure what each is worth: see docs of farm_txn's
+    /// BackoffConfig.
+    #[arg(long, value_name = "PART,PART…", value_delimiter = ',', value_parser = BackoffConfig::PARTS)]
+    pub(crate) without: Vec<String>,
 
     /// How long it is measured; 10 unless given.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

@@ -5,6 +5,7 @@ use farm_bench::oltp::{self, Benchmark};
 use farm_bench::report::MachineReport;
 use farm_bench::workload::{Finished, Log, Spec};
 use farm_kv::TableSpec;
+use farm_txn::BackoffConfig;
 use serde::{Deserialize, Serialize};
 
 /// From the launcher to a node.
@@ -64,8 +65,8 @@ pub(crate) enum OltpOrder {
     Load,
     /// Run its transactions, and report.
     Run {
-        /// Most transactions in flight on each worker.
-        concurrency: usize,
+        /// How each worker avoids conflicts, and how many transactions it has in flight at most.
+        avoidance: BackoffConfig,
         /// Seconds before it counts.
         warmup_s: f64,
         /// Seconds that count.

@@ -70,7 +70,8 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     let setup = Setup {
         benchmark: plan.benchmark.clone(),
         seed: plan.seed,
-        concurrency: plan.concurrency,
+        concurrency: plan.avoidance.concurrency,
+        without: plan.without.clone(),
         warmup_s: plan.warmup.as_secs_f64(),
     };
     Ok(RunResult::new(&setup, &machines, &all)?)
@@ -100,7 +101,7 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
 
 fn run(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<Vec<MachineReport>> {
     let order = Order::Oltp(OltpOrder::Run {
-        concurrency: plan.concurrency,
+        avoidance: plan.avoidance,
         warmup_s: plan.warmup.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
         sampled_1_in: plan.sampled_1_in,

@@ -7,6 +7,7 @@ use farm_bench::oltp::driver::DEFAULT_CONCURRENCY;
 use farm_bench::oltp::{Benchmark, MAX_ROW_BYTES};
 use farm_core::config::Config;
 use farm_kv::{KEY_BYTES, TableSpec};
+use farm_txn::BackoffConfig;
 
 use super::settings::{Settings, SettingsError};
 use crate::cli::{OltpArgs, SmallbankArgs, TatpArgs};
@@ -24,7 +25,9 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) benchmark: Benchmark,
     pub(super) tables: Vec<TableSpec>,
-    pub(super) concurrency: usize,
+    /// Parts of the conflict avoidance that are switched off.
+    pub(super) without: Vec<String>,
+    pub(super) avoidance: BackoffConfig,
     pub(super) warmup: Duration,
     pub(super) duration: Duration,
     pub(super) seed: u64,
@@ -85,7 +88,8 @@ impl Plan {
         Ok(Self {
             tables: tables?,
             benchmark,
-            concurrency,
+            avoidance: avoidance(concurrency, &args.without),
+            without: args.without.clone(),
             warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
             duration: args.duration.unwrap_or(DEFAULT_DURATION),
             seed: args.seed.unwrap_or(1),
@@ -93,6 +97,15 @@ impl Plan {
             config,
         })
     }
+}
+
+fn avoidance(concurrency: usize, without: &[String]) -> BackoffConfig {
+    let whole = BackoffConfig {
+        concurrency,
+        ..BackoffConfig::default()
+    };
+    let without = without.iter();
+    without.fold(whole, |config, part| config.without(part))
 }
 
 /// The benchmark's options: those of the file, then `-p`, `--mix` and the options of their own.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{Backoff, BackoffConfig, patience};
+use farm_txn::{Backoff, BackoffConfig};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::attempt::{self, Stop, Trail};
@@ -50,8 +50,8 @@ pub struct Run {
     pub seed: u64,
     /// The worker, counted over the whole cluster.
     pub worker: u64,
-    /// Most transactions in flight.
-    pub concurrency: usize,
+    /// How conflicts are avoided, and how many transactions are in flight at most.
+    pub avoidance: BackoffConfig,
     /// How long.
     pub length: Length,
     /// One transaction in so many is timed.
@@ -119,15 +119,12 @@ pub fn run(worker: &mut Worker, run: Run, done: Done) {
             (u64::MAX, counts_from, counts_from.after(duration))
         }
     };
-    let concurrency = run.concurrency.max(1);
+    let concurrency = run.avoidance.concurrency.max(1);
     let mut driver = Box::new(Driver {
         recorder: Recorder::new(run.stream.kinds().len(), run.sampled_1_in),
         stream: run.stream,
         rng: worker_rng(run.seed, run.worker),
-        backoff: Backoff::new(BackoffConfig {
-            concurrency,
-            ..BackoffConfig::default()
-        }),
+        backoff: Backoff::new(run.avoidance),
         seats: vec![None; concurrency],
         free: (0..concurrency).rev().collect(),
         left,
@@ -246,7 +243,11 @@ impl Driver {
                 let now = worker.now();
                 let wait = self.backoff.aborted(state.failed, now, worker.rng());
                 let attempt_ns = now - state.tried;
-                let wait = wait + patience(state.failed, attempt_ns, MOST_PATIENCE, worker.rng());
+                let rng = worker.rng();
+                let more = self
+                    .backoff
+                    .patience(state.failed, attempt_ns, MOST_PATIENCE, rng);
+                let wait = wait + more;
                 state.failed = state.failed.saturating_add(1);
                 return worker.set_timer(wait, Cont::new(again, seat as u64));
             }

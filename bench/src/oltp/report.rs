@@ -54,6 +54,8 @@ pub struct Setup {
     pub seed: u64,
     /// Most transactions in flight on each worker.
     pub concurrency: usize,
+    /// Parts of the conflict avoidance that were switched off.
+    pub without: Vec<String>,
     /// Seconds before it counted.
     pub warmup_s: f64,
 }
@@ -69,6 +71,8 @@ pub struct RunResult {
     pub seed: u64,
     /// Most transactions in flight on each worker.
     pub concurrency: u64,
+    /// Parts of the conflict avoidance that were switched off.
+    pub without: Vec<String>,
     /// Seconds before it counted.
     pub warmup_s: f64,
     /// Length of the measured part, of the slowest worker, in seconds.
@@ -207,6 +211,7 @@ impl RunResult {
             options: benchmark.options(),
             seed: setup.seed,
             concurrency: setup.concurrency as u64,
+            without: setup.without.clone(),
             warmup_s: setup.warmup_s,
             duration_s,
             executed,

@@ -230,19 +230,32 @@ impl Messaging {
 
     /// Answers a request. The room was reserved; where the report that freed it has not come yet,
     /// the reply waits for it.
-    pub(crate) fn reply(&mut self, endpoint: &mut Endpoint, request: Request, body: &[&[u8]]) {
-        let Some(token) = request.token else { return };
+    pub(crate) fn reply(
+        &mut self,
+        endpoint: &mut Endpoint,
+        request: Request,
+        body: &[&[u8]],
+    ) -> Result<(), Garbage> {
+        let Some(token) = request.token else {
+            return Ok(());
+        };
         if self.counters.replies % 16 == 9 && mutants::is_on("reply lost") {
             self.counters.replies += 1;
-            return;
+            return Ok(());
         }
         let to = request.from;
         let header = self.header(Kind::Reply, to.worker, MessageId(0), token);
         let Ok(index) = self.machine_index(to) else {
-            return;
+            return Ok(());
         };
         match self.send(endpoint, index, to, header, body) {
             Ok(()) => self.counters.replies += 1,
+            Err(CallError::Busy) if self.deferred_bytes(to.machine) > self.most_deferred(index) => {
+                return Err(Garbage {
+                    machine: to.machine,
+                    why: "it makes requests, and no room for their replies".into(),
+                });
+            }
             Err(CallError::Busy) => {
                 marks::mark("message: reply deferred");
                 self.counters.deferred += 1;
@@ -256,6 +269,21 @@ impl Messaging {
             Err(CallError::PeerLost(_)) => {}
             Err(error) => panic!("a reply that no ring carries: {error}"),
         }
+        Ok(())
+    }
+
+    /// Bytes of replies to a machine that wait.
+    fn deferred_bytes(&self, machine: MachineId) -> usize {
+        let waiting = self.deferred.iter();
+        let to = waiting.filter(|reply| reply.to.machine == machine);
+        to.map(|reply| size_of::<DeferredReply>() + reply.body.len())
+            .sum()
+    }
+
+    /// What a machine can have reserved for replies, and more cannot wait by right.
+    fn most_deferred(&self, index: usize) -> usize {
+        let ring = self.links.out[index].as_ref();
+        ring.map_or(usize::MAX, |ring| ring.capacity_bytes() as usize)
     }
 
     /// Sends replies that waited.
@@ -378,6 +406,13 @@ impl Messaging {
                 let call = call_of(header.token);
                 let generation = (header.token >> 24) as u8;
                 match self.calls.get(call) {
+                    // One that another worker of this machine handed over may be of any machine.
+                    Some(pending)
+                        if ![pending.to.machine, self.me.machine].contains(&machine)
+                            && pending.generation as u8 == generation =>
+                    {
+                        Err(garbage("it answers what another machine was asked"))
+                    }
                     Some(pending) if pending.generation as u8 == generation => {
                         let PendingCall {
                             to, reserved, cont, ..

@@ -171,6 +171,11 @@ impl<W: Words> RingSender<W> {
         self.tail
     }
 
+    /// Bytes of the ring.
+    pub fn capacity_bytes(&self) -> u32 {
+        self.capacity.bytes()
+    }
+
     /// Free bytes of the ring as far as this end has heard, without asking again.
     #[inline]
     pub fn free_bytes_known(&self) -> u32 {

@@ -38,7 +38,7 @@ use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
 use crate::ids::{MachineId, WorkerRef};
 use crate::membership::Membership;
 use crate::messaging::{
-    CallError, Handler, Links, MessageCounters, MessageId, Messaging, ReplyCont, Request,
+    CallError, Garbage, Handler, Links, MessageCounters, MessageId, Messaging, ReplyCont, Request,
 };
 use crate::region::store::Store;
 use crate::region::table::RegionTable;
@@ -274,7 +274,10 @@ impl Worker {
     /// # Panics
     /// If the body is longer than any ring carries.
     pub fn reply(&mut self, request: Request, body: &[&[u8]]) {
-        self.messaging.reply(&mut self.endpoint, request, body);
+        let answered = self.messaging.reply(&mut self.endpoint, request, body);
+        if let Err(Garbage { machine, why }) = answered {
+            self.cut_off(machine, why);
+        }
     }
 
     /// Calls the continuation from the event loop, in this turn or the next.

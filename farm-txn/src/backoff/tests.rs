@@ -100,6 +100,17 @@ fn each_part_can_be_off() {
         ..config()
     });
     assert_eq!(eager.aborted(9, Nanos(1), &mut rng(1)), Duration::ZERO);
+    let bare = BackoffConfig::PARTS
+        .iter()
+        .fold(config(), |config, part| config.without(part));
+    let mut bare = Backoff::new(bare);
+    for attempt in 0..100 {
+        let wait = bare.aborted(attempt, Nanos(0), &mut rng(1));
+        let own = bare.patience(attempt, UNIT, 8, &mut rng(1));
+        assert_eq!((wait, own), (Duration::ZERO, Duration::ZERO));
+        bare.aborted(attempt, Nanos(MS * u64::from(attempt)), &mut rng(1));
+        assert_eq!(bare.concurrency(), config().concurrency);
+    }
 }
 
 #[test]
@@ -125,8 +136,9 @@ fn waits_double_up_to_the_limit_and_are_spread_over_one_unit() {
 #[test]
 fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
     let mut rng = rng(1);
+    let backoff = Backoff::new(config());
     let mut longest = |before: u32| {
-        let waits = (0..1_000).map(|_| patience(before, 100, 4, &mut rng).as_nanos());
+        let waits = (0..1_000).map(|_| backoff.patience(before, 100, 4, &mut rng).as_nanos());
         waits.max().unwrap_or(0)
     };
     assert_eq!((longest(0), longest(2)), (0, 0));
@@ -215,7 +227,7 @@ fn any_config() -> impl Strategy<Value = BackoffConfig> {
         0u32..12,
         1usize..20,
         1u32..40,
-        any::<[bool; 3]>(),
+        any::<[bool; 4]>(),
     )
         .prop_map(
             |(unit_ns, doublings, concurrency, least_attempts, on)| BackoffConfig {
@@ -227,6 +239,7 @@ fn any_config() -> impl Strategy<Value = BackoffConfig> {
                 backoff: on[0],
                 dynamic_limit: on[1],
                 throttling: on[2],
+                patience: on[3],
             },
         )
 }

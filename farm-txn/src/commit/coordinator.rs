@@ -444,10 +444,10 @@ fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallErro
     participant.reply = None;
     // If LOCK was not sent, the machine is lost: that is found when it is to be.
     commit.waiting -= u32::from(participant.asked);
-    if let Err(abort) = validate::verdict(reply)
+    if let Err(error) = validate::verdict(&commit.tx, reply)
         && matches!(commit.step, Step::Lock)
     {
-        commit.stop(abort.into());
+        commit.stop(error);
     }
     go_on(worker, key, commit);
 }

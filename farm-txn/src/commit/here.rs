@@ -51,11 +51,14 @@ fn unlock_first(worker: &mut Worker, tx: &Tx, count: usize) {
     }
 }
 
-/// Whether what was read and not written is as it was read. A sequentially consistent fence stands before:
-/// of two transactions that each write what the other reads at least one sees the other's lock.
+/// Whether what was read and not written is as it was read; what lies elsewhere is looked at after this. A
+/// sequentially consistent fence stands before: of two transactions that each write what the other reads at
+/// least one sees the other's lock.
 pub(super) fn validate(worker: &mut Worker, tx: &Tx) -> Result<(), Abort> {
     let here = |entry: &&Entry| entry.machine.is_none() && !entry.is_written();
-    if let Some(first) = tx.entries.iter().find(here) {
+    let reads = tx.entries.iter().any(|entry| !entry.is_written());
+    let mut entries = tx.entries.iter();
+    if let Some(first) = entries.find(|entry| reads && entry.machine.is_none()) {
         local(worker, first.address).0.fence(Ordering::SeqCst);
     }
     for entry in tx.entries.iter().filter(here) {

@@ -3,15 +3,18 @@
 
 use std::collections::VecDeque;
 
+use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::object::{LockMode, VersionWord, write};
 use farm_core::worker::{Cont, LogId, LogRecord, Worker};
 use farm_core::{marks, mutants};
 
-use super::release;
+use super::give_back;
+use crate::error::TxError;
 use crate::layer::transactions;
 use crate::record::{Effect, Kind, Lock, Object, Record};
+use crate::tx::object_at;
 
 /// LOCK-REPLY: every object is locked.
 pub(crate) const LOCKED: u8 = 0;
@@ -19,8 +22,55 @@ pub(crate) const LOCKED: u8 = 0;
 pub(crate) const WAS_LOCKED: u8 = 1;
 /// One has changed since it was read.
 pub(crate) const HAS_CHANGED: u8 = 2;
-/// Bytes of LOCK-REPLY, which names the object after the code; and of the answer to VALIDATE.
-pub(crate) const REPLY_BYTES: usize = 9;
+/// One is of another size class.
+pub(crate) const OTHER_CLASS: u8 = 3;
+/// No object starts at an address.
+pub(crate) const NO_OBJECT: u8 = 4;
+/// Bytes of LOCK-REPLY, which names the object after the code, and its size class where it is another; and
+/// of the answer to VALIDATE.
+pub(crate) const REPLY_BYTES: usize = 10;
+
+/// Why a LOCK is refused.
+pub(super) struct Refused {
+    pub(super) code: u8,
+    pub(super) address: Address,
+    /// The size class that the object has.
+    pub(super) class: u8,
+}
+
+impl Refused {
+    /// Nothing is.
+    pub(super) const NOTHING: Self = Self {
+        code: LOCKED,
+        address: Address::NULL,
+        class: 0,
+    };
+
+    pub(super) fn conflict(code: u8, address: Address) -> Self {
+        Self {
+            code,
+            address,
+            class: 0,
+        }
+    }
+
+    /// The answer that says so.
+    pub(super) fn encode(&self) -> [u8; REPLY_BYTES] {
+        let mut reply = [self.code; REPLY_BYTES];
+        reply[1..9].copy_from_slice(&self.address.to_bits().to_le_bytes());
+        reply[9] = self.class;
+        reply
+    }
+
+    pub(super) fn decode(reply: &[u8; REPLY_BYTES]) -> Self {
+        let address = u64::from_le_bytes(reply[1..9].try_into().expect("a word"));
+        Self {
+            code: reply[0],
+            address: Address::from_bits(address).unwrap_or(Address::NULL),
+            class: reply[9],
+        }
+    }
+}
 
 /// How far a transaction is at this primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,9 +265,8 @@ fn lock_all(
     if !new {
         return Err("the transaction has a LOCK record already".into());
     }
-    let (code, address) = refused.unwrap_or((LOCKED, Address::NULL));
-    let address = address.to_bits().to_le_bytes();
-    worker.reply(at.request(lock.reply), &[&[code], &address]);
+    let refused = refused.unwrap_or(Refused::NOTHING);
+    worker.reply(at.request(lock.reply), &[&refused.encode()]);
     if late {
         worker.defer(Cont::new(lock_late, at.token << 8 | at.log.index() as u64));
     }
@@ -225,12 +274,21 @@ fn lock_all(
 }
 
 /// Locks every object at exactly the version that was read, or none; tells which stood in the way.
-fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<(u8, Address)>, String> {
+fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<Refused>, String> {
     let mut refused = None;
     let mut locked = 0;
     for object in lock.objects() {
         let object = object.map_err(|error| error.to_string())?;
-        let (memory, at) = memory_of(worker, &object)?;
+        let address = object.address;
+        memory_of(worker, &object)?;
+        // Who read it with another size has not read a version there, or would leave half of it.
+        let (memory, at) = match object_at(worker, address, object.class) {
+            Ok(found) => found,
+            Err(error) => {
+                refused = Some(misplaced(address, &error));
+                break;
+            }
+        };
         let now = write::load_version(memory, at);
         let wanted = match mutants::is_on("lock at a newer version than read") {
             true => now.version(),
@@ -240,7 +298,7 @@ fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<(u8, Addr
             marks::mark("lock: refused");
             let changed = write::load_version(memory, at).version() != object.version;
             let code = if changed { HAS_CHANGED } else { WAS_LOCKED };
-            refused = Some((code, object.address));
+            refused = Some(Refused::conflict(code, address));
             break;
         }
         locked += 1;
@@ -249,6 +307,20 @@ fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<(u8, Addr
         unlock(worker, lock, locked)?;
     }
     Ok(refused)
+}
+
+/// There is no object of the class that was said.
+#[cold]
+fn misplaced(address: Address, error: &TxError) -> Refused {
+    let (code, class) = match error {
+        TxError::WrongSize { is, .. } => (OTHER_CLASS, class_for_payload(*is).ok()),
+        _ => (NO_OBJECT, None),
+    };
+    Refused {
+        code,
+        address,
+        class: class.map_or(0, SizeClass::get),
+    }
 }
 
 /// Gives the first locks of a record back.
@@ -316,10 +388,15 @@ fn install_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<(), String> {
         write::install(memory, at, bytes, next, object.incarnation, object.payload);
         // Freed, or never to be.
         if !object.incarnation.is_allocated() {
-            release(worker, object.address, object.class);
+            release(worker, &object)?;
         }
     }
     Ok(())
+}
+
+fn release(worker: &mut Worker, object: &Object<'_>) -> Result<(), String> {
+    let released = give_back(worker, object.address, object.class);
+    released.map_err(|error| error.to_string())
 }
 
 fn abort_all(worker: &mut Worker, lock: &Lock<'_>, state: State) -> Result<(), String> {
@@ -332,8 +409,8 @@ fn abort_all(worker: &mut Worker, lock: &Lock<'_>, state: State) -> Result<(), S
         let leaks = mutants::is_on("allocation leaked on abort");
         let frees = mutants::is_on("free takes effect on abort");
         match object.effect {
-            Effect::Allocate if !leaks => release(worker, object.address, object.class),
-            Effect::Free if frees => release(worker, object.address, object.class),
+            Effect::Allocate if !leaks => release(worker, &object)?,
+            Effect::Free if frees => release(worker, &object)?,
             _ => {}
         }
     }

@@ -1,18 +1,21 @@
 //! Validation (`FaRM'15 §4`): what was read and not written is as it was read. One-sided, a header for
 //! each object; by one message where many objects lie on one machine.
 
+use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{LockMode, Version, VersionWord, write};
-use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
+use farm_core::worker::{AddressError, Cont, ReadError, ReadResult, Worker};
 
 use super::coordinator::{self, Blocked, Commit};
-use super::primary::{HAS_CHANGED, LOCKED, REPLY_BYTES, WAS_LOCKED};
+use super::primary::{
+    HAS_CHANGED, LOCKED, NO_OBJECT, OTHER_CLASS, REPLY_BYTES, Refused, WAS_LOCKED,
+};
 use super::{conflict, is_unchanged};
-use crate::error::Abort;
+use crate::error::{Abort, TxError};
 use crate::layer::transactions;
-use crate::tx::{Entry, Tx};
+use crate::tx::{Entry, Tx, wrong_size};
 
 /// Asks a machine whether objects are as they were read.
 pub(crate) const VALIDATE: MessageId = MessageId(MessageId::TXN + 1);
@@ -136,33 +139,42 @@ fn answered(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) 
     let (key, _) = coordinator::of_context(context);
     let mut commit = coordinator::take(worker, key);
     commit.waiting -= 1;
-    if let Err(error) = verdict(reply) {
-        commit.stop(error.into());
+    if let Err(error) = verdict(&commit.tx, reply) {
+        commit.stop(error);
     }
     coordinator::go_on(worker, key, commit);
 }
 
 /// What LOCK-REPLY says, and the answer to VALIDATE.
-pub(super) fn verdict(reply: Result<&[u8], CallError>) -> Result<(), Abort> {
-    let (code, address) = match reply {
-        Ok([code, address @ ..]) => (*code, address),
-        Ok([]) => (WAS_LOCKED, &[][..]),
-        Err(CallError::PeerLost(machine)) => return Err(Abort::Lost(machine)),
-        Err(_) => (WAS_LOCKED, &[][..]),
-    };
-    let address = <[u8; 8]>::try_from(address).ok();
-    let address = address.and_then(|bytes| Address::from_bits(u64::from_le_bytes(bytes)));
-    let address = address.unwrap_or(Address::NULL);
-    match code {
-        LOCKED => Ok(()),
-        HAS_CHANGED => Err(Abort::Changed(address)),
-        _ => Err(Abort::Locked(address)),
+pub(super) fn verdict(tx: &Tx, reply: Result<&[u8], CallError>) -> Result<(), TxError> {
+    if let Err(CallError::PeerLost(machine)) = reply {
+        return Err(Abort::Lost(machine).into());
     }
+    let reply = reply.ok().and_then(|reply| reply.try_into().ok());
+    let Some(Refused {
+        code,
+        address,
+        class,
+    }) = reply.map(Refused::decode)
+    else {
+        return Err(Abort::Locked(Address::NULL).into());
+    };
+    Err(match code {
+        LOCKED => return Ok(()),
+        HAS_CHANGED => Abort::Changed(address).into(),
+        NO_OBJECT => AddressError::Nowhere(address).into(),
+        OTHER_CLASS => {
+            let is = SizeClass::new(class);
+            let asked = tx.find(address).map_or(is, |object| tx.class(object));
+            wrong_size(address, asked, is)
+        }
+        _ => Abort::Locked(address).into(),
+    })
 }
 
 /// Answers whether objects are as they were read.
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
-    let (mut code, mut failed) = (LOCKED, Address::NULL);
+    let mut failed = Refused::NOTHING;
     for asked in body.chunks(ASKED_BYTES) {
         let Some((address, read)) = decode(worker, request.from, asked) else {
             return;
@@ -173,12 +185,12 @@ pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
         };
         if !is_unchanged(now, read) {
             let same = now.version() == read && now.mode() != LockMode::Unlocked;
-            code = if same { WAS_LOCKED } else { HAS_CHANGED };
-            failed = address;
+            let code = if same { WAS_LOCKED } else { HAS_CHANGED };
+            failed = Refused::conflict(code, address);
             break;
         }
     }
-    worker.reply(request, &[&[code], &failed.to_bits().to_le_bytes()]);
+    worker.reply(request, &[&failed.encode()]);
 }
 
 fn decode(worker: &mut Worker, from: WorkerRef, asked: &[u8]) -> Option<(Address, Version)> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farm_core::worker::{Cont, Worker};
 
-use crate::backoff::{Backoff, BackoffConfig, patience};
+use crate::backoff::{Backoff, BackoffConfig};
 use crate::error::TxError;
 use crate::layer::transactions;
 
@@ -138,7 +138,7 @@ pub(crate) fn conflict(worker: &mut Worker, before: u32) -> Duration {
     let now = worker.now();
     let mut backoff = transactions(worker).gate.backoff.clone();
     let wait = backoff.aborted(before, now, worker.rng());
-    let wait = wait + patience(before, PATIENCE_NANOS, MOST_PATIENCE, worker.rng());
+    let wait = wait + backoff.patience(before, PATIENCE_NANOS, MOST_PATIENCE, worker.rng());
     let gate = &mut transactions(worker).gate;
     gate.backoff = backoff;
     gate.counters.conflicts += 1;

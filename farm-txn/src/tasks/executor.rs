@@ -7,7 +7,7 @@ use farm_core::alloc::SizeClass;
 use farm_core::object::Image;
 use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
 
-use super::shared::{Answer, Lent, Next, Op, Request, Shared, TaskWaker};
+use super::shared::{Answer, Found, Lent, Next, Op, Request, Shared, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
 use crate::api::{self, TxHandle};
 use crate::error::TxError;
@@ -133,7 +133,7 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
                 shared.note(slot, |slot| slot.look = Some(wanted));
                 look(worker, key, ());
             }
-            Err(error) => answer(worker, slot, None, Answer::Payloads(Err(error))),
+            Err(error) => answer(worker, slot, None, Answer::Looked(Err(error))),
         },
         Op::Enter => retry::enter(worker, Cont::new(entered, key)),
         Op::Conflict(before) => {
@@ -237,25 +237,22 @@ fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
     let read = match result {
         Ok(slot) => {
             let words = worker.arena().words(&slot);
-            let payloads = wanted.images(words);
-            let payloads = payloads.map(|words| payload_in(words, wanted.class));
-            let payloads = payloads.collect();
+            let objects = wanted.images(words);
+            let found = objects.map(|words| found_in(words, wanted.class)).collect();
             worker.arena().give(slot);
-            Ok(payloads)
+            Ok(found)
         }
         Err(ReadError::Busy) => return worker.when_room(Cont::new(look, key)),
         Err(error) => Err(error_of_read(error, wanted.first)),
     };
-    answer(worker, key as usize, None, Answer::Payloads(read));
+    answer(worker, key as usize, None, Answer::Looked(read));
 }
 
-/// The payload of an object; none if there is no object.
-fn payload_in(words: &[u64], class: SizeClass) -> Option<Vec<u8>> {
+/// The object in these words, if there is one.
+fn found_in(words: &[u64], class: SizeClass) -> Option<Found> {
     let image = Image::check(words).expect("a lock-free read gives whole objects");
-    if !image.incarnation().is_allocated() {
-        return None;
-    }
+    let incarnation = image.incarnation();
     let mut payload = vec![0; class.payload_capacity()];
     image.copy_payload(0, &mut payload);
-    Some(payload)
+    incarnation.is_allocated().then_some((incarnation, payload))
 }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use farm_core::alloc::class_for_payload;
+use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::{Address, WorkerRef};
+use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 
 use super::Transaction;
-use super::shared::{Answer, Op, Request, Shared};
+use super::shared::{Answer, Found, Op, Request, Shared};
 use crate::arrays::Adjacent;
 use crate::error::TxError;
 use crate::retry::{Left, Remedy, Tries};
@@ -89,14 +90,34 @@ impl Handle {
             class,
             count,
         };
-        let Answer::Payloads(payloads) = self.shared.call(None, Op::Look(objects)).await.1 else {
-            return Err(TxError::Ended);
-        };
-        let mut payloads = payloads?;
-        for payload in payloads.iter_mut().flatten() {
+        let payload = |(_, mut payload): Found| {
             payload.truncate(payload_bytes);
+            payload
+        };
+        let found = self.look(objects).await?.into_iter();
+        Ok(found.map(|found| found.map(payload)).collect())
+    }
+
+    /// Reads the object that a fat pointer names, as [`Handle::read_lock_free`] does, and no other that came
+    /// to be in its place (`FaRM'14 §3.5`). Gives all bytes of its payload.
+    ///
+    /// # Errors
+    /// As [`Handle::read_lock_free`]; [`TxError::NotAllocated`] too where the pointer is of an object that
+    /// was there before.
+    pub async fn read_pointer_lock_free(&self, pointer: FatPointer) -> Result<Vec<u8>, TxError> {
+        let class = SizeClass::new(pointer.class);
+        let found = self.look(Adjacent::one(pointer.address, class)).await?;
+        match found.into_iter().next().flatten() {
+            Some((incarnation, payload)) if pointer.names(incarnation) => Ok(payload),
+            _ => Err(TxError::NotAllocated(pointer.address)),
         }
-        Ok(payloads)
+    }
+
+    async fn look(&self, objects: Adjacent) -> Result<Vec<Option<Found>>, TxError> {
+        match self.shared.call(None, Op::Look(objects)).await.1 {
+            Answer::Looked(found) => found,
+            _ => Err(TxError::Ended),
+        }
     }
 
     /// Waits. The worker does other things meanwhile.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, WorkerRef};
+use farm_core::object::Incarnation;
 use farm_core::worker::{Inbox, Worker};
 
 use super::executor;
@@ -43,6 +44,9 @@ pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send
 /// Begins an operation of a layer above.
 pub(super) type Operation = Box<dyn FnOnce(&mut Worker, TxHandle, u64) + Send>;
 
+/// What a lock-free read found of one object: its incarnation and its payload.
+pub(super) type Found = (Incarnation, Vec<u8>);
+
 /// A call.
 pub(super) enum Op {
     Read(Address, SizeClass),
@@ -64,7 +68,7 @@ pub(super) enum Op {
 /// What came of a call.
 pub(super) enum Answer {
     Object(Result<ObjectId, TxError>),
-    Payloads(Result<Vec<Option<Vec<u8>>>, TxError>),
+    Looked(Result<Vec<Option<Found>>, TxError>),
     Done(Result<(), TxError>),
     /// One more may run; [`Request::Leave`] follows.
     Entered,

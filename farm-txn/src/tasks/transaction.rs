@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
-use farm_core::object::FatPointer;
+use farm_core::object::{FatPointer, Incarnation};
 use farm_core::worker::{Cont, Worker};
 
 use super::executor;
@@ -76,6 +76,21 @@ impl Transaction {
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
         self.object(Op::Read(address, class)).await
+    }
+
+    /// Reads the object that a fat pointer names, and no other that came to be in its place
+    /// (`FaRM'14 §3.5`).
+    ///
+    /// # Errors
+    /// As [`Transaction::read`]; [`TxError::NotAllocated`] too where the pointer is of an object that was there
+    /// before: as certain as where there is none.
+    pub async fn read_pointer(&mut self, pointer: FatPointer) -> Result<ObjectId, TxError> {
+        let class = SizeClass::new(pointer.class);
+        let object = self.read_class(pointer.address, class).await?;
+        match pointer.names(self.incarnation(object)?) {
+            true => Ok(object),
+            false => Err(TxError::NotAllocated(pointer.address)),
+        }
     }
 
     /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read:
@@ -176,7 +191,8 @@ impl Transaction {
     /// The payload of an object, as this transaction sees it.
     ///
     /// # Errors
-    /// [`TxError::OtherTransaction`]; [`TxError::Ended`] as of [`Transaction::read`].
+    /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that this transaction has freed;
+    /// [`TxError::Ended`] as of [`Transaction::read`].
     pub fn payload(&self, object: ObjectId) -> Result<&[u8], TxError> {
         Ok(self.of(object)?.payload(object))
     }
@@ -189,12 +205,26 @@ impl Transaction {
         Ok(self.of_mut(object)?.payload_mut(object))
     }
 
-    /// Frees an object, when the transaction commits.
+    /// Frees an object, when the transaction commits. It is none of the transaction's from now on.
     ///
     /// # Errors
     /// As [`Transaction::payload`].
     pub fn free(&mut self, object: ObjectId) -> Result<(), TxError> {
         self.of_mut(object)?.free(object);
+        Ok(())
+    }
+
+    /// Frees all of these objects when the transaction commits: see [`crate::api::free_array`].
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`]: none of them will be freed by this.
+    pub fn free_array(&mut self, objects: &[ObjectId]) -> Result<(), TxError> {
+        for object in objects {
+            self.of(*object)?;
+        }
+        if let State::Open(_, tx) = &mut self.state {
+            tx.free_all(objects);
+        }
         Ok(())
     }
 
@@ -212,6 +242,14 @@ impl Transaction {
     /// As [`Transaction::payload`].
     pub fn pointer(&self, object: ObjectId) -> Result<FatPointer, TxError> {
         Ok(self.of(object)?.pointer(object))
+    }
+
+    /// An object's incarnation as it will be once the transaction has committed: see [`Tx::incarnation`].
+    ///
+    /// # Errors
+    /// As [`Transaction::payload`].
+    pub fn incarnation(&self, object: ObjectId) -> Result<Incarnation, TxError> {
+        Ok(self.of(object)?.incarnation(object))
     }
 
     /// Moves an object's incarnation on when the transaction commits: see [`Tx::increment_incarnation`].

@@ -1,7 +1,8 @@
 //! Objects of a transaction, and what is done with them.
 //!
 //! An [`ObjectId`] tells its transaction by a number that no other transaction of the process has, so
-//! that one of another transaction, or of one that has ended, is found out by one comparison.
+//! that one of another transaction, or of one that has ended, is found out by one comparison; and by a
+//! serial number in it, by which one that [`Tx::all_or_nothing`] took back is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +24,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub struct ObjectId {
     tx: u64,
     index: u32,
+    serial: u32,
 }
 
 /// The number of a transaction, which no other of the process has.
@@ -47,16 +49,16 @@ impl Number {
 }
 
 impl Tx {
-    /// Whether an object is one of this transaction, as it is now.
+    /// Whether an object is one of this transaction, as it is now, and not freed by it.
     ///
     /// # Errors
-    /// [`TxError::OtherTransaction`].
+    /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that this transaction has freed.
     #[inline]
     pub fn check(&self, object: ObjectId) -> Result<(), TxError> {
-        if object.tx == self.number.0 {
-            Ok(())
-        } else {
-            Err(TxError::OtherTransaction)
+        let entry = self.get(object).ok_or(TxError::OtherTransaction)?;
+        match entry.intent {
+            Intent::Free => Err(TxError::NotAllocated(entry.address)),
+            _ => Ok(()),
         }
     }
 
@@ -65,25 +67,38 @@ impl Tx {
         ObjectId {
             tx: self.number.0,
             index: index as u32,
+            serial: self.entries[index].serial,
         }
     }
 
-    /// The entries of one number only grow, but for what [`Tx::all_or_nothing`] took back: every other
-    /// index that was given is inside.
+    #[inline]
+    fn get(&self, object: ObjectId) -> Option<&Entry> {
+        let entry = self.entries.get(object.index as usize)?;
+        (object.tx == self.number.0 && object.serial == entry.serial).then_some(entry)
+    }
+
     #[inline]
     fn entry(&self, object: ObjectId) -> &Entry {
-        if object.tx != self.number.0 {
-            foreign();
-        }
-        &self.entries[object.index as usize]
+        self.get(object).unwrap_or_else(|| unusable())
     }
 
+    /// One that is not freed.
     #[inline]
-    fn entry_mut(&mut self, object: ObjectId) -> &mut Entry {
-        if object.tx != self.number.0 {
-            foreign();
-        }
-        &mut self.entries[object.index as usize]
+    fn live(&self, object: ObjectId) -> &Entry {
+        let entry = self.get(object);
+        let live = entry.filter(|entry| entry.intent != Intent::Free);
+        live.unwrap_or_else(|| unusable())
+    }
+
+    /// One that is not freed, to be changed.
+    #[inline]
+    fn live_mut(&mut self, object: ObjectId) -> &mut Entry {
+        let number = self.number.0;
+        let entry = self.entries.get_mut(object.index as usize);
+        let live = entry.filter(|entry| {
+            object.tx == number && object.serial == entry.serial && entry.intent != Intent::Free
+        });
+        live.unwrap_or_else(|| unusable())
     }
 
     /// The object at an address, if the transaction has it.
@@ -138,9 +153,9 @@ impl Tx {
     /// The fat pointer that names the object once the transaction has committed.
     ///
     /// # Panics
-    /// If the object is not of this transaction: see [`Tx::check`].
+    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
     pub fn pointer(&self, object: ObjectId) -> FatPointer {
-        let entry = self.entry(object);
+        let entry = self.live(object);
         FatPointer::new(
             entry.address,
             entry.class.index() as u8,
@@ -151,20 +166,20 @@ impl Tx {
     /// The payload as this transaction sees it.
     ///
     /// # Panics
-    /// If the object is not of this transaction: see [`Tx::check`].
+    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
     #[inline]
     pub fn payload(&self, object: ObjectId) -> &[u8] {
-        let entry = self.entry(object);
+        let entry = self.live(object);
         &self.bytes[entry.at as usize..][..entry.len as usize]
     }
 
     /// The payload, to be changed: the object is written when the transaction commits.
     ///
     /// # Panics
-    /// If the object is not of this transaction: see [`Tx::check`].
+    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
     #[inline]
     pub fn payload_mut(&mut self, object: ObjectId) -> &mut [u8] {
-        let entry = self.entry_mut(object);
+        let entry = self.live_mut(object);
         if entry.intent == Intent::Read {
             entry.intent = Intent::Write;
         }
@@ -176,9 +191,9 @@ impl Tx {
     /// no longer match (`objIncrementIncarnation`).
     ///
     /// # Panics
-    /// If the object is not of this transaction: see [`Tx::check`].
+    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
     pub fn increment_incarnation(&mut self, object: ObjectId) {
-        let entry = self.entry_mut(object);
+        let entry = self.live_mut(object);
         if entry.intent == Intent::Read {
             entry.intent = Intent::Write;
         }
@@ -189,15 +204,27 @@ impl Tx {
     /// back then as well.
     ///
     /// # Panics
-    /// If the object is not of this transaction: see [`Tx::check`].
+    /// If the object is not of this transaction, or freed by it before: see [`Tx::check`].
     pub fn free(&mut self, object: ObjectId) {
-        self.entry_mut(object).intent = Intent::Free;
+        self.live_mut(object).intent = Intent::Free;
+    }
+
+    /// Frees objects, each of which may stand there several times.
+    pub(crate) fn free_all(&mut self, objects: &[ObjectId]) {
+        for object in objects {
+            if self.check(*object).is_ok() {
+                self.free(*object);
+            }
+        }
     }
 }
 
 #[cold]
-fn foreign() -> ! {
-    panic!("the object is of another transaction, or of one that has ended: see Tx::check");
+fn unusable() -> ! {
+    panic!(
+        "the object is of another transaction, or of one that has ended, or was freed or taken back by \
+         this one: see Tx::check"
+    );
 }
 
 #[cfg(test)]

@@ -101,6 +101,34 @@ fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
     cluster.stop();
 }
 
+/// The id of what was taken back once named what was read next.
+#[test]
+fn an_object_that_was_taken_back_is_no_other_one() {
+    let cluster = cluster("taken-back", 1, 1);
+    let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
+    cluster.on(0, 0, move |w| {
+        let mut tx = farm_txn::take(w);
+        let mut taken_back = None;
+        let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
+            taken_back = Some(tx.read(w, one, BYTES)?);
+            Err(TxError::GivenUp)
+        });
+        assert!(matches!(failed, Err(TxError::GivenUp)));
+        let taken_back = taken_back.unwrap();
+        let other = |tx: &Tx| matches!(tx.check(taken_back), Err(TxError::OtherTransaction));
+        assert!(other(&tx));
+        let read = tx.read(w, two, BYTES).unwrap();
+        assert!(other(&tx) && read != taken_back);
+        let again = tx.read(w, one, BYTES).unwrap();
+        assert!(other(&tx) && again != taken_back);
+        tx.check(read).unwrap();
+        tx.check(again).unwrap();
+        tx.abort(w);
+        farm_txn::give(w, tx);
+    });
+    cluster.stop();
+}
+
 #[test]
 fn a_commit_is_heard_of_and_an_abort_is_not() {
     static HEARD: AtomicU64 = AtomicU64::new(0);

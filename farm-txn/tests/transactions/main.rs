@@ -13,5 +13,7 @@ mod locks;
 mod misuse;
 mod model;
 mod objects;
+mod pointers;
 mod retries;
+mod shipping;
 mod tasks;

@@ -9,7 +9,7 @@ use farm_core::ids::Address;
 use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, TxLimits, api};
 
-use crate::cluster::{Cluster, cluster, contents, create, transact};
+use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
 
 type Answer = mpsc::Sender<Result<(TxHandle, ObjectId), TxError>>;
 
@@ -17,6 +17,11 @@ fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let answer = worker.take_layer::<Answer>();
     let tx = TxHandle::from_context(tx);
     answer.send(object.map(|object| (tx, object))).unwrap();
+}
+
+fn ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
+    type Answer = mpsc::Sender<Result<(), TxError>>;
+    worker.take_layer::<Answer>().send(result).unwrap();
 }
 
 /// Reads an object in a new transaction of worker 0 of machine 0, which stays open if that succeeds.
@@ -150,23 +155,90 @@ fn a_wrong_size_is_a_typed_error() {
     cluster.stop();
 }
 
-/// What cannot be told of another machine's object: a larger class ends as a lock that is never given up,
-/// a smaller one gives the first bytes. See `api::read_class`.
+/// What cannot be told of another machine's object when it is read: a larger class ends as a lock that is
+/// never given up, a smaller one gives the first bytes. See `api::read_class`. Its primary can tell when it
+/// is to be written: such a commit once left half an object, which nobody could read any more.
 #[test]
 fn a_wrong_size_of_a_remote_object_is_found_out_if_it_is_too_large() {
     let cluster = cluster("remote-size", 2, 1);
-    let all: Vec<_> = (0..8)
-        .map(|_| cluster.on(1, 0, |w| create(w, &[5; 100])))
-        .collect();
+    let all = [(); 8].map(|()| cluster.on(1, 0, |w| create(w, &[5; 100])));
     let error = read(&cluster, all[0], 700).unwrap_err();
     assert!(
         matches!(error, TxError::Abort(Abort::TimedOut(at)) if at == all[0]),
         "{error}"
     );
     let (tx, object) = read(&cluster, all[0], 10).unwrap();
+    let (answer, heard) = mpsc::channel::<Result<(), TxError>>();
     cluster.on(0, 0, move |w| {
         assert_eq!(api::payload(w, tx, object).unwrap()[..10], [5; 10]);
-        api::abort(w, tx);
+        api::payload_mut(w, tx, object).unwrap().fill(6);
+        w.put_layer(Box::new(answer));
+        api::commit(w, tx, Cont::new(ended, 0));
+    });
+    let error = heard.recv_timeout(Duration::from_secs(60)).unwrap();
+    let error = error.unwrap_err();
+    let bytes = |payload| class_for_payload(payload).unwrap().payload_capacity();
+    assert!(
+        matches!(error, TxError::WrongSize { address, asked, is }
+            if address == all[0] && asked == bytes(10) && is == bytes(100)),
+        "{error}"
+    );
+    // It is as it was, and nobody has it locked.
+    cluster.on(1, 0, move |w| {
+        assert_eq!(contents(w, all[0], 100).unwrap(), [5; 100]);
+        transact(w, |tx, w| overwrite(tx, w, all[0], &[7; 100]).map(drop)).unwrap();
+    });
+    assert_eq!(
+        cluster.look(0, all[0], 128).unwrap().payload[..100],
+        [7; 100]
+    );
+    cluster.stop();
+}
+
+/// What a transaction freed is none of its objects: a write of it was once lost without a word.
+#[test]
+fn an_object_that_the_transaction_has_freed_is_a_typed_error() {
+    let cluster = cluster("freed-own", 2, 1);
+    for machine in [0, 1] {
+        let at = cluster.on(machine, 0, |w| create(w, b"x"));
+        let (tx, object) = read(&cluster, at, 1).unwrap();
+        cluster.on(0, 0, move |w| {
+            api::free(w, tx, object).unwrap();
+            let gone = |result: Result<(), TxError>| {
+                let error = result.unwrap_err();
+                assert!(
+                    matches!(error, TxError::NotAllocated(address) if address == at),
+                    "{error}"
+                );
+            };
+            gone(api::payload(w, tx, object).map(drop));
+            gone(api::payload_mut(w, tx, object).map(drop));
+            gone(api::free(w, tx, object));
+            gone(api::free_array(w, tx, &[object]));
+            gone(api::with(w, tx, |tx, _| tx.check(object)).unwrap());
+            api::abort(w, tx);
+        });
+        let (tx, object) = read(&cluster, at, 1).unwrap();
+        cluster.on(0, 0, move |w| {
+            api::free_array(w, tx, &[object, object]).unwrap();
+            api::abort(w, tx);
+        });
+    }
+    cluster.on(0, 0, |w| {
+        let mut tx = Tx::new();
+        let object = tx.alloc(w, 1, None).unwrap();
+        tx.free(object);
+        let touch: [fn(&mut Tx, ObjectId); 4] = [
+            |tx, object| assert!(!tx.payload(object).is_empty()),
+            |tx, object| tx.payload_mut(object).fill(1),
+            |tx, object| tx.increment_incarnation(object),
+            |tx, object| assert!(!tx.pointer(object).address.is_null()),
+        ];
+        for touch in touch {
+            let touched = std::panic::AssertUnwindSafe(|| touch(&mut tx, object));
+            assert!(std::panic::catch_unwind(touched).is_err());
+        }
+        tx.abort(w);
     });
     cluster.stop();
 }

@@ -120,11 +120,12 @@ fn every_increment_of_a_hot_object_is_there_once() {
 
 #[test]
 fn every_part_of_conflict_avoidance_can_be_switched_off() {
-    for parts in 0..8u8 {
+    for parts in 0..16u8 {
         let config = BackoffConfig {
             backoff: parts & 1 != 0,
             dynamic_limit: parts & 2 != 0,
             throttling: parts & 4 != 0,
+            patience: parts & 8 != 0,
             ..BackoffConfig::default()
         };
         hot_object(&format!("parts-{parts}"), config, 30, 3);

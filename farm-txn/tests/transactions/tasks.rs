@@ -105,7 +105,7 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
     cluster.stop();
 }
 
-async fn add_one(tx: &mut Transaction, address: Address) -> Result<u64, TxError> {
+pub(crate) async fn add_one(tx: &mut Transaction, address: Address) -> Result<u64, TxError> {
     let object = tx.read(address, 8).await?;
     let payload = tx.payload_mut(object)?;
     let count = u64::from_le_bytes(payload[..8].try_into().unwrap()) + 1;

@@ -12,6 +12,7 @@ use farm_bench::oltp::load::{self, Load, Loaded};
 use farm_bench::oltp::report::{MachineReport, WorkerReport};
 use farm_bench::oltp::{Benchmark, attempt};
 use farm_kv::{TableId, TableSpec};
+use farm_txn::BackoffConfig;
 
 use super::{Driven, LOOK, SETTLE, tell};
 use crate::cluster::protocol::{News, OltpOrder};
@@ -41,7 +42,7 @@ impl Driven<'_> {
             } => self.open_oltp(benchmark, seed, tables.into_iter().map(Into::into)),
             OltpOrder::Load => self.load_oltp(),
             OltpOrder::Run {
-                concurrency,
+                avoidance,
                 warmup_s,
                 duration_s,
                 sampled_1_in,
@@ -50,7 +51,7 @@ impl Driven<'_> {
                     warmup: Duration::from_secs_f64(warmup_s),
                     duration: Duration::from_secs_f64(duration_s),
                 };
-                self.run_oltp(length, concurrency, sampled_1_in)
+                self.run_oltp(length, avoidance, sampled_1_in)
             }
             OltpOrder::Audit => self.audit_oltp(),
         }
@@ -139,7 +140,7 @@ impl Driven<'_> {
     fn run_oltp(
         &self,
         length: Length,
-        concurrency: usize,
+        avoidance: BackoffConfig,
         sampled_1_in: u32,
     ) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
@@ -151,7 +152,7 @@ impl Driven<'_> {
                     stream: stream.clone(),
                     seed: oltp.seed,
                     worker: self.span.first + worker as u64,
-                    concurrency,
+                    avoidance,
                     length,
                     sampled_1_in,
                 };

@@ -1,0 +1,131 @@
+//! Room for objects that a transaction allocates: reserved at once, given back unless it commits.
+
+use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
+use farm_core::ids::{Address, MachineId};
+use farm_core::marks;
+use farm_core::object::{Incarnation, Version, payload_capacity, write};
+use farm_core::worker::Worker;
+
+use super::{Entry, Intent, ObjectId, Place, Tx};
+use crate::arrays::Adjacent;
+use crate::error::TxError;
+use crate::layer::send_release_to;
+
+impl Tx {
+    /// Reserves room for an object of this machine, near `hint` if it can be. It exists once the
+    /// transaction has committed; its payload starts as zeroes.
+    ///
+    /// # Errors
+    /// [`TxError::Alloc`] when memory is not to be had: nothing was taken.
+    pub fn alloc(
+        &mut self,
+        worker: &mut Worker,
+        payload_bytes: usize,
+        hint: Option<Address>,
+    ) -> Result<ObjectId, TxError> {
+        let class = class_for_payload(payload_bytes)?;
+        self.check_limits(payload_capacity(class.object_bytes()))?;
+        let (address, version, incarnation) = reserve(worker, class, hint)?;
+        // Seldom: the slot serves for the second time, not for the hundredth.
+        if incarnation.count() == 1 {
+            marks::mark("alloc: slot used again");
+        }
+        let place = Place {
+            address,
+            machine: None,
+            class,
+        };
+        Ok(self.reserved(place, version, incarnation))
+    }
+
+    /// Adds an object that will come to be, whose slot is reserved.
+    pub(crate) fn reserved(
+        &mut self,
+        place: Place,
+        version: Version,
+        incarnation: Incarnation,
+    ) -> ObjectId {
+        let met = self.position(place.address);
+        if let Some(absent) = met.filter(|met| self.entries[*met].intent == Intent::Absent) {
+            return self.allocate_absent(absent, place.class);
+        }
+        let start = self.bytes.len();
+        let len = payload_capacity(place.class.object_bytes());
+        self.bytes.resize(start + len, 0);
+        self.push(place, version, incarnation, Intent::Allocate, start)
+    }
+
+    /// What this transaction has found to be absent, it allocates: at the version at which it was so.
+    #[cold]
+    fn allocate_absent(&mut self, absent: usize, class: SizeClass) -> ObjectId {
+        let (start, len) = (self.bytes.len(), payload_capacity(class.object_bytes()));
+        self.bytes.resize(start + len, 0);
+        let entry = &mut self.entries[absent];
+        entry.intent = Intent::Allocate;
+        entry.class = class;
+        (entry.at, entry.len) = (start as u32, len as u32);
+        self.id(absent)
+    }
+
+    /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
+    pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
+        self.given_up = true;
+        self.when_committed.clear();
+        give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
+        for entry in self.entries.iter_mut().filter(|one| one.is_written()) {
+            entry.bump = false;
+            entry.intent = match entry.incarnation.is_allocated() {
+                true => Intent::Read,
+                // Nothing is there, as when it was reserved.
+                false => Intent::Absent,
+            };
+        }
+    }
+}
+
+/// Reserves room for an object of this machine: where, and the version and incarnation that the memory has.
+pub(crate) fn reserve(
+    worker: &mut Worker,
+    class: SizeClass,
+    hint: Option<Address>,
+) -> Result<(Address, Version, Incarnation), AllocError> {
+    let address = worker.reserve_object(class, hint)?.address;
+    let (memory, at) = worker
+        .local_memory(address)
+        .expect("it was reserved on this machine");
+    let version = write::load_version(memory, at).version();
+    Ok((address, version, write::load_incarnation(memory, at)))
+}
+
+/// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another
+/// machine, as arrays are, by one message.
+pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
+    let mut run: Option<(MachineId, Adjacent)> = None;
+    for &Entry {
+        address,
+        class,
+        machine,
+        ..
+    } in entries
+    {
+        let Some(machine) = machine else {
+            let released = worker.release_object(address);
+            assert!(
+                matches!(released, Ok(None)),
+                "an object that this worker reserved cannot be given back: {released:?}"
+            );
+            continue;
+        };
+        if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
+            && slots.take_in(address, class)
+        {
+            continue;
+        }
+        if let Some((to, slots)) = run.replace((machine, Adjacent::one(address, class))) {
+            send_release_to(worker, to, slots);
+        }
+    }
+    if let Some((to, slots)) = run {
+        send_release_to(worker, to, slots);
+    }
+}

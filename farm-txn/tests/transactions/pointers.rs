@@ -1,0 +1,46 @@
+//! Fat pointers, as `async` functions read them.
+
+use farm_txn::TxError;
+
+use crate::cluster::{cluster, create};
+use crate::tasks::{comes_to_rest, task};
+
+#[test]
+fn a_pointer_names_its_own_object_and_none_that_came_after() {
+    let cluster = cluster("pointer", 2, 1);
+    for machine in [0, 1] {
+        let at = cluster.on(machine, 0, |w| create(w, b"first"));
+        task(&cluster, 0, move |farm| async move {
+            let mut tx = farm.begin();
+            let object = tx.read(at, 5).await.unwrap();
+            let before = tx.pointer(object).unwrap();
+            let count = tx.incarnation(object).unwrap().count();
+            assert_eq!(tx.read_pointer(before).await.unwrap(), object);
+            assert_eq!(
+                &farm.read_pointer_lock_free(before).await.unwrap()[..5],
+                b"first"
+            );
+            tx.increment_incarnation(object).unwrap();
+            assert_eq!(tx.incarnation(object).unwrap().count(), count + 1);
+            let after = tx.pointer(object).unwrap();
+            tx.commit().await.unwrap();
+
+            let gone = |error: TxError| {
+                assert!(
+                    matches!(error, TxError::NotAllocated(address) if address == at),
+                    "{error}"
+                );
+            };
+            let mut tx = farm.begin();
+            gone(tx.read_pointer(before).await.unwrap_err());
+            gone(farm.read_pointer_lock_free(before).await.unwrap_err());
+            let object = tx.read_pointer(after).await.unwrap();
+            assert_eq!(&tx.payload(object).unwrap()[..5], b"first");
+            tx.free_array(&[object]).unwrap();
+            tx.commit().await.unwrap();
+            gone(farm.read_pointer_lock_free(after).await.unwrap_err());
+        });
+    }
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
