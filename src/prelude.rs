@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use farm_core::machine::Attach;
 
+pub use farm_core::alloc::{SizeClass, class_for_payload};
 pub use farm_core::config::Config;
 pub use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
 pub use farm_core::machine::{Machine, MachineError, start_all};
@@ -14,8 +15,11 @@ pub use farm_kv::blocking;
 pub use farm_kv::shard::Changed;
 pub use farm_kv::tasks as table;
 pub use farm_kv::{Change, ChangeCont, GetCont, Key, KvError, TableId, TableSpec};
+pub use farm_txn::arrays::Objects;
 pub use farm_txn::tasks::{Handle, Transaction, block_on, spawn};
-pub use farm_txn::{Abort, ObjectId, TxError, TxHandle, api as txn, retry};
+pub use farm_txn::{
+    Abort, BackoffConfig, ObjectId, TxError, TxHandle, TxLimits, api as txn, retry,
+};
 
 /// Attaches transactions and the hashtable to a worker: what a machine is started with.
 pub fn layers() -> Attach {

@@ -194,7 +194,7 @@ fn what_tatp_cannot_be_is_refused_with_its_place() {
         (
             "tatp",
             &["--subscribers", "many"],
-            &["--subscribers subscribers=many", "whole number"],
+            &["--subscribers many", "whole number"],
         ),
         (
             "tatp",
@@ -224,12 +224,22 @@ fn what_tatp_cannot_be_is_refused_with_its_place() {
         (
             "tatp",
             &["--mix", "update_location=99"],
-            &["tatp.mix", "100 percent", "99"],
+            &["tatp.mix", "update_location 99", "100 percent", "99"],
         ),
         (
             "tatp",
             &["--mix", "update_location"],
             &["--mix", "KEY=VALUE"],
+        ),
+        (
+            "tatp",
+            &["--subscribers", "-5"],
+            &["--subscribers -5", "a whole number"],
+        ),
+        (
+            "tatp",
+            &["--mix", "update_location=many"],
+            &["--mix update_location=many", "percent"],
         ),
         ("tatp", &["--concurrency", "0"], &["--concurrency"]),
         (
@@ -277,7 +287,7 @@ fn what_smallbank_cannot_be_is_refused_with_its_place() {
         (
             "smallbank",
             &["--hot-percent", "300"],
-            &["--hot-percent", "0 to 255"],
+            &["--hot-percent", "0 to 100"],
         ),
         (
             "smallbank",

@@ -8,13 +8,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::alloc::{BlockConfig, class_for_payload};
-use crate::config::{Config, HugePages};
+use crate::config::{Config, ConfigError, HugePages};
 use crate::control::Control;
 use crate::fabric::shm::{
     ConnectError, Exporter, Patience, PeerOffer, ShmConfig, ShmMachine, StartError,
 };
 use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::limits::Limits;
 use crate::limits::{MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
@@ -41,6 +42,9 @@ const INBOX_ITEMS: usize = 1024;
 /// Why a machine could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The configuration has no such machine.
     #[error("the configuration has no machine {0}")]
     NoSuchMachine(MachineId),
@@ -92,6 +96,10 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
     })
 }
 
+fn is_this(thread: &JoinHandle<()>) -> bool {
+    thread.thread().id() == std::thread::current().id()
+}
+
 /// A running machine. Dropping it stops it.
 pub struct Machine {
     id: MachineId,
@@ -108,13 +116,15 @@ impl Machine {
     /// [`Duration`] will do), and runs.
     ///
     /// # Errors
-    /// [`MachineError`]: the name is taken, memory is short, a machine is missing or does not fit.
+    /// [`MachineError`]: the configuration cannot be, the name is taken, memory is short, a machine is missing or
+    /// does not fit.
     pub fn start<'p>(
         config: &Config,
         id: MachineId,
         attach: Attach,
         patience: impl Into<Patience<'p>>,
     ) -> Result<Self, MachineError> {
+        config.validate_within(&Limits::TINY)?;
         let own = config.machines.iter().find(|machine| machine.id == id);
         let own = own.ok_or(MachineError::NoSuchMachine(id))?;
         let workers = usize::from(own.workers);
@@ -249,7 +259,7 @@ impl Machine {
                 if let Some(core) = core {
                     pin(core);
                 }
-                let _stop_all = StopOnPanic(Arc::clone(&control));
+                let _stop_all = StopOnPanic(Arc::clone(&control), me);
                 let mut worker = Worker::new(parts);
                 attach(&mut worker);
                 run(&mut worker, policy, &control);
@@ -291,7 +301,8 @@ impl Machine {
     /// continuations send the answer when they are done.
     ///
     /// # Errors
-    /// [`MachineError::Failed`] when the machine stopped before the answer came.
+    /// [`MachineError::Failed`] when the machine stopped before the answer came, or when this is that worker's
+    /// own thread, which would wait for itself.
     ///
     /// # Panics
     /// If there is no such worker.
@@ -300,8 +311,17 @@ impl Machine {
         worker: usize,
         start: impl FnOnce(&mut Worker, mpsc::Sender<T>) + Send + 'static,
     ) -> Result<T, MachineError> {
+        let mut threads = self.threads.iter();
+        if threads.any(|(me, thread)| me.worker.index() == worker && is_this(thread)) {
+            let why = "a worker cannot wait for an answer of its own: begin it by a continuation or a task";
+            return Err(MachineError::Failed(why.into()));
+        }
         let (answer, answered) = mpsc::channel();
-        self.submit(worker, move |worker| start(worker, answer));
+        if !self.submit(worker, move |worker| start(worker, answer)) {
+            return Err(MachineError::Failed(
+                "the worker has too much waiting".into(),
+            ));
+        }
         self.wait_for(&answered)
     }
 
@@ -314,14 +334,24 @@ impl Machine {
             match answered.recv_timeout(LONGEST_SLEEP) {
                 Ok(answer) => return Ok(answer),
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.control.is_stopping() => {}
-                Err(_) => {
-                    let why = self.control.failure();
-                    return Err(MachineError::Failed(
-                        why.unwrap_or_else(|| "the machine has stopped".into()),
-                    ));
-                }
+                Err(_) => return Err(MachineError::Failed(self.why_no_answer())),
             }
         }
+    }
+
+    fn why_no_answer(&self) -> String {
+        // A worker that panics drops the answer first, and then says why.
+        let (_open, nothing) = mpsc::channel::<()>();
+        let mut waits = LONGEST_SLEEP.as_millis();
+        while !self.control.is_stopping() && waits > 0 {
+            let _ = nothing.recv_timeout(Duration::from_millis(1));
+            waits -= 1;
+        }
+        let stopped = match self.control.is_stopping() {
+            true => "the machine has stopped",
+            false => "what was to answer was dropped",
+        };
+        self.control.failure().unwrap_or_else(|| stopped.into())
     }
 
     /// Waits until the machine stops: because it was asked to, or because of a failure.
@@ -374,12 +404,12 @@ impl Drop for Machine {
 }
 
 /// A worker that panics takes its machine down with it.
-struct StopOnPanic(Arc<Control>);
+struct StopOnPanic(Arc<Control>, WorkerRef);
 
 impl Drop for StopOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail("a worker panicked".into());
+            self.0.fail(MachineError::Panicked(self.1).to_string());
         }
     }
 }

@@ -283,3 +283,32 @@ fn an_answer_of_a_machine_that_was_not_asked_is_garbage() {
     // What they say of the loss is theirs.
     machines.for_each(|machine| drop(machine.stop()));
 }
+
+#[test]
+fn a_configuration_that_cannot_be_starts_nothing() {
+    let mut config = Config::tiny_for(2, 1);
+    config.memory.region_bytes = 1000;
+    let started = start_all(&config, &with_echo());
+    let why = started.err().expect("it is refused").to_string();
+    assert!(why.contains("memory.region_bytes"), "{why}");
+}
+
+#[test]
+fn who_asks_hears_why_there_is_no_answer() {
+    let machines = cluster("no-answer", 1, 1, with_echo());
+    let dropped = machines[0].ask(0, |_, answer: mpsc::Sender<()>| drop(answer));
+    assert!(dropped.unwrap_err().to_string().contains("was dropped"));
+    let machine = Arc::new(machines.into_iter().next().unwrap());
+    let own = Arc::clone(&machine);
+    let itself = machine.ask(0, move |_, answer: mpsc::Sender<String>| {
+        let asked = own.ask(0, |_, answer: mpsc::Sender<()>| answer.send(()).unwrap());
+        answer.send(asked.unwrap_err().to_string()).unwrap();
+    });
+    assert!(itself.unwrap().contains("an answer of its own"));
+    let panics = machine.ask(0, |_, answer: mpsc::Sender<()>| {
+        let _answer = answer;
+        panic!("on purpose");
+    });
+    let why = panics.unwrap_err().to_string();
+    assert!(why.contains("worker m1.w0 panicked"), "{why}");
+}

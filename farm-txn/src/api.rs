@@ -151,6 +151,10 @@ pub fn read_class(
 /// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the
 /// machine where that object is; the continuation gets the object, or [`TxError::Ended`] if the
 /// transaction has ended by then.
+///
+/// The payload is as long as its size class has room: `payload_bytes`, or some more. On another machine it
+/// must fit a log record there when the transaction commits, which is an eighth of `rings.log_bytes`: else that
+/// is [`TxError::TooLargeForLog`].
 pub fn alloc(
     worker: &mut Worker,
     tx: TxHandle,
@@ -208,7 +212,8 @@ pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Ad
     Ok(context_of(worker, tx, object)?.address(object))
 }
 
-/// The payload of an object, as the transaction sees it.
+/// The payload of an object, as the transaction sees it: all that its size class has room for, which may be
+/// more than was asked for.
 ///
 /// # Errors
 /// As [`free`].
@@ -216,7 +221,8 @@ pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[
     Ok(context_of(worker, tx, object)?.payload(object))
 }
 
-/// The payload of an object, to be changed: it is written when the transaction commits.
+/// The payload of an object, to be changed: it is written when the transaction commits. Of the length that
+/// [`payload`] gives.
 ///
 /// # Errors
 /// As [`free`].

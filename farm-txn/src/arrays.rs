@@ -8,6 +8,39 @@
 //!
 //! What is too large for one transaction, as a table is, [`Worker::reserve_array`] reserves on the machine
 //! itself.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use farm_core::{config::Config, machine::start_all};
+//! # use farm_txn::{Handle, TxError, block_on};
+//! # let mut config = Config::tiny_for(2, 1);
+//! # config.cluster.name = "doc-arrays".into();
+//! # let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _))?;
+//! // Ten counters on this machine, read by one one-sided read from another.
+//! let first = block_on(&machines[0], 0, |farm: Handle| async move {
+//!     let mut tx = farm.begin();
+//!     let counters = tx.alloc_array(8, 10, None).await?;
+//!     for (index, counter) in counters.iter().enumerate() {
+//!         tx.payload_mut(*counter)?[0] = index as u8;
+//!     }
+//!     let first = tx.address(counters[0])?;
+//!     tx.commit().await?;
+//!     Ok::<_, TxError>(first)
+//! })??;
+//! let sum = block_on(&machines[1], 0, move |farm: Handle| async move {
+//!     let mut tx = farm.begin();
+//!     let counters = tx.read_array(first, 8, 10).await?;
+//!     let mut sum = 0;
+//!     for counter in counters.into_iter().flatten() {
+//!         sum += tx.payload(counter)?[0];
+//!     }
+//!     tx.commit().await?;
+//!     Ok::<_, TxError>(sum)
+//! })??;
+//! assert_eq!(sum, 45);
+//! # machines.into_iter().try_for_each(|machine| machine.stop())?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, MachineId};
@@ -75,8 +108,8 @@ impl Adjacent {
 
     /// Whether there may be such objects anywhere, and one read brings them.
     pub(crate) fn check(&self, worker: &mut Worker) -> Result<(), TxError> {
-        let last = self.count.checked_sub(1);
-        let last = last.and_then(|last| self.address(last));
+        let last = self.count.checked_sub(1).ok_or(TxError::EmptyArray)?;
+        let last = self.address(last);
         if self.first.is_null() || !self.first.is_line_aligned() || last.is_none() {
             return Err(AddressError::Nowhere(self.first).into());
         }
@@ -153,8 +186,8 @@ impl AskedArray {
 /// as such; one that the transaction has already it keeps as it has it. Where there is no object the
 /// continuation gets none, and commit validates that, too.
 ///
-/// The continuation may get [`TxError::Address`] where this machine has no such objects, or `count` is
-/// zero; [`TxError::WrongSize`] as [`api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
+/// The continuation may get [`TxError::Address`] where this machine has no such objects;
+/// [`TxError::EmptyArray`]; [`TxError::WrongSize`] as [`api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
 /// then the transaction may have some of them; and what [`api::read`] gets.
 pub fn read_array(
     worker: &mut Worker,
@@ -183,8 +216,8 @@ pub fn read_array(
 /// it if it can be. They are objects of the transaction like any others, to be read as a whole by
 /// [`read_array`]; they come to be when it commits. [`api::free_array`] frees them.
 ///
-/// The continuation may get what [`api::alloc`]'s gets; [`TxError::ArrayTooLong`]; [`TxError::Address`] where
-/// `count` is zero. What is larger than a transaction may be is reserved on the machine itself, by
+/// The continuation may get what [`api::alloc`]'s gets; [`TxError::ArrayTooLong`];
+/// [`TxError::EmptyArray`]. What is larger than a transaction may be is reserved on the machine itself, by
 /// [`Worker::reserve_array`].
 pub fn alloc_array(
     worker: &mut Worker,
@@ -236,13 +269,9 @@ fn begin(worker: &mut Worker, asked: AskedArray, first: fn(&mut Worker, u64, ())
 
 /// Whether a new array can be one of its transaction.
 fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
-    let Adjacent {
-        first,
-        class,
-        count,
-    } = asked.objects;
+    let Adjacent { class, count, .. } = asked.objects;
     if count == 0 {
-        return Err(AddressError::Nowhere(first).into());
+        return Err(TxError::EmptyArray);
     }
     asked.objects.check_length(worker)?;
     let count = count as usize;

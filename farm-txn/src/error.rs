@@ -38,7 +38,9 @@ pub enum TxError {
     TooLarge(#[from] TooLarge),
     /// The transaction has grown beyond its limits.
     #[error(
-        "the transaction has {objects} objects and {bytes} bytes, beyond the most of {limits:?}"
+        "the transaction would have {objects} objects and {bytes} bytes, beyond the most of {} and {}; \
+         split it",
+        limits.objects, limits.bytes
     )]
     Limit {
         /// Its objects.
@@ -48,6 +50,9 @@ pub enum TxError {
         /// The most.
         limits: TxLimits,
     },
+    /// An array of no objects.
+    #[error("an array has at least one object")]
+    EmptyArray,
     /// An array is longer than what one read brings.
     #[error(
         "an array of {bytes} bytes is more than one read brings, which is {most}; read it in parts"
@@ -108,8 +113,9 @@ pub enum Abort {
     /// An object changed after this transaction read it.
     #[error("the object at {0} was changed by another transaction")]
     Changed(Address),
-    /// An object stayed locked for as long as anybody tries to read it.
-    #[error("the object at {0} stayed locked")]
+    /// An object stayed locked for as long as anybody tries to read it: a machine died with the lock; or what was
+    /// read is larger than the object, and never looks whole.
+    #[error("the object at {0} stayed locked, or is not of the size that was read")]
     TimedOut(Address),
     /// A machine that holds objects of the transaction was lost.
     #[error("machine {0}, which holds objects of the transaction, is lost")]

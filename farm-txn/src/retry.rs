@@ -108,6 +108,7 @@ impl Tries {
             | TxError::WrongSize { .. }
             | TxError::TooLarge(_)
             | TxError::TooLargeForLog { .. }
+            | TxError::EmptyArray
             | TxError::ArrayTooLong { .. }
             | TxError::Limit { .. }
             | TxError::GivenUp => Remedy::Validate,

@@ -11,10 +11,13 @@ use super::{ClusterArgs, key_value, seconds, seconds_or_none};
 
 /// Options of `farm tatp`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
 What is said later counts: defaults, the file of --properties, -p, --mix, then the options. A file of
 properties is TOML, or JSON if its name ends so, and has the names that -p has: subscribers, choice, and
-a section mix. The shares of a mix add up to 100.
+a section mix. The shares of a mix add up to 100. --mix gives none to those that it does not name; a
+section mix and -p mix.NAME leave them as they were.
 
 A row that is not there is an outcome and no error: transactions count as executed, those that found
 what they need as committed. When all have ended every subscriber's rows are looked at, and every table
@@ -24,7 +27,8 @@ Examples:
   farm tatp
   farm tatp --subscribers 1000000 --choice uniform --duration 30 --json tatp.json
   farm tatp --mix update_location=50,get_subscriber_data=50
-  farm tatp --machines 1 -p mix.get_access_data=33 -p mix.update_location=16")]
+  farm tatp --machines 1 -p mix.get_access_data=33 -p mix.update_location=16"
+)]
 pub(crate) struct TatpArgs {
     #[command(flatten)]
     pub(crate) common: OltpArgs,
@@ -40,10 +44,13 @@ pub(crate) struct TatpArgs {
 
 /// Options of `farm smallbank`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
 What is said later counts: defaults, the file of --properties, -p, --mix, then the options. A file of
 properties is TOML, or JSON if its name ends so, and has the names that -p has: accounts, hot_accounts,
-hot_percent, initial_cents, savings_rule, and a section mix. The shares of a mix add up to 100.
+hot_percent, initial_cents, savings_rule, and a section mix. The shares of a mix add up to 100. --mix
+gives none to those that it does not name; a section mix and -p mix.NAME leave them as they were.
 
 When all transactions have ended the balances of all accounts are read, and have to be what was loaded
 and what committed transactions added.
@@ -52,7 +59,8 @@ Examples:
   farm smallbank
   farm smallbank --accounts 1000000 --hot-percent 0 --duration 30 --json bank.json
   farm smallbank --mix balance=100
-  farm smallbank --machines 1 --savings-rule withdraw")]
+  farm smallbank --machines 1 --savings-rule withdraw"
+)]
 pub(crate) struct SmallbankArgs {
     #[command(flatten)]
     pub(crate) common: OltpArgs,

@@ -12,7 +12,7 @@ use farm_sim::run::Scenario;
     after_help = "\
 A seed decides everything: sizes, delays, who runs when, what breaks. The same seed of the same build
 is the same run, to the last bit of its hash. A scenario is a workload (cycle, bank, append, table,
-churn), alone or with -loss, where a machine or a connection is lost on the way.
+churn, smallbank, tatp), alone or with -loss, where a machine or a connection is lost on the way.
 
 Examples:
   farm sim --seeds 1000                          a thousand runs over all scenarios

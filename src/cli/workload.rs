@@ -11,8 +11,9 @@ use super::ClusterArgs;
 /// Options of `farm workload`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Workloads: cycle, bank, append, table, churn. Each knows what a correct platform answers: a cycle that
-stays whole, accounts whose sum stays, values that describe themselves, keys that hold what was put last.
+Workloads: cycle, bank, append, table, churn, smallbank, tatp. Each knows what a correct platform answers: a
+cycle that stays whole, accounts whose sum stays, values that describe themselves, keys that hold what was
+put last.
 Every client does one thing at a time, and what it asked and was answered is a history. With --verify
 the histories of all machines are judged: strict serializability by two checkers, one of which others
 wrote, and linearizability of every key.
@@ -20,7 +21,8 @@ wrote, and linearizability of every key.
 Examples:
   farm workload bank --verify
   farm workload append --operations 2000 --clients 8 --verify --history history.jsonl
-  adya history.jsonl                             the same history, judged by that checker alone")]
+  adya history.jsonl                             the same history, judged by that checker alone; ./x setup
+                                                 installs it")]
 pub(crate) struct WorkloadArgs {
     /// Which workload.
     #[arg(value_name = "NAME")]

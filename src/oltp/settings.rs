@@ -62,7 +62,11 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         let mut keys = BTreeSet::new();
         note_keys("", &all, &mut keys);
         let refused = |why: String| SettingsError {
-            origin: format!("{flag} {key}={text}"),
+            origin: match flag {
+                "-p" => format!("-p {key}={text}"),
+                "--mix" => format!("--mix {}={text}", key.trim_start_matches("mix.")),
+                _ => format!("{flag} {text}"),
+            },
             why,
         };
         if !keys.contains(&key) {
@@ -144,7 +148,7 @@ fn from_toml<T: DeserializeOwned>(text: &str) -> Result<(T, Value), String> {
 /// What was expected, in words that those know who do not write Rust.
 fn mended(why: &str) -> String {
     let types = [
-        ("expected u8", "expected a whole number from 0 to 255"),
+        ("expected u8", "expected a whole number of percent, 0 to 100"),
         (
             "expected u32",
             "expected a whole number from 0 to 4294967295",
@@ -214,7 +218,7 @@ mod tests {
             (
                 "mix.update_location",
                 "300",
-                "expected a whole number from 0 to 255",
+                "expected a whole number of percent, 0 to 100",
             ),
             (
                 "choice",

@@ -59,6 +59,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use farm_kv::{KEY_BYTES, Key};
+use serde::Serialize;
 use smallvec::SmallVec;
 
 pub use benchmark::Benchmark;
@@ -347,14 +348,19 @@ pub struct OptionsError {
 }
 
 /// Whether percentages of a mix add up to 100.
-pub(crate) fn check_mix(place: &'static str, percents: &[u8]) -> Result<(), OptionsError> {
-    let sum: u32 = percents.iter().copied().map(u32::from).sum();
+pub(crate) fn check_mix(place: &'static str, mix: &impl Serialize) -> Result<(), OptionsError> {
+    let mix = serde_json::to_value(mix).unwrap_or_default();
+    let shares = mix.as_object().into_iter().flatten();
+    let shares = shares.map(|(name, share)| (name, share.as_u64().unwrap_or(0)));
+    let shares: Vec<_> = shares.filter(|(_, share)| *share > 0).collect();
+    let sum: u64 = shares.iter().map(|(_, share)| share).sum();
     if sum == 100 {
         return Ok(());
     }
+    let shares = shares.iter().map(|(name, share)| format!("{name} {share}"));
     Err(OptionsError {
         place,
-        value: format!("{percents:?}"),
+        value: format!("[{}]", shares.collect::<Vec<_>>().join(", ")),
         wanted: format!("100 percent in all, but {sum}"),
         advice: "change the shares until they add up to 100".into(),
     })
@@ -399,10 +405,11 @@ mod tests {
 
     #[test]
     fn mixes_are_checked_and_drawn_by_their_shares() {
-        assert_eq!(check_mix("x.mix", &[60, 0, 40]), Ok(()));
+        let mix = |a: u8, b: u8, c: u8| serde_json::json!({"a": a, "b": b, "c": c});
+        assert_eq!(check_mix("x.mix", &mix(60, 0, 40)), Ok(()));
         assert_eq!(
-            check_mix("x.mix", &[60, 0, 30]).unwrap_err().to_string(),
-            "x.mix = [60, 0, 30] is not 100 percent in all, but 90; change the shares until they add \
+            check_mix("x.mix", &mix(60, 0, 30)).unwrap_err().to_string(),
+            "x.mix = [a 60, c 30] is not 100 percent in all, but 90; change the shares until they add \
              up to 100"
         );
         let drawn: Vec<usize> = [0, 59, 60, 99]

@@ -140,7 +140,7 @@ impl Options {
                 ),
             });
         }
-        check_mix("smallbank.mix", &self.mix.percents())
+        check_mix("smallbank.mix", &self.mix)
     }
 }
 
@@ -192,7 +192,8 @@ mod tests {
             ),
             (
                 refusal(|o| o.mix.balance = 0),
-                "smallbank.mix = [15, 0, 15, 25, 15, 15] is not 100",
+                "smallbank.mix = [amalgamate 15, deposit_checking 15, send_payment 25, transact_savings 15, \
+                 write_check 15] is not 100",
             ),
         ];
         for (found, start) in known {

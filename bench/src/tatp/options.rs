@@ -98,7 +98,7 @@ impl Options {
                 advice: "give the number of subscribers, 100000 for example".into(),
             });
         }
-        check_mix("tatp.mix", &self.mix.percents())
+        check_mix("tatp.mix", &self.mix)
     }
 }
 

@@ -12,7 +12,7 @@ use super::churn::member;
 use super::history::Access;
 use super::log::Tried;
 use super::script::{Got, Script, Torn, Want};
-use super::{place, work};
+use super::{place, retried, work};
 
 /// It committed.
 pub(super) const DONE: u8 = 0;
@@ -42,13 +42,13 @@ pub(super) fn encode(number: u64, seed: u64, attempt: u8) -> [u8; BODY_BYTES] {
 
 /// A transaction that was shipped here.
 #[derive(Clone, Copy)]
-struct Shipped {
-    request: Request,
-    number: u64,
-    seed: u64,
+pub(super) struct Shipped {
+    pub(super) request: Request,
+    pub(super) number: u64,
+    pub(super) seed: u64,
     attempt: u64,
     /// Tries so far.
-    tries: u64,
+    pub(super) tries: u64,
 }
 
 /// One that runs by continuations.
@@ -58,10 +58,12 @@ pub(super) struct Running {
     tx: TxHandle,
     /// Where in the log its try is, once it commits.
     tried: usize,
+    /// What it is a try of, if it is one of [`retried`].
+    retried: Option<usize>,
 }
 
 /// Why a try did not end well.
-enum Stop {
+pub(super) enum Stop {
     /// Of the platform.
     Tx(TxError),
     /// Addresses are not known yet.
@@ -90,7 +92,10 @@ pub(super) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
         tries: 0,
     };
     if work(worker).spec.spread {
-        return begin(worker, shipped);
+        return match retried::is_of(&shipped) {
+            true => retried::begin(worker, shipped),
+            false => begin(worker, shipped),
+        };
     }
     let code = run(worker, shipped);
     worker.reply(request, &[&[code]]);
@@ -120,7 +125,7 @@ fn address_of(worker: &mut Worker, object: usize) -> Result<Address, Stop> {
 }
 
 /// What a failed try means for its client; `None` if it may be tried again.
-fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
+pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
     match stop {
         Stop::Tx(TxError::Abort(farm_txn::Abort::Lost(_)) | TxError::InDoubt(_)) => Some(IN_DOUBT),
         Stop::Tx(TxError::Abort(_)) => None,
@@ -232,13 +237,19 @@ fn got_of(read: Result<TxObject, TxError>) -> Result<Got, Stop> {
 
 /// Begins a try that goes by continuations.
 fn begin(worker: &mut Worker, shipped: Shipped) {
-    let script = script(worker, &shipped);
     let tx = api::begin(worker);
+    go(worker, shipped, tx, None);
+}
+
+/// Goes through a try.
+pub(super) fn go(worker: &mut Worker, shipped: Shipped, tx: TxHandle, retried: Option<usize>) {
+    let script = script(worker, &shipped);
     let running = Running {
         shipped,
         script,
         tx,
         tried: usize::MAX,
+        retried,
     };
     let key = work(worker).running.insert(Some(running));
     step(worker, key as u64, Got::Nothing);
@@ -280,7 +291,7 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
             }
             _ => api::alloc(worker, tx, bytes, Some(near), cont),
         },
-        Ok((Want::Commit, _)) => api::commit(worker, tx, Cont::new(committed, key)),
+        Ok((Want::Commit, _)) => commit(worker, key),
         Err(stop) => give_up(worker, key, stop),
     }
 }
@@ -320,6 +331,18 @@ fn note(
     log.tried.len() - 1
 }
 
+fn commit(worker: &mut Worker, key: u64) {
+    let running = work(worker).running[key as usize].as_ref();
+    let running = running.expect("it is not being gone on with");
+    match (running.retried, running.tx) {
+        (None, tx) => api::commit(worker, tx, Cont::new(committed, key)),
+        (Some(run), tx) => {
+            let Running { tried, script, .. } = take(worker, key);
+            retried::commit(worker, run, tx, (tried, script.broken));
+        }
+    }
+}
+
 fn take(worker: &mut Worker, key: u64) -> Running {
     let running = work(worker).running.remove(key as usize);
     running.expect("it is not being gone on with")
@@ -331,10 +354,14 @@ fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
         tx,
         shipped,
         script,
+        retried,
         ..
     } = take(worker, key);
-    api::abort(worker, tx);
     note(worker, &shipped, Some(false), script.accesses);
+    if retried.is_some() {
+        return retried::fail(worker, tx, stop);
+    }
+    api::abort(worker, tx);
     end(worker, shipped, Err(stop));
 }
 

@@ -10,6 +10,7 @@
 //! | `objects` | making the objects, and learning where all of them are |
 //! | `client` | closed loops: ship a transaction, read without locks, use the table |
 //! | `execute` | running transactions, in place or by continuations |
+//! | `retried` | those that the platform's helper tries until they commit |
 //! | `script` | what they do, a step at a time |
 //! | `table` | operations on a hashtable |
 //! | `churn` | objects that come and go |
@@ -24,6 +25,7 @@ mod finish;
 pub mod history;
 mod log;
 mod objects;
+mod retried;
 mod rows;
 mod script;
 mod spec;
@@ -76,6 +78,8 @@ struct Work {
     clients_left: usize,
     /// Transactions that run here by continuations; out while one is gone on with.
     running: slab::Slab<Option<execute::Running>>,
+    /// Those of them that are tried until they commit.
+    retried: slab::Slab<retried::Retried>,
     progress: Progress,
     done: Option<Done>,
     log: Log,
@@ -104,6 +108,7 @@ pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
         done: Some(done),
         ..Work::default()
     };
+    retried::configure(worker);
     objects::set_up(worker);
 }
 

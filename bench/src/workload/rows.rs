@@ -1,6 +1,8 @@
 //! SmallBank and TATP as workloads that are judged: rows carry stamps, by which a history of objects is
 //! made of them. Call forwardings, which come and go, are told as keys of a table.
 
+mod told;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,15 +14,14 @@ use rand::Rng;
 
 use super::client::{self, BACKOFF_NANOS, Doing, MOST_ATTEMPTS};
 use super::finish::{Finished, Last};
-use super::history::{
-    Access, Answered, Asked as KeyAsked, KeyOperation, ObjectId, Outcome, Transaction, WriteId,
-};
+use super::history::{Answered, Asked as KeyAsked, KeyOperation, ObjectId, Outcome, Transaction};
 use super::log::{Asked, Tried};
 use super::objects::{ASK_AGAIN, NEVER, give_up, id, workers};
 use super::{Kind, Spec, WHERE, moment, place, work};
-use crate::oltp::attempt::{self, Seen, Stamp, Stop, Trail};
-use crate::oltp::{Benchmark, Drawn, RowBytes, RowName, Stream, Write};
+use crate::oltp::attempt::{self, Stamp, Stop, Trail};
+use crate::oltp::{Benchmark, Drawn, RowBytes, RowName, Stream};
 use crate::{smallbank, tatp};
+use told::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
 
 /// Asks a worker whether its rows are loaded.
 pub(super) const LOADED: [u8; 4] = u32::MAX.to_le_bytes();
@@ -30,10 +31,6 @@ const THEY_ARE: &[u8] = &[1];
 const FIRST_TABLE: u16 = 10;
 /// What each account of SmallBank begins with: so little that some payments are declined.
 const CENTS: i64 = 1_500;
-/// Objects of one subscriber of TATP.
-const OF_SUBSCRIBER: u32 = 32;
-/// Set in the values of keys that were loaded.
-const LOADED_VALUE: u64 = 1 << 62;
 /// Bits of a number that tell the attempts of one transaction apart.
 const ATTEMPT_BITS: u32 = 8;
 
@@ -256,103 +253,6 @@ fn told(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
         }
         _ => client::end_all(worker),
     }
-}
-
-/// The object that a row is which is never removed; a number of its own.
-fn object_of(name: &RowName) -> Option<ObjectId> {
-    use tatp::names::{ACCESS_INFO, SPECIAL_FACILITY, SUB_NBR_INDEX, SUBSCRIBER};
-    let (low, kind) = (name.key as u32, (name.key >> 32) as u32 & 0xFF);
-    let object = match name.table {
-        table if table == smallbank::account::SAVINGS => 2 * low,
-        table if table == smallbank::account::CHECKING => 2 * low + 1,
-        table if table == SUBSCRIBER => low * OF_SUBSCRIBER,
-        table if table == ACCESS_INFO => low * OF_SUBSCRIBER + kind,
-        table if table == SPECIAL_FACILITY => low * OF_SUBSCRIBER + 4 + kind,
-        table if table == SUB_NBR_INDEX => tatp_index(name) * OF_SUBSCRIBER + 9,
-        _ => return None,
-    };
-    Some(ObjectId(object))
-}
-
-/// The subscriber that an index entry is of.
-fn tatp_index(name: &RowName) -> u32 {
-    format!("{:x}", name.key).parse().unwrap_or(0)
-}
-
-/// The key that a row is which may come and go.
-fn key_of(name: &RowName) -> Option<u64> {
-    (name.table == tatp::names::CALL_FORWARDING).then_some(name.key)
-}
-
-fn accesses(trail: &Trail) -> Vec<Access> {
-    let mut accesses = Vec::new();
-    for (name, Seen { row, stamp }) in trail.names.iter().zip(&trail.seen) {
-        if let Some(object) = object_of(name).filter(|_| row.is_some()) {
-            accesses.push(read_of(object, *stamp));
-        }
-    }
-    let writes = trail.decision.iter().flat_map(|decision| &decision.writes);
-    for (index, write) in writes.enumerate() {
-        let Stamp { id, parent, .. } = trail.stamp_of(index);
-        if let Some(object) = object_of(&attempt::name_of(write)) {
-            let (id, parent) = (WriteId(id), WriteId(parent));
-            accesses.push(Access::Write { object, id, parent });
-        }
-    }
-    accesses
-}
-
-fn read_of(object: ObjectId, stamp: Stamp) -> Access {
-    Access::Read {
-        object,
-        version: stamp.version,
-        id: WriteId(stamp.id),
-        parent: WriteId(stamp.parent),
-    }
-}
-
-/// What a transaction does to keys, if it commits: that it read them, where `answered`, or only what it
-/// changes.
-fn operations(
-    trail: &Trail,
-    client: u32,
-    begun: u64,
-    ended: u64,
-    answered: bool,
-) -> Vec<KeyOperation> {
-    let writes = trail.decision.iter().flat_map(|decision| &decision.writes);
-    let writes: Vec<_> = writes.enumerate().collect();
-    let mut operations = Vec::new();
-    for (name, seen) in trail.names.iter().zip(&trail.seen) {
-        let Some(key) = key_of(name) else { continue };
-        let written = writes
-            .iter()
-            .find(|(_, write)| attempt::name_of(write) == *name);
-        let (asked, answer) = match written {
-            Some((index, Write::Insert(..) | Write::Update(..))) => {
-                let id = trail.stamp_of(*index).id;
-                (KeyAsked::Insert(id), Answered::Inserted)
-            }
-            Some((_, Write::Remove(_))) => (KeyAsked::Remove, Answered::Removed),
-            None if answered => {
-                let value = seen.row.map(|_| match seen.stamp.id {
-                    0 => LOADED_VALUE | key,
-                    id => id,
-                });
-                (KeyAsked::Get, Answered::Value(value))
-            }
-            None => continue,
-        };
-        operations.push(KeyOperation {
-            client,
-            key,
-            begun,
-            ended,
-            asked,
-            answered: answered.then_some(answer),
-        });
-    }
-    operations
 }
 
 /// Begins a transaction that is drawn.

@@ -57,6 +57,10 @@ pub const ALL: &[Mutant] = &[
     mutant("head advanced before zeroing", "table"),
     mutant("ring record taken twice", "append"),
     mutant("reply lost", "append"),
+    mutant(
+        "transaction that waits its turn not begun when another ends",
+        "bank",
+    ),
     mutant("reply credit not given back", "append"),
     mutant("two workers own a shard", "table"),
     mutant("counts not told to the owner", "table"),

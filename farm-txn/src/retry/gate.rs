@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use farm_core::mutants;
 use farm_core::worker::{Cont, Worker};
 
 use crate::backoff::{Backoff, BackoffConfig};
@@ -130,7 +131,9 @@ pub(crate) fn leave(worker: &mut Worker, left: Left) {
         }
         Left::Failed => gate.counters.failed += 1,
     }
-    admit_all(worker);
+    if !mutants::is_on("transaction that waits its turn not begun when another ends") {
+        admit_all(worker);
+    }
 }
 
 /// A try met a conflict, after so many others of its transaction: how long to wait before the next.

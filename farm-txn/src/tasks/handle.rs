@@ -57,6 +57,9 @@ impl Handle {
     /// Reads an object that holds payloads of `payload_bytes`, wherever it is, as it was at one moment:
     /// no transaction, nothing to validate (`FaRM'14 §3.5`). Gives `payload_bytes` bytes.
     ///
+    /// Whoever knows an address knows the size: of a smaller one the first bytes are given, and a larger one
+    /// never looks whole, which ends as [`Abort::TimedOut`](crate::Abort::TimedOut).
+    ///
     /// # Errors
     /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`];
     /// [`Abort::Lost`](crate::Abort::Lost), [`Abort::TimedOut`](crate::Abort::TimedOut).
@@ -77,7 +80,7 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Handle::read_lock_free`], but for [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`];
-    /// [`TxError::Address`] where `count` is zero.
+    /// [`TxError::EmptyArray`].
     pub async fn read_array_lock_free(
         &self,
         first: Address,

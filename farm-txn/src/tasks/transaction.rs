@@ -97,7 +97,7 @@ impl Transaction {
     /// see [`crate::api::read_array`].
     ///
     /// # Errors
-    /// As [`Transaction::read`], but for [`TxError::NotAllocated`]; and [`TxError::ArrayTooLong`].
+    /// As [`Transaction::read`], but for [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`].
     pub async fn read_array(
         &mut self,
         address: Address,
@@ -115,7 +115,7 @@ impl Transaction {
     /// there is one, near it if it can be. See [`crate::api::alloc_array`].
     ///
     /// # Errors
-    /// As [`Transaction::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::Address`] where `count` is zero.
+    /// As [`Transaction::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`].
     pub async fn alloc_array(
         &mut self,
         payload_bytes: usize,
@@ -130,7 +130,8 @@ impl Transaction {
     }
 
     /// Allocates an object for payloads of `payload_bytes`, on the machine of `hint` if there is one,
-    /// near it if it can be. See [`crate::api::alloc`].
+    /// near it if it can be. See [`crate::api::alloc`]. To have it on some machine takes an object that is there:
+    /// each machine makes one for itself, and others learn its address.
     ///
     /// # Errors
     /// [`TxError::Alloc`] and [`TxError::NoMemory`] when memory is not to be had, [`TxError::TooLarge`],
@@ -188,7 +189,8 @@ impl Transaction {
         }
     }
 
-    /// The payload of an object, as this transaction sees it.
+    /// The payload of an object, as this transaction sees it: all that its size class has room for, which may be
+    /// more than was asked for.
     ///
     /// # Errors
     /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that this transaction has freed;
@@ -197,7 +199,8 @@ impl Transaction {
         Ok(self.of(object)?.payload(object))
     }
 
-    /// The payload of an object, to be changed: it is written when the transaction commits.
+    /// The payload of an object, to be changed: it is written when the transaction commits. Of the length that
+    /// [`Transaction::payload`] gives.
     ///
     /// # Errors
     /// As [`Transaction::payload`].

@@ -152,7 +152,7 @@ fn run(
     case: &Case,
     meanwhile: impl FnOnce(&Cluster, &Objects),
 ) -> (Result<(), TxError>, Vec<Counted>) {
-    let name = format!("counts-{}", case.name.replace(' ', "-"));
+    let name = format!("counts-{}", case.name.replace([' ', ','], "-"));
     let cluster = cluster(&name, MACHINES as u16, 1);
     let objects = objects(&cluster, case);
     let tx = execute(&cluster, &objects);
