@@ -1,10 +1,12 @@
 //! Machines in one process, through the same shared memory, sockets and rings as processes.
 
+#![allow(clippy::disallowed_methods)] // Tests may wait.
+
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farm_core::alloc::class_for_payload;
-use farm_core::config::Config;
+use farm_core::config::{Config, IdlePolicy};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -243,6 +245,72 @@ fn a_machine_that_does_not_come_is_named() {
         .err()
         .unwrap();
     assert!(refused.to_string().contains("m2"), "{refused}");
+}
+
+const COUNT: MessageId = MessageId(MessageId::APPLICATION + 1);
+
+/// What a worker has been sent.
+#[derive(Default)]
+struct Counted(u64);
+
+/// A worker that finds messages for another one, whose ring is full, has to look again by itself, for nobody
+/// tells it when there is room: it must not sleep.
+#[test]
+fn a_record_that_waits_for_another_worker_is_not_slept_over() {
+    let attach: Attach = Arc::new(|worker: &mut Worker| {
+        worker.put_layer(Box::<Counted>::default());
+        worker.register(COUNT, |worker, _, _| {
+            worker.layer::<Counted>().unwrap().0 += 1
+        });
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(2, 2);
+    config.cluster.name = "hand-over".into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.worker.idle = IdlePolicy::Park;
+    (config.worker.spin_us, config.worker.yield_us) = (0, 0);
+    let machines = start_all(&config, &attach).unwrap();
+    let mut handed_over = 0;
+    for busy in [0, 1] {
+        let to = WorkerRef::new(machines[1].id(), WorkerId::new(busy as u16).unwrap());
+        let (release, released) = mpsc::channel::<()>();
+        assert!(machines[1].submit(busy, move |_| released.recv().unwrap()));
+        // Both rings, that of the machine and that of the worker, until nothing more fits for long.
+        let (mut sent, mut refused) = (0, 0);
+        while refused < 1_000 {
+            let full: bool = machines[0]
+                .ask(0, move |worker, answer| {
+                    let busy = worker.send(to, COUNT, &[&[0; 64]]).is_err();
+                    answer.send(busy).unwrap();
+                })
+                .unwrap();
+            (sent, refused) = (sent + u64::from(!full), refused + u64::from(full));
+        }
+        let (handed, must_poll) = machines[1]
+            .ask(1 - busy, |worker, answer| {
+                let handed = worker.message_counters().handed_over;
+                answer.send((handed, worker.must_poll())).unwrap();
+            })
+            .unwrap();
+        assert!(must_poll || handed == 0, "{handed} handed over to {busy}");
+        handed_over += handed;
+        release.send(()).unwrap();
+        let late = Instant::now() + Duration::from_secs(60);
+        loop {
+            let count: u64 = machines[1]
+                .ask(busy, |worker, answer| {
+                    answer.send(worker.layer::<Counted>().unwrap().0).unwrap();
+                })
+                .unwrap();
+            if count == sent {
+                break;
+            }
+            assert!(Instant::now() < late, "{count} of {sent} came");
+            std::thread::yield_now();
+        }
+    }
+    assert!(handed_over > 0, "one worker takes what comes for both");
+    stop(machines);
 }
 
 /// The request that a machine has, and does not answer.

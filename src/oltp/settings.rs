@@ -148,7 +148,10 @@ fn from_toml<T: DeserializeOwned>(text: &str) -> Result<(T, Value), String> {
 /// What was expected, in words that those know who do not write Rust.
 fn mended(why: &str) -> String {
     let types = [
-        ("expected u8", "expected a whole number of percent, 0 to 100"),
+        (
+            "expected u8",
+            "expected a whole number of percent, 0 to 100",
+        ),
         (
             "expected u32",
             "expected a whole number from 0 to 4294967295",

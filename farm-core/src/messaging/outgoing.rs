@@ -315,9 +315,6 @@ impl Messaging {
 
     /// Whether something waits that nobody will tell this worker of: it has to look again.
     pub(crate) fn must_poll(&self) -> bool {
-        if mutants::is_on("sleep over a record that waits") {
-            return false;
-        }
         let mut rings = self.links.incoming.iter();
         self.is_waiting()
             || self.hand_over_waits

@@ -53,7 +53,6 @@ pub const ALL: &[Mutant] = &[
     mutant("epoch answered before old operations ended", "churn"),
     mutant("skip the re-poll after arm", "append"),
     mutant("wake not sent", "append"),
-    mutant("sleep over a record that waits", "cycle"),
     mutant("head advanced before zeroing", "table"),
     mutant("ring record taken twice", "append"),
     mutant("reply lost", "append"),
