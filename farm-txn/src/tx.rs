@@ -78,9 +78,8 @@ pub(crate) struct Entry {
     pub(crate) asked: bool,
     /// No other entry of the transaction had this number.
     serial: u32,
-    /// The payload, in the context's bytes.
+    /// Where the payload is in the context's bytes.
     at: u32,
-    len: u32,
 }
 
 /// A transaction context. Made once and used again: a warm one allocates nothing.
@@ -277,7 +276,6 @@ impl Tx {
         intent: Intent,
         start: usize,
     ) -> ObjectId {
-        let len = self.bytes.len() - start;
         let entry = Entry {
             address: place.address,
             machine: place.machine,
@@ -289,7 +287,6 @@ impl Tx {
             asked: false,
             serial: self.pushed,
             at: start as u32,
-            len: len as u32,
         };
         self.pushed += 1;
         self.entries.push(entry);
@@ -308,7 +305,7 @@ impl Tx {
         if entry.intent == Intent::Free {
             return &[];
         }
-        &self.bytes[entry.at as usize..][..entry.len as usize]
+        &self.bytes[entry.payload()]
     }
 
     /// Forgets everything, and gives back what was reserved.
@@ -412,6 +409,13 @@ pub(crate) fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> T
 }
 
 impl Entry {
+    /// The bytes of the payload in the context's, of one that is there.
+    #[inline]
+    fn payload(&self) -> std::ops::Range<usize> {
+        let at = self.at as usize;
+        at..at + self.class.payload_capacity()
+    }
+
     /// Room was reserved for it.
     fn is_reserved(&self) -> bool {
         !self.incarnation.is_allocated() && self.is_written()

@@ -170,7 +170,7 @@ impl Tx {
     #[inline]
     pub fn payload(&self, object: ObjectId) -> &[u8] {
         let entry = self.live(object);
-        &self.bytes[entry.at as usize..][..entry.len as usize]
+        &self.bytes[entry.payload()]
     }
 
     /// The payload, to be changed: the object is written when the transaction commits.
@@ -183,8 +183,8 @@ impl Tx {
         if entry.intent == Intent::Read {
             entry.intent = Intent::Write;
         }
-        let (at, len) = (entry.at as usize, entry.len as usize);
-        &mut self.bytes[at..][..len]
+        let payload = entry.payload();
+        &mut self.bytes[payload]
     }
 
     /// Moves the object's incarnation on when the transaction commits, so that pointers held to it

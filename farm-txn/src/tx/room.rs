@@ -63,7 +63,7 @@ impl Tx {
         let entry = &mut self.entries[absent];
         entry.intent = Intent::Allocate;
         entry.class = class;
-        (entry.at, entry.len) = (start as u32, len as u32);
+        entry.at = start as u32;
         self.id(absent)
     }
 
