@@ -150,7 +150,9 @@ impl Handle {
     /// [`Backoff`](crate::Backoff) has it, the others wait in order.
     ///
     /// A body may await another one, on any handle: that is a transaction of its own, which does not end with
-    /// this one, and it does not wait in the order for this one's end.
+    /// this one, and it does not wait in the order for this one's end. What it committed stays where this
+    /// one's try fails and its body is called again; one that writes what this one has read makes it fail each
+    /// time.
     ///
     /// The body begins from nothing each time. It must not commit: that comes after it. What it has
     /// read may be mutually inconsistent; then its commit fails, or its error is not told, and it is called
