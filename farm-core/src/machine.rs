@@ -15,8 +15,7 @@ use crate::fabric::shm::{
 };
 use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::limits::Limits;
-use crate::limits::{MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
+use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, RingSizes, SegmentLayout};
@@ -94,10 +93,6 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
             .map(|start| start.join().expect("starting does not panic"));
         started.collect()
     })
-}
-
-fn is_this(thread: &JoinHandle<()>) -> bool {
-    thread.thread().id() == std::thread::current().id()
 }
 
 /// A running machine. Dropping it stops it.
@@ -311,8 +306,8 @@ impl Machine {
         worker: usize,
         start: impl FnOnce(&mut Worker, mpsc::Sender<T>) + Send + 'static,
     ) -> Result<T, MachineError> {
-        let mut threads = self.threads.iter();
-        if threads.any(|(me, thread)| me.worker.index() == worker && is_this(thread)) {
+        let asked = self.threads.get(worker);
+        if asked.is_some_and(|(_, thread)| thread.thread().id() == std::thread::current().id()) {
             let why = "a worker cannot wait for an answer of its own: begin it by a continuation or a task";
             return Err(MachineError::Failed(why.into()));
         }

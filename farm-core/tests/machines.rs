@@ -16,8 +16,11 @@ use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 const ECHO: MessageId = MessageId(MessageId::APPLICATION);
 
 fn cluster(name: &str, machines: u16, workers: u16, attach: Attach) -> Vec<Machine> {
+    start(name, Config::tiny_for(machines, workers), attach)
+}
+
+fn start(name: &str, mut config: Config, attach: Attach) -> Vec<Machine> {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(machines, workers);
     config.cluster.name = name.into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
     start_all(&config, &attach).unwrap()
@@ -263,13 +266,10 @@ fn a_record_that_waits_for_another_worker_is_not_slept_over() {
             worker.layer::<Counted>().unwrap().0 += 1
         });
     });
-    let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 2);
-    config.cluster.name = "hand-over".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.worker.idle = IdlePolicy::Park;
     (config.worker.spin_us, config.worker.yield_us) = (0, 0);
-    let machines = start_all(&config, &attach).unwrap();
+    let machines = start("hand-over", config, attach);
     let mut handed_over = 0;
     for busy in [0, 1] {
         let to = WorkerRef::new(machines[1].id(), WorkerId::new(busy as u16).unwrap());

@@ -188,10 +188,7 @@ pub fn alloc(
 /// [`TxError::Ended`], [`TxError::OtherTransaction`], [`TxError::NotAllocated`] of one that the transaction has
 /// freed before: none of them will be freed by this.
 pub fn free_array(worker: &mut Worker, tx: TxHandle, objects: &[ObjectId]) -> Result<(), TxError> {
-    for object in objects {
-        context_of(worker, tx, *object)?;
-    }
-    with(worker, tx, |tx, _| tx.free_all(objects))
+    with(worker, tx, |tx, _| tx.free_all(objects))?
 }
 
 /// Frees an object that was read, when the transaction commits. It is none of the transaction's from now on.

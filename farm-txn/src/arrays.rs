@@ -53,7 +53,7 @@ use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
 use crate::layer::{send_release_to, transactions};
 use crate::remote::{counted, elsewhere};
-use crate::tx::{ObjectId, Place, Tx, object_at};
+use crate::tx::{ObjectId, Place, Tx, is_slot};
 
 /// The objects of an array, in order; none where there is no object.
 pub type Objects = Vec<Option<ObjectId>>;
@@ -285,9 +285,14 @@ fn check(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
     if asked.machine.is_some() {
         return Ok(());
     }
+    let geometry = worker.store().geometry();
+    let (memory, first) = worker.local_memory(asked.objects.first)?;
     for index in 0..asked.objects.count {
         let Place { address, class, .. } = asked.place(index);
-        object_at(worker, address, class)?;
+        let at = first + index as usize * class.object_bytes();
+        if !is_slot((memory, geometry, at), address, class)? {
+            return Err(AddressError::Nowhere(address).into());
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The transaction context: what was read, at which version, and what is to be written.
 
-use farm_core::alloc::{SizeClass, class_at, class_for_payload};
+use farm_core::alloc::{Geometry, SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
 use farm_core::object::{Image, Incarnation, Version, payload_capacity};
@@ -167,12 +167,8 @@ impl Tx {
         }
         let geometry = worker.store().geometry();
         let (memory, at) = worker.local_memory(address)?;
-        match class_at(memory, geometry, at) {
-            Some((is, _)) if is != class => return Err(wrong_size(address, class, is)),
-            Some((_, false)) => return Err(AddressError::Nowhere(address).into()),
-            // Where there is no block nothing is allocated, which the copy shows.
-            Some(_) | None => {}
-        }
+        // Where there is no block nothing is allocated, which the copy shows.
+        is_slot((memory, geometry, at), address, class)?;
         self.copy_in(memory, at, address, class)?;
         let words = std::mem::take(&mut self.words);
         let read = self.take_in(&words, address, None, class);
@@ -384,18 +380,18 @@ impl Tx {
     }
 }
 
-/// The memory where an object of this machine starts, of a class.
-pub(crate) fn object_at(
-    worker: &mut Worker,
+/// Whether objects of a class start at an address of this machine, which is `at` in its memory; false where
+/// there is no block.
+#[inline]
+pub(crate) fn is_slot(
+    (memory, geometry, at): (&Memory, Geometry, usize),
     address: Address,
     class: SizeClass,
-) -> Result<(&Memory, usize), TxError> {
-    let geometry = worker.store().geometry();
-    let (memory, at) = worker.local_memory(address)?;
+) -> Result<bool, TxError> {
     match class_at(memory, geometry, at) {
         Some((is, _)) if is != class => Err(wrong_size(address, class, is)),
-        Some((_, true)) => Ok((memory, at)),
-        Some((_, false)) | None => Err(AddressError::Nowhere(address).into()),
+        Some((_, false)) => Err(AddressError::Nowhere(address).into()),
+        found => Ok(found.is_some()),
     }
 }
 

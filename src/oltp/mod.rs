@@ -70,7 +70,7 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     let setup = Setup {
         benchmark: plan.benchmark.clone(),
         seed: plan.seed,
-        concurrency: plan.avoidance.concurrency,
+        concurrency: plan.concurrency,
         without: plan.without.clone(),
         warmup_s: plan.warmup.as_secs_f64(),
     };
@@ -101,7 +101,7 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
 
 fn run(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<Vec<MachineReport>> {
     let order = Order::Oltp(OltpOrder::Run {
-        avoidance: plan.avoidance,
+        avoidance: plan.avoidance(),
         warmup_s: plan.warmup.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
         sampled_1_in: plan.sampled_1_in,

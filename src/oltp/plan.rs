@@ -25,9 +25,9 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) benchmark: Benchmark,
     pub(super) tables: Vec<TableSpec>,
+    pub(super) concurrency: usize,
     /// Parts of the conflict avoidance that are switched off.
     pub(super) without: Vec<String>,
-    pub(super) avoidance: BackoffConfig,
     pub(super) warmup: Duration,
     pub(super) duration: Duration,
     pub(super) seed: u64,
@@ -88,7 +88,7 @@ impl Plan {
         Ok(Self {
             tables: tables?,
             benchmark,
-            avoidance: avoidance(concurrency, &args.without),
+            concurrency,
             without: args.without.clone(),
             warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
             duration: args.duration.unwrap_or(DEFAULT_DURATION),
@@ -97,15 +97,16 @@ impl Plan {
             config,
         })
     }
-}
 
-fn avoidance(concurrency: usize, without: &[String]) -> BackoffConfig {
-    let whole = BackoffConfig {
-        concurrency,
-        ..BackoffConfig::default()
-    };
-    let without = without.iter();
-    without.fold(whole, |config, part| config.without(part))
+    /// How each worker avoids conflicts.
+    pub(super) fn avoidance(&self) -> BackoffConfig {
+        let whole = BackoffConfig {
+            concurrency: self.concurrency,
+            ..BackoffConfig::default()
+        };
+        let without = self.without.iter();
+        without.fold(whole, |config, part| config.without(part))
+    }
 }
 
 /// The benchmark's options: those of the file, then `-p`, `--mix` and the options of their own.

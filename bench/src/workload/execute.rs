@@ -366,21 +366,40 @@ fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
 }
 
 fn committed(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
-    let running = take(worker, key);
-    let work = work(worker);
-    let known = match &outcome {
+    let Running {
+        tried,
+        script,
+        shipped,
+        ..
+    } = take(worker, key);
+    settle(worker, (tried, script.broken), known(&outcome));
+    end(worker, shipped, outcome.map_err(Stop::from));
+}
+
+/// Whether a try took effect, if that is known.
+pub(super) fn known(outcome: &Result<(), TxError>) -> Option<bool> {
+    match outcome {
         Ok(()) => Some(true),
         Err(TxError::InDoubt(_)) => None,
         Err(_) => Some(false),
-    };
+    }
+}
+
+/// Notes what became of a try that came to its commit: where in the log it is, and what its script found broken
+/// if it took effect.
+pub(super) fn settle(
+    worker: &mut Worker,
+    (tried, broken): (usize, Vec<String>),
+    committed: Option<bool>,
+) {
+    let log = &mut work(worker).log;
     // The log was taken already if the cluster was lost.
-    if let Some(tried) = work.log.tried.get_mut(running.tried) {
-        tried.committed = known;
+    if let Some(tried) = log.tried.get_mut(tried) {
+        tried.committed = committed;
     }
-    if outcome.is_ok() {
-        work.log.violations.extend(running.script.broken);
+    if committed == Some(true) {
+        log.violations.extend(broken);
     }
-    end(worker, running.shipped, outcome.map_err(Stop::from));
 }
 
 /// A try has ended: its client is told, or it is tried again.

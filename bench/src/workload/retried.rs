@@ -15,10 +15,8 @@ const MOST_TRIES: u64 = 1_000;
 /// A transaction that is tried until it commits.
 pub(super) struct Retried {
     shipped: Shipped,
-    /// Where in the log the last try is that came to its commit.
-    tried: Option<usize>,
-    /// What its script found broken, if that try commits.
-    broken: Vec<String>,
+    /// The last try, if it came to its commit: see [`execute::settle`].
+    tried: Option<(usize, Vec<String>)>,
 }
 
 /// Whether a transaction is one of these.
@@ -26,7 +24,7 @@ pub(super) fn is_of(shipped: &Shipped) -> bool {
     shipped.seed.is_multiple_of(ONE_IN)
 }
 
-/// How many a worker runs at once, and that it does little else.
+/// Few run at once on a worker, so that others wait for their turn.
 pub(super) fn configure(worker: &mut Worker) {
     let concurrency = 1 + work(worker).spec.seed as usize % 3;
     let config = BackoffConfig {
@@ -40,7 +38,6 @@ pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
     let key = work(worker).retried.insert(Retried {
         shipped,
         tried: None,
-        broken: Vec::new(),
     });
     retry::run(
         worker,
@@ -51,10 +48,12 @@ pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
 
 fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
     let key = key as usize;
-    settle(worker, key, Some(false));
     let run = &mut work(worker).retried[key];
-    let shipped = run.shipped;
+    let (shipped, before) = (run.shipped, run.tried.take());
     run.shipped.tries += 1;
+    if let Some(before) = before {
+        execute::settle(worker, before, Some(false));
+    }
     if shipped.tries == MOST_TRIES {
         return retry::fail(worker, tx, TxError::GivenUp);
     }
@@ -62,14 +61,8 @@ fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
 }
 
 /// A try has come to its commit.
-pub(super) fn commit(
-    worker: &mut Worker,
-    key: usize,
-    tx: TxHandle,
-    (tried, broken): (usize, Vec<String>),
-) {
-    let run = &mut work(worker).retried[key];
-    (run.tried, run.broken) = (Some(tried), broken);
+pub(super) fn commit(worker: &mut Worker, key: usize, tx: TxHandle, tried: (usize, Vec<String>)) {
+    work(worker).retried[key].tried = Some(tried);
     retry::commit(worker, tx);
 }
 
@@ -82,31 +75,11 @@ pub(super) fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
     retry::fail(worker, tx, error);
 }
 
-/// What became of the last try that came to its commit.
-fn settle(worker: &mut Worker, key: usize, committed: Option<bool>) {
-    let work = work(worker);
-    let run = &mut work.retried[key];
-    let broken = std::mem::take(&mut run.broken);
-    if committed == Some(true) {
-        work.log.violations.extend(broken);
-    }
-    let Some(tried) = run.tried.take() else {
-        return;
-    };
-    // The log was taken already if the cluster was lost.
-    if let Some(tried) = work.log.tried.get_mut(tried) {
-        tried.committed = committed;
-    }
-}
-
 fn ended(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
-    let known = match &outcome {
-        Ok(()) => Some(true),
-        Err(TxError::InDoubt(_)) => None,
-        Err(_) => Some(false),
-    };
-    settle(worker, key as usize, known);
-    let shipped = work(worker).retried.remove(key as usize).shipped;
+    let Retried { shipped, tried } = work(worker).retried.remove(key as usize);
+    if let Some(tried) = tried {
+        execute::settle(worker, tried, execute::known(&outcome));
+    }
     let code = match outcome {
         Ok(()) => DONE,
         // It is not shipped again: its tries have used up their write ids.

@@ -402,15 +402,13 @@ impl Messaging {
             Kind::Reply => {
                 let call = call_of(header.token);
                 let generation = (header.token >> 24) as u8;
-                match self.calls.get(call) {
+                let pending = self.calls.get(call);
+                match pending.filter(|pending| pending.generation as u8 == generation) {
                     // One that another worker of this machine handed over may be of any machine.
-                    Some(pending)
-                        if ![pending.to.machine, self.me.machine].contains(&machine)
-                            && pending.generation as u8 == generation =>
-                    {
+                    Some(pending) if ![pending.to.machine, self.me.machine].contains(&machine) => {
                         Err(garbage("it answers what another machine was asked"))
                     }
-                    Some(pending) if pending.generation as u8 == generation => {
+                    Some(_) => {
                         let PendingCall {
                             to, reserved, cont, ..
                         } = self.calls.remove(call);
@@ -422,7 +420,7 @@ impl Messaging {
                         }
                         Ok(Taken::Reply(cont))
                     }
-                    _ => {
+                    None => {
                         marks::mark("message: stale reply");
                         Ok(Taken::Stale)
                     }

@@ -273,13 +273,7 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
                 if window.len() > WINDOW {
                     window.pop_front();
                 }
-                // A block that is younger than a state was of no use to anybody then.
-                for state in window.iter_mut() {
-                    let blank = vec![0; window_block_words(worker)];
-                    for at in &known {
-                        state.blocks.entry(*at).or_insert_with(|| blank.clone());
-                    }
-                }
+                fill_in(worker, &mut window, &known);
                 mix(worker, 0, &window, &all, &mut rng, &mut seen);
                 answer.send((window, known, seen, rng)).unwrap();
             })
@@ -293,8 +287,36 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
     machine.stop().unwrap();
 }
 
-fn window_block_words(worker: &mut Worker) -> usize {
-    kv(worker).tables[&0].layout.block_bytes() / 8
+/// A block that is younger than a state was of no use to anybody then.
+fn fill_in(worker: &mut Worker, window: &mut VecDeque<State>, known: &[Address]) {
+    let words = kv(worker).tables[&0].layout.block_bytes() / 8;
+    for state in window {
+        for at in known {
+            state.blocks.entry(*at).or_insert_with(|| vec![0; words]);
+        }
+    }
+}
+
+/// A table of one bucket with so many keys: two fit the buckets, the others the chain.
+fn chained(
+    name: &str,
+    keys: u64,
+    value: &[u8],
+) -> (farm_core::machine::Machine, TableId, tempfile::TempDir) {
+    let (machine, dir) = machine(name);
+    let spec = TableSpec {
+        id: 0,
+        neighbourhood: 2,
+        value_bytes: value.len(),
+        shards: 1,
+        buckets: 1,
+    };
+    let table = blocking::open([&machine], spec).unwrap();
+    for number in 0..keys {
+        let insert = OwnedChange::Insert(value.to_vec());
+        blocking::change(&machine, 0, table, key(number), insert).unwrap();
+    }
+    (machine, table, dir)
 }
 
 /// A transaction that takes a key from deep in a chain and inserts it again puts it where a reader that is
@@ -302,20 +324,8 @@ fn window_block_words(worker: &mut Worker) -> usize {
 #[test]
 fn a_key_that_moves_within_one_transaction_is_not_hidden() {
     const KEYS: u64 = 11;
-    let (machine, _dir) = machine("moves");
-    let spec = TableSpec {
-        id: 0,
-        neighbourhood: 2,
-        value_bytes: 32,
-        shards: 1,
-        buckets: 1,
-    };
-    let table = blocking::open([&machine], spec).unwrap();
     let value = vec![7; 32];
-    for number in 0..KEYS {
-        let insert = OwnedChange::Insert(value.clone());
-        blocking::change(&machine, 0, table, key(number), insert).unwrap();
-    }
+    let (machine, _, _dir) = chained("moves", KEYS, &value);
     let pairs: BTreeMap<Key, Vec<u8>> = (0..KEYS).map(|at| (key(at), value.clone())).collect();
     let longest = machine.ask(0, move |worker, answer| {
         let (mut known, mut longest) = (vec![], 0);
@@ -324,11 +334,7 @@ fn a_key_that_moves_within_one_transaction_is_not_hidden() {
             move_within_a_transaction(worker, &[(key(moved), value.clone())]);
             let after = capture(worker, 0, &mut known, pairs.clone());
             let mut window = VecDeque::from([before, after]);
-            let blank = vec![0; window_block_words(worker)];
-            for at in &known {
-                let blocks = &mut window[0].blocks;
-                blocks.entry(*at).or_insert_with(|| blank.clone());
-            }
+            fill_in(worker, &mut window, &known);
             // The transaction commits between two reads of the lookup, whichever.
             for (read, key) in (0..=known.len()).flat_map(|at| pairs.keys().map(move |k| (at, k))) {
                 let mut reads = 0;
@@ -352,20 +358,7 @@ fn a_key_that_moves_within_one_transaction_is_not_hidden() {
 /// lookup of a key that is not there read for ever.
 #[test]
 fn a_chain_without_end_is_given_up() {
-    let (machine, _dir) = machine("endless");
-    let spec = TableSpec {
-        id: 0,
-        neighbourhood: 2,
-        value_bytes: 32,
-        shards: 1,
-        buckets: 1,
-    };
-    let table = blocking::open([&machine], spec).unwrap();
-    // Two fit the buckets, the others the chain.
-    for number in 0..4 {
-        let insert = OwnedChange::Insert(vec![1; 32]);
-        blocking::change(&machine, 0, table, key(number), insert).unwrap();
-    }
+    let (machine, table, _dir) = chained("endless", 4, &[1; 32]);
     let tied = machine.ask(0, |worker, answer| {
         let (layout, first) = {
             let open = &kv(worker).tables[&0];

@@ -14,7 +14,7 @@ use super::give_back;
 use crate::error::TxError;
 use crate::layer::transactions;
 use crate::record::{Effect, Kind, Lock, Object, Record};
-use crate::tx::object_at;
+use crate::tx::is_slot;
 
 /// LOCK-REPLY: every object is locked.
 pub(crate) const LOCKED: u8 = 0;
@@ -275,20 +275,19 @@ fn lock_all(
 
 /// Locks every object at exactly the version that was read, or none; tells which stood in the way.
 fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<Refused>, String> {
+    let geometry = worker.store().geometry();
     let mut refused = None;
     let mut locked = 0;
     for object in lock.objects() {
         let object = object.map_err(|error| error.to_string())?;
         let address = object.address;
-        memory_of(worker, &object)?;
+        let (memory, at) = memory_of(worker, &object)?;
         // Who read it with another size has not read a version there, or would leave half of it.
-        let (memory, at) = match object_at(worker, address, object.class) {
-            Ok(found) => found,
-            Err(error) => {
-                refused = Some(misplaced(address, &error));
-                break;
-            }
-        };
+        let slot = is_slot((memory, geometry, at), address, object.class);
+        if !matches!(slot, Ok(true)) {
+            refused = Some(misplaced(address, slot));
+            break;
+        }
         let now = write::load_version(memory, at);
         let wanted = match mutants::is_on("lock at a newer version than read") {
             true => now.version(),
@@ -311,9 +310,9 @@ fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<Refused>,
 
 /// There is no object of the class that was said.
 #[cold]
-fn misplaced(address: Address, error: &TxError) -> Refused {
-    let (code, class) = match error {
-        TxError::WrongSize { is, .. } => (OTHER_CLASS, class_for_payload(*is).ok()),
+fn misplaced(address: Address, slot: Result<bool, TxError>) -> Refused {
+    let (code, class) = match slot {
+        Err(TxError::WrongSize { is, .. }) => (OTHER_CLASS, class_for_payload(is).ok()),
         _ => (NO_OBJECT, None),
     };
     Refused {

@@ -222,13 +222,10 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::payload`]: none of them will be freed by this.
     pub fn free_array(&mut self, objects: &[ObjectId]) -> Result<(), TxError> {
-        for object in objects {
-            self.of(*object)?;
+        match objects {
+            [] => Ok(()),
+            [first, ..] => self.of_mut(*first)?.free_all(objects),
         }
-        if let State::Open(_, tx) = &mut self.state {
-            tx.free_all(objects);
-        }
-        Ok(())
     }
 
     /// Where an object is.

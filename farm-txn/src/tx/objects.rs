@@ -209,13 +209,15 @@ impl Tx {
         self.live_mut(object).intent = Intent::Free;
     }
 
-    /// Frees objects, each of which may stand there several times.
-    pub(crate) fn free_all(&mut self, objects: &[ObjectId]) {
+    /// Frees objects, each of which may stand there several times; or none, if one cannot be.
+    pub(crate) fn free_all(&mut self, objects: &[ObjectId]) -> Result<(), TxError> {
+        objects.iter().try_for_each(|object| self.check(*object))?;
         for object in objects {
             if self.check(*object).is_ok() {
                 self.free(*object);
             }
         }
+        Ok(())
     }
 }
 

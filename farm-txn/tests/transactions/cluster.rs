@@ -10,7 +10,7 @@ use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::object::{Image, Incarnation, LockMode, Version, write};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 pub(crate) use farm_txn::transact_here as transact;
-use farm_txn::{ObjectId, Tx, TxError};
+use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
 /// A running cluster with the transaction layer on every worker, memory and rings tiny.
 pub(crate) struct Cluster {
@@ -136,6 +136,21 @@ pub(crate) fn create(worker: &mut Worker, payload: &[u8]) -> Address {
         Ok(tx.address(object))
     })
     .unwrap()
+}
+
+type CommitAnswer = mpsc::Sender<Result<(), TxError>>;
+
+fn has_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
+    worker.take_layer::<CommitAnswer>().send(result).unwrap();
+}
+
+/// Commits a transaction of worker 0 of machine 0.
+pub(crate) fn commit(cluster: &Cluster, tx: TxHandle) -> Result<(), TxError> {
+    let ended = cluster.machines[0].ask(0, move |w, answer: CommitAnswer| {
+        w.put_layer(Box::new(answer));
+        api::commit(w, tx, Cont::new(has_ended, 0));
+    });
+    ended.unwrap()
 }
 
 /// Reads an object of at most `bytes` in a transaction, and begins to write it.

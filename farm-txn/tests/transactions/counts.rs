@@ -8,7 +8,7 @@ use farm_core::messaging::MessageCounters;
 use farm_core::worker::{Cont, LogCounters, Worker};
 use farm_txn::{Abort, ObjectId, RecordCounters, TxCounters, TxError, TxHandle, api};
 
-use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, commit, contents, create, overwrite, transact};
 
 const MACHINES: usize = 4;
 const BYTES: usize = 8;
@@ -53,14 +53,9 @@ fn counted(cluster: &Cluster, machine: usize) -> Counted {
 }
 
 type ReadAnswer = mpsc::Sender<Result<ObjectId, TxError>>;
-type CommitAnswer = mpsc::Sender<Result<(), TxError>>;
 
 fn was_read(worker: &mut Worker, _: u64, result: Result<ObjectId, TxError>) {
     worker.take_layer::<ReadAnswer>().send(result).unwrap();
-}
-
-fn has_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
-    worker.take_layer::<CommitAnswer>().send(result).unwrap();
 }
 
 fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
@@ -69,14 +64,6 @@ fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
         api::read(w, tx, at, BYTES, Cont::new(was_read, 0));
     });
     read.unwrap().unwrap()
-}
-
-fn commit(cluster: &Cluster, tx: TxHandle) -> Result<(), TxError> {
-    let ended = cluster.machines[0].ask(0, move |w, answer: CommitAnswer| {
-        w.put_layer(Box::new(answer));
-        api::commit(w, tx, Cont::new(has_ended, 0));
-    });
-    ended.unwrap()
 }
 
 /// The objects of a case: those that are written, and those that are only read.

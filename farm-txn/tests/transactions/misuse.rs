@@ -9,7 +9,7 @@ use farm_core::ids::Address;
 use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, TxLimits, api};
 
-use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, commit, contents, create, overwrite, transact};
 
 type Answer = mpsc::Sender<Result<(TxHandle, ObjectId), TxError>>;
 
@@ -17,11 +17,6 @@ fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let answer = worker.take_layer::<Answer>();
     let tx = TxHandle::from_context(tx);
     answer.send(object.map(|object| (tx, object))).unwrap();
-}
-
-fn ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
-    type Answer = mpsc::Sender<Result<(), TxError>>;
-    worker.take_layer::<Answer>().send(result).unwrap();
 }
 
 /// Reads an object in a new transaction of worker 0 of machine 0, which stays open if that succeeds.
@@ -168,15 +163,11 @@ fn a_wrong_size_of_a_remote_object_is_found_out_if_it_is_too_large() {
         "{error}"
     );
     let (tx, object) = read(&cluster, all[0], 10).unwrap();
-    let (answer, heard) = mpsc::channel::<Result<(), TxError>>();
     cluster.on(0, 0, move |w| {
         assert_eq!(api::payload(w, tx, object).unwrap()[..10], [5; 10]);
         api::payload_mut(w, tx, object).unwrap().fill(6);
-        w.put_layer(Box::new(answer));
-        api::commit(w, tx, Cont::new(ended, 0));
     });
-    let error = heard.recv_timeout(Duration::from_secs(60)).unwrap();
-    let error = error.unwrap_err();
+    let error = commit(&cluster, tx).unwrap_err();
     let bytes = |payload| class_for_payload(payload).unwrap().payload_capacity();
     assert!(
         matches!(error, TxError::WrongSize { address, asked, is }
