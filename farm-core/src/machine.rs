@@ -10,10 +10,12 @@ use std::time::Duration;
 use crate::alloc::{BlockConfig, class_for_payload};
 use crate::config::{Config, ConfigError, HugePages};
 use crate::control::Control;
-use crate::fabric::shm::{
-    ConnectError, Exporter, Patience, PeerOffer, ShmConfig, ShmMachine, StartError,
+use crate::fabric::shm::ShmConfig;
+use crate::fabric::verbs::VerbsError;
+use crate::fabric::{
+    ArenaConfig, ConnectError, ExportError, Exporter, FabricConfig, FabricMachine,
+    FabricStartError, Patience, PeerOffer,
 };
-use crate::fabric::{ArenaConfig, Endpoint};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
@@ -49,13 +51,16 @@ pub enum MachineError {
     NoSuchMachine(MachineId),
     /// It could not start.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] FabricStartError),
+    /// The device of its fabric refused.
+    #[error(transparent)]
+    Device(#[from] VerbsError),
     /// The machines did not meet.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Its memory could not be made.
     #[error(transparent)]
-    Memory(#[from] MappingError),
+    Memory(#[from] ExportError),
     /// A peer's memory could not be reached.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -98,7 +103,7 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
 /// A running machine. Dropping it stops it.
 pub struct Machine {
     id: MachineId,
-    fabric: ShmMachine,
+    fabric: FabricMachine,
     exporter: Exporter,
     control: Arc<Control>,
     store: Arc<Store>,
@@ -124,15 +129,7 @@ impl Machine {
         let own = own.ok_or(MachineError::NoSuchMachine(id))?;
         let workers = usize::from(own.workers);
         require_huge_pages(config)?;
-        let mut fabric = ShmMachine::start(ShmConfig {
-            cluster: config.cluster.name.clone(),
-            run_dir: crate::config::host::run_dir(config),
-            memory_dir: config.memory.dir.clone(),
-            huge_pages: config.memory.huge_pages != HugePages::Off,
-            machine: id,
-            workers,
-            digest: config.digest(),
-        })?;
+        let mut fabric = FabricMachine::start(fabric_config(config, id, workers))?;
         let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
         let store = Arc::new(make_store(config, id, &exporter));
@@ -156,7 +153,7 @@ impl Machine {
         config: &Config,
         id: MachineId,
         workers: usize,
-        fabric: &mut ShmMachine,
+        fabric: &mut FabricMachine,
         patience: Patience<'_>,
     ) -> Result<Vec<LinkPeer>, MachineError> {
         let sizes = ring_sizes(config);
@@ -167,7 +164,7 @@ impl Machine {
             } else {
                 SegmentLayout::between(sizes, workers, usize::from(machine.workers))
             };
-            let (memory, capability) = fabric.export(layout.bytes(), true)?;
+            let (memory, capability) = fabric.exporter().export(layout.bytes(), true)?;
             segments.push((machine.id, usize::from(machine.workers), memory, capability));
         }
         let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
@@ -215,11 +212,7 @@ impl Machine {
         let me = WorkerRef::new(self.id, worker);
         let operations = config.worker.operations_in_flight as usize;
         let arena = arena(config, operations + 64);
-        let mut endpoint = Endpoint::Shm(Box::new(self.fabric.endpoint(
-            worker,
-            &arena,
-            operations + 64,
-        )));
+        let mut endpoint = self.fabric.endpoint(worker, &arena, operations + 64)?;
         let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_sizes(config))?;
         let exporter = self.exporter.clone();
         let inbox = Arc::new(Inbox::new(
@@ -436,6 +429,18 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     }
 }
 
+fn fabric_config(config: &Config, machine: MachineId, workers: usize) -> FabricConfig {
+    FabricConfig::Shm(ShmConfig {
+        cluster: config.cluster.name.clone(),
+        run_dir: crate::config::host::run_dir(config),
+        memory_dir: config.memory.dir.clone(),
+        huge_pages: config.memory.huge_pages != HugePages::Off,
+        machine,
+        workers,
+        digest: config.digest(),
+    })
+}
+
 fn ring_sizes(config: &Config) -> RingSizes {
     RingSizes {
         ring_bytes: config.rings.ring_bytes as usize,
@@ -513,13 +518,13 @@ fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
     if config.memory.huge_pages != HugePages::Require {
         return Ok(());
     }
-    let page_bytes = Mapping::page_bytes_of(dir, true)?;
+    let page_bytes = Mapping::page_bytes_of(dir, true).map_err(ExportError::from)?;
     if page_bytes < HUGE_PAGE_BYTES {
-        return Err(MappingError::NoHugePages {
+        let short = MappingError::NoHugePages {
             dir: dir.clone(),
             page_bytes: page_bytes as u64,
-        }
-        .into());
+        };
+        return Err(MachineError::Memory(short.into()));
     }
     Ok(())
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use farm_core::fabric::shm::{ConnectError, ShmMachine, StartError};
+use farm_core::fabric::ConnectError;
+use farm_core::fabric::shm::{ShmMachine, StartError};
 use farm_core::mem::MappingError;
-use farm_sim::conformance::shm::{Child, ChildTask, Place, Reply, be_child_if_asked};
+use farm_sim::conformance::host::{Child, ChildTask, Place, Reply, be_child_if_asked};
 use farm_sim::conformance::{OURS, PEER, THIRD, THREE};
 
 const SOON: Duration = Duration::from_millis(300);

@@ -19,7 +19,7 @@ use farm_bench::ycsb::recorder::Recorder;
 use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_core::config::Config;
 use farm_core::config::host::{check_machine_memory, probe};
-use farm_core::fabric::shm::{ConnectError, Patience};
+use farm_core::fabric::{ConnectError, Patience};
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};

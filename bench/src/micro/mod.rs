@@ -25,7 +25,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use farm_core::config::{Config, HugePages, host as config_host};
-use farm_core::fabric::shm::{ConnectError, ShmConfig, ShmMachine, StartError};
+use farm_core::fabric::ConnectError;
+use farm_core::fabric::shm::{ShmConfig, ShmMachine, StartError};
 use farm_core::fabric::{Completion, Endpoint, ImportError, Status};
 use farm_core::ids::{MachineId, WorkerId};
 use farm_core::machine::MachineError;

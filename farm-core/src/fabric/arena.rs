@@ -200,6 +200,19 @@ impl Arena {
         &mut self.words[slot.word()..][..slot.words()]
     }
 
+    /// The memory of all slots, for a device that is to reach it: where it starts, and its bytes. It stays
+    /// there for as long as the arena lives.
+    pub(super) fn memory(&mut self) -> (*mut u8, usize) {
+        let bytes = size_of_val(&*self.words);
+        (self.words.as_mut_ptr().cast(), bytes)
+    }
+
+    /// The byte of that memory at which a slot starts.
+    #[inline]
+    pub(super) fn offset(&self, slot: &Slot) -> usize {
+        slot.word() * WORD_BYTES
+    }
+
     /// How many slots there are, of all sizes.
     pub fn slots(&self) -> usize {
         self.slots

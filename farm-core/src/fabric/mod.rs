@@ -11,19 +11,25 @@
 //!   promised across connections.
 //! - A write lands in increasing address order. A completed write is in the remote memory, though
 //!   no remote CPU need have seen it.
-//! - A *raw* read gives whole aligned words. A read of *objects* gives whole lines where
-//!   [`Capabilities::whole_lines`] says so, and headers that did not change during the read.
+//! - A *raw* read gives whole aligned words. A read of *objects* gives headers that did not change
+//!   during the read. Lines of an object that is not locked exclusively, and whose line versions agree,
+//!   are of that version; where [`Capabilities::whole_lines`] says so, every line is whole by itself.
 //! - An error breaks the connection: each outstanding operation completes once, with
 //!   [`Status::Broken`], and later posts answer [`Rejected::Closed`].
 //!
 //! The conformance suite (`farm_sim::conformance`) holds every backend to this list.
 
 mod arena;
+mod machine;
+mod meeting;
 pub mod shm;
+pub mod verbs;
 
 use std::time::Duration;
 
 pub use arena::{Arena, ArenaConfig, Slot};
+pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
+pub use meeting::{ConnectError, Patience, PeerOffer};
 
 use crate::ids::{MachineId, WorkerId};
 
@@ -203,8 +209,11 @@ pub enum AtomicScope {
 /// What a backend offers; asked, never assumed.
 #[derive(Clone, Copy, Debug)]
 pub struct Capabilities {
-    /// Reads of objects give whole lines.
+    /// Reads of objects give whole lines, of whatever is locked too.
     pub whole_lines: bool,
+    /// Memory that was never exported is refused when it is imported. Else the first access breaks the
+    /// connection.
+    pub imports_are_checked: bool,
     /// Writes land in increasing address order (rings rely on it).
     pub ordered_placement: bool,
     /// Reads take place when they are polled, not between post and completion: what a read can have
@@ -306,6 +315,12 @@ pub enum ImportError {
         /// Start that is running.
         current: u64,
     },
+    /// That machine never exported it.
+    #[error("machine {machine} has exported no such memory")]
+    Unknown {
+        /// The machine.
+        machine: MachineId,
+    },
     /// The memory could not be mapped.
     #[error(transparent)]
     Mapping(#[from] crate::mem::MappingError),
@@ -316,6 +331,8 @@ pub enum ImportError {
 pub enum Endpoint {
     /// Processes on one host.
     Shm(Box<shm::ShmEndpoint>),
+    /// RDMA devices.
+    Verbs(Box<verbs::VerbsEndpoint>),
     /// Any other backend: the simulator's.
     Other(Box<dyn Backend>),
 }
@@ -324,6 +341,7 @@ macro_rules! dispatch {
     ($self:ident, $endpoint:ident => $call:expr) => {
         match $self {
             Endpoint::Shm($endpoint) => $call,
+            Endpoint::Verbs($endpoint) => $call,
             Endpoint::Other($endpoint) => $call,
         }
     };

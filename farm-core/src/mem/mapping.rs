@@ -106,6 +106,34 @@ impl Mapping {
         Self::from_mmap(base, len, Access::ReadWrite, Path::new("anonymous memory"))
     }
 
+    /// The same, by huge pages where there are some: of those that the system keeps for who asks, else of
+    /// those that it makes on request.
+    ///
+    /// # Errors
+    /// The system's error if the memory is not to be had.
+    pub fn private(len: usize) -> Result<Self, MappingError> {
+        let huge_len = round_up(len.max(1), HUGE_PAGE_BYTES);
+        let kept = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_POPULATE;
+        let (nowhere, rights) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a fresh anonymous mapping touches no existing memory. Its pages are reserved by this
+        // call, so that none is missing later.
+        let base = unsafe { libc::mmap(nowhere, huge_len, rights, kept, -1, 0) };
+        if base != libc::MAP_FAILED {
+            let name = Path::new("anonymous memory");
+            let mut mapping = Self::from_mmap(base, huge_len, Access::ReadWrite, name)?;
+            mapping.page_bytes = HUGE_PAGE_BYTES;
+            return Ok(mapping);
+        }
+        let mut mapping = Self::anonymous(huge_len)?;
+        // SAFETY: the range is our own fresh mapping; the advice changes no contents.
+        unsafe { libc::madvise(mapping.base.as_ptr().cast(), huge_len, libc::MADV_HUGEPAGE) };
+        mapping.populate();
+        if pages::huge_bytes(mapping.base, huge_len) >= huge_len - HUGE_PAGE_BYTES {
+            mapping.page_bytes = HUGE_PAGE_BYTES;
+        }
+        Ok(mapping)
+    }
+
     /// Makes the file `path` (mode 0600, must not exist) of at least `len` zeroed bytes, reserves
     /// the space, and maps it for reading and writing; by huge pages where `huge` asks for them and
     /// they are to be had ([`Mapping::page_bytes`]). On failure nothing is left behind.
@@ -380,6 +408,18 @@ mod tests {
                 assert_eq!(theirs.load(at, Ordering::Relaxed), 0);
                 ours.store(at, at as u64 + 1, Ordering::Release);
                 assert_eq!(theirs.load(at, Ordering::Acquire), at as u64 + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn private_memory_is_zeroed_and_whole() {
+        for len in [1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 8] {
+            let memory = Memory::of(Mapping::private(len).unwrap());
+            assert!(memory.len() >= len);
+            for at in (0..len).step_by(4096) {
+                assert_eq!(memory.load(at, Ordering::Relaxed), 0);
+                memory.store(at, at as u64, Ordering::Relaxed);
             }
         }
     }

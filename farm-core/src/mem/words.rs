@@ -120,6 +120,11 @@ impl Memory {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
+    /// Where it starts, for a device that is to reach it.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// Bytes of the smallest page behind it; where another process made it, the system's.
     pub fn page_bytes(&self) -> usize {
         self.mapping.page_bytes()

@@ -69,6 +69,7 @@ impl<M: Target> Wire<M> {
             arena: Arena::new(&ArenaConfig { classes }),
             capabilities: Capabilities {
                 whole_lines: true,
+                imports_are_checked: true,
                 ordered_placement: true,
                 atomics: AtomicScope::Device,
                 max_inline_bytes,

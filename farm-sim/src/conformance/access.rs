@@ -2,8 +2,8 @@
 //! and capabilities that name nothing that is there.
 
 use farm_core::fabric::{
-    Atomic, Capability, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source,
-    Write,
+    Atomic, Capability, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory,
+    Slot, Source, Status, Write,
 };
 use farm_core::ids::MachineId;
 
@@ -259,17 +259,36 @@ pub(super) fn stale_and_unknown_capabilities_are_refused(cluster: &mut dyn Clust
         key: good.key + 1_000_000,
         ..good
     };
-    assert!(matches!(
-        node.endpoint.import(&absent),
-        Err(ImportError::Mapping(_))
-    ));
     let longer = Capability {
         key: good.key + 1_000_001,
         bytes: 1 << 40,
         ..good
     };
-    assert!(matches!(
-        node.endpoint.import(&longer),
-        Err(ImportError::Mapping(_))
-    ));
+    for unknown in [absent, longer] {
+        is_refused_or_breaks(cluster, &unknown);
+    }
+}
+
+/// Memory that was never exported is refused at once, or the first access breaks the connection.
+fn is_refused_or_breaks(cluster: &mut dyn Cluster, unknown: &Capability) {
+    let node = cluster.node();
+    if node.endpoint.capabilities().imports_are_checked {
+        let refused = node.endpoint.import(unknown);
+        assert!(
+            matches!(refused, Err(ImportError::Mapping(_))),
+            "{refused:?}"
+        );
+        return;
+    }
+    let memory = match node.endpoint.import(unknown) {
+        Ok(memory) => memory,
+        Err(ImportError::NotConnected(PEER)) => return,
+        Err(other) => panic!("{other}"),
+    };
+    let from = Remote { memory, offset: 0 };
+    let read = node.try_read(from, 64, ReadKind::Raw, false);
+    let (status, _) = node.finish_read(read.expect("nobody knows yet"), 64);
+    assert_eq!(status, Status::Broken, "a read of memory that there is not");
+    let told = node.endpoint.take_broken();
+    assert_eq!(told, Some((PEER, Departure::Lost)));
 }

@@ -11,7 +11,7 @@
 //! [`conformance_suite!`](crate::conformance_suite) makes one `#[test]` per property:
 //!
 //! ```ignore
-//! farm_sim::conformance_suite!(shm_processes, &Processes);
+//! farm_sim::conformance_suite!(shm_processes, &Processes(Fabric::Shm));
 //! ```
 //!
 //! | file | what is asked |
@@ -32,19 +32,20 @@ mod atomics;
 mod cluster;
 mod deadline;
 mod endings;
+pub mod host;
 mod node;
 mod order;
 mod posts;
 mod reads;
 mod roles;
-pub mod shm;
 pub mod sim;
 mod wakes;
 
 pub use cluster::{Cluster, Harness, Location, OURS, Owner, PEER, THIRD, THREE};
 pub use deadline::Deadline;
 pub use node::{CLOSED_BYTES, Node, OPEN_BYTES, Offer, Peer, Refusal};
-pub use roles::{Actor, Role, Step, run_to_end};
+pub use reads::accepted_and_torn;
+pub use roles::{Actor, Hammered, Role, Step, run_to_end};
 
 /// A property, as it is asked of a backend.
 pub type Property = fn(&mut dyn Cluster);

@@ -6,7 +6,7 @@ use farm_core::mem::{LINE_BYTES, LINE_WORDS};
 use farm_core::object::header::BEING_WRITTEN;
 use farm_core::object::{Image, LockMode, Version, VersionWord};
 
-use super::roles::{HAMMERED_OBJECTS, OBJECT_BYTES, STOP, content, is_whole_word};
+use super::roles::{Hammered, STOP, content, is_whole_word};
 use super::{CLOSED_BYTES, Cluster, Location, PEER, Role, THIRD};
 
 /// Raw and object reads of every shape bring what the owner stored.
@@ -51,6 +51,8 @@ pub(super) fn reads_give_the_content(cluster: &mut dyn Cluster) {
     cluster.settle();
 }
 
+const OBJECT_BYTES: usize = Hammered::USUAL.object_bytes();
+
 /// Turns that the writer gets per read, where it does not run by itself.
 const TURNS_PER_READ: u32 = 32;
 
@@ -77,16 +79,14 @@ impl Harvest {
     }
 }
 
-/// A read of objects that a writer updates all the time brings whole lines and headers of one
-/// moment; an object that is unlocked and whose line versions agree is of one version throughout.
+/// A read of objects that a writer updates all the time brings headers of one moment, and whole lines where
+/// the fabric says so; an object that is unlocked and whose line versions agree is of one version
+/// throughout.
 pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Cluster) {
     const IN_FLIGHT: usize = 4;
-    assert!(
-        cluster.node().endpoint.capabilities().whole_lines,
-        "another property is needed here"
-    );
+    let whole_lines = cluster.node().endpoint.capabilities().whole_lines;
     let before = cluster.node().endpoint.counters();
-    cluster.start(PEER, Role::Hammer);
+    cluster.start(PEER, Role::Hammer(Hammered::USUAL));
     let enough = cluster.rounds(40_000);
     let deadline = cluster.deadline();
     let (mut harvest, mut in_flight, mut retries) = (Harvest::default(), Vec::new(), 0);
@@ -108,7 +108,7 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
         let (token, bytes) = in_flight.remove(0);
         let (status, seen) = node.finish_read(token, bytes);
         match status {
-            Status::Ok => judge(&seen, &mut harvest),
+            Status::Ok => judge(&seen, whole_lines, &mut harvest),
             Status::Torn => harvest.torn += 1,
             Status::Broken => panic!("the writer is alive"),
         }
@@ -138,20 +138,22 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
 /// Both objects, one, or one and a half.
 fn bytes_of_read(turn: u64) -> usize {
     [
-        HAMMERED_OBJECTS * OBJECT_BYTES,
+        Hammered::USUAL.bytes(),
         OBJECT_BYTES,
         OBJECT_BYTES + LINE_BYTES,
     ][turn as usize % 3]
 }
 
 /// Checks all that can be said about one read, also where its reader would try again.
-fn judge(seen: &[u64], harvest: &mut Harvest) {
+fn judge(seen: &[u64], whole_lines: bool, harvest: &mut Harvest) {
     let mut headers = Vec::new();
     for (object, words) in seen.chunks(OBJECT_BYTES / 8).enumerate() {
         let header = VersionWord(words[0]);
         headers.push(header);
-        for (line, words) in words.chunks(LINE_WORDS).enumerate() {
-            line_is_whole(object, line, header, words);
+        if whole_lines {
+            for (line, words) in words.chunks(LINE_WORDS).enumerate() {
+                line_is_whole(object, line, header, words);
+            }
         }
         if words.len() * 8 < OBJECT_BYTES {
             continue;
@@ -224,6 +226,44 @@ fn version_of_line(says: u16, newest: Version) -> Option<Version> {
     Some(Version::new(number))
 }
 
+/// How many images of hammered objects a reader would accept, and of how many versions they are mixtures.
+///
+/// Reads until `enough` says so of these two numbers.
+pub fn accepted_and_torn(
+    cluster: &mut dyn Cluster,
+    what: Hammered,
+    mut enough: impl FnMut(u64, u64) -> bool,
+) -> (u64, u64) {
+    cluster.start(PEER, Role::Hammer(what));
+    let (mut accepted, mut torn) = (0, 0);
+    while !enough(accepted, torn) {
+        let node = cluster.node();
+        let from = node.peer(PEER).closed(0);
+        let bytes = what.bytes();
+        let stride = what.object_bytes() as u32;
+        let kind = ReadKind::Objects { stride };
+        let token = node.try_read(from, bytes, kind, false);
+        let (status, seen) = node.finish_read(token.expect("a good read is taken"), bytes);
+        if status != Status::Ok {
+            continue;
+        }
+        for (object, words) in seen.chunks(what.object_bytes() / 8).enumerate() {
+            let Ok(image) = Image::check(words) else {
+                continue;
+            };
+            let version = image.version();
+            let expected = |(place, word): (usize, &u64)| match version {
+                Version::ZERO => *word == 0,
+                version => *word == content(object, version, place),
+            };
+            accepted += 1;
+            torn += u64::from(!words.iter().enumerate().all(expected));
+        }
+    }
+    stop(cluster);
+    (accepted, torn)
+}
+
 fn object_is_of_one_version(object: usize, version: Version, words: &[u64]) {
     if version == Version::ZERO {
         assert!(
@@ -243,8 +283,8 @@ fn object_is_of_one_version(object: usize, version: Version, words: &[u64]) {
 
 /// Raw reads promise only words, and those are whole.
 pub(super) fn words_are_whole_under_a_hammering_writer(cluster: &mut dyn Cluster) {
-    cluster.start(PEER, Role::Hammer);
-    let bytes = HAMMERED_OBJECTS * OBJECT_BYTES;
+    cluster.start(PEER, Role::Hammer(Hammered::USUAL));
+    let bytes = Hammered::USUAL.bytes();
     for _ in 0..cluster.rounds(10_000) {
         let node = cluster.node();
         let from = node.peer(PEER).closed(0);

@@ -70,6 +70,7 @@ impl SimEndpoint {
             worker,
             capabilities: Capabilities {
                 whole_lines: true,
+                imports_are_checked: true,
                 ordered_placement: true,
                 reads_begin_at_poll: false,
                 atomics: AtomicScope::Device,

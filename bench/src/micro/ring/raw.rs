@@ -3,7 +3,8 @@
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use farm_core::fabric::shm::{PeerOffer, ShmMachine};
+use farm_core::fabric::PeerOffer;
+use farm_core::fabric::shm::ShmMachine;
 use farm_core::fabric::{ArenaConfig, Capability, Completion, Endpoint, Remote};
 use farm_core::ids::MachineId;
 use farm_core::mem::LINE_BYTES;

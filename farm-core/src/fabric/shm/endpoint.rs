@@ -77,6 +77,7 @@ impl ShmEndpoint {
             worker,
             capabilities: Capabilities {
                 whole_lines: true,
+                imports_are_checked: true,
                 ordered_placement: true,
                 reads_begin_at_poll: true,
                 atomics: AtomicScope::Global,

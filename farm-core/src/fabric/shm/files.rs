@@ -46,6 +46,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// The system gave no random number.
+    #[error("no random number for this start: {0}")]
+    Random(#[source] std::io::Error),
     /// The machine's own memory could not be made.
     #[error(transparent)]
     Mapping(#[from] crate::mem::MappingError),
@@ -173,16 +176,6 @@ pub(super) fn os<'a>(
         path: path.into(),
         source,
     }
-}
-
-/// A random start number from the system.
-pub(super) fn random_boot() -> Result<u64, StartError> {
-    let path = Path::new("/dev/urandom");
-    let mut bytes = [0; 8];
-    File::open(path)
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(os("read", path))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]

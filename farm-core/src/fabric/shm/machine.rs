@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::connect::{self, ConnectError, Hello, Monitor, Patience};
+use super::connect::{self, Hello};
 use super::endpoint::ShmEndpoint;
-use super::files::{Names, StartError, os, random_boot};
+use super::files::{Names, StartError, os};
 use super::leavings::{hold, remove_leavings};
 use super::park::Doorbells;
+use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, random_words};
 use crate::fabric::{ArenaConfig, Capability, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
@@ -33,15 +34,6 @@ pub struct ShmConfig {
     pub workers: usize,
     /// Digest of the configuration: peers with another one are refused.
     pub digest: u64,
-}
-
-/// What a peer said when it connected.
-#[derive(Clone, Debug)]
-pub struct PeerOffer {
-    /// The peer.
-    pub machine: MachineId,
-    /// Memory that it offers to this machine, in the order it listed it.
-    pub offer: Vec<Capability>,
 }
 
 const CONNECTED: u8 = 1;
@@ -185,7 +177,7 @@ fn first_file(
     bytes: usize,
 ) -> Result<(u64, Mapping, File), StartError> {
     loop {
-        let boot = random_boot()?;
+        let [boot] = random_words().map_err(StartError::Random)?;
         let path = names.memory(machine, boot, 0);
         let mapping = Mapping::create(&path, bytes, false)?;
         if let Some(held) = hold(&path).map_err(os("lock", &path))? {
@@ -199,7 +191,7 @@ fn first_file(
 pub struct ShmMachine {
     shared: Arc<Shared>,
     listener: UnixListener,
-    monitor: Option<Monitor>,
+    monitor: Option<Monitor<UnixStream>>,
     _lock: File,
     /// Tells every other start that uses the memory directory that this machine lives. Dropped after
     /// the files are removed.
@@ -329,7 +321,14 @@ impl ShmMachine {
             .peers
             .set(peers)
             .map_err(|_| ConnectError::Twice)?;
-        self.monitor = Some(Monitor::start(Arc::clone(&self.shared), sockets)?);
+        let name = format!("{}-monitor", self.shared.config.machine);
+        let mut monitor = Monitor::start(name)?;
+        for (machine, socket) in sockets {
+            let shared = Arc::clone(&self.shared);
+            let ended = move |how| shared.depart(machine, how);
+            monitor.add(machine, socket, Box::new(ended))?;
+        }
+        self.monitor = Some(monitor);
         Ok(offers)
     }
 

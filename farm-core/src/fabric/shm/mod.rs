@@ -12,13 +12,11 @@
 //! | `files` | names, the lock that says "this machine runs" |
 //! | `leavings` | files of machines that are gone, of whichever cluster |
 //! | `machine` | what the workers of one machine share: exports, peers, doorbells |
-//! | `callers` | who has dialled and not said hello yet |
-//! | `connect` | the handshake, and the thread that watches the sockets |
+//! | `connect` | the handshake |
 //! | `endpoint` | a worker's posts and polls |
 //! | `park` | sleeping and waking through a shared futex |
 #![allow(unsafe_code)]
 
-mod callers;
 mod connect;
 mod endpoint;
 mod files;
@@ -27,7 +25,6 @@ mod machine;
 mod park;
 mod pending;
 
-pub use connect::{ConnectError, Patience};
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
-pub use machine::{Exporter, PeerOffer, ShmConfig, ShmMachine};
+pub use machine::{Exporter, ShmConfig, ShmMachine};

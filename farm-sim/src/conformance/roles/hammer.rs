@@ -6,20 +6,41 @@ use std::sync::atomic::{Ordering, fence};
 use farm_core::mem::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
 use farm_core::object::header::BEING_WRITTEN;
 use farm_core::object::{LockMode, Version, VersionWord};
+use serde::{Deserialize, Serialize};
 
 use super::{Actor, STOP, Step};
 use crate::conformance::Node;
 
-/// Bytes of one hammered object.
-pub(in crate::conformance) const OBJECT_BYTES: usize = 4 * LINE_BYTES;
-/// Objects, adjacent, rewritten one after the other: the first is never more than one version
-/// ahead of the second, and never behind.
-pub(in crate::conformance) const HAMMERED_OBJECTS: usize = 2;
+/// What is hammered: adjacent objects, rewritten one after the other. The first is never more than one
+/// version ahead of the others, and never behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hammered {
+    /// How many; at most 256.
+    pub objects: usize,
+    /// Lines of each; at most 32.
+    pub lines: usize,
+    /// Most steps of rest between two updates.
+    pub longest_rest: u64,
+}
 
-const OBJECT_WORDS: usize = OBJECT_BYTES / WORD_BYTES;
-const LINES: usize = OBJECT_BYTES / LINE_BYTES;
-/// Most steps of rest between two updates.
-const LONGEST_REST: u64 = 128;
+impl Hammered {
+    /// Two objects of four lines.
+    pub const USUAL: Self = Self {
+        objects: 2,
+        lines: 4,
+        longest_rest: 128,
+    };
+
+    /// Bytes of one object.
+    pub(in crate::conformance) const fn object_bytes(self) -> usize {
+        self.lines * LINE_BYTES
+    }
+
+    /// Bytes of all of them.
+    pub(in crate::conformance) const fn bytes(self) -> usize {
+        self.objects * self.object_bytes()
+    }
+}
 
 /// The word at `word` of object `object` at a version. The header has no content of its own; a
 /// further line's first word ends in the line version.
@@ -62,32 +83,33 @@ enum Phase {
 
 /// See [`Role::Hammer`](super::Role::Hammer).
 pub(super) struct Hammer {
+    what: Hammered,
     phase: Phase,
     object: usize,
-    versions: [Version; HAMMERED_OBJECTS],
+    versions: Vec<Version>,
     updates: u64,
 }
 
-impl Default for Hammer {
-    fn default() -> Self {
+impl Hammer {
+    pub(super) fn new(what: Hammered) -> Self {
         Self {
+            what,
             phase: Phase::Rest(0),
             object: 0,
-            versions: [Version::ZERO; HAMMERED_OBJECTS],
+            versions: vec![Version::ZERO; what.objects],
             updates: 0,
         }
     }
-}
 
-impl Hammer {
     /// Steps of rest after an update: any number, so that the reader meets every phase.
     fn rest(&self) -> u64 {
-        (self.updates.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % LONGEST_REST
+        (self.updates.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % self.what.longest_rest
     }
 
     fn store(&mut self, node: &Node) -> Phase {
         let memory = &node.closed;
-        let at = self.object * OBJECT_BYTES;
+        let lines = self.what.lines;
+        let at = self.object * self.what.object_bytes();
         let old = self.versions[self.object];
         let new = old.next();
         let marked = |word: u64| word | u64::from(BEING_WRITTEN);
@@ -102,7 +124,7 @@ impl Hammer {
                 fence(Ordering::Release);
                 Phase::Mark(1)
             }
-            Phase::Mark(LINES) => {
+            Phase::Mark(line) if line == lines => {
                 fence(Ordering::Release);
                 Phase::Data(1)
             }
@@ -115,7 +137,7 @@ impl Hammer {
                 );
                 Phase::Mark(line + 1)
             }
-            Phase::Data(OBJECT_WORDS) => {
+            Phase::Data(word) if word == lines * LINE_WORDS => {
                 fence(Ordering::Release);
                 Phase::LineVersion(1)
             }
@@ -129,7 +151,7 @@ impl Hammer {
                 memory.store(at + word * WORD_BYTES, value, Ordering::Relaxed);
                 Phase::Data(word + 1)
             }
-            Phase::LineVersion(LINES) => Phase::Unlock,
+            Phase::LineVersion(line) if line == lines => Phase::Unlock,
             Phase::LineVersion(line) => {
                 let value = content(self.object, new, line * LINE_WORDS);
                 memory.store(at + line * LINE_BYTES, value, Ordering::Relaxed);
@@ -138,7 +160,7 @@ impl Hammer {
             Phase::Unlock => {
                 memory.store(at, content(self.object, new, 0), Ordering::Release);
                 self.versions[self.object] = new;
-                self.object = (self.object + 1) % HAMMERED_OBJECTS;
+                self.object = (self.object + 1) % self.what.objects;
                 self.updates += 1;
                 Phase::Rest(self.rest())
             }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Node, OPEN_BYTES};
 
-pub(super) use hammer::{HAMMERED_OBJECTS, OBJECT_BYTES, content, is_whole_word};
+pub use hammer::Hammered;
+pub(super) use hammer::{content, is_whole_word};
 pub(super) use posters::{AREA, COUNTER, FLAG};
 
 /// Where in a machine's open memory a role is told to stop.
@@ -49,7 +50,7 @@ pub trait Actor: Send {
 pub enum Role {
     /// Rewrites two adjacent objects in its own closed memory, word by word and under their
     /// discipline, until told to stop. Comes to the number of updates.
-    Hammer,
+    Hammer(Hammered),
     /// Writes `words` words of the round's number to `to`, then a flag with the same number, for
     /// `rounds` rounds.
     WriteInOrder {
@@ -89,7 +90,7 @@ impl Role {
     /// The actor that plays it.
     pub fn actor(self) -> Box<dyn Actor> {
         match self {
-            Role::Hammer => Box::new(hammer::Hammer::default()),
+            Role::Hammer(what) => Box::new(hammer::Hammer::new(what)),
             Role::WriteInOrder { to, words, rounds } => {
                 Box::new(posters::OrderedWriter::new(to, words, rounds))
             }

@@ -77,6 +77,8 @@ impl Actor for OrderedWriter {
             node.write_silently(peer.open(FLAG), &[self.round]);
             return Step::More;
         }
+        // Nothing else says that the last ones are to leave.
+        node.endpoint.flush();
         if node.is_at_rest() {
             return Step::Done(vec![self.round]);
         }

@@ -1,5 +1,5 @@
-//! The suite on shared memory: [`Threads`] has all machines in the test's own process, [`Processes`]
-//! has each in a process of its own, which is how they run in production.
+//! The suite on fabrics of this host, shared memory and RDMA devices: [`Threads`] has all machines in the
+//! test's own process, [`Processes`] has each in a process of its own, which is how they run in production.
 
 // Real threads, processes and their environment are what this harness is made of.
 #![allow(clippy::disallowed_methods)]
@@ -7,12 +7,13 @@
 mod child;
 mod processes;
 mod threads;
+mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use farm_core::fabric::Endpoint;
-use farm_core::fabric::shm::{ShmConfig, ShmMachine};
+use farm_core::fabric::shm::ShmConfig;
+use farm_core::fabric::{FabricConfig, FabricMachine};
 use farm_core::ids::{MachineId, WorkerId};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -23,13 +24,67 @@ use super::{Node, Offer, THREE};
 pub use child::{Child, ChildTask, Command, Reply, be_child_if_asked};
 pub use processes::Processes;
 pub use threads::Threads;
+pub use verbs::{Variant, VerbsPlace};
 
-/// How long anything may take before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Most outstanding operations of the suite's endpoints.
 const MOST_OUTSTANDING: usize = 64;
 
-/// The names of one cluster on this host: in directories of its own, so that tests run side by side.
+/// Which of this host's fabrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// Shared memory.
+    Shm,
+    /// RDMA devices, of which there is at least one, used in this way.
+    Verbs(Variant),
+}
+
+/// Where the machines of one cluster find each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Site {
+    /// In shared memory.
+    Shm(Place),
+    /// By RDMA devices.
+    Verbs(VerbsPlace),
+}
+
+impl Site {
+    /// A site that no other test has, and what is to be kept for as long as it is used.
+    fn fresh(fabric: Fabric) -> (Self, Option<Ground>) {
+        match fabric {
+            Fabric::Shm => {
+                let (place, ground) = Place::fresh();
+                (Self::Shm(place), Some(ground))
+            }
+            Fabric::Verbs(variant) => (Self::Verbs(VerbsPlace::fresh(variant)), None),
+        }
+    }
+
+    fn config(&self, machine: MachineId) -> FabricConfig {
+        match self {
+            Self::Shm(place) => FabricConfig::Shm(place.config(machine)),
+            Self::Verbs(place) => FabricConfig::Verbs(Box::new(place.config(machine))),
+        }
+    }
+
+    /// How often to do what should be done `most` times.
+    fn rounds(&self, most: u64) -> u64 {
+        match self {
+            Self::Shm(_) => most,
+            // A software device does thousands of operations a second, not millions.
+            Self::Verbs(_) => most.div_ceil(20),
+        }
+    }
+
+    /// How long anything may take before it counts as lost.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Shm(_) => 20,
+            Self::Verbs(_) => 120,
+        })
+    }
+}
+
+/// The names of one cluster in this host's shared memory: in directories of its own, so that tests run side by side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The cluster's name.
@@ -98,17 +153,18 @@ impl Place {
 ///
 /// # Panics
 /// If any of it fails.
-fn join(place: &Place, machine: MachineId) -> (ShmMachine, Node) {
-    let mut fabric = ShmMachine::start(place.config(machine)).expect("the machine starts");
-    let (open, open_capability) = fabric
+fn join(site: &Site, machine: MachineId) -> (FabricMachine, Node) {
+    let mut fabric = FabricMachine::start(site.config(machine)).expect("the machine starts");
+    let exporter = fabric.exporter();
+    let (open, open_capability) = exporter
         .export(OPEN_BYTES, true)
-        .expect("room for shared memory");
-    let (closed, closed_capability) = fabric
+        .expect("room for memory to write");
+    let (closed, closed_capability) = exporter
         .export(CLOSED_BYTES, false)
-        .expect("room for shared memory");
+        .expect("room for memory to read");
     let mut offer = |_| vec![open_capability, closed_capability];
     let met = fabric
-        .connect(&THREE, &mut offer, PATIENCE)
+        .connect(&THREE, &mut offer, site.patience())
         .expect("the machines meet");
     let offers: Vec<Offer> = met
         .iter()
@@ -117,12 +173,13 @@ fn join(place: &Place, machine: MachineId) -> (ShmMachine, Node) {
             closed: peer.offer[1],
         })
         .collect();
-    let endpoint = fabric.endpoint(WorkerId::FIRST, &Node::arena(), MOST_OUTSTANDING);
-    let endpoint = Endpoint::Shm(Box::new(endpoint));
+    let endpoint = fabric
+        .endpoint(WorkerId::FIRST, &Node::arena(), MOST_OUTSTANDING)
+        .expect("an endpoint");
     let memories = (open, closed);
-    let pause = std::thread::yield_now;
+    let (patience, pause) = (site.patience(), std::thread::yield_now);
     (
         fabric,
-        Node::new(machine, endpoint, memories, &offers, PATIENCE, pause),
+        Node::new(machine, endpoint, memories, &offers, patience, pause),
     )
 }

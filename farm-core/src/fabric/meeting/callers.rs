@@ -2,38 +2,39 @@
 //! nothing must not keep the next one from being heard.
 
 use std::collections::VecDeque;
-use std::io::{Error, ErrorKind, Read};
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::io::{Error, ErrorKind};
+use std::os::fd::BorrowedFd;
 
-use super::connect::{Hello, MAX_HELLO_BYTES};
+use serde::de::DeserializeOwned;
+
+use super::{MAX_LINE_BYTES, Socket};
 
 /// Callers kept waiting beyond the machines of the cluster.
 const STRANGERS: usize = 64;
 /// Bytes read from a caller before the next one's turn.
 const CHUNK: usize = 1 << 16;
 
-struct Caller {
-    socket: UnixStream,
+struct Caller<S> {
+    socket: S,
     line: Vec<u8>,
 }
 
 /// Callers whose hello is not complete. They wait until the cluster has met, or until there are too
 /// many: machines say hello at once, so it is the longest silence that is broken off.
-pub(super) struct Callers {
-    waiting: VecDeque<Caller>,
+pub(in crate::fabric) struct Callers<S> {
+    waiting: VecDeque<Caller<S>>,
     most: usize,
 }
 
-impl Callers {
-    pub(super) fn new(machines: usize) -> Self {
+impl<S: Socket> Callers<S> {
+    pub(in crate::fabric) fn new(machines: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
             most: machines + STRANGERS,
         }
     }
 
-    pub(super) fn admit(&mut self, socket: UnixStream) {
+    pub(in crate::fabric) fn admit(&mut self, socket: S) {
         if let Err(error) = socket.set_nonblocking(true) {
             tracing::warn!(%error, "a caller cannot be listened to");
             return;
@@ -48,12 +49,12 @@ impl Callers {
         });
     }
 
-    pub(super) fn fds(&self) -> impl Iterator<Item = RawFd> {
-        self.waiting.iter().map(|caller| caller.socket.as_raw_fd())
+    pub(in crate::fabric) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.waiting.iter().map(|caller| caller.socket.as_fd())
     }
 
     /// Those who have said hello by now. Those who said something else are forgotten.
-    pub(super) fn hellos(&mut self) -> Vec<(Hello, UnixStream)> {
+    pub(in crate::fabric) fn hellos<H: DeserializeOwned>(&mut self) -> Vec<(H, S)> {
         let mut said = Vec::new();
         for _ in 0..self.waiting.len() {
             let Some(mut caller) = self.waiting.pop_front() else {
@@ -69,10 +70,10 @@ impl Callers {
     }
 }
 
-impl Caller {
+impl<S: Socket> Caller<S> {
     /// Takes what is there and does not wait for more. A caller says nothing after its hello until
     /// it is answered, so that no byte of the monitor's is taken here.
-    fn listen(&mut self) -> std::io::Result<Option<Hello>> {
+    fn listen<H: DeserializeOwned>(&mut self) -> std::io::Result<Option<H>> {
         let mut chunk = [0; CHUNK];
         let read = match self.socket.read(&mut chunk) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -84,7 +85,7 @@ impl Caller {
         if self.line.last() == Some(&b'\n') {
             return Ok(Some(serde_json::from_slice(&self.line)?));
         }
-        if self.line.len() > MAX_HELLO_BYTES || chunk[..read].contains(&b'\n') {
+        if self.line.len() > MAX_LINE_BYTES || chunk[..read].contains(&b'\n') {
             return Err(Error::new(ErrorKind::InvalidData, "not one line"));
         }
         Ok(None)

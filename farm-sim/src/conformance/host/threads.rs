@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Ground, PATIENCE, Place, join};
+use super::{Fabric, Ground, Site, join};
 use crate::conformance::{Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
-use farm_core::fabric::Wake;
-use farm_core::fabric::shm::ShmMachine;
+use farm_core::fabric::{FabricMachine, Wake};
 use farm_core::ids::MachineId;
 
 /// Clusters of three machines in one process.
-pub struct Threads;
+pub struct Threads(pub Fabric);
 
 impl Harness for Threads {
     fn run(&self, property: Property) {
-        property(&mut ThreadCluster::start());
+        property(&mut ThreadCluster::start(self.0));
     }
 }
 
@@ -30,19 +29,20 @@ enum Member {
 struct ThreadCluster {
     ours: Node,
     others: BTreeMap<MachineId, Member>,
-    machines: BTreeMap<MachineId, ShmMachine>,
+    machines: BTreeMap<MachineId, FabricMachine>,
     stop: Arc<AtomicBool>,
-    _ground: Ground,
+    site: Site,
+    _ground: Option<Ground>,
 }
 
 impl ThreadCluster {
-    fn start() -> Self {
-        let (place, ground) = Place::fresh();
+    fn start(fabric: Fabric) -> Self {
+        let (site, ground) = Site::fresh(fabric);
         let mut machines = BTreeMap::new();
         let mut nodes: Vec<Node> = std::thread::scope(|scope| {
             let starting = THREE.map(|machine| {
-                let place = &place;
-                scope.spawn(move || join(place, machine))
+                let site = &site;
+                scope.spawn(move || join(site, machine))
             });
             let started = starting
                 .into_iter()
@@ -64,6 +64,7 @@ impl ThreadCluster {
             others,
             machines,
             stop: Arc::default(),
+            site,
             _ground: ground,
         }
     }
@@ -129,11 +130,11 @@ impl Cluster for ThreadCluster {
     }
 
     fn rounds(&self, most: u64) -> u64 {
-        most
+        self.site.rounds(most)
     }
 
     fn patience(&self) -> Duration {
-        PATIENCE
+        self.site.patience()
     }
 }
 

@@ -3,39 +3,39 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Child, ChildTask, Command, Ground, PATIENCE, Place, Reply, join};
+use super::{Child, ChildTask, Command, Fabric, Ground, Reply, Site, join};
 use crate::conformance::{Cluster, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
-use farm_core::fabric::Wake;
-use farm_core::fabric::shm::ShmMachine;
+use farm_core::fabric::{FabricMachine, Wake};
 use farm_core::ids::MachineId;
 
 /// Clusters of three machines in three processes.
-pub struct Processes;
+pub struct Processes(pub Fabric);
 
 impl Harness for Processes {
     fn run(&self, property: Property) {
-        property(&mut ProcessCluster::start());
+        property(&mut ProcessCluster::start(self.0));
     }
 }
 
 struct ProcessCluster {
     ours: Node,
     children: BTreeMap<MachineId, Child>,
-    _machine: ShmMachine,
-    _ground: Ground,
+    _machine: FabricMachine,
+    site: Site,
+    _ground: Option<Ground>,
 }
 
 impl ProcessCluster {
-    fn start() -> Self {
-        let (place, ground) = Place::fresh();
+    fn start(fabric: Fabric) -> Self {
+        let (site, ground) = Site::fresh(fabric);
         let child = |machine| {
             (
                 machine,
-                Child::start(&ChildTask::Member(place.clone(), machine)),
+                Child::start(&ChildTask::Member(site.clone(), machine)),
             )
         };
         let mut children = BTreeMap::from([PEER, THIRD].map(child));
-        let (machine, ours) = join(&place, OURS);
+        let (machine, ours) = join(&site, OURS);
         for child in children.values_mut() {
             assert_eq!(child.reply(), Reply::Ready);
         }
@@ -43,6 +43,7 @@ impl ProcessCluster {
             ours,
             children,
             _machine: machine,
+            site,
             _ground: ground,
         }
     }
@@ -94,10 +95,10 @@ impl Cluster for ProcessCluster {
     }
 
     fn rounds(&self, most: u64) -> u64 {
-        most
+        self.site.rounds(most)
     }
 
     fn patience(&self) -> Duration {
-        PATIENCE
+        self.site.patience()
     }
 }

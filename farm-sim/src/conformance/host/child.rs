@@ -10,7 +10,7 @@ use farm_core::fabric::shm::ShmMachine;
 use farm_core::ids::MachineId;
 use serde::{Deserialize, Serialize};
 
-use super::{PATIENCE, Place, join};
+use super::{Place, Site, join};
 use crate::conformance::{Location, Node, Owner, Role, run_to_end};
 
 /// Tells the child what it is.
@@ -20,13 +20,15 @@ const CHILD_TEST: &str = "conformance_child";
 /// Begins every line that is meant for the parent: the test runner writes lines of its own.
 const MARK: &str = "farm-conformance: ";
 /// A child that nobody has ended by then ends itself.
-const LONGEST_LIFE: Duration = Duration::from_secs(60);
+const LONGEST_LIFE: Duration = Duration::from_secs(600);
+/// How long a reply may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a child does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ChildTask {
     /// Is one of the three machines of a cluster.
-    Member(Place, MachineId),
+    Member(Site, MachineId),
     /// Starts a machine and exports memory, connects to nobody, and stays until it is killed.
     Alone(Place, MachineId),
 }
@@ -174,7 +176,7 @@ impl Owner for Child {
 /// ```ignore
 /// #[test]
 /// fn conformance_child() {
-///     farm_sim::conformance::shm::be_child_if_asked();
+///     farm_sim::conformance::host::be_child_if_asked();
 /// }
 /// ```
 pub fn be_child_if_asked() {
@@ -187,7 +189,7 @@ pub fn be_child_if_asked() {
         std::process::exit(3);
     });
     match serde_json::from_str(&task).expect("a task is JSON") {
-        ChildTask::Member(place, machine) => be_member(&place, machine),
+        ChildTask::Member(site, machine) => be_member(&site, machine),
         ChildTask::Alone(place, machine) => be_alone(&place, machine),
     }
 }
@@ -215,9 +217,9 @@ fn commands() -> Receiver<Command> {
     commands
 }
 
-fn be_member(place: &Place, machine: MachineId) {
+fn be_member(site: &Site, machine: MachineId) {
     let commands = commands();
-    let (fabric, mut node) = join(place, machine);
+    let (fabric, mut node) = join(site, machine);
     say(&Reply::Ready);
     for command in commands {
         match command {

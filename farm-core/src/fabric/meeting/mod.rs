@@ -1,0 +1,203 @@
+//! What the backends share of how machines of a cluster meet: how long they wait for each other, why they
+//! did not meet, who has dialled and not said who it is, and the sockets by whose end a machine's end is
+//! noticed.
+//!
+//! Every pair of machines holds one socket, of whichever family. After the handshake it carries nothing
+//! but its end, which is how a dead peer is noticed, and one byte by which a living one says that it is
+//! leaving.
+
+mod callers;
+mod lines;
+mod monitor;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Capability;
+use crate::ids::MachineId;
+use crate::time::{Clock, Nanos};
+
+pub(super) use callers::Callers;
+pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
+pub(super) use monitor::{Monitor, Socket, wait_readable};
+
+/// Random words from the system, which nobody can guess.
+pub(super) fn random_words<const N: usize>() -> std::io::Result<[u64; N]> {
+    let mut words = [0; N];
+    let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+    while !bytes.is_empty() {
+        let got = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
+        bytes = &mut bytes[got..];
+    }
+    Ok(words)
+}
+
+/// How often a machine that is not there yet is dialled again.
+pub(super) const REDIAL: Duration = Duration::from_millis(5);
+
+/// How long a machine waits for the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience<'a> {
+    /// At most so long.
+    pub most: Duration,
+    /// Or until somebody sets this.
+    pub cancelled: Option<&'a AtomicBool>,
+}
+
+impl From<Duration> for Patience<'_> {
+    fn from(most: Duration) -> Self {
+        Self {
+            most,
+            cancelled: None,
+        }
+    }
+}
+
+impl Patience<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.cancelled
+            .is_some_and(|cancelled| cancelled.load(Ordering::Acquire))
+    }
+}
+
+/// What a peer said when it connected.
+#[derive(Clone, Debug)]
+pub struct PeerOffer {
+    /// The peer.
+    pub machine: MachineId,
+    /// Memory that it offers to this machine, in the order it listed it.
+    pub offer: Vec<Capability>,
+}
+
+/// Why the machines of a cluster did not meet.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Some machines did not come in time.
+    #[error(
+        "machine {own} waited {waited:?} for {missing} of cluster \"{cluster}\"; start them with the \
+         same configuration{refused}"
+    )]
+    Missing {
+        /// This machine.
+        own: MachineId,
+        /// The cluster.
+        cluster: String,
+        /// The machines that did not come.
+        missing: String,
+        /// How long it waited.
+        waited: Duration,
+        /// Who came and could not be believed, as the end of the sentence.
+        refused: String,
+    },
+    /// The wait was cancelled.
+    #[error("told to stop while it waited for other machines")]
+    Cancelled,
+    /// The other side refused, or is not what it should be.
+    #[error("machine {machine} and this one do not fit together: {why}")]
+    Refused {
+        /// The other machine.
+        machine: MachineId,
+        /// The reason.
+        why: String,
+    },
+    /// The peer's memory could not be mapped.
+    #[error("memory of machine {machine}: {source}")]
+    Memory {
+        /// The peer.
+        machine: MachineId,
+        /// Why.
+        #[source]
+        source: crate::mem::MappingError,
+    },
+    /// A queue pair to the peer could not be made or connected.
+    #[error("connection with machine {machine}: {source}")]
+    Device {
+        /// The peer.
+        machine: MachineId,
+        /// Why.
+        #[source]
+        source: super::verbs::VerbsError,
+    },
+    /// Connecting again on a connected machine.
+    #[error("this machine is already connected")]
+    Twice,
+    /// The operating system refused.
+    #[error("the machine's socket failed: {0}")]
+    Socket(#[from] std::io::Error),
+}
+
+/// The machines that a machine waits for.
+pub(super) struct Awaited<'a> {
+    own: MachineId,
+    cluster: &'a str,
+    missing: Vec<MachineId>,
+    patience: Patience<'a>,
+    started: Nanos,
+    /// Callers that were refused, and why.
+    pub(super) refused: Vec<String>,
+}
+
+impl<'a> Awaited<'a> {
+    /// Everybody but itself.
+    pub(super) fn new(
+        own: MachineId,
+        cluster: &'a str,
+        machines: &[MachineId],
+        patience: Patience<'a>,
+    ) -> Self {
+        Self {
+            own,
+            cluster,
+            missing: machines.iter().copied().filter(|m| *m != own).collect(),
+            patience,
+            started: Clock::Host.now(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Machines to be dialled: the one with the greater id dials.
+    pub(super) fn to_dial(&self) -> Vec<MachineId> {
+        let smaller = self.missing.iter().copied();
+        smaller.filter(|machine| *machine < self.own).collect()
+    }
+
+    /// Whether a call of this machine is waited for.
+    pub(super) fn awaits_call_of(&self, machine: MachineId) -> bool {
+        self.missing.contains(&machine) && machine > self.own
+    }
+
+    pub(super) fn met(&mut self, machine: MachineId) {
+        self.missing.retain(|missing| *missing != machine);
+    }
+
+    /// The time that is left.
+    ///
+    /// # Errors
+    /// There is none, or the wait was cancelled.
+    pub(super) fn left(&self) -> Result<Duration, ConnectError> {
+        if self.patience.is_cancelled() {
+            return Err(ConnectError::Cancelled);
+        }
+        let waited = Clock::Host.now().since(self.started);
+        let left = self.patience.most.saturating_sub(waited);
+        if !left.is_zero() {
+            return Ok(left);
+        }
+        let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
+        let refused = match self.refused.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", self.refused.join("; ")),
+        };
+        Err(ConnectError::Missing {
+            own: self.own,
+            cluster: self.cluster.to_owned(),
+            missing: names.join(", "),
+            waited: self.patience.most,
+            refused,
+        })
+    }
+}

@@ -1,0 +1,341 @@
+//! How two machines connect: over TCP, each proving to the other that it knows the cluster's secret, then
+//! telling what connections and memory it has for it.
+//!
+//! The caller is the machine with the greater id.
+//!
+//! | | caller | called |
+//! |---|---|---|
+//! | 1 | greeting: version, cluster, id, a random number | |
+//! | 2 | | greeting, or why not |
+//! | 3 | sealed: configuration, port, queue pairs, memory | |
+//! | 4 | | sealed: the same, or why not |
+//! | 5 | sealed: ready, its queue pairs are connected | |
+//! | 6 | | sealed: ready |
+//!
+//! What is sealed has a code (HMAC-SHA-256) by a key made of the secret and both random numbers, over its
+//! place in the conversation and its text: it is from somebody who knows the secret, and was said here and
+//! now. It is not encrypted, as nothing is that RDMA carries: the network is to be one that only the
+//! cluster's machines are on.
+
+use std::io::{Error, ErrorKind};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+
+use hmac::{Hmac, Mac};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use super::device::PortAddress;
+use super::queue_pair::QueueAddress;
+use crate::fabric::Capability;
+use crate::fabric::meeting::{receive_line, send_line};
+use crate::ids::MachineId;
+
+/// Version of the handshake and of all layouts that peers share.
+pub(super) const VERSION: u32 = 1;
+/// What every greeting begins with, so that a stranger on the port is known as one.
+pub(super) const PROTOCOL: &str = "farm/verbs";
+/// Fewest bytes of a secret.
+const LEAST_SECRET_BYTES: usize = 16;
+
+type Code = Hmac<Sha256>;
+
+/// What all machines of a cluster know and nobody else does.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a secret of {} bytes", self.0.len())
+    }
+}
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The file cannot be read.
+    #[error(
+        "the cluster's secret {path}: {source}; make one on one machine and copy it to all: \
+             (umask 077; head -c 32 /dev/urandom | base64 > {path})"
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: Error,
+    },
+    /// Others may read it.
+    #[error("the cluster's secret {path} can be read by others (mode {mode:o}): chmod 600 {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is too short to be one.
+    #[error("the cluster's secret {path} has {bytes} bytes; at least 16 are needed")]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes, without white space around them.
+        bytes: usize,
+    },
+}
+
+impl Secret {
+    /// The contents of a file that nobody else may read, without white space around them.
+    ///
+    /// # Errors
+    /// [`SecretError`].
+    pub fn read(path: &Path) -> Result<Self, SecretError> {
+        use std::os::unix::fs::PermissionsExt;
+        let file = |source| SecretError::File {
+            path: path.into(),
+            source,
+        };
+        let bytes = std::fs::read(path).map_err(file)?;
+        let mode = std::fs::metadata(path).map_err(file)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(SecretError::Open {
+                path: path.into(),
+                mode,
+            });
+        }
+        let bytes = bytes.trim_ascii();
+        if bytes.len() < LEAST_SECRET_BYTES {
+            return Err(SecretError::Short {
+                path: path.into(),
+                bytes: bytes.len(),
+            });
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// These bytes: for tests and machines of one process.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+/// What either side says first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Greeting {
+    pub(super) protocol: String,
+    pub(super) version: u32,
+    pub(super) cluster: String,
+    pub(super) machine: MachineId,
+    /// How many queue pairs it has for each other machine.
+    pub(super) queues: u16,
+    pub(super) random: [u64; 4],
+}
+
+/// What it is and has for the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) digest: u64,
+    pub(super) boot: u64,
+    pub(super) workers: u16,
+    /// Whether its workers ever sleep, and so are to be notified.
+    pub(super) parks: bool,
+    pub(super) port: PortAddress,
+    /// Reads and atomics that it serves at one time on a connection.
+    pub(super) reads: u8,
+    pub(super) queues: Vec<QueueAddress>,
+    pub(super) offer: Vec<Capability>,
+}
+
+/// An answer, or why there is none.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer<T> {
+    Welcome(T),
+    Refused(String),
+}
+
+/// A text and its code.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Sealed {
+    text: String,
+    code: Vec<u8>,
+}
+
+/// A conversation with one machine, of which both sides know the key.
+pub(super) struct Conversation {
+    socket: TcpStream,
+    key: Vec<u8>,
+    is_caller: bool,
+    /// Messages so far, in either direction.
+    said: u64,
+}
+
+impl Conversation {
+    pub(super) fn new(
+        socket: TcpStream,
+        secret: &Secret,
+        (caller, called): (&Greeting, &Greeting),
+        is_caller: bool,
+    ) -> std::io::Result<Self> {
+        let mut code = Code::new_from_slice(&secret.0).expect("a key of any length");
+        for greeting in [caller, called] {
+            code.update(&serde_json::to_vec(greeting)?);
+        }
+        Ok(Self {
+            socket,
+            key: code.finalize().into_bytes().to_vec(),
+            is_caller,
+            said: 0,
+        })
+    }
+
+    fn code(&self, text: &str, by_caller: bool) -> Code {
+        let mut code = Code::new_from_slice(&self.key).expect("a key of any length");
+        code.update(&[u8::from(by_caller)]);
+        code.update(&self.said.to_le_bytes());
+        code.update(text.as_bytes());
+        code
+    }
+
+    /// Seals a message, which is to be the next that is sent.
+    pub(super) fn seal(&mut self, message: &impl Serialize) -> std::io::Result<Sealed> {
+        let text = serde_json::to_string(message)?;
+        let code = self.code(&text, self.is_caller).finalize().into_bytes();
+        self.said += 1;
+        let code = code.to_vec();
+        Ok(Sealed { text, code })
+    }
+
+    /// Opens what the other side sealed.
+    ///
+    /// # Errors
+    /// It was sealed by somebody who does not know the secret, or is not what is expected.
+    pub(super) fn open<T: DeserializeOwned>(&mut self, sealed: &Sealed) -> std::io::Result<T> {
+        let code = self.code(&sealed.text, !self.is_caller);
+        self.said += 1;
+        code.verify_slice(&sealed.code).map_err(|_| {
+            let why = "its secret is another: give all machines the same secret file";
+            Error::new(ErrorKind::PermissionDenied, why)
+        })?;
+        Ok(serde_json::from_str(&sealed.text)?)
+    }
+
+    pub(super) fn send(&mut self, message: &impl Serialize) -> std::io::Result<()> {
+        send_line(&mut self.socket, message)
+    }
+
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> std::io::Result<T> {
+        receive_line(&self.socket)
+    }
+
+    /// Tells the other side that this one is ready.
+    pub(super) fn send_ready(&mut self) -> std::io::Result<()> {
+        let ready = self.seal(&"ready")?;
+        self.send(&ready)
+    }
+
+    /// Waits until the other side is.
+    pub(super) fn await_ready(&mut self) -> std::io::Result<()> {
+        let ready: Sealed = self.receive()?;
+        self.open::<String>(&ready).map(drop)
+    }
+
+    pub(super) fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn greeting(machine: u16, random: u64) -> Greeting {
+        Greeting {
+            protocol: PROTOCOL.into(),
+            version: VERSION,
+            cluster: "c".into(),
+            machine: MachineId::new(machine).unwrap(),
+            queues: 1,
+            random: [random; 4],
+        }
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (caller, listener.accept().unwrap().0)
+    }
+
+    fn conversations(secrets: [&[u8]; 2], called_random: u64) -> [Conversation; 2] {
+        let (caller, called) = pair();
+        let (greets, answers) = (greeting(2, 1), greeting(1, 2));
+        let heard = greeting(1, called_random);
+        let of = |socket, secret, greetings, is_caller| {
+            Conversation::new(socket, &Secret::of(secret), greetings, is_caller).unwrap()
+        };
+        [
+            of(caller, secrets[0], (&greets, &heard), true),
+            of(called, secrets[1], (&greets, &answers), false),
+        ]
+    }
+
+    #[test]
+    fn what_is_sealed_by_the_same_secret_is_opened() {
+        let [mut caller, mut called] = conversations([b"the same secret!"; 2], 2);
+        let sealed = caller.seal(&7u32).unwrap();
+        assert_eq!(called.open::<u32>(&sealed).unwrap(), 7);
+        called.send_ready().unwrap();
+        caller.await_ready().unwrap();
+    }
+
+    #[test]
+    fn another_secret_or_another_conversation_is_known() {
+        for (secrets, random) in [
+            ([b"the same secret!", b"another secret!!"], 2),
+            ([b"the same secret!", b"the same secret!"], 3),
+        ] {
+            let [mut caller, mut called] = conversations(secrets.map(|s| s.as_slice()), random);
+            let sealed = caller.seal(&7u32).unwrap();
+            let error = called.open::<u32>(&sealed).unwrap_err();
+            assert!(error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    /// Said again, said back, or changed on the way, it is not what was sealed.
+    #[test]
+    fn what_is_sealed_holds_once_and_in_one_direction() {
+        let secrets = || conversations([b"the same secret!"; 2], 2);
+        let [mut caller, mut called] = secrets();
+        let sealed = caller.seal(&7u32).unwrap();
+        called.open::<u32>(&sealed).unwrap();
+        assert!(called.open::<u32>(&sealed).is_err(), "said again");
+        let [mut caller, _] = secrets();
+        let sealed = caller.seal(&7u32).unwrap();
+        let [mut back, _] = secrets();
+        assert!(back.open::<u32>(&sealed).is_err(), "said back");
+        let [mut caller, mut called] = secrets();
+        let mut sealed = caller.seal(&7u32).unwrap();
+        sealed.text = "8".into();
+        assert!(called.open::<u32>(&sealed).is_err(), "changed");
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_is_none() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        let set = |text: &str, mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            Secret::read(&path)
+        };
+        assert!(matches!(Secret::read(&path), Err(SecretError::File { .. })));
+        let open = set("sixteen bytes of it\n", 0o640);
+        assert!(matches!(open, Err(SecretError::Open { mode: 0o640, .. })));
+        let short = set("fifteen bytes..\n\n", 0o600);
+        assert!(matches!(short, Err(SecretError::Short { bytes: 15, .. })));
+        let secret = set("sixteen bytes ..\n", 0o600).unwrap();
+        assert_eq!(format!("{secret:?}"), "a secret of 16 bytes");
+    }
+}

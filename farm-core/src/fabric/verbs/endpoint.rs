@@ -1,0 +1,635 @@
+//! A worker's posts and polls.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::checked::{CheckedRead, ObjectReads, Phase};
+use super::completions::Completions;
+use super::connection::{Action, Connection, Data, Purpose};
+use super::error::VerbsError;
+use super::machine::Shared;
+use super::queues::{NotTaken, Queues};
+use super::registration::{Reach, Registration};
+use crate::fabric::{
+    Arena, ArenaConfig, Atomic, Backend, Capabilities, Capability, Completion, Counters, Departure,
+    ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source, Status, Wake, Write,
+};
+use crate::ids::{MachineId, WorkerId};
+use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
+use crate::time::Clock;
+
+/// Polls between two looks at the clock for the throttle.
+const POLLS_PER_TICK: u32 = 64;
+
+/// A worker's way to its queues.
+pub(super) enum Access {
+    /// They are its own.
+    Own(Box<Queues>),
+    /// Several workers share them.
+    Shared(Arc<Mutex<Queues>>),
+}
+
+impl Access {
+    #[inline]
+    fn with<T>(&mut self, work: impl FnOnce(&mut Queues) -> T) -> T {
+        match self {
+            Access::Own(queues) => work(queues),
+            Access::Shared(queues) => {
+                work(&mut queues.lock().expect("no worker panics within its queues"))
+            }
+        }
+    }
+}
+
+/// Imported memory.
+struct Import {
+    /// Its machine's place among the peers, and the connection it was imported over.
+    peer: usize,
+    generation: u32,
+    key: u32,
+    bytes: u64,
+    writable: bool,
+    /// Of this machine's own memory.
+    local: Option<Memory>,
+}
+
+/// A peer as this worker knows it.
+struct Known {
+    machine: MachineId,
+    generation: u32,
+    workers: u16,
+    parks: bool,
+    is_open: bool,
+}
+
+/// The verbs endpoint of one worker.
+pub struct VerbsEndpoint {
+    shared: Arc<Shared>,
+    worker: WorkerId,
+    member: u16,
+    capabilities: Capabilities,
+    // Before the arena: what is on its way to the arena's memory ends with the connections.
+    queues: Access,
+    registration: Registration,
+    arena: Arena,
+    /// Where the arena's memory starts.
+    arena_start: u64,
+    completions: Arc<Completions>,
+    imports: Vec<Import>,
+    known: Vec<Known>,
+    changes_seen: u32,
+    departed: VecDeque<(MachineId, Departure)>,
+    /// Ends of what took place at once, on this machine's own memory.
+    done: VecDeque<Completion>,
+    /// Atomics of this machine's own memory on their way.
+    own_atomics: usize,
+    /// Workers to be notified at the next flush.
+    notify: SmallVec<[(usize, WorkerId); 16]>,
+    /// Operations posted whose completion has not been polled.
+    outstanding: usize,
+    polls: u32,
+    counters: Counters,
+}
+
+impl VerbsEndpoint {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        worker: WorkerId,
+        (mut queues, member): (Access, u16),
+        arena: &ArenaConfig,
+        most: usize,
+    ) -> Result<Self, VerbsError> {
+        let completions = queues.with(|queues| Arc::clone(queues.completions()));
+        let mut arena = Arena::new(arena);
+        let (start, bytes) = arena.memory();
+        let domain = Arc::clone(&completions.domain);
+        // SAFETY: the arena's memory is freed after the registration, and stays where it is. A slot is
+        // looked into when the request that has it has ended.
+        let registration = unsafe { Registration::new(domain, start, bytes, Reach::Own) }?;
+        let device = &shared.device;
+        let mut endpoint = Self {
+            worker,
+            member,
+            capabilities: Capabilities {
+                whole_lines: shared.object_reads() == ObjectReads::WholeLines,
+                imports_are_checked: false,
+                ordered_placement: shared.lands_in_order(),
+                reads_begin_at_poll: false,
+                atomics: device.atomic_scope(),
+                max_inline_bytes: shared.inline_bytes(),
+                max_outstanding_reads: most,
+            },
+            queues,
+            registration,
+            arena,
+            arena_start: start as u64,
+            completions,
+            imports: Vec::with_capacity(64),
+            known: Vec::new(),
+            changes_seen: 0,
+            departed: VecDeque::new(),
+            done: VecDeque::with_capacity(most),
+            own_atomics: 0,
+            notify: SmallVec::new(),
+            outstanding: 0,
+            polls: 0,
+            counters: Counters::default(),
+            shared,
+        };
+        endpoint.notice_changes();
+        Ok(endpoint)
+    }
+
+    /// How reads of objects are made whole here.
+    pub fn object_reads(&mut self) -> ObjectReads {
+        self.queues.with(|queues| queues.object_reads())
+    }
+
+    /// Most requests that may be in flight now, of all that share this worker's queues.
+    pub fn in_flight_limit(&mut self) -> u32 {
+        self.queues.with(|queues| queues.in_flight_limit())
+    }
+
+    #[cold]
+    fn notice_changes(&mut self) {
+        self.changes_seen = self.shared.changes.load(Ordering::Acquire);
+        let group = self.worker.index() / self.shared.config.workers_per_queue;
+        let depth = self.shared.config.connection.send_depth;
+        let mut peers = self.shared.peers();
+        for (index, peer) in peers.iter_mut().enumerate() {
+            let is_new = self
+                .known
+                .get(index)
+                .is_none_or(|known| known.generation != peer.generation);
+            if is_new {
+                if let Some(known) = self.known.get(index)
+                    && known.is_open
+                {
+                    self.departed.push_back((known.machine, Departure::Lost));
+                }
+                let known = Known {
+                    machine: peer.machine,
+                    generation: peer.generation,
+                    workers: peer.workers,
+                    parks: peer.parks,
+                    is_open: true,
+                };
+                match self.known.get_mut(index) {
+                    Some(place) => *place = known,
+                    None => self.known.push(known),
+                }
+            }
+            if let Some(pair) = peer.pairs.get_mut(group).and_then(Option::take) {
+                let connection = Connection::new(pair, depth);
+                self.queues
+                    .with(|queues| queues.adopt(index, peer.generation, connection));
+            }
+            if let Some(how) = peer.departed
+                && std::mem::replace(&mut self.known[index].is_open, false)
+            {
+                self.departed.push_back((peer.machine, how));
+                self.queues.with(|queues| queues.tear_down(index));
+            }
+        }
+    }
+
+    /// The import of a valid, allowed access; the error tells what is wrong with it.
+    #[inline]
+    fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
+        let import = self
+            .imports
+            .get(at.memory.index() as usize)
+            .ok_or(Fault::BadAccess)?;
+        let known = &self.known[import.peer];
+        if !known.is_open || known.generation != import.generation {
+            return Err(Fault::Closed);
+        }
+        let fits = at.offset.is_multiple_of(WORD_BYTES as u64)
+            && bytes.is_multiple_of(WORD_BYTES)
+            && (bytes as u64) <= import.bytes
+            && at.offset <= import.bytes - bytes as u64;
+        if fits && (!write || import.writable) {
+            Ok(import)
+        } else {
+            Err(Fault::BadAccess)
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.outstanding >= self.capabilities.max_outstanding_reads
+    }
+
+    /// Where a slot's memory is, with the key of its registration.
+    #[inline]
+    fn place(&self, slot: &Slot) -> (u64, u32) {
+        let address = self.arena_start + self.arena.offset(slot) as u64;
+        (address, self.registration.local_key())
+    }
+
+    /// Waits for the atomics of this machine's own memory, which its loads and stores would pass. They are
+    /// never further away than the device.
+    fn settle_own_atomics(&mut self) {
+        while self.own_atomics > 0 {
+            self.progress();
+        }
+    }
+
+    /// Polls the queues, and takes what has ended for this worker.
+    #[inline]
+    fn progress(&mut self) {
+        if self.shared.changes.load(Ordering::Acquire) != self.changes_seen {
+            self.notice_changes();
+        }
+        self.polls = self.polls.wrapping_add(1);
+        let ticks = self.polls.is_multiple_of(POLLS_PER_TICK);
+        let (member, worker) = (usize::from(self.member), self.worker);
+        let (shared, done, arena) = (&self.shared, &mut self.done, &mut self.arena);
+        let (counters, own_atomics) = (&mut self.counters, &mut self.own_atomics);
+        self.queues.with(|queues| {
+            if ticks {
+                queues.tick(Clock::Host.now());
+            }
+            queues.poll();
+            for broken in queues.broken.drain(..) {
+                shared.break_link(broken.link, broken.generation, &broken.why);
+            }
+            for notified in queues.notified.drain(..) {
+                if notified != worker && shared.parking.ring(notified) {
+                    counters.wakes += 1;
+                }
+            }
+            for (other, outbox) in queues.outboxes.iter().enumerate() {
+                if other != member && !(outbox.done.is_empty() && outbox.slots.is_empty()) {
+                    shared.ring_member(worker, other);
+                }
+            }
+            let outbox = &mut queues.outboxes[member];
+            done.append(&mut outbox.done);
+            outbox.slots.drain(..).for_each(|slot| arena.give(slot));
+            *own_atomics -= std::mem::take(&mut outbox.own_atomics);
+            (counters.read_retries, counters.reads_torn) =
+                (outbox.counters.retries, outbox.counters.torn);
+        });
+        if self.shared.changes.load(Ordering::Acquire) != self.changes_seen {
+            self.notice_changes();
+        }
+    }
+
+    /// A read of this machine's own memory, now.
+    fn read_own(&mut self, memory: &Memory, read: &Read, mut slot: Slot) {
+        let out = &mut self.arena.words_mut(&mut slot)[..read.bytes as usize / WORD_BYTES];
+        let offset = read.from.offset as usize;
+        let status = match read.kind {
+            ReadKind::Raw => {
+                memory.read_words(offset, out);
+                // What is read next, here or elsewhere, is not older than this.
+                fence(Ordering::Acquire);
+                Status::Ok
+            }
+            ReadKind::Objects { stride } => {
+                match memory.copy_objects(offset, stride as usize, out) {
+                    Ok(_) => Status::Ok,
+                    Err(_) => Status::Torn,
+                }
+            }
+        };
+        self.done.push_back(Completion {
+            token: read.token,
+            status,
+            slot: Some(slot),
+            value: 0,
+        });
+    }
+
+    fn post_remote_read(&mut self, read: &Read, slot: Slot) -> Result<(), Rejected> {
+        let import = &self.imports[read.from.memory.index() as usize];
+        let (link, at, key) = (import.peer, read.from.offset, import.key);
+        let (address, local_key) = self.place(&slot);
+        let (member, token) = (self.member, read.token);
+        let data = Data::Registered {
+            address,
+            bytes: read.bytes,
+            key: local_key,
+        };
+        let taken = self.queues.with(|queues| match read.kind {
+            ReadKind::Objects { stride } if queues.object_reads() != ObjectReads::WholeLines => {
+                queues.post_checked(CheckedRead {
+                    member,
+                    token,
+                    slot,
+                    into: (address, local_key),
+                    link,
+                    from: (at, key),
+                    bytes: read.bytes,
+                    stride,
+                    fence: read.fence,
+                    cell: 0,
+                    phase: Phase::After,
+                    seen: 0,
+                    before: Vec::new(),
+                    tries: 0,
+                })
+            }
+            _ => {
+                let action = Action::Read { at, key };
+                let purpose = Purpose::Read { token, slot };
+                let posted = queues.post(link, (action, data, read.fence), member, purpose);
+                posted.map_err(|(why, purpose)| (why, purpose.into_slot().expect("a read's slot")))
+            }
+        });
+        taken.map_err(|(why, slot)| why.reject(Some(slot)))
+    }
+}
+
+enum Fault {
+    Closed,
+    BadAccess,
+}
+
+impl Fault {
+    fn reject(self, slot: Option<Slot>) -> Rejected {
+        match self {
+            Fault::Closed => Rejected::Closed(slot),
+            Fault::BadAccess => Rejected::BadAccess(slot),
+        }
+    }
+}
+
+impl NotTaken {
+    fn reject(self, slot: Option<Slot>) -> Rejected {
+        match self {
+            NotTaken::Full => Rejected::Full(slot),
+            NotTaken::Closed => Rejected::Closed(slot),
+        }
+    }
+}
+
+impl Backend for VerbsEndpoint {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    #[inline]
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+
+    fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError> {
+        let (peer, generation, local) = self.shared.import(capability)?;
+        self.notice_changes();
+        self.imports.push(Import {
+            peer,
+            generation,
+            key: capability.key as u32,
+            bytes: capability.bytes,
+            writable: capability.writable,
+            local,
+        });
+        Ok(RemoteMemory::from_index(self.imports.len() as u32 - 1))
+    }
+
+    #[inline]
+    fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
+        let bytes = read.bytes as usize;
+        let whole = match read.kind {
+            ReadKind::Raw => true,
+            ReadKind::Objects { stride } => {
+                stride > 0
+                    && (u64::from(stride) | read.from.offset | bytes as u64)
+                        .is_multiple_of(LINE_BYTES as u64)
+            }
+        };
+        let local = match self.checked(read.from, bytes, false) {
+            Ok(import) if whole && bytes > 0 && bytes <= slot.bytes() => import.local.clone(),
+            Ok(_) => return Err(Rejected::BadAccess(Some(slot))),
+            Err(fault) => return Err(fault.reject(Some(slot))),
+        };
+        if self.is_full() {
+            return Err(Rejected::Full(Some(slot)));
+        }
+        match local {
+            Some(memory) => {
+                if read.fence {
+                    self.settle_own_atomics();
+                }
+                self.read_own(&memory, &read, slot);
+            }
+            None => self.post_remote_read(&read, slot)?,
+        }
+        self.outstanding += 1;
+        self.counters.reads += 1;
+        self.counters.read_bytes += bytes as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
+        let (bytes, slot) = match source {
+            Source::Inline(words) => (words.len() * WORD_BYTES, Err(words)),
+            Source::Slot { slot, bytes } => (bytes as usize, Ok(slot)),
+        };
+        let too_long = match &slot {
+            Err(_) => bytes > self.capabilities.max_inline_bytes,
+            Ok(slot) => bytes > slot.bytes(),
+        };
+        let import = match self.checked(write.to, bytes, true) {
+            Ok(import) if !too_long && self.can_notify(import.peer, write.notify) => import,
+            Ok(_) => return Err(Rejected::BadAccess(slot.ok())),
+            Err(fault) => return Err(fault.reject(slot.ok())),
+        };
+        if write.signal.is_some() && self.is_full() {
+            return Err(Rejected::Full(slot.ok()));
+        }
+        let (peer, key) = (import.peer, import.key);
+        match import.local.clone() {
+            Some(memory) => {
+                if write.fence {
+                    self.settle_own_atomics();
+                }
+                let words = match &slot {
+                    Err(words) => words,
+                    Ok(slot) => &self.arena.words(slot)[..bytes / WORD_BYTES],
+                };
+                memory.write_words(write.to.offset as usize, words);
+                match (write.signal, slot.ok()) {
+                    (Some(token), slot) => self.done.push_back(Completion {
+                        token,
+                        status: Status::Ok,
+                        slot,
+                        value: 0,
+                    }),
+                    (None, Some(slot)) => self.arena.give(slot),
+                    (None, None) => {}
+                }
+            }
+            None => {
+                let (data, slot) = match slot {
+                    Err(words) => (Data::Inline(words), None),
+                    Ok(slot) => {
+                        let (address, key) = self.place(&slot);
+                        let bytes = bytes as u32;
+                        (
+                            Data::Registered {
+                                address,
+                                bytes,
+                                key,
+                            },
+                            Some(slot),
+                        )
+                    }
+                };
+                let purpose = Purpose::Write {
+                    token: write.signal,
+                    slot,
+                };
+                let at = write.to.offset;
+                let request = (Action::Write { at, key }, data, write.fence);
+                let member = self.member;
+                let posted = self
+                    .queues
+                    .with(|queues| queues.post(peer, request, member, purpose));
+                posted.map_err(|(why, purpose)| why.reject(purpose.into_slot()))?;
+            }
+        }
+        self.outstanding += usize::from(write.signal.is_some());
+        self.counters.writes += 1;
+        self.counters.write_bytes += bytes as u64;
+        if let Some(worker) = write.notify
+            && self.known[peer].parks
+            && !self.notify.contains(&(peer, worker))
+        {
+            self.notify.push((peer, worker));
+        }
+        Ok(())
+    }
+
+    fn post_atomic(
+        &mut self,
+        at: Remote,
+        op: Atomic,
+        fence: bool,
+        token: crate::fabric::Token,
+    ) -> Result<(), Rejected> {
+        let import = self
+            .checked(at, WORD_BYTES, true)
+            .map_err(|fault| fault.reject(None))?;
+        if !self.shared.device.has_atomics() {
+            return Err(Rejected::BadAccess(None));
+        }
+        if self.is_full() {
+            return Err(Rejected::Full(None));
+        }
+        let (link, key, is_own) = (import.peer, import.key, import.local.is_some());
+        let at = at.offset;
+        let action = match op {
+            Atomic::CompareSwap { expected, new } => Action::CompareSwap {
+                at,
+                key,
+                expected,
+                new,
+            },
+            Atomic::FetchAdd { delta } => Action::FetchAdd { at, key, delta },
+        };
+        let whose = (self.member, token, is_own);
+        self.queues
+            .with(|queues| queues.post_atomic(link, action, fence, whose))
+            .map_err(|why| why.reject(None))?;
+        self.own_atomics += usize::from(is_own);
+        self.outstanding += 1;
+        self.counters.atomics += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
+        self.progress();
+        let count = most.min(self.done.len());
+        out.extend(self.done.drain(..count));
+        self.outstanding -= count;
+        count
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if !self.notify.is_empty() {
+            self.notify_all();
+        }
+        self.queues.with(Queues::flush);
+    }
+
+    #[inline]
+    fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
+        self.departed.pop_front()
+    }
+
+    fn close(&mut self, machine: MachineId) {
+        let known = self.known.iter().find(|known| known.machine == machine);
+        if let Some(known) = known {
+            self.shared
+                .depart(machine, known.generation, Departure::Lost);
+        }
+    }
+
+    fn arm(&mut self) {
+        self.shared.parking.arm(self.worker);
+        self.completions.request_event();
+    }
+
+    fn disarm(&mut self) {
+        self.shared.parking.disarm(self.worker);
+    }
+
+    fn wait(&mut self, most: Duration) -> Wake {
+        // Somebody else sleeps and is yet to be told of what it has.
+        if !self.notify.is_empty() {
+            self.disarm();
+            return Wake::Notified;
+        }
+        let channel = self.completions.channel();
+        let woken = self.shared.parking.wait(self.worker, channel, most);
+        self.completions.take_events();
+        match woken {
+            true => Wake::Notified,
+            false => Wake::TimedOut,
+        }
+    }
+}
+
+impl VerbsEndpoint {
+    /// Whether the peer has the worker that a write is to notify, if any.
+    #[inline]
+    fn can_notify(&self, peer: usize, notify: Option<WorkerId>) -> bool {
+        notify.is_none_or(|worker| worker.index() < usize::from(self.known[peer].workers))
+    }
+
+    /// Tells workers of other machines that there is something for them, after all that was posted before;
+    /// those that there is no room for are told by a later flush.
+    fn notify_all(&mut self) {
+        fence(Ordering::SeqCst);
+        let own = self.shared.config.machine;
+        let mut later = SmallVec::new();
+        for (peer, worker) in self.notify.drain(..) {
+            if self.known[peer].machine == own {
+                self.counters.wakes += u64::from(self.shared.parking.ring(worker));
+                continue;
+            }
+            // A peer that is gone needs no telling.
+            if let Err(NotTaken::Full) = self.queues.with(|queues| queues.notify(peer, worker)) {
+                later.push((peer, worker));
+            }
+        }
+        self.notify = later;
+    }
+}

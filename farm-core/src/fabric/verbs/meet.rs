@@ -1,0 +1,278 @@
+//! Meeting the peers: the machine with the greater id calls, both prove that they know the secret, make
+//! queue pairs for each other and connect them.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::control::{Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, VERSION};
+use super::machine::{Shared, resolve};
+use super::queue_pair::QueuePair;
+use crate::fabric::Capability;
+use crate::fabric::meeting::{
+    Awaited, Callers, ConnectError, Patience, REDIAL, random_words, receive_line, send_line,
+    wait_readable,
+};
+use crate::ids::MachineId;
+use crate::limits::MAX_WORKERS;
+
+/// Longest that somebody who has called is waited for within the conversation.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A peer with whom all queue pairs are connected.
+pub(super) struct Met {
+    pub(super) machine: MachineId,
+    pub(super) hello: Hello,
+    pub(super) pairs: Vec<QueuePair>,
+    pub(super) socket: TcpStream,
+}
+
+/// Why a conversation came to nothing.
+enum Fault {
+    /// For all that is known the other side is a stranger: others may still come.
+    Stranger(String),
+    /// It is of the cluster, and does not fit.
+    Final(ConnectError),
+}
+
+/// Calls the machines with smaller ids, answers those with greater ones, until all are met.
+pub(super) fn meet(
+    shared: &Shared,
+    listener: &TcpListener,
+    machines: &[MachineId],
+    offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
+    patience: Patience<'_>,
+) -> Result<Vec<Met>, ConnectError> {
+    let own = &shared.config;
+    let mut awaited = Awaited::new(own.machine, &own.cluster, machines, patience);
+    let mut all = Vec::with_capacity(machines.len());
+    let mut callers = Callers::new(machines.len());
+    while !awaited.is_complete() {
+        let left = awaited.left()?;
+        let mut found = Vec::new();
+        for machine in awaited.to_dial() {
+            if let Some(socket) = dial(shared, machine, left) {
+                found.push(call(shared, machine, socket, offer(machine), left)?);
+            }
+        }
+        if found.is_empty() {
+            wait_readable(callers.fds().chain([listener.as_fd()]), REDIAL);
+        }
+        while let Ok((socket, _)) = listener.accept() {
+            callers.admit(socket);
+        }
+        for (greeting, socket) in callers.hellos() {
+            let patience = left.min(LONGEST_PAUSE);
+            match answer(shared, &awaited, greeting, socket, offer, patience) {
+                Ok(met) => found.push(met),
+                Err(Fault::Final(error)) => return Err(error),
+                Err(Fault::Stranger(why)) => {
+                    tracing::warn!("a caller was refused: {why}");
+                    if !awaited.refused.contains(&why) {
+                        awaited.refused.push(why);
+                    }
+                }
+            }
+        }
+        for met in &found {
+            awaited.met(met.machine);
+        }
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// A socket to a machine, if it is there yet.
+fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Option<TcpStream> {
+    let address = shared.config.addresses.get(&machine)?;
+    let address = resolve(address).ok()?;
+    TcpStream::connect_timeout(&address, most.min(LONGEST_PAUSE)).ok()
+}
+
+fn greeting(shared: &Shared) -> std::io::Result<Greeting> {
+    Ok(Greeting {
+        protocol: PROTOCOL.into(),
+        version: VERSION,
+        cluster: shared.config.cluster.clone(),
+        machine: shared.config.machine,
+        queues: shared.groups.len() as u16,
+        random: random_words()?,
+    })
+}
+
+/// What is wrong with a greeting.
+fn judge_greeting(shared: &Shared, theirs: &Greeting) -> Result<(), String> {
+    let own = &shared.config;
+    if theirs.protocol != PROTOCOL {
+        return Err(format!("it speaks {:?}, not {PROTOCOL:?}", theirs.protocol));
+    }
+    if theirs.version != VERSION {
+        return Err(format!(
+            "protocol version {VERSION} here, {} there",
+            theirs.version
+        ));
+    }
+    if theirs.cluster != own.cluster {
+        return Err(format!(
+            "cluster \"{}\" here, \"{}\" there",
+            own.cluster, theirs.cluster
+        ));
+    }
+    if !(1..=MAX_WORKERS).contains(&usize::from(theirs.queues)) {
+        return Err(format!("it asks for {} queue pairs", theirs.queues));
+    }
+    Ok(())
+}
+
+/// What is wrong with what a machine of the cluster says of itself.
+fn judge_hello(
+    shared: &Shared,
+    machine: MachineId,
+    hello: &Hello,
+    pairs: usize,
+) -> Result<(), String> {
+    let own = &shared.config;
+    if hello.digest != own.digest {
+        return Err(format!(
+            "their configurations differ (digest {:#x} here, {:#x} there): start both from the same file",
+            own.digest, hello.digest
+        ));
+    }
+    if hello.port.link_layer != shared.device.address.link_layer {
+        return Err("one has an Ethernet port and the other an InfiniBand port".into());
+    }
+    if hello.queues.len() != pairs || hello.reads == 0 {
+        return Err(format!(
+            "it has {} queue pairs where {pairs} are needed",
+            hello.queues.len()
+        ));
+    }
+    let names_itself = |c: &Capability| c.machine == machine && c.boot == hello.boot;
+    if !hello.offer.iter().all(names_itself) {
+        return Err("it offers memory that is not its own".into());
+    }
+    Ok(())
+}
+
+/// Makes queue pairs for a machine, and what to say of them.
+fn prepare(
+    shared: &Shared,
+    machine: MachineId,
+    their_groups: u16,
+    offer: Vec<Capability>,
+) -> Result<(Vec<QueuePair>, Hello), ConnectError> {
+    let pairs = shared
+        .make_pairs(usize::from(their_groups))
+        .map_err(|source| ConnectError::Device { machine, source })?;
+    let addresses = pairs.iter().map(QueuePair::address).collect();
+    let hello = shared.hello(addresses, offer);
+    Ok((pairs, hello))
+}
+
+/// The caller's side of the conversation.
+fn call(
+    shared: &Shared,
+    machine: MachineId,
+    mut socket: TcpStream,
+    offer: Vec<Capability>,
+    timeout: Duration,
+) -> Result<Met, ConnectError> {
+    let refused = |why: String| ConnectError::Refused { machine, why };
+    let io = |error: std::io::Error| refused(error.to_string());
+    socket.set_nodelay(true).map_err(io)?;
+    socket.set_read_timeout(Some(timeout)).map_err(io)?;
+    let ours = greeting(shared).map_err(io)?;
+    send_line(&mut socket, &ours).map_err(io)?;
+    let theirs = match receive_line::<Answer<Greeting>>(&socket).map_err(io)? {
+        Answer::Welcome(theirs) => theirs,
+        Answer::Refused(why) => return Err(refused(why)),
+    };
+    judge_greeting(shared, &theirs).map_err(refused)?;
+    if theirs.machine != machine {
+        return Err(refused(format!(
+            "it says that it is machine {}",
+            theirs.machine
+        )));
+    }
+    let secret = &shared.config.secret;
+    let mut talk = Conversation::new(socket, secret, (&ours, &theirs), true).map_err(io)?;
+    let (mut pairs, hello) = prepare(shared, machine, theirs.queues, offer)?;
+    let sealed = talk.seal(&hello).map_err(io)?;
+    talk.send(&sealed).map_err(io)?;
+    let sealed = match talk.receive::<Answer<Sealed>>().map_err(io)? {
+        Answer::Welcome(sealed) => sealed,
+        Answer::Refused(why) => return Err(refused(why)),
+    };
+    let hello: Hello = talk.open(&sealed).map_err(io)?;
+    judge_hello(shared, machine, &hello, pairs.len()).map_err(refused)?;
+    shared
+        .connect_pairs(&mut pairs, &hello)
+        .map_err(|source| ConnectError::Device { machine, source })?;
+    talk.send_ready().map_err(io)?;
+    talk.await_ready().map_err(io)?;
+    Ok(Met {
+        machine,
+        hello,
+        pairs,
+        socket: talk.into_socket(),
+    })
+}
+
+/// The called side.
+fn answer(
+    shared: &Shared,
+    awaited: &Awaited<'_>,
+    theirs: Greeting,
+    mut socket: TcpStream,
+    offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
+    timeout: Duration,
+) -> Result<Met, Fault> {
+    let machine = theirs.machine;
+    let stranger = |error: std::io::Error| Fault::Stranger(format!("machine {machine}: {error}"));
+    socket.set_nonblocking(false).map_err(stranger)?;
+    socket.set_nodelay(true).map_err(stranger)?;
+    socket.set_read_timeout(Some(timeout)).map_err(stranger)?;
+    socket.set_write_timeout(Some(timeout)).map_err(stranger)?;
+    let judged = judge_greeting(shared, &theirs).and_then(|()| {
+        let awaited = awaited.awaits_call_of(machine);
+        let not = || format!("machine {machine} is not awaited here");
+        awaited.then_some(()).ok_or_else(not)
+    });
+    if let Err(why) = judged {
+        // The caller hears the reason; if it is gone, nobody is left to tell.
+        let _ = send_line(&mut socket, &Answer::<Greeting>::Refused(why.clone()));
+        return Err(Fault::Stranger(format!("machine {machine}: {why}")));
+    }
+    let ours = greeting(shared).map_err(stranger)?;
+    send_line(&mut socket, &Answer::Welcome(ours.clone())).map_err(stranger)?;
+    let secret = &shared.config.secret;
+    let mut talk = Conversation::new(socket, secret, (&theirs, &ours), false).map_err(stranger)?;
+    let sealed: Sealed = talk.receive().map_err(stranger)?;
+    let hello: Hello = talk.open(&sealed).map_err(|error| {
+        // As above.
+        let _ = talk.send(&Answer::<Sealed>::Refused(error.to_string()));
+        stranger(error)
+    })?;
+    // From here on it is known to be of the cluster: what is wrong is for both to tell.
+    let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
+    let (mut pairs, ours) =
+        prepare(shared, machine, theirs.queues, offer(machine)).map_err(Fault::Final)?;
+    if let Err(why) = judge_hello(shared, machine, &hello, pairs.len()) {
+        let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
+        return Err(refused(why));
+    }
+    let io = |error: std::io::Error| refused(error.to_string());
+    let sealed = talk.seal(&ours).map_err(io)?;
+    talk.send(&Answer::Welcome(sealed)).map_err(io)?;
+    shared
+        .connect_pairs(&mut pairs, &hello)
+        .map_err(|source| Fault::Final(ConnectError::Device { machine, source }))?;
+    talk.await_ready().map_err(io)?;
+    talk.send_ready().map_err(io)?;
+    Ok(Met {
+        machine,
+        hello,
+        pairs,
+        socket: talk.into_socket(),
+    })
+}

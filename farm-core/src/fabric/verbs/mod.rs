@@ -1,0 +1,51 @@
+//! The verbs fabric: RDMA devices, by libibverbs, which is loaded when it is first needed.
+//!
+//! Every machine opens one device and one protection domain, and registers each memory once. Each of its
+//! workers, or each few that share them, has one completion queue and one reliable connection per other
+//! machine (`FaRM'14 §3.1`); a connection joins a worker here with one there, and both send by it. Work
+//! requests are prepared by posts, handed to the device by the flush, all of a connection by one doorbell,
+//! and signalled only where somebody waits for them.
+//!
+//! A worker reaches its own machine's memory by loads and stores. Only atomics go through the device even
+//! there, for the device's and the processor's are not atomic with each other.
+//!
+//! | file | what |
+//! |---|---|
+//! | `abi`, `library` | libibverbs as this uses it, and how it is loaded |
+//! | `device` | which devices there are, the port and address that are meant |
+//! | `registration`, `completions`, `queue_pair` | what is made of a device |
+//! | `connection` | one connection's work requests: prepared, posted, ended |
+//! | `queues` | the connections of a worker, or of those that share them |
+//! | `checked` | reads of objects from devices that do not give whole lines |
+//! | `throttle` | how much may be in flight (SMART §4.2) |
+//! | `endpoint`, `parking` | a worker's posts and polls, its sleep |
+//! | `machine` | what the workers of one machine share: exports, peers |
+//! | `control`, `meet` | the handshake |
+#![allow(unsafe_code)]
+
+#[allow(non_camel_case_types)]
+mod abi;
+mod checked;
+mod completions;
+mod connection;
+mod control;
+mod device;
+mod endpoint;
+mod error;
+mod library;
+mod machine;
+mod meet;
+mod parking;
+mod queue_pair;
+mod queues;
+mod registration;
+mod throttle;
+
+pub use checked::ObjectReads;
+pub use control::{Secret, SecretError};
+pub use device::{DeviceChoice, DeviceReport, GidReport, LinkLayer, PortReport, devices};
+pub use endpoint::VerbsEndpoint;
+pub use error::VerbsError;
+pub use library::LibraryError;
+pub use machine::{VerbsConfig, VerbsExporter, VerbsMachine, VerbsStartError};
+pub use queue_pair::ConnectionConfig;

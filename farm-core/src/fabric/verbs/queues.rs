@@ -1,0 +1,529 @@
+//! The queue pairs and completions of one worker, or of the few that share them: posts in, ends out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::abi::*;
+use super::checked::{Cells, CheckedId, CheckedRead, Next, ObjectReads, Phase};
+use super::completions::{Completions, RECEIVE};
+use super::connection::{Action, Connection, Data, Ended, Purpose};
+use super::error::VerbsError;
+use super::library::library;
+use super::throttle::Throttle;
+use crate::fabric::{Completion, Slot, Status, Token};
+use crate::ids::WorkerId;
+use crate::time::Nanos;
+
+/// Ends taken off the completion queue at one time.
+const ENDS_AT_ONCE: usize = 32;
+/// Requests that there is room for beyond those that posts may take: notifications, and headers that are
+/// read again.
+const KEPT: usize = 18;
+/// Receive requests taken before they are replaced.
+const RECEIVES_DUE: usize = 64;
+
+/// What has ended for one of the workers.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pub(super) done: VecDeque<Completion>,
+    /// Slots of writes that nobody waits for.
+    pub(super) slots: Vec<Slot>,
+    /// Atomics of this machine's own memory.
+    pub(super) own_atomics: usize,
+    pub(super) counters: ReadCounters,
+}
+
+/// What becomes of reads of objects.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReadCounters {
+    pub(super) retries: u64,
+    pub(super) torn: u64,
+}
+
+/// A connection's place; it may have had others before.
+#[derive(Default)]
+struct Link {
+    /// Counts the connections that this place has had, for ends that come late.
+    generation: u16,
+    /// Which of the peer's connections it is.
+    of_peer: u32,
+    connection: Option<Connection>,
+}
+
+/// Why a post was not taken.
+pub(super) enum NotTaken {
+    Full,
+    Closed,
+}
+
+/// A connection that broke, and why.
+pub(super) struct Broken {
+    pub(super) link: usize,
+    /// Which of the peer's connections it was.
+    pub(super) generation: u32,
+    pub(super) why: String,
+}
+
+pub(super) struct Queues {
+    links: Vec<Link>,
+    /// Links with requests that are prepared and not posted.
+    dirty: Vec<usize>,
+    checked: Slab<CheckedRead>,
+    /// Checked reads that are to be begun again or to go on, when there is room.
+    due: VecDeque<(CheckedId, Next)>,
+    cells: Cells,
+    object_reads: ObjectReads,
+    throttle: Throttle,
+    receives_taken: usize,
+    pub(super) outboxes: Vec<Outbox>,
+    pub(super) broken: Vec<Broken>,
+    /// Workers of this machine that peers wake; never the one that polls.
+    pub(super) notified: Vec<WorkerId>,
+    ends: Box<[ibv_wc]>,
+    // After the connections, whose queue pairs use it.
+    completions: Arc<Completions>,
+}
+
+impl Queues {
+    /// For so many workers, each with at most `most` reads and atomics outstanding.
+    pub(super) fn new(
+        completions: Arc<Completions>,
+        members: usize,
+        most: usize,
+        object_reads: ObjectReads,
+        throttle: Throttle,
+    ) -> Result<Self, VerbsError> {
+        Ok(Self {
+            links: Vec::new(),
+            dirty: Vec::new(),
+            checked: Slab::with_capacity(most * members),
+            due: VecDeque::new(),
+            cells: Cells::new(Arc::clone(&completions.domain), most * members)?,
+            object_reads,
+            throttle,
+            receives_taken: 0,
+            outboxes: (0..members).map(|_| Outbox::default()).collect(),
+            broken: Vec::new(),
+            notified: Vec::new(),
+            ends: vec![ibv_wc::default(); ENDS_AT_ONCE].into(),
+            completions,
+        })
+    }
+
+    pub(super) fn completions(&self) -> &Arc<Completions> {
+        &self.completions
+    }
+
+    pub(super) fn object_reads(&self) -> ObjectReads {
+        self.object_reads
+    }
+
+    /// Time goes on.
+    pub(super) fn tick(&mut self, now: Nanos) {
+        self.throttle.tick(now);
+    }
+
+    pub(super) fn in_flight_limit(&self) -> u32 {
+        self.throttle.limit()
+    }
+
+    /// Puts a connection in its place. What the one before had is ended.
+    pub(super) fn adopt(&mut self, link: usize, of_peer: u32, connection: Connection) {
+        self.tear_down(link);
+        if self.links.len() <= link {
+            self.links.resize_with(link + 1, Link::default);
+        }
+        let place = &mut self.links[link];
+        (place.of_peer, place.connection) = (of_peer, Some(connection));
+    }
+
+    /// Tears a connection down: each of its operations ends, broken.
+    pub(super) fn tear_down(&mut self, link: usize) {
+        let Some(place) = self.links.get_mut(link) else {
+            return;
+        };
+        let Some(connection) = place.connection.take() else {
+            return;
+        };
+        place.generation = place.generation.wrapping_add(1);
+        let mut ended = Vec::new();
+        let returned = connection.tear_down(&mut |one| ended.push(one));
+        self.throttle.give(returned);
+        for one in ended {
+            self.settle(one, Status::Broken);
+        }
+        // Those that waited for room had nothing posted.
+        for _ in 0..self.due.len() {
+            let Some((id, next)) = self.due.pop_front() else {
+                break;
+            };
+            match self.checked[id.0 as usize].link == link {
+                true => self.end_checked(id, Status::Broken),
+                false => self.due.push_back((id, next)),
+            }
+        }
+    }
+
+    fn tag(&self, link: usize) -> u64 {
+        (link as u64) << 48 | u64::from(self.links[link].generation) << 32
+    }
+
+    /// Whether so many requests fit, beyond what is kept.
+    #[inline]
+    fn connection(&mut self, link: usize, requests: usize) -> Result<&mut Connection, NotTaken> {
+        let place = self.links.get_mut(link);
+        let connection = place.and_then(|place| place.connection.as_mut());
+        let connection = connection.ok_or(NotTaken::Closed)?;
+        if connection.room() < requests + KEPT {
+            return Err(NotTaken::Full);
+        }
+        if !connection.has_prepared() {
+            self.dirty.push(link);
+        }
+        Ok(connection)
+    }
+
+    /// Takes a request; its purpose comes back if it is not taken.
+    ///
+    /// The device keeps a fence among requests. A checked read may be posted again when it has come back,
+    /// so that what is fenced finds no room before it is done.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        link: usize,
+        (action, data, fence): (Action, Data<'_>, bool),
+        member: u16,
+        purpose: Purpose,
+    ) -> Result<(), (NotTaken, Purpose)> {
+        if fence && self.checked.iter().any(|(_, read)| read.link == link) {
+            return Err((NotTaken::Full, purpose));
+        }
+        match self.connection(link, 1) {
+            Ok(connection) => {
+                connection.prepare(&action, &data, fence, member, purpose);
+                Ok(())
+            }
+            Err(why) => Err((why, purpose)),
+        }
+    }
+
+    /// Takes a notification, for which room is kept. Whether it was taken.
+    pub(super) fn notify(&mut self, link: usize, worker: WorkerId) -> Result<(), NotTaken> {
+        let place = self.links.get_mut(link);
+        let connection = place.and_then(|place| place.connection.as_mut());
+        let connection = connection.ok_or(NotTaken::Closed)?;
+        if connection.room() == 0 {
+            return Err(NotTaken::Full);
+        }
+        if !connection.has_prepared() {
+            self.dirty.push(link);
+        }
+        let action = Action::Notify {
+            worker: worker.index() as u16,
+        };
+        connection.prepare(&action, &Data::None, false, 0, Purpose::Nothing);
+        Ok(())
+    }
+
+    /// Takes an atomic.
+    pub(super) fn post_atomic(
+        &mut self,
+        link: usize,
+        action: Action,
+        fence: bool,
+        (member, token, is_own): (u16, Token, bool),
+    ) -> Result<(), NotTaken> {
+        let cell = self.cells.take().ok_or(NotTaken::Full)?;
+        let (address, key) = self.cells.place(cell, 0);
+        let data = Data::Registered {
+            address,
+            bytes: 8,
+            key,
+        };
+        let purpose = Purpose::Atomic {
+            token,
+            cell,
+            is_own,
+        };
+        self.post(link, (action, data, fence), member, purpose)
+            .map_err(|(why, _)| {
+                self.cells.give(cell);
+                why
+            })
+    }
+
+    /// Takes a read of objects whose headers are read again; its slot comes back if it is not taken.
+    pub(super) fn post_checked(&mut self, mut read: CheckedRead) -> Result<(), (NotTaken, Slot)> {
+        let mut taken = self.connection(read.link, read.requests()).map(drop);
+        if read.fence
+            && self
+                .checked
+                .iter()
+                .any(|(_, other)| other.link == read.link)
+        {
+            taken = Err(NotTaken::Full);
+        }
+        if let Err(why) = taken {
+            return Err((why, read.slot));
+        }
+        let Some(cell) = self.cells.take() else {
+            return Err((NotTaken::Full, read.slot));
+        };
+        read.cell = cell;
+        if self.object_reads == ObjectReads::HeadersAround {
+            read.phase = Phase::Before;
+        }
+        let id = CheckedId(self.checked.insert(read) as u32);
+        self.begin(id);
+        Ok(())
+    }
+
+    fn begin(&mut self, id: CheckedId) {
+        match self.checked[id.0 as usize].phase {
+            Phase::Before => self.prepare_headers(id),
+            Phase::Objects | Phase::After => self.prepare_objects(id),
+        }
+    }
+
+    /// Prepares the read of the objects, and of the first headers if they may come with it.
+    fn prepare_objects(&mut self, id: CheckedId) {
+        let read = &self.checked[id.0 as usize];
+        let (at, key) = read.from;
+        let data = Data::Registered {
+            address: read.into.0,
+            bytes: read.bytes,
+            key: read.into.1,
+        };
+        let with_headers = read.phase == Phase::After;
+        let purpose = match with_headers {
+            true => Purpose::Nothing,
+            false => Purpose::Objects(id),
+        };
+        let (fence, member, link) = (read.fence, read.member, read.link);
+        let connection = self.links[link].connection.as_mut();
+        let connection = connection.expect("a read on its way has a connection");
+        connection.prepare(&Action::Read { at, key }, &data, fence, member, purpose);
+        if with_headers {
+            self.prepare_headers(id);
+        }
+    }
+
+    fn prepare_headers(&mut self, id: CheckedId) {
+        let read = &self.checked[id.0 as usize];
+        let connection = self.links[read.link].connection.as_mut();
+        let connection = connection.expect("a read on its way has a connection");
+        let mut headers = read.next_headers().enumerate().peekable();
+        while let Some((index, at)) = headers.next() {
+            let (address, key) = self.cells.place(read.cell, index);
+            let data = Data::Registered {
+                address,
+                bytes: crate::object::HEADER_BYTES as u32,
+                key,
+            };
+            let purpose = match headers.peek() {
+                Some(_) => Purpose::Nothing,
+                None => Purpose::Headers(id),
+            };
+            let action = Action::Read {
+                at,
+                key: read.from.1,
+            };
+            connection.prepare(&action, &data, false, read.member, purpose);
+        }
+    }
+
+    /// Goes on with checked reads as far as there is room.
+    fn go_on(&mut self) {
+        while let Some(&(id, next)) = self.due.front() {
+            let read = &self.checked[id.0 as usize];
+            let (link, requests) = (read.link, read.requests());
+            let connection = self.links[link].connection.as_mut();
+            let connection = connection.expect("what was due ended with its connection");
+            if connection.room() < requests {
+                return;
+            }
+            if !connection.has_prepared() {
+                self.dirty.push(link);
+            }
+            self.due.pop_front();
+            match next {
+                Next::Headers => self.prepare_headers(id),
+                Next::Objects => self.prepare_objects(id),
+                _ => self.begin(id),
+            }
+        }
+    }
+
+    /// Rings the doorbells of all that is prepared, as far as the throttle lets it go.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        for _ in 0..self.dirty.len() {
+            let Some(link) = self.dirty.pop() else {
+                return;
+            };
+            let tag = self.tag(link);
+            let Some(connection) = self.links[link].connection.as_mut() else {
+                continue;
+            };
+            let flushed = connection.flush(tag, self.throttle.credit());
+            if connection.has_prepared() {
+                self.dirty.insert(0, link);
+            }
+            if let Err(code) = flushed {
+                let why = std::io::Error::from_raw_os_error(code.abs());
+                self.broken.push(Broken {
+                    link,
+                    generation: self.links[link].of_peer,
+                    why: format!("the device took no work requests: {why}"),
+                });
+            }
+        }
+    }
+
+    /// Takes ends off the completion queue, settles what they end, and posts what had to wait for them.
+    #[inline]
+    pub(super) fn poll(&mut self) {
+        loop {
+            let count = self.completions.poll(&mut self.ends);
+            for index in 0..count {
+                let end = self.ends[index];
+                if end.wr_id == RECEIVE {
+                    self.received(&end);
+                } else {
+                    self.ended(&end);
+                }
+            }
+            if count < self.ends.len() {
+                break;
+            }
+        }
+        if !self.due.is_empty() {
+            self.go_on();
+        }
+        self.flush();
+    }
+
+    fn received(&mut self, end: &ibv_wc) {
+        self.receives_taken += 1;
+        let worker = u32::from_be(end.imm_data);
+        if end.status == IBV_WC_SUCCESS
+            && let Some(worker) = u16::try_from(worker).ok().and_then(WorkerId::new)
+            && !self.notified.contains(&worker)
+        {
+            self.notified.push(worker);
+        }
+        if self.receives_taken >= RECEIVES_DUE {
+            // Refused only by a device that is gone, of which the peers' sockets tell.
+            let _ = self.completions.post_receives(self.receives_taken);
+            self.receives_taken = 0;
+        }
+    }
+
+    fn ended(&mut self, end: &ibv_wc) {
+        let link = (end.wr_id >> 48) as usize;
+        let generation = (end.wr_id >> 32) as u16;
+        let Some(place) = self.links.get_mut(link) else {
+            return;
+        };
+        if place.generation != generation {
+            return;
+        }
+        let Some(connection) = place.connection.as_mut() else {
+            return;
+        };
+        if end.status != IBV_WC_SUCCESS {
+            if self.broken.iter().all(|broken| broken.link != link) {
+                self.broken.push(Broken {
+                    link,
+                    generation: place.of_peer,
+                    why: reason(end),
+                });
+            }
+            return;
+        }
+        let mut ended: smallvec::SmallVec<[Ended; 16]> = smallvec::SmallVec::new();
+        let returned = connection.end(end.wr_id as u32, &mut |one| ended.push(one));
+        self.throttle.give(returned);
+        for one in ended {
+            self.settle(one, Status::Ok);
+        }
+    }
+
+    fn settle(&mut self, Ended { member, purpose }: Ended, status: Status) {
+        let outbox = &mut self.outboxes[usize::from(member)];
+        let (token, slot, value) = match purpose {
+            Purpose::Nothing => return,
+            Purpose::Read { token, slot } => (token, Some(slot), 0),
+            Purpose::Write { token, slot } => match token {
+                Some(token) => (token, slot, 0),
+                None => return outbox.slots.extend(slot),
+            },
+            Purpose::Atomic {
+                token,
+                cell,
+                is_own,
+            } => {
+                outbox.own_atomics += usize::from(is_own);
+                let value = self.cells.words(cell)[0];
+                self.cells.give(cell);
+                (token, None, value)
+            }
+            Purpose::Objects(id) if status == Status::Ok => {
+                self.checked[id.0 as usize].objects_came();
+                return self.due.push_back((id, Next::Headers));
+            }
+            Purpose::Headers(id) if status == Status::Ok => return self.judge(id),
+            Purpose::Objects(id) | Purpose::Headers(id) => return self.end_checked(id, status),
+        };
+        outbox.done.push_back(Completion {
+            token,
+            status,
+            slot,
+            value,
+        });
+    }
+
+    fn judge(&mut self, id: CheckedId) {
+        let read = &mut self.checked[id.0 as usize];
+        let next = read.headers_came(self.cells.words(read.cell));
+        match next {
+            Next::Done => self.end_checked(id, Status::Ok),
+            Next::Torn => self.end_checked(id, Status::Torn),
+            Next::Headers | Next::Objects | Next::Again => {
+                if next == Next::Again {
+                    self.outboxes[usize::from(read.member)].counters.retries += 1;
+                }
+                self.due.push_back((id, next));
+            }
+        }
+    }
+
+    fn end_checked(&mut self, id: CheckedId, status: Status) {
+        let read = self.checked.remove(id.0 as usize);
+        self.cells.give(read.cell);
+        let outbox = &mut self.outboxes[usize::from(read.member)];
+        outbox.counters.torn += u64::from(status == Status::Torn);
+        outbox.done.push_back(Completion {
+            token: read.token,
+            status,
+            slot: Some(read.slot),
+            value: 0,
+        });
+    }
+}
+
+/// Why a request failed, in the library's words.
+fn reason(end: &ibv_wc) -> String {
+    let Ok(library) = library() else {
+        return format!("status {}", end.status);
+    };
+    // SAFETY: the library answers any status with a string that lives as long as it.
+    let text = unsafe { std::ffi::CStr::from_ptr((library.ibv_wc_status_str)(end.status)) };
+    format!(
+        "{} (vendor error {:#x})",
+        text.to_string_lossy(),
+        end.vendor_err
+    )
+}
