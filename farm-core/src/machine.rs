@@ -11,7 +11,9 @@ use crate::alloc::{BlockConfig, class_for_payload};
 use crate::config::{Config, ConfigError, HugePages};
 use crate::control::Control;
 use crate::fabric::shm::ShmConfig;
-use crate::fabric::verbs::VerbsError;
+use crate::fabric::verbs::{
+    ConnectionConfig, DeviceChoice, Secret, SecretError, VerbsConfig, VerbsError,
+};
 use crate::fabric::{
     ArenaConfig, ConnectError, ExportError, Exporter, FabricConfig, FabricMachine,
     FabricStartError, Patience, PeerOffer,
@@ -52,6 +54,9 @@ pub enum MachineError {
     /// It could not start.
     #[error(transparent)]
     Start(#[from] FabricStartError),
+    /// There is no secret by which machines know each other.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// The device of its fabric refused.
     #[error(transparent)]
     Device(#[from] VerbsError),
@@ -129,7 +134,7 @@ impl Machine {
         let own = own.ok_or(MachineError::NoSuchMachine(id))?;
         let workers = usize::from(own.workers);
         require_huge_pages(config)?;
-        let mut fabric = FabricMachine::start(fabric_config(config, id, workers))?;
+        let mut fabric = FabricMachine::start(fabric_config(config, id, workers)?)?;
         let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
         let store = Arc::new(make_store(config, id, &exporter));
@@ -429,16 +434,60 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     }
 }
 
-fn fabric_config(config: &Config, machine: MachineId, workers: usize) -> FabricConfig {
-    FabricConfig::Shm(ShmConfig {
+fn fabric_config(
+    config: &Config,
+    machine: MachineId,
+    workers: usize,
+) -> Result<FabricConfig, MachineError> {
+    let huge_pages = config.memory.huge_pages != HugePages::Off;
+    let run_dir = crate::config::host::run_dir(config);
+    let own = config.machine(machine);
+    let own = own.ok_or(MachineError::NoSuchMachine(machine))?;
+    if config.cluster.fabric == crate::config::Fabric::Shm {
+        return Ok(FabricConfig::Shm(ShmConfig {
+            cluster: config.cluster.name.clone(),
+            run_dir,
+            memory_dir: config.memory.dir.clone(),
+            huge_pages,
+            machine,
+            workers,
+            digest: config.digest(),
+        }));
+    }
+    let rdma = &config.rdma;
+    let secret = match &rdma.secret_file {
+        Some(path) => Secret::read(path)?,
+        None => Secret::of_host(&run_dir, &config.cluster.name)?,
+    };
+    let addresses = config.machines.iter();
+    let addresses = addresses.map(|machine| (machine.id, machine.rdma.address_of(machine.id)));
+    Ok(FabricConfig::Verbs(Box::new(VerbsConfig {
         cluster: config.cluster.name.clone(),
-        run_dir: crate::config::host::run_dir(config),
-        memory_dir: config.memory.dir.clone(),
-        huge_pages: config.memory.huge_pages != HugePages::Off,
         machine,
         workers,
         digest: config.digest(),
-    })
+        addresses: addresses.collect(),
+        secret,
+        device: DeviceChoice {
+            device: own.rdma.device.clone(),
+            port: own.rdma.device_port,
+            gid_index: own.rdma.gid_index,
+            mtu: rdma.mtu,
+        },
+        connection: ConnectionConfig {
+            send_depth: rdma.send_depth,
+            inline_bytes: rdma.inline_bytes,
+            timeout: rdma.timeout,
+            traffic_class: rdma.traffic_class,
+            service_level: rdma.service_level,
+        },
+        workers_per_queue: rdma.workers_per_queue as usize,
+        receive_depth: rdma.receive_depth,
+        huge_pages,
+        object_reads: rdma.object_reads,
+        adaptive_throttle: rdma.adaptive_throttle,
+        parks: matches!(idle_policy(config), IdlePolicy::Park { .. }),
+    })))
 }
 
 fn ring_sizes(config: &Config) -> RingSizes {
@@ -515,7 +564,9 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
 
 fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
     let dir = &config.memory.dir;
-    if config.memory.huge_pages != HugePages::Require {
+    // Of memory that is not in files, each is asked when it is made.
+    let in_files = config.cluster.fabric == crate::config::Fabric::Shm;
+    if config.memory.huge_pages != HugePages::Require || !in_files {
         return Ok(());
     }
     let page_bytes = Mapping::page_bytes_of(dir, true).map_err(ExportError::from)?;

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use super::error::{Place, Problem, ProblemKind};
 use super::keys;
+use super::rdma::{LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
 use super::read::{WHOLE, origin_of};
 use super::size::exact_size;
-use super::{Config, MachineConfig, RunDir};
+use super::{Config, Fabric, MachineConfig, RunDir};
 use crate::limits::{
     Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_MEMORY_BYTES,
     MAX_OBJECT_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_SHARDS_PER_WORKER, MAX_SOCKET_PATH_BYTES,
@@ -45,6 +46,7 @@ pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
     check.rings();
     check.worker();
     check.table();
+    check.rdma();
     check.found
 }
 
@@ -412,6 +414,79 @@ impl Check<'_> {
         let value_fits = self.pair_part("table.value_bytes", table.value_bytes, MAX_VALUE_BYTES);
         if key_fits && value_fits && NEIGHBOURHOODS.contains(&h) {
             self.pair();
+        }
+    }
+
+    fn rdma(&mut self) {
+        let rdma = &self.config.rdma;
+        if let Some(path) = rdma.secret_file.as_ref().filter(|path| !path.is_absolute()) {
+            self.relative("rdma.secret_file", path);
+        }
+        let most_workers = self.limits.max_workers as u32;
+        self.whole_between(
+            "rdma.workers_per_queue",
+            rdma.workers_per_queue,
+            1,
+            most_workers,
+        );
+        self.whole_between("rdma.receive_depth", rdma.receive_depth, 1, MOST_SEND_DEPTH);
+        self.whole_between("rdma.timeout", rdma.timeout.into(), 1, 31);
+        self.whole_between("rdma.service_level", rdma.service_level.into(), 0, 15);
+        let depth = rdma.send_depth;
+        self.whole_between("rdma.send_depth", depth, LEAST_SEND_DEPTH, MOST_SEND_DEPTH);
+        if !depth.is_power_of_two() && (LEAST_SEND_DEPTH..MOST_SEND_DEPTH).contains(&depth) {
+            let advice = format!("write {}", depth.next_power_of_two());
+            let what = format!("{depth} is not a power of two");
+            self.report(ProblemKind::OutOfRange, &["rdma.send_depth"], what, advice);
+        }
+        let inline = rdma.inline_bytes;
+        self.whole_between("rdma.inline_bytes", inline, 8, MOST_INLINE_BYTES);
+        if !inline.is_multiple_of(8) && (8..MOST_INLINE_BYTES).contains(&inline) {
+            let advice = format!("write {}", inline.next_multiple_of(8));
+            let what = format!("{inline} bytes are not whole words of {WORD_BYTES}");
+            self.report(
+                ProblemKind::OutOfRange,
+                &["rdma.inline_bytes"],
+                what,
+                advice,
+            );
+        }
+        if let Some(mtu) = rdma
+            .mtu
+            .filter(|mtu| ![256, 512, 1024, 2048, 4096].contains(mtu))
+        {
+            let what = format!("no packet has {mtu} bytes");
+            self.report(
+                ProblemKind::OutOfRange,
+                &["rdma.mtu"],
+                what,
+                "write \"auto\"",
+            );
+        }
+        if self.config.cluster.fabric == Fabric::Verbs {
+            self.addresses();
+        }
+    }
+
+    /// Checks that machines can be told apart by where they listen.
+    fn addresses(&mut self) {
+        let mut seen = BTreeSet::new();
+        for machine in &self.config.machines {
+            let address = machine.rdma.address_of(machine.id);
+            let port = address
+                .rsplit_once(':')
+                .map(|(_, port)| port.parse::<u16>());
+            let (what, advice) = if !matches!(port, Some(Ok(1..))) {
+                let advice = "write it like \"node1:7401\" or \"[fe80::1]:7401\"";
+                (format!("{address:?} is not a host and a port"), advice)
+            } else if !seen.insert(address.clone()) {
+                let advice = "give every machine a port of its own";
+                (format!("two machines listen at {address:?}"), advice)
+            } else {
+                continue;
+            };
+            let kind = ProblemKind::OutOfRange;
+            self.report_machine(kind, machine, "machine.address", what, advice);
         }
     }
 

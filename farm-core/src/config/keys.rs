@@ -1,9 +1,10 @@
 //! The one table of keys. Reading a file, setting a key by a flag, listing what was expected and
 //! the canonical form all go by it, so that no key is known to one of them and not to the others.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::one_of;
+use super::rdma::{self, LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
 use super::size::exact_size;
 use super::value::{Misfit, Value};
 use super::{Config, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir};
@@ -42,7 +43,7 @@ impl<T> Key<T> {
     }
 }
 
-const FABRICS: [(&str, Fabric); 1] = [("shm", Fabric::Shm)];
+const FABRICS: [(&str, Fabric); 2] = [("shm", Fabric::Shm), ("verbs", Fabric::Verbs)];
 const HUGE_PAGES: [(&str, HugePages); 3] = [
     ("off", HugePages::Off),
     ("try", HugePages::Try),
@@ -266,6 +267,83 @@ pub(super) const KEYS: &[Key<Config>] = &[
         table.shards_per_worker = Value::whole,
         u32::to_string
     ),
+    key!(
+        "rdma.secret_file",
+        false,
+        |_| "\"auto\" or the absolute path of a file that only this user may read".to_owned(),
+        rdma.secret_file = |value: &Value| { Ok(rdma::auto_or_text(value)?.map(PathBuf::from)) },
+        |path: &Option<PathBuf>| rdma::show_text(path.as_deref().and_then(Path::to_str))
+    ),
+    key!(
+        "rdma.workers_per_queue",
+        false,
+        |limits| format!("a whole number between 1 and {}", limits.max_workers),
+        rdma.workers_per_queue = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "rdma.send_depth",
+        false,
+        |_| format!("a power of two between {LEAST_SEND_DEPTH} and {MOST_SEND_DEPTH}"),
+        rdma.send_depth = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "rdma.receive_depth",
+        false,
+        |_| format!("a whole number between 1 and {MOST_SEND_DEPTH}"),
+        rdma.receive_depth = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "rdma.inline_bytes",
+        false,
+        |_| format!("a multiple of 8 between 8 and {MOST_INLINE_BYTES}"),
+        rdma.inline_bytes = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "rdma.mtu",
+        false,
+        |_| "\"auto\", 256, 512, 1024, 2048 or 4096".to_owned(),
+        rdma.mtu = rdma::auto_or_whole,
+        rdma::show_whole
+    ),
+    key!(
+        "rdma.timeout",
+        false,
+        |_| "a whole number between 1 and 31".to_owned(),
+        rdma.timeout = Value::whole,
+        u8::to_string
+    ),
+    key!(
+        "rdma.traffic_class",
+        false,
+        |_| "a whole number between 0 and 255".to_owned(),
+        rdma.traffic_class = Value::whole,
+        u8::to_string
+    ),
+    key!(
+        "rdma.service_level",
+        false,
+        |_| "a whole number between 0 and 15".to_owned(),
+        rdma.service_level = Value::whole,
+        u8::to_string
+    ),
+    key!(
+        "rdma.adaptive_throttle",
+        false,
+        |_| "true or false".to_owned(),
+        rdma.adaptive_throttle = Value::flag,
+        bool::to_string
+    ),
+    key!(
+        "rdma.object_reads",
+        false,
+        |_| words(&rdma::OBJECT_READS),
+        rdma.object_reads = |value: &Value| value.choice(&rdma::OBJECT_READS),
+        |reads| word(&rdma::OBJECT_READS, reads)
+    ),
 ];
 
 /// Keys of one `[[machine]]`.
@@ -294,6 +372,34 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
         |_| format!("a list of different numbers of cores, each at most {MAX_CORE}; [] for any"),
         cores = Value::wholes,
         |cores: &Vec<u32>| format!("{cores:?}")
+    ),
+    key!(
+        "machine.address",
+        false,
+        |_| "\"auto\" or \"HOST:PORT\"".to_owned(),
+        rdma.address = rdma::auto_or_text,
+        |text: &Option<String>| rdma::show_text(text.as_deref())
+    ),
+    key!(
+        "machine.device",
+        false,
+        |_| "\"auto\" or the name of an RDMA device".to_owned(),
+        rdma.device = rdma::auto_or_text,
+        |text: &Option<String>| rdma::show_text(text.as_deref())
+    ),
+    key!(
+        "machine.device_port",
+        false,
+        |_| "\"auto\" or a whole number between 1 and 255".to_owned(),
+        rdma.device_port = rdma::auto_or_whole,
+        rdma::show_whole
+    ),
+    key!(
+        "machine.gid_index",
+        false,
+        |_| "\"auto\" or a whole number between 0 and 255".to_owned(),
+        rdma.gid_index = rdma::auto_or_whole,
+        rdma::show_whole
     ),
 ];
 

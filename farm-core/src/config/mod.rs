@@ -30,6 +30,7 @@ mod error;
 mod flags;
 pub mod host;
 mod keys;
+mod rdma;
 mod read;
 mod size;
 mod value;
@@ -44,6 +45,7 @@ use crate::ids::MachineId;
 use crate::limits::{DEFAULT_REGION_BYTES, KIB, Limits, MIB};
 
 pub use error::{ConfigError, Place, Problem, ProblemKind};
+pub use rdma::{RdmaConfig, RdmaPlace};
 pub use size::{exact_size, parse_size, rounded_size};
 
 /// What a cluster is configured to.
@@ -64,6 +66,8 @@ pub struct Config {
     pub worker: WorkerConfig,
     /// The hashtable: `[table]`.
     pub table: TableConfig,
+    /// RDMA devices: `[rdma]`.
+    pub rdma: RdmaConfig,
     /// Where each key that is not a default was written; machines' keys by their place in the list.
     #[serde(skip)]
     origins: BTreeMap<String, Place>,
@@ -122,6 +126,8 @@ impl Serialize for RunDir {
 pub enum Fabric {
     /// Shared memory of one host.
     Shm,
+    /// RDMA devices.
+    Verbs,
 }
 
 /// One machine.
@@ -135,6 +141,9 @@ pub struct MachineConfig {
     /// a core each of those the process may use, if there is one for every worker of the cluster;
     /// else any.
     pub cores: Vec<u32>,
+    /// Its place on the verbs fabric.
+    #[serde(flatten)]
+    pub rdma: RdmaPlace,
 }
 
 /// Regions and their memory.
@@ -302,6 +311,7 @@ impl MachineConfig {
             id,
             workers,
             cores: Vec::new(),
+            rdma: RdmaPlace::default(),
         }
     }
 }
@@ -314,6 +324,7 @@ impl PartialEq for Config {
             && self.rings == other.rings
             && self.worker == other.worker
             && self.table == other.table
+            && self.rdma == other.rdma
     }
 }
 

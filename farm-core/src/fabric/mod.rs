@@ -219,6 +219,9 @@ pub struct Capabilities {
     /// Reads take place when they are polled, not between post and completion: what a read can have
     /// overlapped with is the poll alone.
     pub reads_begin_at_poll: bool,
+    /// Reads of objects are what they say however long they took, because whole headers were compared.
+    /// Else the versions of lines vouch for them, and those come round.
+    pub reads_of_any_age: bool,
     /// What atomics are atomic with.
     pub atomics: AtomicScope,
     /// Most bytes of an inline write.

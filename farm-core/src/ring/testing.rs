@@ -75,6 +75,7 @@ impl<M: Target> Wire<M> {
                 max_inline_bytes,
                 max_outstanding_reads: 0,
                 reads_begin_at_poll: true,
+                reads_of_any_age: false,
             },
         }))
     }

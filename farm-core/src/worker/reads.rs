@@ -361,7 +361,9 @@ impl Worker {
         let mut completions = std::mem::take(&mut self.completions);
         let count = self.endpoint.poll(most, &mut completions);
         if count > 0 {
-            let inside = self.endpoint.capabilities().reads_begin_at_poll;
+            let capabilities = self.endpoint.capabilities();
+            let inside = capabilities.reads_begin_at_poll;
+            let of_any_age = capabilities.reads_of_any_age;
             let ended = self.clock.now();
             let poll_took = ended - *looked;
             *looked = ended;
@@ -378,10 +380,10 @@ impl Worker {
                     continue;
                 }
                 let slot = slot.expect("every read has a slot");
-                let took = if inside {
-                    poll_took
-                } else {
-                    ended - self.reads.of(&slot).posted
+                let took = match (of_any_age, inside) {
+                    (true, _) => 0,
+                    (_, true) => poll_took,
+                    _ => ended - self.reads.of(&slot).posted,
                 };
                 self.read_done(slot, status, took);
             }

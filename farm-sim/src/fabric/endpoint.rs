@@ -73,6 +73,7 @@ impl SimEndpoint {
                 imports_are_checked: true,
                 ordered_placement: true,
                 reads_begin_at_poll: false,
+                reads_of_any_age: false,
                 atomics: AtomicScope::Device,
                 max_inline_bytes: config.max_inline_bytes,
                 max_outstanding_reads: config.most_outstanding,

@@ -144,7 +144,11 @@ fn values_of_the_wrong_type_are_refused() {
 #[test]
 fn words_that_a_key_does_not_know_are_refused() {
     for (line, key, word) in [
-        ("cluster.fabric = \"verbs\"", "cluster.fabric", "\"shm\""),
+        (
+            "cluster.fabric = \"verb\"",
+            "cluster.fabric",
+            "did you mean \"verbs\"?",
+        ),
         (
             "memory.huge_pages = \"tyr\"",
             "memory.huge_pages",

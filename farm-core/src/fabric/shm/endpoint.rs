@@ -80,6 +80,7 @@ impl ShmEndpoint {
                 imports_are_checked: true,
                 ordered_placement: true,
                 reads_begin_at_poll: true,
+                reads_of_any_age: false,
                 atomics: AtomicScope::Global,
                 max_inline_bytes: MAX_INLINE_BYTES,
                 max_outstanding_reads: most,

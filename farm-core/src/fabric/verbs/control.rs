@@ -17,8 +17,9 @@
 //! now. It is not encrypted, as nothing is that RDMA carries: the network is to be one that only the
 //! cluster's machines are on.
 
-use std::io::{Error, ErrorKind};
+use std::io::{Error, ErrorKind, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use hmac::{Hmac, Mac};
@@ -29,7 +30,7 @@ use sha2::Sha256;
 use super::device::PortAddress;
 use super::queue_pair::QueueAddress;
 use crate::fabric::Capability;
-use crate::fabric::meeting::{receive_line, send_line};
+use crate::fabric::meeting::{random_words, receive_line, send_line};
 use crate::ids::MachineId;
 
 /// Version of the handshake and of all layouts that peers share.
@@ -111,6 +112,41 @@ impl Secret {
             });
         }
         Ok(Self(bytes.into()))
+    }
+
+    /// The secret of the machines of one host: a file in their directory, which the first of them makes.
+    ///
+    /// # Errors
+    /// [`SecretError`].
+    pub fn of_host(run_dir: &Path, cluster: &str) -> Result<Self, SecretError> {
+        let dir = run_dir.join(cluster);
+        let path = dir.join("secret");
+        Self::make(&dir, &path).map_err(|source| SecretError::File {
+            path: path.clone(),
+            source,
+        })?;
+        Self::read(&path)
+    }
+
+    /// Makes a file with a fresh secret, whole from the start, unless there is one.
+    fn make(dir: &Path, path: &Path) -> std::io::Result<()> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)?;
+        let [mark] = random_words()?;
+        let words: [u64; 4] = random_words()?;
+        let text: String = words.iter().map(|word| format!("{word:016x}")).collect();
+        let fresh = dir.join(format!("secret.{mark:016x}"));
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(&fresh)?.write_all(text.as_bytes())?;
+        let linked = std::fs::hard_link(&fresh, path);
+        std::fs::remove_file(&fresh)?;
+        match linked {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
     }
 
     /// These bytes: for tests and machines of one process.
@@ -337,5 +373,9 @@ mod tests {
         assert!(matches!(short, Err(SecretError::Short { bytes: 15, .. })));
         let secret = set("sixteen bytes ..\n", 0o600).unwrap();
         assert_eq!(format!("{secret:?}"), "a secret of 16 bytes");
+        let made = || Secret::of_host(dir.path(), "c").unwrap().0;
+        assert_eq!(made(), made(), "the machines of a host have one");
+        assert_eq!(made().len(), 64);
+        assert_eq!(std::fs::read_dir(dir.path().join("c")).unwrap().count(), 1);
     }
 }

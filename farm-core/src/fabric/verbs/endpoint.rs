@@ -119,6 +119,7 @@ impl VerbsEndpoint {
                 imports_are_checked: false,
                 ordered_placement: shared.lands_in_order(),
                 reads_begin_at_poll: false,
+                reads_of_any_age: shared.object_reads() != ObjectReads::WholeLines,
                 atomics: device.atomic_scope(),
                 max_inline_bytes: shared.inline_bytes(),
                 max_outstanding_reads: most,
