@@ -1,0 +1,180 @@
+//! Clusters over RDMA devices, run as users run them. There are no such devices on most hosts: `./x test-rdma`
+//! runs this in a guest that has two, `rxe0` and `rxe1`, at the two ends of `wire0` and `wire1`. One test at
+//! a time: they use the same ports, and change the wire.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Ended, Place, Run};
+use rustix::process::Signal;
+
+/// The devices are slow, and their processors emulated.
+const SLOW: Duration = Duration::from_secs(150);
+/// A peer whose device no longer answers is given up within this.
+const GIVEN_UP: Duration = Duration::from_secs(60);
+
+/// `farm COMMAND` of three machines over the two devices.
+fn start(place: &Place, command: &str, args: &[&str]) -> Run {
+    let secret = secret(place, "secret", "known to this cluster");
+    let mut all: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    for setting in [
+        "cluster.fabric=verbs",
+        "machine.1.device=rxe0",
+        "machine.2.device=rxe1",
+        "machine.3.device=rxe0",
+        &format!("rdma.secret_file={secret}"),
+    ] {
+        all.extend(["--set".to_owned(), setting.to_owned()]);
+    }
+    place.small(command, &all)
+}
+
+fn judged(place: &Place, workload: &str, operations: &str) -> Ended {
+    let args = [workload, "--verify", "--operations", operations];
+    start(place, "workload", &args).end_within(SLOW).ok()
+}
+
+fn secret(place: &Place, file: &str, text: &str) -> String {
+    let path = place.write(file, text);
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Runs a command that is there in the guest.
+fn system(command: &str) {
+    let ended = Command::new("sh").args(["-ec", command]).status().unwrap();
+    assert!(ended.success(), "{command}: {ended}");
+}
+
+/// Does something when it is dropped, however the test ends.
+struct Finally(&'static str);
+
+impl Drop for Finally {
+    fn drop(&mut self) {
+        system(self.0);
+    }
+}
+
+#[test]
+fn three_machines_serve_lookups_and_updates_that_are_verified() {
+    let place = Place::new("rdma-ycsb");
+    for workload in ["b", "a"] {
+        let args = [
+            "--workload",
+            workload,
+            "--records",
+            "1000",
+            "--duration",
+            "4",
+            "--warmup",
+            "1",
+            "--verify",
+        ];
+        let ended = start(&place, "ycsb", &args).end_within(SLOW).ok();
+        assert!(ended.stdout.contains("right, 0 wrong"), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn transactions_are_judged_right_in_every_workload() {
+    let place = Place::new("rdma-judged");
+    for workload in ["cycle", "bank", "append", "churn", "table"] {
+        let ended = judged(&place, workload, "40");
+        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn packets_that_are_lost_change_nothing() {
+    let place = Place::new("rdma-loss");
+    system("tc qdisc add dev wire0 root netem loss 1%; tc qdisc add dev wire1 root netem loss 1%");
+    let _whole = Finally("tc qdisc del dev wire0 root; tc qdisc del dev wire1 root");
+    for workload in ["bank", "append"] {
+        let ended = judged(&place, workload, "20");
+        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+    }
+}
+
+/// A run that goes on until something ends it.
+fn mid_run(place: &Place) -> Run {
+    let args = ["--workload", "a", "--records", "1000", "--duration", "300"];
+    let mut launcher = start(place, "ycsb", &args);
+    launcher.wait_for("running workload a");
+    std::thread::sleep(Duration::from_millis(500));
+    launcher
+}
+
+#[test]
+fn a_machine_that_is_killed_is_named_and_ends_the_run() {
+    let place = Place::new("rdma-kill");
+    let launcher = mid_run(&place);
+    place.node(2).signal(Signal::KILL);
+    launcher.end_within(GIVEN_UP).failed(1, &["m2"]);
+    let ended = judged(&place, "bank", "20");
+    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+}
+
+/// The sockets by which machines know of each other's end are not on the wire: it is the devices that
+/// find out.
+#[test]
+fn a_wire_that_is_cut_is_found_out_by_the_devices() {
+    let place = Place::new("rdma-cut");
+    let launcher = mid_run(&place);
+    let mended = Finally(
+        "ip link set wire1 up
+         ip route replace 10.77.0.2/32 dev wire0 src 10.77.0.1 table 101
+         ip route replace 10.77.0.1/32 dev wire1 src 10.77.0.2 table 102
+         until grep -q ffff:0a4d /sys/class/infiniband/rxe1/ports/1/gids/1; do sleep 0.05; done",
+    );
+    system("ip link set wire1 down");
+    launcher.end_within(GIVEN_UP).failed(1, &["is lost"]);
+    drop(mended);
+    let ended = judged(&place, "bank", "20");
+    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+}
+
+fn node(place: &Place, machine: u16, secret: &str) -> Run {
+    let text = format!(
+        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\nfabric = \"verbs\"\n\
+         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"32MiB\"\n\
+         [rdma]\nsecret_file = \"{secret}\"\n\
+         [[machine]]\nid = 1\ndevice = \"rxe0\"\n[[machine]]\nid = 2\ndevice = \"rxe1\"\n",
+        place.name(),
+        place.path("run").display(),
+    );
+    let config = place.write(&format!("{machine}.toml"), &text);
+    let config = config.to_str().unwrap();
+    place.farm(&[
+        "node",
+        "--config",
+        config,
+        "--machine",
+        &machine.to_string(),
+    ])
+}
+
+#[test]
+fn a_machine_with_another_secret_is_refused_and_told_why() {
+    let place = Place::new("rdma-secret");
+    let ours = secret(&place, "ours", "known to this cluster");
+    let theirs = secret(&place, "theirs", "known to another one");
+    let mut first = node(&place, 1, &ours);
+    first.wait_for("waits up to");
+    let second = node(&place, 2, &theirs);
+    second
+        .end_within(GIVEN_UP)
+        .failed(1, &["machine m1", "secret"]);
+    first.wait_for("its secret is another");
+    // A stranger does not stop who waits: the right one is welcome.
+    let mut second = node(&place, 2, &ours);
+    for node in [&mut first, &mut second] {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    first.signal(Signal::INT);
+    for node in [first, second] {
+        node.end_within(GIVEN_UP);
+    }
+}
