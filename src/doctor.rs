@@ -4,6 +4,7 @@
 //! a function of the two, tested on hosts that are not at hand.
 
 mod judge;
+mod rdma;
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -3,7 +3,7 @@
 use farm_core::config::host::{HostFacts, HugeMount, MemoryNeed, check_memory};
 use farm_core::config::{Config, HugePages, Idle, IdlePolicy, exact_size, rounded_size};
 
-use super::{Finding, Level};
+use super::{Finding, Level, rdma};
 
 /// Judges the facts of a host by what a configuration asks of it.
 pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
@@ -14,8 +14,8 @@ pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     findings.push(directory(facts));
     findings.push(huge_pages(facts, config));
     findings.extend(page_size(facts, config));
-    findings.push(memlock(facts));
-    findings.push(rdma(facts));
+    findings.push(rdma::memlock(facts, config));
+    findings.extend(rdma::devices(facts, config));
     findings
 }
 
@@ -304,7 +304,7 @@ fn with_commands(mut finding: Finding, facts: &HostFacts, config: &Config) -> Fi
 }
 
 /// The command as this user has to give it.
-fn as_root(facts: &HostFacts, command: &str) -> String {
+pub(super) fn as_root(facts: &HostFacts, command: &str) -> String {
     if facts.user_id == 0 {
         command.to_owned()
     } else {
@@ -326,37 +326,4 @@ fn page_size(facts: &HostFacts, config: &Config) -> Option<Finding> {
         .advice("make regions whole pages, or mount a hugetlbfs of smaller ones")
         .command(format!("farm ycsb --set memory.region_bytes={whole} …"));
     Some(finding)
-}
-
-fn memlock(facts: &HostFacts) -> Finding {
-    match facts.memlock_bytes {
-        None => Finding::new(Level::Ok, "memlock", "no limit"),
-        Some(bytes) if facts.rdma_devices.is_empty() => {
-            let fact = format!("limit {}; shared memory locks nothing", rounded_size(bytes));
-            Finding::new(Level::Ok, "memlock", fact)
-        }
-        Some(bytes) => {
-            let fact = format!("limit {}, and RDMA locks every region", rounded_size(bytes));
-            Finding::new(Level::Advice, "memlock", fact)
-                .advice("raise the limit of the shell that starts farm")
-                .command(as_root(facts, "prlimit --memlock=unlimited --pid $$"))
-        }
-    }
-}
-
-fn rdma(facts: &HostFacts) -> Finding {
-    if facts.rdma_devices.is_empty() {
-        let fact = "no device; the fabric \"shm\" needs none";
-        return Finding::new(Level::Ok, "rdma", fact);
-    }
-    let devices: Vec<String> = facts
-        .rdma_devices
-        .iter()
-        .map(|device| format!("{} (port {})", device.name, device.ports.join("; port ")))
-        .collect();
-    let fact = format!(
-        "{}; the only fabric of this build is \"shm\"",
-        devices.join(", ")
-    );
-    Finding::new(Level::Note, "rdma", fact)
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use farm_core::config::host::{CgroupMemory, DirFacts, HugeMount, HugePagePool, RdmaDevice};
+use farm_core::fabric::verbs::{DeviceReport, GidReport, LinkLayer, PortReport};
 
 use super::*;
 
@@ -331,6 +332,87 @@ fn locked_memory_matters_only_with_rdma() {
         finding.fact.starts_with("mlx5_0 (port 1 ACTIVE Ethernet)"),
         "{}",
         finding.fact
+    );
+    let verbs = with_verbs(&[]);
+    assert_eq!(about(&facts, &verbs, "memlock").level, Level::Problem);
+    assert_eq!(about(&facts, &verbs, "rdma").level, Level::Problem);
+}
+
+fn with_verbs(more: &[(&str, &str)]) -> Config {
+    let mut config = config();
+    for (key, value) in [("cluster.fabric", "verbs")].iter().chain(more) {
+        config.set(key, value).expect("a key");
+    }
+    config
+}
+
+fn device(name: &str, mtu: (u32, u32)) -> DeviceReport {
+    let gid = |index, kind: &str, last| GidReport {
+        index,
+        gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last],
+        kind: kind.to_owned(),
+        interface: Some("eth0".to_owned()),
+    };
+    DeviceReport {
+        name: name.to_owned(),
+        driver: "mlx5_core".to_owned(),
+        firmware: "20.31.1014".to_owned(),
+        unfit: None,
+        ports: vec![PortReport {
+            port: 1,
+            is_active: true,
+            link_layer: LinkLayer::Ethernet,
+            mtu,
+            lid: 0,
+            gids: vec![gid(0, "IB/RoCE v1", 1), gid(1, "RoCE v2", 1)],
+        }],
+    }
+}
+
+#[test]
+fn devices_are_shown_with_ports_and_addresses() {
+    let mut facts = HostFacts {
+        verbs_devices: vec![device("mlx5_0", (4096, 4096))],
+        ..host()
+    };
+    let finding = about(&facts, &with_verbs(&[]), "rdma");
+    assert_eq!(
+        (finding.level, finding.fact.as_str()),
+        (
+            Level::Ok,
+            "mlx5_0 (mlx5_core, firmware 20.31.1014): port 1 active, Ethernet, MTU 4096 of 4096, GID 1 \
+             RoCE v2 ::ffff:10.0.0.1 (eth0) and 1 more"
+        )
+    );
+    facts.verbs_devices = vec![device("mlx5_0", (1024, 4096))];
+    let finding = about(&facts, &with_verbs(&[]), "rdma");
+    assert_eq!(finding.commands, ["ip link set eth0 mtu 4200"]);
+    facts.verbs_devices[0].ports[0].is_active = false;
+    assert_eq!(about(&facts, &with_verbs(&[]), "rdma").level, Level::Advice);
+    facts.verbs_devices[0].unfit = Some("it has no reads".to_owned());
+    let finding = about(&facts, &with_verbs(&[]), "rdma");
+    assert_eq!(finding.advice.as_deref(), Some("it has no reads"));
+}
+
+#[test]
+fn a_device_that_a_machine_is_to_use_and_is_not_here_is_named() {
+    let facts = HostFacts {
+        verbs_devices: vec![device("mlx5_0", (4096, 4096))],
+        ..host()
+    };
+    let config = with_verbs(&[
+        ("machine.2.device", "mlx5_7"),
+        ("machine.1.device", "mlx5_0"),
+    ]);
+    let findings = judge(&facts, &config);
+    let named: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.fact.contains("is to use"))
+        .map(|finding| finding.fact.as_str())
+        .collect();
+    assert_eq!(
+        named,
+        ["machine m2 is to use \"mlx5_7\", which this host does not have"]
     );
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{Config, HugePages, exact_size, rounded_size};
+use crate::fabric::verbs::DeviceReport;
 use crate::ids::MachineId;
 use crate::limits::{GIB, MIB};
 
@@ -45,8 +46,12 @@ pub struct HostFacts {
     pub thp_shmem: Option<String>,
     /// Most bytes this process may lock in memory, where that is limited.
     pub memlock_bytes: Option<u64>,
-    /// Devices that can do RDMA.
+    /// Devices that can do RDMA, as the kernel lists them.
     pub rdma_devices: Vec<RdmaDevice>,
+    /// The same, as libibverbs does.
+    pub verbs_devices: Vec<DeviceReport>,
+    /// Why libibverbs lists none, if there is a reason.
+    pub verbs_problem: Option<String>,
     /// The user's number; 0 is root.
     pub user_id: u32,
 }

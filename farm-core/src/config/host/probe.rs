@@ -19,7 +19,12 @@ use crate::mem::{HUGE_PAGE_BYTES, Mapping};
 
 /// Looks at this host, with regions to be files in `memory_dir`.
 pub fn probe(memory_dir: &Path) -> HostFacts {
-    probe_under(Path::new("/"), memory_dir)
+    let mut facts = probe_under(Path::new("/"), memory_dir);
+    match crate::fabric::verbs::devices() {
+        Ok(devices) => facts.verbs_devices = devices,
+        Err(error) => facts.verbs_problem = Some(error.to_string()),
+    }
+    facts
 }
 
 /// The directory of sockets and locks of `config`, on this host and for this user.
@@ -72,6 +77,8 @@ fn probe_under(root: &Path, memory_dir: &Path) -> HostFacts {
         thp_shmem: chosen(&files.text("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         memlock_bytes: getrlimit(Resource::Memlock).current,
         rdma_devices: rdma_devices(&files),
+        verbs_devices: Vec::new(),
+        verbs_problem: None,
         user_id: getuid().as_raw(),
     }
 }

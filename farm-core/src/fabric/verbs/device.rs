@@ -37,7 +37,7 @@ pub enum LinkLayer {
 }
 
 /// A port's address in a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GidReport {
     /// Its index.
     pub index: u8,
@@ -50,6 +50,11 @@ pub struct GidReport {
 }
 
 impl GidReport {
+    /// The address as people write it.
+    pub fn address(&self) -> std::net::Ipv6Addr {
+        self.gid.into()
+    }
+
     fn is_v2(&self) -> bool {
         self.kind == "RoCE v2"
     }
@@ -60,7 +65,7 @@ impl GidReport {
 }
 
 /// A port, as `farm doctor` shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortReport {
     /// Its number, from 1.
     pub port: u8,
@@ -76,8 +81,15 @@ pub struct PortReport {
     pub gids: Vec<GidReport>,
 }
 
+impl PortReport {
+    /// The address that is used where none is chosen.
+    pub fn usual_gid(&self) -> Option<&GidReport> {
+        choose_gid(self, None).ok()
+    }
+}
+
 /// A device, as `farm doctor` shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
     /// Its name.
     pub name: String,
@@ -237,7 +249,7 @@ impl Opened {
         })
     }
 
-    fn driver(&self) -> String {
+    pub(super) fn driver(&self) -> String {
         let link = fs::read_link(self.path.join("device/driver"));
         let name = link
             .ok()

@@ -9,6 +9,7 @@ use super::checked::ObjectReads;
 use super::completions::Completions;
 use super::control::{Hello, Secret};
 use super::device::{Device, DeviceChoice};
+use super::doorbells::Doorbells;
 use super::endpoint::VerbsEndpoint;
 use super::error::VerbsError;
 use super::meet::{self, Met};
@@ -317,6 +318,7 @@ impl VerbsMachine {
         let device = Device::open(&config.device)?;
         let domain = Arc::new(ProtectionDomain::new(Arc::clone(&device.opened))?);
         let groups = config.workers.div_ceil(config.workers_per_queue);
+        advise_on_doorbells(&device, groups);
         let ends = config.connection.send_depth * 2 * config.addresses.len() as u32;
         let completions = || {
             let made = Completions::new(Arc::clone(&domain), ends, config.receive_depth);
@@ -534,6 +536,20 @@ impl VerbsExporter {
     pub fn wake(&self, worker: WorkerId) {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.shared.parking.ring(worker);
+    }
+}
+
+fn advise_on_doorbells(device: &Device, groups: usize) {
+    if device.opened.driver() != "mlx5_core" {
+        return;
+    }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the driver reads its environment"
+    )]
+    let doorbells = Doorbells::of(|name| std::env::var(name).ok());
+    if let Some(advice) = doorbells.advice(groups) {
+        tracing::warn!("{advice}");
     }
 }
 

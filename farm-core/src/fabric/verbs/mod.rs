@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `abi`, `library` | libibverbs as this uses it, and how it is loaded |
 //! | `device` | which devices there are, the port and address that are meant |
+//! | `doorbells` | whether workers of mlx5 devices wait for each other in the driver |
 //! | `registration`, `completions`, `queue_pair` | what is made of a device |
 //! | `connection` | one connection's work requests: prepared, posted, ended |
 //! | `queues` | the connections of a worker, or of those that share them |
@@ -30,6 +31,7 @@ mod completions;
 mod connection;
 mod control;
 mod device;
+mod doorbells;
 mod endpoint;
 mod error;
 mod library;
