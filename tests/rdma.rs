@@ -87,6 +87,28 @@ fn transactions_are_judged_right_in_every_workload() {
     }
 }
 
+/// Two workers of each machine share its queue pairs, and take each other's completions.
+#[test]
+fn workers_that_share_queue_pairs_are_judged_right() {
+    let place = Place::new("rdma-shared");
+    for workload in ["bank", "append"] {
+        let args = [
+            workload,
+            "--verify",
+            "--operations",
+            "20",
+            "--workers",
+            "2",
+            "--set",
+            "rdma.workers_per_queue=2",
+            "--set",
+            "rdma.object_reads=headers-around",
+        ];
+        let ended = start(&place, "workload", &args).end_within(SLOW).ok();
+        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+    }
+}
+
 #[test]
 fn packets_that_are_lost_change_nothing() {
     let place = Place::new("rdma-loss");

@@ -12,7 +12,7 @@ use super::completions::Completions;
 use super::connection::{Action, Connection, Data, Purpose};
 use super::error::VerbsError;
 use super::machine::Shared;
-use super::queues::{NotTaken, Queues};
+use super::queues::{NotTaken, Queues, ReadCounters};
 use super::registration::{Reach, Registration};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, Backend, Capabilities, Capability, Completion, Counters, Departure,
@@ -155,21 +155,18 @@ impl VerbsEndpoint {
         self.queues.with(|queues| queues.in_flight_limit())
     }
 
+    /// Takes over what has changed among the peers. The queues, which others may share, are touched when
+    /// the peers, which others may wait for while they have the queues, are given back.
     #[cold]
     fn notice_changes(&mut self) {
         self.changes_seen = self.shared.changes.load(Ordering::Acquire);
         let group = self.worker.index() / self.shared.config.workers_per_queue;
-        let depth = self.shared.config.connection.send_depth;
+        let (mut arrived, mut gone) = (Vec::new(), Vec::new());
         let mut peers = self.shared.peers();
         for (index, peer) in peers.iter_mut().enumerate() {
-            let is_new = self
-                .known
-                .get(index)
-                .is_none_or(|known| known.generation != peer.generation);
-            if is_new {
-                if let Some(known) = self.known.get(index)
-                    && known.is_open
-                {
+            let known = self.known.get(index);
+            if known.is_none_or(|known| known.generation != peer.generation) {
+                if let Some(known) = known.filter(|known| known.is_open) {
                     self.departed.push_back((known.machine, Departure::Lost));
                 }
                 let known = Known {
@@ -185,17 +182,25 @@ impl VerbsEndpoint {
                 }
             }
             if let Some(pair) = peer.pairs.get_mut(group).and_then(Option::take) {
-                let connection = Connection::new(pair, depth);
-                self.queues
-                    .with(|queues| queues.adopt(index, peer.generation, connection));
+                arrived.push((index, peer.generation, pair));
             }
             if let Some(how) = peer.departed
                 && std::mem::replace(&mut self.known[index].is_open, false)
             {
                 self.departed.push_back((peer.machine, how));
-                self.queues.with(|queues| queues.tear_down(index));
+                gone.push((index, peer.generation));
             }
         }
+        drop(peers);
+        let depth = self.shared.config.connection.send_depth;
+        self.queues.with(|queues| {
+            for (index, generation, pair) in arrived {
+                queues.adopt(index, generation, Connection::new(pair, depth));
+            }
+            for (index, generation) in gone {
+                queues.tear_down(index, generation);
+            }
+        });
     }
 
     /// The import of a valid, allowed access; the error tells what is wrong with it.
@@ -250,14 +255,11 @@ impl VerbsEndpoint {
         let (member, worker) = (usize::from(self.member), self.worker);
         let (shared, done, arena) = (&self.shared, &mut self.done, &mut self.arena);
         let (counters, own_atomics) = (&mut self.counters, &mut self.own_atomics);
-        self.queues.with(|queues| {
+        let broken = self.queues.with(|queues| {
             if ticks {
                 queues.tick(Clock::Host.now());
             }
             queues.poll();
-            for broken in queues.broken.drain(..) {
-                shared.break_link(broken.link, broken.generation, &broken.why);
-            }
             for notified in queues.notified.drain(..) {
                 if notified != worker && shared.parking.ring(notified) {
                     counters.wakes += 1;
@@ -272,9 +274,15 @@ impl VerbsEndpoint {
             done.append(&mut outbox.done);
             outbox.slots.drain(..).for_each(|slot| arena.give(slot));
             *own_atomics -= std::mem::take(&mut outbox.own_atomics);
-            (counters.read_retries, counters.reads_torn) =
-                (outbox.counters.retries, outbox.counters.torn);
+            let ReadCounters { retries, torn } = std::mem::take(&mut outbox.counters);
+            counters.read_retries += retries;
+            counters.reads_torn += torn;
+            std::mem::take(&mut queues.broken)
         });
+        // Not before the queues are given back: whoever looks at the peers may wait for them.
+        for broken in broken {
+            shared.break_link(broken.link, broken.generation, &broken.why);
+        }
         if self.shared.changes.load(Ordering::Acquire) != self.changes_seen {
             self.notice_changes();
         }
@@ -293,8 +301,14 @@ impl VerbsEndpoint {
             }
             ReadKind::Objects { stride } => {
                 match memory.copy_objects(offset, stride as usize, out) {
-                    Ok(_) => Status::Ok,
-                    Err(_) => Status::Torn,
+                    Ok(retries) => {
+                        self.counters.read_retries += u64::from(retries);
+                        Status::Ok
+                    }
+                    Err(_) => {
+                        self.counters.reads_torn += 1;
+                        Status::Torn
+                    }
                 }
             }
         };

@@ -35,7 +35,7 @@ pub(super) struct Outbox {
     pub(super) counters: ReadCounters,
 }
 
-/// What becomes of reads of objects.
+/// What became of reads of objects since somebody asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadCounters {
     pub(super) retries: u64,
@@ -129,21 +129,28 @@ impl Queues {
         self.throttle.limit()
     }
 
-    /// Puts a connection in its place. What the one before had is ended.
+    /// Puts a connection in its place, unless another worker has brought a later one. What the one before
+    /// had is ended.
     pub(super) fn adopt(&mut self, link: usize, of_peer: u32, connection: Connection) {
-        self.tear_down(link);
         if self.links.len() <= link {
             self.links.resize_with(link + 1, Link::default);
         }
+        if self.links[link].of_peer >= of_peer {
+            return;
+        }
+        self.tear_down(link, of_peer);
         let place = &mut self.links[link];
         (place.of_peer, place.connection) = (of_peer, Some(connection));
     }
 
-    /// Tears a connection down: each of its operations ends, broken.
-    pub(super) fn tear_down(&mut self, link: usize) {
+    /// Tears a connection down, if it is not a later one than this: each of its operations ends, broken.
+    pub(super) fn tear_down(&mut self, link: usize, of_peer: u32) {
         let Some(place) = self.links.get_mut(link) else {
             return;
         };
+        if place.of_peer > of_peer {
+            return;
+        }
         let Some(connection) = place.connection.take() else {
             return;
         };
