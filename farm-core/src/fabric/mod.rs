@@ -19,6 +19,7 @@
 //!
 //! The conformance suite (`farm_sim::conformance`) holds every backend to this list.
 
+mod access;
 mod arena;
 mod machine;
 mod meeting;

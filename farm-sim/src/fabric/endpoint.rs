@@ -9,7 +9,7 @@ use farm_core::fabric::{
     Token, Wake, Write,
 };
 use farm_core::ids::{MachineId, WorkerRef};
-use farm_core::mem::{LINE_BYTES, LINE_WORDS, WORD_BYTES};
+use farm_core::mem::{LINE_WORDS, WORD_BYTES};
 use rand::Rng;
 
 use super::config::{Defect, SimConfig};
@@ -182,16 +182,6 @@ impl SimEndpoint {
     }
 }
 
-fn is_whole_lines(read: &Read) -> bool {
-    match read.kind {
-        ReadKind::Raw => true,
-        ReadKind::Objects { stride } => {
-            let all = u64::from(stride) | read.from.offset | u64::from(read.bytes);
-            stride > 0 && all.is_multiple_of(LINE_BYTES as u64)
-        }
-    }
-}
-
 impl Backend for SimEndpoint {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -215,7 +205,7 @@ impl Backend for SimEndpoint {
         let mut state = lock(&self.state);
         self.wake_up(&mut state);
         let bytes = read.bytes as usize;
-        if !is_whole_lines(&read) || bytes > slot.bytes() {
+        if !read.is_well_formed(slot.bytes()) {
             return Err(Rejected::BadAccess(Some(slot)));
         }
         let access = match self.judge(&mut state, read.from, bytes, false, true) {

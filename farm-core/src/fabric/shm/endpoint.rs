@@ -13,13 +13,14 @@ use smallvec::SmallVec;
 
 use super::machine::Shared;
 use super::pending::PendingReads;
+use crate::fabric::access::{Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
     Counters, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source,
     Status, Token, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
-use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
+use crate::mem::{Access, Memory, WORD_BYTES};
 
 /// Reads that have all of their lines on their way, or here. Every post asks for those of one read
 /// more, so that the line-fill buffers drain while the worker does what it does between posts.
@@ -109,10 +110,7 @@ impl ShmEndpoint {
         if self.told[import.peer] {
             return Err(Fault::Closed);
         }
-        let fits = at.offset.is_multiple_of(WORD_BYTES as u64)
-            && bytes.is_multiple_of(WORD_BYTES)
-            && (bytes as u64) <= import.memory.len() as u64
-            && at.offset <= (import.memory.len() - bytes) as u64;
+        let fits = fits(at.offset, bytes, import.memory.len() as u64);
         let allowed = !write || import.memory.access() == Access::ReadWrite;
         if fits && allowed {
             Ok(import)
@@ -250,20 +248,6 @@ impl ShmEndpoint {
     }
 }
 
-enum Fault {
-    Closed,
-    BadAccess,
-}
-
-impl Fault {
-    fn reject(self, slot: Option<Slot>) -> Rejected {
-        match self {
-            Fault::Closed => Rejected::Closed(slot),
-            Fault::BadAccess => Rejected::BadAccess(slot),
-        }
-    }
-}
-
 impl Backend for ShmEndpoint {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -288,16 +272,8 @@ impl Backend for ShmEndpoint {
     #[inline]
     fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
         let bytes = read.bytes as usize;
-        let whole = match read.kind {
-            ReadKind::Raw => true,
-            ReadKind::Objects { stride } => {
-                stride > 0
-                    && (u64::from(stride) | read.from.offset | bytes as u64)
-                        .is_multiple_of(LINE_BYTES as u64)
-            }
-        };
         let import = match self.checked(read.from, bytes, false) {
-            Ok(import) if whole && bytes > 0 && bytes <= slot.bytes() => import,
+            Ok(import) if read.is_well_formed(slot.bytes()) => import,
             Ok(_) => return Err(Rejected::BadAccess(Some(slot))),
             Err(fault) => return Err(fault.reject(Some(slot))),
         };

@@ -14,12 +14,13 @@ use super::error::VerbsError;
 use super::machine::Shared;
 use super::queues::{NotTaken, Queues, ReadCounters};
 use super::registration::{Reach, Registration};
+use crate::fabric::access::{Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, Backend, Capabilities, Capability, Completion, Counters, Departure,
     ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source, Status, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
-use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
+use crate::mem::{Memory, WORD_BYTES};
 use crate::time::Clock;
 
 /// Polls between two looks at the clock for the throttle.
@@ -214,10 +215,7 @@ impl VerbsEndpoint {
         if !known.is_open || known.generation != import.generation {
             return Err(Fault::Closed);
         }
-        let fits = at.offset.is_multiple_of(WORD_BYTES as u64)
-            && bytes.is_multiple_of(WORD_BYTES)
-            && (bytes as u64) <= import.bytes
-            && at.offset <= import.bytes - bytes as u64;
+        let fits = fits(at.offset, bytes, import.bytes);
         if fits && (!write || import.writable) {
             Ok(import)
         } else {
@@ -360,20 +358,6 @@ impl VerbsEndpoint {
     }
 }
 
-enum Fault {
-    Closed,
-    BadAccess,
-}
-
-impl Fault {
-    fn reject(self, slot: Option<Slot>) -> Rejected {
-        match self {
-            Fault::Closed => Rejected::Closed(slot),
-            Fault::BadAccess => Rejected::BadAccess(slot),
-        }
-    }
-}
-
 impl NotTaken {
     fn reject(self, slot: Option<Slot>) -> Rejected {
         match self {
@@ -414,16 +398,8 @@ impl Backend for VerbsEndpoint {
     #[inline]
     fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
         let bytes = read.bytes as usize;
-        let whole = match read.kind {
-            ReadKind::Raw => true,
-            ReadKind::Objects { stride } => {
-                stride > 0
-                    && (u64::from(stride) | read.from.offset | bytes as u64)
-                        .is_multiple_of(LINE_BYTES as u64)
-            }
-        };
         let local = match self.checked(read.from, bytes, false) {
-            Ok(import) if whole && bytes > 0 && bytes <= slot.bytes() => import.local.clone(),
+            Ok(import) if read.is_well_formed(slot.bytes()) => import.local.clone(),
             Ok(_) => return Err(Rejected::BadAccess(Some(slot))),
             Err(fault) => return Err(fault.reject(Some(slot))),
         };
