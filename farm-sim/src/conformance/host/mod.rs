@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farm_core::fabric::shm::ShmConfig;
+use farm_core::fabric::verbs::ObjectReads;
 use farm_core::fabric::{FabricConfig, FabricMachine};
 use farm_core::ids::{MachineId, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -70,8 +71,12 @@ impl Site {
     fn rounds(&self, most: u64) -> u64 {
         match self {
             Self::Shm(_) => most,
-            // A software device does thousands of operations a second, not millions.
-            Self::Verbs(_) => most.div_ceil(20),
+            // A software device does thousands of operations a second, not millions; and of reads that make
+            // three round trips few find a writer at rest.
+            Self::Verbs(place) => match place.variant.object_reads {
+                Some(ObjectReads::HeadersAround) => most.div_ceil(200),
+                _ => most.div_ceil(20),
+            },
         }
     }
 
