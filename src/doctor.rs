@@ -1,6 +1,6 @@
 //! `farm doctor`: what this host offers, what a configuration asks of it, and what to change.
 //!
-//! [`probe`] looks at the host; [`judge`] turns its facts and a configuration into findings and is
+//! [`probe_with_devices`] looks at the host; [`judge`] turns its facts and a configuration into findings and is
 //! a function of the two, tested on hosts that are not at hand.
 
 mod judge;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use farm_core::config::Config;
-use farm_core::config::host::{HostFacts, probe, run_dir};
+use farm_core::config::host::{HostFacts, probe_with_devices, run_dir};
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
@@ -20,7 +20,7 @@ use judge::judge;
 /// Runs `farm doctor`. The exit status is 1 if the configuration cannot run on this host.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
-    let facts = probe(&config.memory.dir);
+    let facts = probe_with_devices(&config.memory.dir);
     let findings = judge(&facts, &config);
     let text = if args.json {
         let report = Report {

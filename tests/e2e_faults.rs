@@ -47,20 +47,10 @@ fn config(place: &Place, file: &str, machines: u16, more: &str) -> String {
     place.write(file, &text).to_str().unwrap().to_owned()
 }
 
-fn node(place: &Place, config: &str, machine: u16) -> Run {
-    place.farm(&[
-        "node",
-        "--config",
-        config,
-        "--machine",
-        &machine.to_string(),
-    ])
-}
-
 /// Starts all machines of a configuration and waits until they run.
 fn nodes(place: &Place, config: &str, machines: u16) -> Vec<Run> {
     let mut nodes: Vec<Run> = (1..=machines)
-        .map(|machine| node(place, config, machine))
+        .map(|machine| place.start_node(config, machine))
         .collect();
     for node in &mut nodes {
         node.wait_for("runs; stop it with Ctrl-C");
@@ -138,7 +128,7 @@ fn a_node_that_is_killed_is_named_by_the_others() {
         node.end_within(NOTICED).failed(1, &["m2"]);
     }
     // What it left is removed by whoever has its name next.
-    let mut one = node(&place, &config, 2);
+    let mut one = place.start_node(&config, 2);
     one.wait_for("waits");
     one.signal(Signal::INT);
     one.end_within(PROMPT).ok();
@@ -150,7 +140,7 @@ fn a_second_start_of_a_machine_is_refused_and_told_who_runs() {
     let config = config(&place, "cluster.toml", 2, "");
     let nodes = nodes(&place, &config, 2);
     let pid = nodes[0].pid().to_string();
-    let second = node(&place, &config, 1).end_within(NOTICED);
+    let second = place.start_node(&config, 1).end_within(NOTICED);
     second.failed(
         1,
         &["m1", "already running", &pid, "cluster.name", place.name()],
@@ -178,7 +168,7 @@ fn nodes_of_different_configurations_refuse_each_other() {
     let place = Place::new("different");
     let one = config(&place, "one.toml", 2, "");
     let other = config(&place, "other.toml", 2, "[table]\nneighbourhood = 8\n");
-    let nodes = [node(&place, &one, 1), node(&place, &other, 2)];
+    let nodes = [place.start_node(&one, 1), place.start_node(&other, 2)];
     for node in nodes {
         node.end_within(NOTICED)
             .failed(1, &["configurations differ", "same file"]);
@@ -191,7 +181,7 @@ fn a_node_that_waits_alone_stops_when_interrupted() {
     let place = Place::new("alone");
     let config = config(&place, "cluster.toml", 2, "");
     for (machine, signal) in [(1, Signal::INT), (2, Signal::TERM)] {
-        let mut alone = node(&place, &config, machine);
+        let mut alone = place.start_node(&config, machine);
         alone.wait_for("waits");
         std::thread::sleep(Duration::from_millis(200));
         assert!(alone.goes_on(), "{}", alone.stderr());
@@ -207,10 +197,12 @@ fn a_machine_must_be_chosen_and_must_exist() {
     let config = config(&place, "cluster.toml", 2, "");
     let unsaid = place.farm(&["node", "--config", &config]).end();
     unsaid.failed(1, &["2 machines", "--machine", "1, 2"]);
-    node(&place, &config, 7)
+    place
+        .start_node(&config, 7)
         .end()
         .failed(1, &["machine m7", "has no machine"]);
-    node(&place, &config, 0)
+    place
+        .start_node(&config, 0)
         .end()
         .failed(2, &["--machine", "between 1 and 1023"]);
 }

@@ -77,6 +77,12 @@ impl Place {
         self.start(args, |command| command)
     }
 
+    /// `farm node` for a machine of a configuration.
+    pub(crate) fn start_node(&self, config: &str, machine: u16) -> Run {
+        let machine = machine.to_string();
+        self.farm(&["node", "--config", config, "--machine", &machine])
+    }
+
     /// `farm COMMAND` with the settings that keep the cluster in this place, and small.
     pub(crate) fn small<S: AsRef<str>>(&self, command: &str, args: &[S]) -> Run {
         self.farm(&self.small_args(command, args))

@@ -10,6 +10,7 @@ use super::rdma::{LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
 use super::read::{WHOLE, origin_of};
 use super::size::exact_size;
 use super::{Config, Fabric, MachineConfig, RunDir};
+use crate::fabric::verbs::is_packet_size;
 use crate::limits::{
     Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_MEMORY_BYTES,
     MAX_OBJECT_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_SHARDS_PER_WORKER, MAX_SOCKET_PATH_BYTES,
@@ -451,10 +452,7 @@ impl Check<'_> {
                 advice,
             );
         }
-        if let Some(mtu) = rdma
-            .mtu
-            .filter(|mtu| ![256, 512, 1024, 2048, 4096].contains(mtu))
-        {
+        if let Some(mtu) = rdma.mtu.filter(|mtu| !is_packet_size(*mtu)) {
             let what = format!("no packet has {mtu} bytes");
             self.report(
                 ProblemKind::OutOfRange,

@@ -1,7 +1,9 @@
-//! What every backend asks of a post before it takes it.
+//! What every backend asks of a post before it takes it, and how a processor does what devices do.
 
-use super::{Read, ReadKind, Rejected, Slot};
-use crate::mem::{LINE_BYTES, WORD_BYTES};
+use std::sync::atomic::{Ordering, fence};
+
+use super::{Arena, Counters, Read, ReadKind, Rejected, Slot, Source, Status};
+use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
 
 /// Why a post is refused for good.
 pub(super) enum Fault {
@@ -40,5 +42,75 @@ impl Read {
             }
         };
         whole && bytes > 0 && bytes <= slot_bytes as u64
+    }
+}
+
+impl Source<'_> {
+    /// Bytes that are written.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Source::Inline(words) => words.len() * WORD_BYTES,
+            Source::Slot { bytes, .. } => *bytes as usize,
+        }
+    }
+
+    /// Whether they are more than the slot has, or than a write may have inline.
+    #[inline]
+    pub(super) fn is_too_long(&self, max_inline_bytes: usize) -> bool {
+        let most = match self {
+            Source::Inline(_) => max_inline_bytes,
+            Source::Slot { slot, .. } => slot.bytes(),
+        };
+        self.bytes() > most
+    }
+
+    /// The words.
+    #[inline]
+    pub(super) fn words<'a>(&'a self, arena: &'a Arena) -> &'a [u64] {
+        match self {
+            Source::Inline(words) => words,
+            Source::Slot { slot, bytes } => &arena.words(slot)[..*bytes as usize / WORD_BYTES],
+        }
+    }
+
+    /// The slot, if they are in one.
+    #[inline]
+    pub(super) fn into_slot(self) -> Option<Slot> {
+        match self {
+            Source::Inline(_) => None,
+            Source::Slot { slot, .. } => Some(slot),
+        }
+    }
+}
+
+/// A read, by loads.
+#[inline]
+pub(super) fn copy(
+    memory: &Memory,
+    read: &Read,
+    slot: &mut Slot,
+    arena: &mut Arena,
+    counters: &mut Counters,
+) -> Status {
+    let out = &mut arena.words_mut(slot)[..read.bytes as usize / WORD_BYTES];
+    let offset = read.from.offset as usize;
+    match read.kind {
+        ReadKind::Raw => {
+            memory.read_words(offset, out);
+            // What is read next, here or elsewhere, is not older than this.
+            fence(Ordering::Acquire);
+            Status::Ok
+        }
+        ReadKind::Objects { stride } => match memory.copy_objects(offset, stride as usize, out) {
+            Ok(retries) => {
+                counters.read_retries += u64::from(retries);
+                Status::Ok
+            }
+            Err(_) => {
+                counters.reads_torn += 1;
+                Status::Torn
+            }
+        },
     }
 }

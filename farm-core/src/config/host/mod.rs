@@ -15,7 +15,7 @@ use crate::fabric::verbs::DeviceReport;
 use crate::ids::MachineId;
 use crate::limits::{GIB, MIB};
 
-pub use probe::{probe, run_dir};
+pub use probe::{probe, probe_with_devices, run_dir};
 
 /// What a host offers a cluster.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -48,7 +48,7 @@ pub struct HostFacts {
     pub memlock_bytes: Option<u64>,
     /// Devices that can do RDMA, as the kernel lists them.
     pub rdma_devices: Vec<RdmaDevice>,
-    /// The same, as libibverbs does.
+    /// The same, as libibverbs does, where it was asked.
     pub verbs_devices: Vec<DeviceReport>,
     /// Why libibverbs lists none, if there is a reason.
     pub verbs_problem: Option<String>,

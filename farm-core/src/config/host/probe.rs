@@ -19,7 +19,12 @@ use crate::mem::{HUGE_PAGE_BYTES, Mapping};
 
 /// Looks at this host, with regions to be files in `memory_dir`.
 pub fn probe(memory_dir: &Path) -> HostFacts {
-    let mut facts = probe_under(Path::new("/"), memory_dir);
+    probe_under(Path::new("/"), memory_dir)
+}
+
+/// As [`probe`], and opens every RDMA device to ask what it can do.
+pub fn probe_with_devices(memory_dir: &Path) -> HostFacts {
+    let mut facts = probe(memory_dir);
     match crate::fabric::verbs::devices() {
         Ok(devices) => facts.verbs_devices = devices,
         Err(error) => facts.verbs_problem = Some(error.to_string()),

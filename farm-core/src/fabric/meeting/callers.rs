@@ -35,7 +35,7 @@ impl<S: Socket> Callers<S> {
     }
 
     pub(in crate::fabric) fn admit(&mut self, socket: S) {
-        if let Err(error) = socket.set_nonblocking(true) {
+        if let Err(error) = rustix::io::ioctl_fionbio(&socket, true) {
             tracing::warn!(%error, "a caller cannot be listened to");
             return;
         }

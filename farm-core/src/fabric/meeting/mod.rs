@@ -7,6 +7,7 @@
 //! leaving.
 
 mod callers;
+mod fit;
 mod lines;
 mod monitor;
 
@@ -18,6 +19,7 @@ use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
+pub(super) use fit::{offers_its_own, same_cluster, same_configuration, same_version};
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(super) use monitor::{Monitor, Socket, wait_readable};
 

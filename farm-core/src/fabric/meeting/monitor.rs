@@ -1,7 +1,6 @@
 //! The thread that waits for the ends of the peers' sockets.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,22 +15,9 @@ use crate::ids::MachineId;
 const GOODBYE: u8 = b'.';
 
 /// A connected stream of any family.
-pub(in crate::fabric) trait Socket: Read + Write + AsFd + Send + 'static {
-    /// Whether calls answer at once though there is nothing.
-    fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()>;
-}
+pub(in crate::fabric) trait Socket: Read + Write + AsFd + Send + 'static {}
 
-impl Socket for UnixStream {
-    fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()> {
-        UnixStream::set_nonblocking(self, nonblocking)
-    }
-}
-
-impl Socket for TcpStream {
-    fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()> {
-        TcpStream::set_nonblocking(self, nonblocking)
-    }
-}
+impl<S: Read + Write + AsFd + Send + 'static> Socket for S {}
 
 /// What is called with how a machine ended.
 pub(in crate::fabric) type Ended = Box<dyn FnOnce(Departure) + Send>;

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::machine::Shared;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, receive_line, send_line, wait_readable,
+    Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, receive_line, same_cluster,
+    same_configuration, same_version, send_line, wait_readable,
 };
 use crate::ids::MachineId;
 
@@ -132,27 +133,9 @@ fn accept(
 
 fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
     let own = &shared.config;
-    if hello.version != VERSION {
-        return Err(format!(
-            "protocol version {} here, {} there",
-            VERSION, hello.version
-        ));
-    }
-    if hello.cluster != own.cluster {
-        return Err(format!(
-            "cluster \"{}\" here, \"{}\" there",
-            own.cluster, hello.cluster
-        ));
-    }
-    if hello.digest != own.digest {
-        return Err(format!(
-            "their configurations differ (digest {:#x} here, {:#x} there): start both from the same file",
-            own.digest, hello.digest
-        ));
-    }
-    let names_itself = |c: &Capability| c.machine == hello.machine && c.boot == hello.boot;
-    if !names_itself(&hello.doorbells) || !hello.offer.iter().all(names_itself) {
-        return Err("it offers memory that is not its own".into());
-    }
-    Ok(())
+    same_version(VERSION, hello.version)?;
+    same_cluster(&own.cluster, &hello.cluster)?;
+    same_configuration(own.digest, hello.digest)?;
+    let theirs = hello.offer.iter().chain([&hello.doorbells]);
+    offers_its_own(hello.machine, hello.boot, theirs)
 }

@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 
 use super::machine::Shared;
 use super::pending::PendingReads;
-use crate::fabric::access::{Fault, fits};
+use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
-    Counters, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source,
-    Status, Token, Wake, Write,
+    Counters, Departure, ImportError, Read, Rejected, Remote, RemoteMemory, Slot, Source, Status,
+    Token, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Memory, WORD_BYTES};
@@ -162,27 +162,7 @@ impl ShmEndpoint {
     #[inline]
     fn copy(&mut self, read: &Read, slot: &mut Slot) -> Status {
         let memory = &self.imports[read.from.memory.index() as usize].memory;
-        let out = &mut self.arena.words_mut(slot)[..read.bytes as usize / WORD_BYTES];
-        let offset = read.from.offset as usize;
-        match read.kind {
-            ReadKind::Raw => {
-                memory.read_words(offset, out);
-                // What is read next, here or elsewhere, is not older than this.
-                fence(Ordering::Acquire);
-                Status::Ok
-            }
-            ReadKind::Objects { stride } => match memory.copy_objects(offset, stride as usize, out)
-            {
-                Ok(retries) => {
-                    self.counters.read_retries += u64::from(retries);
-                    Status::Ok
-                }
-                Err(_) => {
-                    self.counters.reads_torn += 1;
-                    Status::Torn
-                }
-            },
-        }
+        access::copy(memory, read, slot, &mut self.arena, &mut self.counters)
     }
 
     /// Copies every outstanding read of one connection, for a fence.
@@ -295,31 +275,21 @@ impl Backend for ShmEndpoint {
 
     #[inline]
     fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
-        let (bytes, slot) = match source {
-            Source::Inline(words) => (words.len() * WORD_BYTES, Err(words)),
-            Source::Slot { slot, bytes } => (bytes as usize, Ok(slot)),
-        };
-        let too_long = match &slot {
-            Err(_) => bytes > MAX_INLINE_BYTES,
-            Ok(slot) => bytes > slot.bytes(),
-        };
+        let bytes = source.bytes();
+        let too_long = source.is_too_long(MAX_INLINE_BYTES);
         let peer = match self.checked(write.to, bytes, true) {
             Ok(import) if !too_long && self.can_notify(import.peer, write.notify) => import.peer,
-            Ok(_) => return Err(Rejected::BadAccess(slot.ok())),
-            Err(fault) => return Err(fault.reject(slot.ok())),
+            Ok(_) => return Err(Rejected::BadAccess(source.into_slot())),
+            Err(fault) => return Err(fault.reject(source.into_slot())),
         };
         if write.signal.is_some() && self.is_full() {
-            return Err(Rejected::Full(slot.ok()));
+            return Err(Rejected::Full(source.into_slot()));
         }
         if write.fence {
             self.settle(peer);
         }
         let memory = &self.imports[write.to.memory.index() as usize].memory;
-        let words = match &slot {
-            Err(words) => words,
-            Ok(slot) => &self.arena.words(slot)[..bytes / WORD_BYTES],
-        };
-        memory.write_words(write.to.offset as usize, words);
+        memory.write_words(write.to.offset as usize, source.words(&self.arena));
         self.counters.writes += 1;
         self.counters.write_bytes += bytes as u64;
         if let Some(worker) = write.notify
@@ -327,17 +297,17 @@ impl Backend for ShmEndpoint {
         {
             self.notify.push((peer, worker));
         }
-        match (write.signal, slot) {
+        match (write.signal, source.into_slot()) {
             (Some(token), slot) => {
                 self.done.push_back(Completion {
                     token,
                     status: Status::Ok,
-                    slot: slot.ok(),
+                    slot,
                     value: 0,
                 });
             }
-            (None, Ok(slot)) => self.arena.give(slot),
-            (None, Err(_)) => {}
+            (None, Some(slot)) => self.arena.give(slot),
+            (None, None) => {}
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Where the ends of work requests are queued, and the receive requests that immediate data take.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -77,7 +77,12 @@ impl Completions {
             channel,
             receives: receives_queue,
         };
-        set_nonblocking(made.channel_fd());
+        let nonblocking = rustix::io::ioctl_fionbio(made.channel(), true);
+        nonblocking.map_err(|error| VerbsError::Refused {
+            device: made.domain.opened.name.clone(),
+            what: "not wait for events".into(),
+            source: error.into(),
+        })?;
         made.post_receives(receives as usize)?;
         Ok(made)
     }
@@ -90,15 +95,10 @@ impl Completions {
         self.receives.as_ptr()
     }
 
-    fn channel_fd(&self) -> RawFd {
-        // SAFETY: the channel is there.
-        unsafe { self.channel.as_ref() }.fd
-    }
-
     /// Becomes readable at the first end after [`Completions::request_event`].
     pub(super) fn channel(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the channel's, which lives as long as this.
-        unsafe { BorrowedFd::borrow_raw(self.channel_fd()) }
+        // SAFETY: the channel is there, and its descriptor lives as long as it.
+        unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
     /// Takes ends off the queue, oldest first; how many.
@@ -181,13 +181,5 @@ impl Drop for Completions {
             (library.ibv_destroy_cq)(self.queue.as_ptr());
             (library.ibv_destroy_comp_channel)(self.channel.as_ptr());
         }
-    }
-}
-
-fn set_nonblocking(fd: RawFd) {
-    // SAFETY: plain calls on a descriptor that is open.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
     }
 }

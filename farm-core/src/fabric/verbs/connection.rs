@@ -50,9 +50,7 @@ impl Purpose {
                 }
         )
     }
-}
 
-impl Purpose {
     /// The slot that went with it.
     pub(super) fn into_slot(self) -> Option<Slot> {
         match self {
@@ -105,6 +103,16 @@ struct Entry {
     memory: ibv_sge,
     purpose: Purpose,
     member: u16,
+}
+
+impl Entry {
+    /// Takes its end, if that is waited for.
+    #[inline]
+    fn end(&mut self) -> Option<Ended> {
+        let purpose = std::mem::replace(&mut self.purpose, Purpose::Nothing);
+        let member = self.member;
+        purpose.is_waited_for().then_some(Ended { member, purpose })
+    }
 }
 
 /// One end of a request.
@@ -278,26 +286,19 @@ impl Connection {
         unsafe { self.pair.post(first) }
     }
 
-    /// Everything up to the request of that number has ended. Answers with how many that waited for and gives
-    /// each to `end`.
+    /// Everything up to the request of that number has ended: the next of those ends that somebody waits
+    /// for, until there is none.
     #[inline]
-    pub(super) fn end(&mut self, number: u32, end: &mut impl FnMut(Ended)) -> u32 {
-        let last = self.ended + u64::from(number.wrapping_sub(self.ended as u32));
-        let mut waited_for = 0;
-        while self.ended <= last && self.ended < self.posted {
+    pub(super) fn next_end(&mut self, number: u32) -> Option<Ended> {
+        while self.ended < self.posted && number.wrapping_sub(self.ended as u32) as i32 >= 0 {
             let index = self.index(self.ended);
             self.ended += 1;
-            let entry = &mut self.entries[index];
-            let purpose = std::mem::replace(&mut entry.purpose, Purpose::Nothing);
-            if purpose.is_waited_for() {
-                waited_for += 1;
-                end(Ended {
-                    member: entry.member,
-                    purpose,
-                });
+            let ended = self.entries[index].end();
+            if ended.is_some() {
+                return ended;
             }
         }
-        waited_for
+        None
     }
 
     /// Tears the queue pair down, and gives what was prepared or posted to `end`: the device has done with
@@ -316,14 +317,9 @@ impl Connection {
         let mask = entries.len() as u64 - 1;
         let mut returned = 0;
         for count in ended..prepared {
-            let entry = &mut entries[(count & mask) as usize];
-            let purpose = std::mem::replace(&mut entry.purpose, Purpose::Nothing);
-            if purpose.is_waited_for() {
+            if let Some(ended) = entries[(count & mask) as usize].end() {
                 returned += u32::from(count < posted);
-                end(Ended {
-                    member: entry.member,
-                    purpose,
-                });
+                end(ended);
             }
         }
         returned

@@ -353,6 +353,11 @@ fn mtu_bytes(code: i32) -> u32 {
     }
 }
 
+/// Whether packets may have so many bytes at most.
+pub fn is_packet_size(bytes: u32) -> bool {
+    mtu_code(bytes).is_some()
+}
+
 /// The library's number of so many bytes.
 pub(super) fn mtu_code(bytes: u32) -> Option<i32> {
     (1..=5).find(|code| mtu_bytes(*code) == bytes)
@@ -366,6 +371,31 @@ pub(super) struct PortAddress {
     pub(super) lid: u16,
     /// Bytes.
     pub(super) mtu: u32,
+}
+
+/// The device, port and address that a machine uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DevicePlace {
+    /// The device's name.
+    pub name: String,
+    /// Its port, from 1.
+    pub port: u8,
+    /// The index in the port's table of GIDs.
+    pub gid_index: u8,
+    /// Bytes of a packet; a connection has the least of its two ends.
+    pub mtu: u32,
+}
+
+impl std::fmt::Display for DevicePlace {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            name,
+            port,
+            gid_index,
+            mtu,
+        } = self;
+        write!(out, "{name} (port {port}, GID {gid_index}, MTU {mtu})")
+    }
 }
 
 /// An open device with the port that was chosen.
@@ -439,7 +469,7 @@ impl Device {
             .map_err(|what| wrong(report.port, what))?
             .clone();
         let mtu = choice.mtu.unwrap_or(report.mtu.0);
-        if mtu_code(mtu).is_none() || mtu > report.mtu.1 {
+        if !is_packet_size(mtu) || mtu > report.mtu.1 {
             let what = format!("an MTU of {mtu} bytes is none; at most {}", report.mtu.1);
             return Err(wrong(report.port, what));
         }
@@ -454,6 +484,15 @@ impl Device {
             },
             opened: Arc::new(opened),
         })
+    }
+
+    pub(super) fn place(&self) -> DevicePlace {
+        DevicePlace {
+            name: self.opened.name.clone(),
+            port: self.port,
+            gid_index: self.gid_index,
+            mtu: self.address.mtu,
+        }
     }
 
     /// With what the device's atomics are atomic.

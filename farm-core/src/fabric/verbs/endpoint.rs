@@ -14,7 +14,7 @@ use super::error::VerbsError;
 use super::machine::Shared;
 use super::queues::{NotTaken, Queues, ReadCounters};
 use super::registration::{Reach, Registration};
-use crate::fabric::access::{Fault, fits};
+use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, Backend, Capabilities, Capability, Completion, Counters, Departure,
     ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source, Status, Wake, Write,
@@ -111,17 +111,17 @@ impl VerbsEndpoint {
         // SAFETY: the arena's memory is freed after the registration, and stays where it is. A slot is
         // looked into when the request that has it has ended.
         let registration = unsafe { Registration::new(domain, start, bytes, Reach::Own) }?;
-        let device = &shared.device;
+        let whole_lines = shared.object_reads() == ObjectReads::WholeLines;
         let mut endpoint = Self {
             worker,
             member,
             capabilities: Capabilities {
-                whole_lines: shared.object_reads() == ObjectReads::WholeLines,
+                whole_lines,
                 imports_are_checked: false,
                 ordered_placement: shared.lands_in_order(),
                 reads_begin_at_poll: false,
-                reads_of_any_age: shared.object_reads() != ObjectReads::WholeLines,
-                atomics: device.atomic_scope(),
+                reads_of_any_age: !whole_lines,
+                atomics: shared.device.atomic_scope(),
                 max_inline_bytes: shared.inline_bytes(),
                 max_outstanding_reads: most,
             },
@@ -144,16 +144,6 @@ impl VerbsEndpoint {
         };
         endpoint.notice_changes();
         Ok(endpoint)
-    }
-
-    /// How reads of objects are made whole here.
-    pub fn object_reads(&mut self) -> ObjectReads {
-        self.queues.with(|queues| queues.object_reads())
-    }
-
-    /// Most requests that may be in flight now, of all that share this worker's queues.
-    pub fn in_flight_limit(&mut self) -> u32 {
-        self.queues.with(|queues| queues.in_flight_limit())
     }
 
     /// Takes over what has changed among the peers. The queues, which others may share, are touched when
@@ -238,22 +228,22 @@ impl VerbsEndpoint {
     /// never further away than the device.
     fn settle_own_atomics(&mut self) {
         while self.own_atomics > 0 {
-            self.progress();
+            self.progress(0, &mut Vec::new());
         }
     }
 
-    /// Polls the queues, and takes what has ended for this worker.
+    /// Polls the queues, and takes at most `most` of what has ended for this worker; how many.
     #[inline]
-    fn progress(&mut self) {
+    fn progress(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
         if self.shared.changes.load(Ordering::Acquire) != self.changes_seen {
             self.notice_changes();
         }
         self.polls = self.polls.wrapping_add(1);
         let ticks = self.polls.is_multiple_of(POLLS_PER_TICK);
         let (member, worker) = (usize::from(self.member), self.worker);
-        let (shared, done, arena) = (&self.shared, &mut self.done, &mut self.arena);
+        let (shared, arena) = (&self.shared, &mut self.arena);
         let (counters, own_atomics) = (&mut self.counters, &mut self.own_atomics);
-        let broken = self.queues.with(|queues| {
+        let (broken, taken) = self.queues.with(|queues| {
             if ticks {
                 queues.tick(Clock::Host.now());
             }
@@ -269,13 +259,13 @@ impl VerbsEndpoint {
                 }
             }
             let outbox = &mut queues.outboxes[member];
-            done.append(&mut outbox.done);
+            let taken = take(&mut outbox.done, most, out);
             outbox.slots.drain(..).for_each(|slot| arena.give(slot));
             *own_atomics -= std::mem::take(&mut outbox.own_atomics);
             let ReadCounters { retries, torn } = std::mem::take(&mut outbox.counters);
             counters.read_retries += retries;
             counters.reads_torn += torn;
-            std::mem::take(&mut queues.broken)
+            (std::mem::take(&mut queues.broken), taken)
         });
         // Not before the queues are given back: whoever looks at the peers may wait for them.
         for broken in broken {
@@ -284,32 +274,13 @@ impl VerbsEndpoint {
         if self.shared.changes.load(Ordering::Acquire) != self.changes_seen {
             self.notice_changes();
         }
+        taken
     }
 
     /// A read of this machine's own memory, now.
     fn read_own(&mut self, memory: &Memory, read: &Read, mut slot: Slot) {
-        let out = &mut self.arena.words_mut(&mut slot)[..read.bytes as usize / WORD_BYTES];
-        let offset = read.from.offset as usize;
-        let status = match read.kind {
-            ReadKind::Raw => {
-                memory.read_words(offset, out);
-                // What is read next, here or elsewhere, is not older than this.
-                fence(Ordering::Acquire);
-                Status::Ok
-            }
-            ReadKind::Objects { stride } => {
-                match memory.copy_objects(offset, stride as usize, out) {
-                    Ok(retries) => {
-                        self.counters.read_retries += u64::from(retries);
-                        Status::Ok
-                    }
-                    Err(_) => {
-                        self.counters.reads_torn += 1;
-                        Status::Torn
-                    }
-                }
-            }
-        };
+        let (arena, counters) = (&mut self.arena, &mut self.counters);
+        let status = access::copy(memory, read, &mut slot, arena, counters);
         self.done.push_back(Completion {
             token: read.token,
             status,
@@ -328,25 +299,24 @@ impl VerbsEndpoint {
             bytes: read.bytes,
             key: local_key,
         };
+        let whole_lines = self.capabilities.whole_lines;
         let taken = self.queues.with(|queues| match read.kind {
-            ReadKind::Objects { stride } if queues.object_reads() != ObjectReads::WholeLines => {
-                queues.post_checked(CheckedRead {
-                    member,
-                    token,
-                    slot,
-                    into: (address, local_key),
-                    link,
-                    from: (at, key),
-                    bytes: read.bytes,
-                    stride,
-                    fence: read.fence,
-                    cell: 0,
-                    phase: Phase::After,
-                    seen: 0,
-                    before: Vec::new(),
-                    tries: 0,
-                })
-            }
+            ReadKind::Objects { stride } if !whole_lines => queues.post_checked(CheckedRead {
+                member,
+                token,
+                slot,
+                into: (address, local_key),
+                link,
+                from: (at, key),
+                bytes: read.bytes,
+                stride,
+                fence: read.fence,
+                cell: 0,
+                phase: Phase::After,
+                seen: 0,
+                before: Vec::new(),
+                tries: 0,
+            }),
             _ => {
                 let action = Action::Read { at, key };
                 let purpose = Purpose::Read { token, slot };
@@ -356,6 +326,64 @@ impl VerbsEndpoint {
         });
         taken.map_err(|(why, slot)| why.reject(Some(slot)))
     }
+
+    /// A write to this machine's own memory, now.
+    fn write_own(&mut self, memory: &Memory, write: &Write, source: Source<'_>) {
+        if write.fence {
+            self.settle_own_atomics();
+        }
+        memory.write_words(write.to.offset as usize, source.words(&self.arena));
+        match (write.signal, source.into_slot()) {
+            (Some(token), slot) => self.done.push_back(Completion {
+                token,
+                status: Status::Ok,
+                slot,
+                value: 0,
+            }),
+            (None, Some(slot)) => self.arena.give(slot),
+            (None, None) => {}
+        }
+    }
+
+    fn post_remote_write(
+        &mut self,
+        (link, key): (usize, u32),
+        write: &Write,
+        source: Source<'_>,
+    ) -> Result<(), Rejected> {
+        let data = match &source {
+            Source::Inline(words) => Data::Inline(words),
+            Source::Slot { slot, bytes } => {
+                let (address, key) = self.place(slot);
+                Data::Registered {
+                    address,
+                    bytes: *bytes,
+                    key,
+                }
+            }
+        };
+        let at = write.to.offset;
+        let request = (Action::Write { at, key }, data, write.fence);
+        let member = self.member;
+        let purpose = Purpose::Write {
+            token: write.signal,
+            slot: source.into_slot(),
+        };
+        let posted = self
+            .queues
+            .with(|queues| queues.post(link, request, member, purpose));
+        posted.map_err(|(why, purpose)| why.reject(purpose.into_slot()))
+    }
+}
+
+/// Takes the oldest of what has ended, at most so many; how many.
+#[inline]
+fn take(done: &mut VecDeque<Completion>, most: usize, out: &mut Vec<Completion>) -> usize {
+    let count = most.min(done.len());
+    for _ in 0..count {
+        out.extend(done.pop_front());
+    }
+    count
 }
 
 impl NotTaken {
@@ -423,72 +451,20 @@ impl Backend for VerbsEndpoint {
 
     #[inline]
     fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
-        let (bytes, slot) = match source {
-            Source::Inline(words) => (words.len() * WORD_BYTES, Err(words)),
-            Source::Slot { slot, bytes } => (bytes as usize, Ok(slot)),
-        };
-        let too_long = match &slot {
-            Err(_) => bytes > self.capabilities.max_inline_bytes,
-            Ok(slot) => bytes > slot.bytes(),
-        };
+        let bytes = source.bytes();
+        let too_long = source.is_too_long(self.capabilities.max_inline_bytes);
         let import = match self.checked(write.to, bytes, true) {
             Ok(import) if !too_long && self.can_notify(import.peer, write.notify) => import,
-            Ok(_) => return Err(Rejected::BadAccess(slot.ok())),
-            Err(fault) => return Err(fault.reject(slot.ok())),
+            Ok(_) => return Err(Rejected::BadAccess(source.into_slot())),
+            Err(fault) => return Err(fault.reject(source.into_slot())),
         };
         if write.signal.is_some() && self.is_full() {
-            return Err(Rejected::Full(slot.ok()));
+            return Err(Rejected::Full(source.into_slot()));
         }
         let (peer, key) = (import.peer, import.key);
         match import.local.clone() {
-            Some(memory) => {
-                if write.fence {
-                    self.settle_own_atomics();
-                }
-                let words = match &slot {
-                    Err(words) => words,
-                    Ok(slot) => &self.arena.words(slot)[..bytes / WORD_BYTES],
-                };
-                memory.write_words(write.to.offset as usize, words);
-                match (write.signal, slot.ok()) {
-                    (Some(token), slot) => self.done.push_back(Completion {
-                        token,
-                        status: Status::Ok,
-                        slot,
-                        value: 0,
-                    }),
-                    (None, Some(slot)) => self.arena.give(slot),
-                    (None, None) => {}
-                }
-            }
-            None => {
-                let (data, slot) = match slot {
-                    Err(words) => (Data::Inline(words), None),
-                    Ok(slot) => {
-                        let (address, key) = self.place(&slot);
-                        let bytes = bytes as u32;
-                        (
-                            Data::Registered {
-                                address,
-                                bytes,
-                                key,
-                            },
-                            Some(slot),
-                        )
-                    }
-                };
-                let purpose = Purpose::Write {
-                    token: write.signal,
-                    slot,
-                };
-                let at = write.to.offset;
-                let request = (Action::Write { at, key }, data, write.fence);
-                let member = self.member;
-                let posted = self
-                    .queues
-                    .with(|queues| queues.post(peer, request, member, purpose));
-                posted.map_err(|(why, purpose)| why.reject(purpose.into_slot()))?;
-            }
+            Some(memory) => self.write_own(&memory, &write, source),
+            None => self.post_remote_write((peer, key), &write, source)?,
         }
         self.outstanding += usize::from(write.signal.is_some());
         self.counters.writes += 1;
@@ -541,9 +517,8 @@ impl Backend for VerbsEndpoint {
 
     #[inline]
     fn poll(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
-        self.progress();
-        let count = most.min(self.done.len());
-        out.extend(self.done.drain(..count));
+        let mut count = take(&mut self.done, most, out);
+        count += self.progress(most - count, out);
         self.outstanding -= count;
         count
     }

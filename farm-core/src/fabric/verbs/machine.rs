@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::checked::ObjectReads;
 use super::completions::Completions;
 use super::control::{Hello, Secret};
-use super::device::{Device, DeviceChoice};
+use super::device::{Device, DeviceChoice, DevicePlace};
 use super::doorbells::Doorbells;
-use super::endpoint::VerbsEndpoint;
+use super::endpoint::{Access, VerbsEndpoint};
 use super::error::VerbsError;
 use super::meet::{self, Met};
 use super::parking::Parking;
@@ -181,6 +181,11 @@ impl Shared {
         // Those that a group has are torn down by it.
         peer.pairs.clear();
         drop(peers);
+        self.tell_workers();
+    }
+
+    /// Something has changed among the peers.
+    fn tell_workers(&self) {
         self.changes.fetch_add(1, Ordering::Release);
         self.parking.ring_all();
     }
@@ -232,13 +237,25 @@ impl Shared {
             None => peers.push(peer),
         }
         drop(peers);
-        self.changes.fetch_add(1, Ordering::Release);
-        self.parking.ring_all();
+        self.tell_workers();
         generation
     }
 
-    /// Queue pairs for a peer that has so many groups, to be connected.
-    pub(super) fn make_pairs(&self, their_groups: usize) -> Result<Vec<QueuePair>, VerbsError> {
+    /// Queue pairs for a machine that has so many groups, to be connected, and what to say of them.
+    pub(super) fn prepare(
+        &self,
+        machine: MachineId,
+        their_groups: usize,
+        offer: Vec<Capability>,
+    ) -> Result<(Vec<QueuePair>, Hello), ConnectError> {
+        let pairs = self.make_pairs(their_groups);
+        let pairs = pairs.map_err(|source| ConnectError::Device { machine, source })?;
+        let addresses = pairs.iter().map(QueuePair::address).collect();
+        let hello = self.hello(addresses, offer);
+        Ok((pairs, hello))
+    }
+
+    fn make_pairs(&self, their_groups: usize) -> Result<Vec<QueuePair>, VerbsError> {
         let count = self.groups.len().max(their_groups);
         let pair = |index: usize| {
             let group = &self.groups[index % self.groups.len()];
@@ -248,15 +265,17 @@ impl Shared {
         (0..count).map(pair).collect()
     }
 
-    /// Connects queue pairs to those of a peer, each to its own.
+    /// Connects queue pairs to those of a machine, each to its own.
     pub(super) fn connect_pairs(
         &self,
+        machine: MachineId,
         pairs: &mut [QueuePair],
         hello: &Hello,
-    ) -> Result<(), VerbsError> {
+    ) -> Result<(), ConnectError> {
         let (device, config) = (&self.device, &self.config.connection);
         for (pair, queue) in pairs.iter_mut().zip(&hello.queues) {
-            pair.connect(device, config, &hello.port, *queue, hello.reads)?;
+            pair.connect(device, config, &hello.port, *queue, hello.reads)
+                .map_err(|source| ConnectError::Device { machine, source })?;
             self.inline_bytes
                 .fetch_min(pair.inline_bytes, Ordering::AcqRel);
             self.tells_order
@@ -265,7 +284,7 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn hello(&self, queues: Vec<QueueAddress>, offer: Vec<Capability>) -> Hello {
+    fn hello(&self, queues: Vec<QueueAddress>, offer: Vec<Capability>) -> Hello {
         let served = self.device.opened.attributes.max_qp_rd_atom.clamp(1, 255);
         Hello {
             digest: self.config.digest,
@@ -351,6 +370,11 @@ impl VerbsMachine {
         })
     }
 
+    /// The device, port and address that it uses.
+    pub fn device(&self) -> DevicePlace {
+        self.shared.device.place()
+    }
+
     /// A handle by which threads other than the machine's own export memory and wake workers.
     pub fn exporter(&self) -> VerbsExporter {
         VerbsExporter {
@@ -427,13 +451,8 @@ impl VerbsMachine {
     /// meet those of peers in the device.
     fn connect_to_itself(&mut self, offer: Vec<Capability>) -> Result<PeerOffer, ConnectError> {
         let machine = self.shared.config.machine;
-        let device = |source| ConnectError::Device { machine, source };
-        let mut pairs = self.shared.make_pairs(0).map_err(device)?;
-        let addresses = pairs.iter().map(QueuePair::address).collect();
-        let hello = self.shared.hello(addresses, offer);
-        self.shared
-            .connect_pairs(&mut pairs, &hello)
-            .map_err(device)?;
+        let (mut pairs, hello) = self.shared.prepare(machine, 0, offer)?;
+        self.shared.connect_pairs(machine, &mut pairs, &hello)?;
         self.shared.arrive(machine, &hello, pairs);
         let offer = hello.offer;
         Ok(PeerOffer { machine, offer })
@@ -464,14 +483,14 @@ impl VerbsMachine {
             )
         };
         let queues = if members == 1 {
-            super::endpoint::Access::Own(Box::new(make()?))
+            Access::Own(Box::new(make()?))
         } else {
             let shared = match &self.queues[group] {
                 Some(shared) => Arc::clone(shared),
                 None => Arc::new(Mutex::new(make()?)),
             };
             self.queues[group] = Some(Arc::clone(&shared));
-            super::endpoint::Access::Shared(shared)
+            Access::Shared(shared)
         };
         let shared = Arc::clone(&self.shared);
         VerbsEndpoint::new(shared, worker, (queues, member), arena, most_outstanding)

@@ -10,8 +10,8 @@ use super::machine::{Shared, resolve};
 use super::queue_pair::QueuePair;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, random_words, receive_line, send_line,
-    wait_readable,
+    Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, random_words, receive_line,
+    same_cluster, same_configuration, same_version, send_line, wait_readable,
 };
 use crate::ids::MachineId;
 use crate::limits::MAX_WORKERS;
@@ -106,18 +106,8 @@ fn judge_greeting(shared: &Shared, theirs: &Greeting) -> Result<(), String> {
     if theirs.protocol != PROTOCOL {
         return Err(format!("it speaks {:?}, not {PROTOCOL:?}", theirs.protocol));
     }
-    if theirs.version != VERSION {
-        return Err(format!(
-            "protocol version {VERSION} here, {} there",
-            theirs.version
-        ));
-    }
-    if theirs.cluster != own.cluster {
-        return Err(format!(
-            "cluster \"{}\" here, \"{}\" there",
-            own.cluster, theirs.cluster
-        ));
-    }
+    same_version(VERSION, theirs.version)?;
+    same_cluster(&own.cluster, &theirs.cluster)?;
     if !(1..=MAX_WORKERS).contains(&usize::from(theirs.queues)) {
         return Err(format!("it asks for {} queue pairs", theirs.queues));
     }
@@ -132,12 +122,7 @@ fn judge_hello(
     pairs: usize,
 ) -> Result<(), String> {
     let own = &shared.config;
-    if hello.digest != own.digest {
-        return Err(format!(
-            "their configurations differ (digest {:#x} here, {:#x} there): start both from the same file",
-            own.digest, hello.digest
-        ));
-    }
+    same_configuration(own.digest, hello.digest)?;
     if hello.port.link_layer != shared.device.address.link_layer {
         return Err("one has an Ethernet port and the other an InfiniBand port".into());
     }
@@ -147,26 +132,7 @@ fn judge_hello(
             hello.queues.len()
         ));
     }
-    let names_itself = |c: &Capability| c.machine == machine && c.boot == hello.boot;
-    if !hello.offer.iter().all(names_itself) {
-        return Err("it offers memory that is not its own".into());
-    }
-    Ok(())
-}
-
-/// Makes queue pairs for a machine, and what to say of them.
-fn prepare(
-    shared: &Shared,
-    machine: MachineId,
-    their_groups: u16,
-    offer: Vec<Capability>,
-) -> Result<(Vec<QueuePair>, Hello), ConnectError> {
-    let pairs = shared
-        .make_pairs(usize::from(their_groups))
-        .map_err(|source| ConnectError::Device { machine, source })?;
-    let addresses = pairs.iter().map(QueuePair::address).collect();
-    let hello = shared.hello(addresses, offer);
-    Ok((pairs, hello))
+    offers_its_own(machine, hello.boot, &hello.offer)
 }
 
 /// The caller's side of the conversation.
@@ -196,7 +162,7 @@ fn call(
     }
     let secret = &shared.config.secret;
     let mut talk = Conversation::new(socket, secret, (&ours, &theirs), true).map_err(io)?;
-    let (mut pairs, hello) = prepare(shared, machine, theirs.queues, offer)?;
+    let (mut pairs, hello) = shared.prepare(machine, theirs.queues.into(), offer)?;
     let sealed = talk.seal(&hello).map_err(io)?;
     talk.send(&sealed).map_err(io)?;
     let sealed = match talk.receive::<Answer<Sealed>>().map_err(io)? {
@@ -205,9 +171,7 @@ fn call(
     };
     let hello: Hello = talk.open(&sealed).map_err(io)?;
     judge_hello(shared, machine, &hello, pairs.len()).map_err(refused)?;
-    shared
-        .connect_pairs(&mut pairs, &hello)
-        .map_err(|source| ConnectError::Device { machine, source })?;
+    shared.connect_pairs(machine, &mut pairs, &hello)?;
     talk.send_ready().map_err(io)?;
     talk.await_ready().map_err(io)?;
     Ok(Met {
@@ -255,8 +219,9 @@ fn answer(
     })?;
     // From here on it is known to be of the cluster: what is wrong is for both to tell.
     let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
-    let (mut pairs, ours) =
-        prepare(shared, machine, theirs.queues, offer(machine)).map_err(Fault::Final)?;
+    let (mut pairs, ours) = shared
+        .prepare(machine, theirs.queues.into(), offer(machine))
+        .map_err(Fault::Final)?;
     if let Err(why) = judge_hello(shared, machine, &hello, pairs.len()) {
         let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
         return Err(refused(why));
@@ -265,8 +230,8 @@ fn answer(
     let sealed = talk.seal(&ours).map_err(io)?;
     talk.send(&Answer::Welcome(sealed)).map_err(io)?;
     shared
-        .connect_pairs(&mut pairs, &hello)
-        .map_err(|source| Fault::Final(ConnectError::Device { machine, source }))?;
+        .connect_pairs(machine, &mut pairs, &hello)
+        .map_err(Fault::Final)?;
     talk.await_ready().map_err(io)?;
     talk.send_ready().map_err(io)?;
     Ok(Met {

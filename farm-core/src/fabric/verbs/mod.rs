@@ -45,7 +45,10 @@ mod throttle;
 
 pub use checked::ObjectReads;
 pub use control::{Secret, SecretError};
-pub use device::{DeviceChoice, DeviceReport, GidReport, LinkLayer, PortReport, devices};
+pub use device::{
+    DeviceChoice, DevicePlace, DeviceReport, GidReport, LinkLayer, PortReport, devices,
+    is_packet_size,
+};
 pub use endpoint::VerbsEndpoint;
 pub use error::VerbsError;
 pub use library::LibraryError;

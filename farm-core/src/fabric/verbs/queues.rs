@@ -6,11 +6,11 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::abi::*;
-use super::checked::{Cells, CheckedId, CheckedRead, Next, ObjectReads, Phase};
+use super::checked::{Cells, CheckedId, CheckedRead, HEADERS_AT_ONCE, Next, ObjectReads, Phase};
 use super::completions::{Completions, RECEIVE};
 use super::connection::{Action, Connection, Data, Ended, Purpose};
 use super::error::VerbsError;
-use super::library::library;
+use super::library::Library;
 use super::throttle::Throttle;
 use crate::fabric::{Completion, Slot, Status, Token};
 use crate::ids::WorkerId;
@@ -20,7 +20,7 @@ use crate::time::Nanos;
 const ENDS_AT_ONCE: usize = 32;
 /// Requests that there is room for beyond those that posts may take: notifications, and headers that are
 /// read again.
-const KEPT: usize = 18;
+const KEPT: usize = HEADERS_AT_ONCE + 2;
 /// Receive requests taken before they are replaced.
 const RECEIVES_DUE: usize = 64;
 
@@ -116,17 +116,9 @@ impl Queues {
         &self.completions
     }
 
-    pub(super) fn object_reads(&self) -> ObjectReads {
-        self.object_reads
-    }
-
     /// Time goes on.
     pub(super) fn tick(&mut self, now: Nanos) {
         self.throttle.tick(now);
-    }
-
-    pub(super) fn in_flight_limit(&self) -> u32 {
-        self.throttle.limit()
     }
 
     /// Puts a connection in its place, unless another worker has brought a later one. What the one before
@@ -177,19 +169,24 @@ impl Queues {
         (link as u64) << 48 | u64::from(self.links[link].generation) << 32
     }
 
-    /// Whether so many requests fit, beyond what is kept.
+    /// A connection that has room for so many requests, and will be flushed.
     #[inline]
-    fn connection(&mut self, link: usize, requests: usize) -> Result<&mut Connection, NotTaken> {
+    fn with_room(&mut self, link: usize, requests: usize) -> Result<&mut Connection, NotTaken> {
         let place = self.links.get_mut(link);
         let connection = place.and_then(|place| place.connection.as_mut());
         let connection = connection.ok_or(NotTaken::Closed)?;
-        if connection.room() < requests + KEPT {
+        if connection.room() < requests {
             return Err(NotTaken::Full);
         }
         if !connection.has_prepared() {
             self.dirty.push(link);
         }
         Ok(connection)
+    }
+
+    /// Whether checked reads of a connection are going on.
+    fn has_checked(&self, link: usize) -> bool {
+        self.checked.iter().any(|(_, read)| read.link == link)
     }
 
     /// Takes a request; its purpose comes back if it is not taken.
@@ -204,10 +201,10 @@ impl Queues {
         member: u16,
         purpose: Purpose,
     ) -> Result<(), (NotTaken, Purpose)> {
-        if fence && self.checked.iter().any(|(_, read)| read.link == link) {
+        if fence && self.has_checked(link) {
             return Err((NotTaken::Full, purpose));
         }
-        match self.connection(link, 1) {
+        match self.with_room(link, 1 + KEPT) {
             Ok(connection) => {
                 connection.prepare(&action, &data, fence, member, purpose);
                 Ok(())
@@ -216,17 +213,9 @@ impl Queues {
         }
     }
 
-    /// Takes a notification, for which room is kept. Whether it was taken.
+    /// Takes a notification, for which room is kept.
     pub(super) fn notify(&mut self, link: usize, worker: WorkerId) -> Result<(), NotTaken> {
-        let place = self.links.get_mut(link);
-        let connection = place.and_then(|place| place.connection.as_mut());
-        let connection = connection.ok_or(NotTaken::Closed)?;
-        if connection.room() == 0 {
-            return Err(NotTaken::Full);
-        }
-        if !connection.has_prepared() {
-            self.dirty.push(link);
-        }
+        let connection = self.with_room(link, 1)?;
         let action = Action::Notify {
             worker: worker.index() as u16,
         };
@@ -263,17 +252,11 @@ impl Queues {
 
     /// Takes a read of objects whose headers are read again; its slot comes back if it is not taken.
     pub(super) fn post_checked(&mut self, mut read: CheckedRead) -> Result<(), (NotTaken, Slot)> {
-        let mut taken = self.connection(read.link, read.requests()).map(drop);
-        if read.fence
-            && self
-                .checked
-                .iter()
-                .any(|(_, other)| other.link == read.link)
-        {
-            taken = Err(NotTaken::Full);
-        }
-        if let Err(why) = taken {
+        if let Err(why) = self.with_room(read.link, read.requests() + KEPT) {
             return Err((why, read.slot));
+        }
+        if read.fence && self.has_checked(read.link) {
+            return Err((NotTaken::Full, read.slot));
         }
         let Some(cell) = self.cells.take() else {
             return Err((NotTaken::Full, read.slot));
@@ -346,13 +329,9 @@ impl Queues {
         while let Some(&(id, next)) = self.due.front() {
             let read = &self.checked[id.0 as usize];
             let (link, requests) = (read.link, read.requests());
-            let connection = self.links[link].connection.as_mut();
-            let connection = connection.expect("what was due ended with its connection");
-            if connection.room() < requests {
+            // What was due ended with its connection, so it is room that is missing.
+            if self.with_room(link, requests).is_err() {
                 return;
-            }
-            if !connection.has_prepared() {
-                self.dirty.push(link);
             }
             self.due.pop_front();
             match next {
@@ -437,25 +416,25 @@ impl Queues {
         if place.generation != generation {
             return;
         }
-        let Some(connection) = place.connection.as_mut() else {
-            return;
-        };
         if end.status != IBV_WC_SUCCESS {
             if self.broken.iter().all(|broken| broken.link != link) {
                 self.broken.push(Broken {
                     link,
                     generation: place.of_peer,
-                    why: reason(end),
+                    why: reason(self.completions.domain.opened.library, end),
                 });
             }
             return;
         }
-        let mut ended: smallvec::SmallVec<[Ended; 16]> = smallvec::SmallVec::new();
-        let returned = connection.end(end.wr_id as u32, &mut |one| ended.push(one));
-        self.throttle.give(returned);
-        for one in ended {
-            self.settle(one, Status::Ok);
+        while let Some(ended) = self.next_end(link, end.wr_id as u32) {
+            self.throttle.give(1);
+            self.settle(ended, Status::Ok);
         }
+    }
+
+    #[inline]
+    fn next_end(&mut self, link: usize, number: u32) -> Option<Ended> {
+        self.links[link].connection.as_mut()?.next_end(number)
     }
 
     fn settle(&mut self, Ended { member, purpose }: Ended, status: Status) {
@@ -522,10 +501,7 @@ impl Queues {
 }
 
 /// Why a request failed, in the library's words.
-fn reason(end: &ibv_wc) -> String {
-    let Ok(library) = library() else {
-        return format!("status {}", end.status);
-    };
+fn reason(library: &Library, end: &ibv_wc) -> String {
     // SAFETY: the library answers any status with a string that lives as long as it.
     let text = unsafe { std::ffi::CStr::from_ptr((library.ibv_wc_status_str)(end.status)) };
     format!(

@@ -76,6 +76,7 @@ impl Throttle {
     }
 
     /// The limit now.
+    #[cfg(test)]
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }

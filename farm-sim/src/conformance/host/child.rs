@@ -10,7 +10,7 @@ use farm_core::fabric::shm::ShmMachine;
 use farm_core::ids::MachineId;
 use serde::{Deserialize, Serialize};
 
-use super::{Place, Site, join};
+use super::{Place, SHM_PATIENCE, Site, join};
 use crate::conformance::{Location, Node, Owner, Role, run_to_end};
 
 /// Tells the child what it is.
@@ -19,10 +19,8 @@ const TASK: &str = "FARM_CONFORMANCE_CHILD";
 const CHILD_TEST: &str = "conformance_child";
 /// Begins every line that is meant for the parent: the test runner writes lines of its own.
 const MARK: &str = "farm-conformance: ";
-/// A child that nobody has ended by then ends itself.
-const LONGEST_LIFE: Duration = Duration::from_secs(600);
-/// How long a reply may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A child that nobody has ended by then, in times of the patience with it, ends itself.
+const LONGEST_LIFE: u32 = 3;
 
 /// What a child does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,6 +29,16 @@ pub enum ChildTask {
     Member(Site, MachineId),
     /// Starts a machine and exports memory, connects to nobody, and stays until it is killed.
     Alone(Place, MachineId),
+}
+
+impl ChildTask {
+    /// How long a reply may take.
+    fn patience(&self) -> Duration {
+        match self {
+            Self::Member(site, _) => site.patience(),
+            Self::Alone(..) => SHM_PATIENCE,
+        }
+    }
 }
 
 /// What a parent asks of a member.
@@ -64,6 +72,7 @@ pub struct Child {
     process: std::process::Child,
     commands: ChildStdin,
     replies: Receiver<Reply>,
+    patience: Duration,
 }
 
 impl Child {
@@ -99,6 +108,7 @@ impl Child {
             process,
             commands,
             replies,
+            patience: task.patience(),
         }
     }
 
@@ -123,7 +133,7 @@ impl Child {
     /// If none comes in time, or the child is gone.
     pub fn reply(&mut self) -> Reply {
         self.replies
-            .recv_timeout(PATIENCE)
+            .recv_timeout(self.patience)
             .expect("the child answers in time")
     }
 
@@ -183,12 +193,14 @@ pub fn be_child_if_asked() {
     let Ok(task) = std::env::var(TASK) else {
         return;
     };
-    std::thread::spawn(|| {
-        std::thread::sleep(LONGEST_LIFE);
+    let task: ChildTask = serde_json::from_str(&task).expect("a task is JSON");
+    let life = task.patience() * LONGEST_LIFE;
+    std::thread::spawn(move || {
+        std::thread::sleep(life);
         eprintln!("a conformance child was forgotten and ends itself");
         std::process::exit(3);
     });
-    match serde_json::from_str(&task).expect("a task is JSON") {
+    match task {
         ChildTask::Member(site, machine) => be_member(&site, machine),
         ChildTask::Alone(place, machine) => be_alone(&place, machine),
     }

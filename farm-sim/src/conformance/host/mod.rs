@@ -30,6 +30,9 @@ pub use verbs::{Variant, VerbsPlace};
 /// Most outstanding operations of the suite's endpoints.
 const MOST_OUTSTANDING: usize = 64;
 
+/// How long anything may take over shared memory before it counts as lost.
+const SHM_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Which of this host's fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
@@ -82,10 +85,11 @@ impl Site {
 
     /// How long anything may take before it counts as lost.
     fn patience(&self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Shm(_) => 20,
-            Self::Verbs(_) => 120,
-        })
+        match self {
+            Self::Shm(_) => SHM_PATIENCE,
+            // An emulated guest's devices are slow.
+            Self::Verbs(_) => SHM_PATIENCE * 6,
+        }
     }
 }
 
