@@ -22,9 +22,10 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
-use crate::messaging::{LinkError, LinkPeer, Links, RingSizes, SegmentLayout};
+use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 use crate::region::placement::Placement;
 use crate::region::store::Store;
+use crate::ring::Wholeness;
 use crate::time::{Clock, Nanos};
 use crate::worker::{Idle, IdlePolicy, Inbox, Worker, WorkerLimits, WorkerParts};
 
@@ -134,7 +135,7 @@ impl Machine {
         let own = own.ok_or(MachineError::NoSuchMachine(id))?;
         let workers = usize::from(own.workers);
         require_huge_pages(config)?;
-        let mut fabric = FabricMachine::start(fabric_config(config, id, workers)?)?;
+        let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
         let store = Arc::new(make_store(config, id, &exporter));
@@ -161,13 +162,13 @@ impl Machine {
         fabric: &mut FabricMachine,
         patience: Patience<'_>,
     ) -> Result<Vec<LinkPeer>, MachineError> {
-        let sizes = ring_sizes(config);
+        let format = ring_format(config);
         let mut segments = Vec::with_capacity(config.machines.len());
         for machine in &config.machines {
             let layout = if machine.id == id {
-                SegmentLayout::within(sizes, workers)
+                SegmentLayout::within(format, workers)
             } else {
-                SegmentLayout::between(sizes, workers, usize::from(machine.workers))
+                SegmentLayout::between(format, workers, usize::from(machine.workers))
             };
             let (memory, capability) = fabric.exporter().export(layout.bytes(), true)?;
             segments.push((machine.id, usize::from(machine.workers), memory, capability));
@@ -218,7 +219,7 @@ impl Machine {
         let operations = config.worker.operations_in_flight as usize;
         let arena = arena(config, operations + 64);
         let mut endpoint = self.fabric.endpoint(worker, &arena, operations + 64)?;
-        let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_sizes(config))?;
+        let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_format(config))?;
         let exporter = self.exporter.clone();
         let inbox = Arc::new(Inbox::new(
             INBOX_ITEMS,
@@ -434,15 +435,16 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     }
 }
 
-fn fabric_config(
-    config: &Config,
-    machine: MachineId,
-    workers: usize,
-) -> Result<FabricConfig, MachineError> {
+/// How machine `machine` of the configuration starts on its fabric.
+///
+/// # Errors
+/// [`MachineError`]: there is no such machine, or its cluster's secret cannot be read.
+pub fn fabric_config(config: &Config, machine: MachineId) -> Result<FabricConfig, MachineError> {
     let huge_pages = config.memory.huge_pages != HugePages::Off;
     let run_dir = crate::config::host::run_dir(config);
     let own = config.machine(machine);
     let own = own.ok_or(MachineError::NoSuchMachine(machine))?;
+    let workers = usize::from(own.workers);
     if config.cluster.fabric == crate::config::Fabric::Shm {
         return Ok(FabricConfig::Shm(ShmConfig {
             cluster: config.cluster.name.clone(),
@@ -490,10 +492,14 @@ fn fabric_config(
     })))
 }
 
-fn ring_sizes(config: &Config) -> RingSizes {
-    RingSizes {
+fn ring_format(config: &Config) -> RingFormat {
+    RingFormat {
         ring_bytes: config.rings.ring_bytes as usize,
         log_bytes: config.rings.log_bytes as usize,
+        wholeness: match config.rings.checksums {
+            true => Wholeness::Checksum,
+            false => Wholeness::LastWord,
+        },
     }
 }
 

@@ -47,6 +47,7 @@ fn calm(seed: u64) -> SimConfig {
         spurious_wake: 0,
         steps_per_poll: 0,
         words_per_step: 2,
+        places_in_order: true,
         one_pass: false,
         most_retries: 4,
         late_arrival: 0,

@@ -10,14 +10,12 @@ mod operations;
 use std::fmt;
 use std::time::Duration;
 
-use farm_core::fabric::Capability;
-use farm_core::fabric::shm::ShmMachine;
+use farm_core::fabric::FabricMachine;
 use farm_core::mem::{LINE_BYTES, WORD_BYTES};
 use serde::{Deserialize, Serialize};
 
 use super::host::{Conditions, Pin, Watch, allowed_cores};
-use super::ring::raw::offered;
-use super::{Latency, MicroError, PATIENCE, Place, Progress, Rate, limit, machine_id, text};
+use super::{Latency, MicroError, Place, Progress, Rate, limit, machine_id, meet, text};
 use operations::Bench;
 
 /// The machine that reads and writes, and the one whose memory it is.
@@ -143,9 +141,13 @@ pub fn run(run: &FabricRun, progress: Progress<'_>) -> Result<FabricReport, Micr
     limit::fill(&readable.0);
     limit::fill(&writable.0);
     let memory = readable.0.clone();
-    let (reader, owner, offer) = meet(place, owner, vec![readable.1, writable.1])?;
+    let mut machines = [place.machine(READER)?, owner].map(FabricMachine::Shm);
+    let ids = [READER, OWNER].map(machine_id);
+    let offers = [vec![], vec![readable.1, writable.1]];
+    let [offer, _] = meet(&mut machines, ids, offers)?;
+    let [mut reader, owner] = machines;
     let most = run.sizes.iter().copied().max().unwrap_or(0);
-    let mut bench = Bench::new(&reader, &offer, *bytes, most)?;
+    let mut bench = Bench::new(&mut reader, &offer, *bytes, most)?;
     bench.touch()?;
     let mut rows = Vec::with_capacity(run.sizes.len());
     for size in &run.sizes {
@@ -163,38 +165,6 @@ pub fn run(run: &FabricRun, progress: Progress<'_>) -> Result<FabricReport, Micr
         memory_bytes: *bytes,
         rows,
     })
-}
-
-type Offer = Vec<Capability>;
-
-/// The two machines, connected, and what the reader was offered.
-fn meet(
-    place: &Place,
-    mut owner: ShmMachine,
-    offer: Offer,
-) -> Result<(ShmMachine, ShmMachine, Offer), MicroError> {
-    let mut reader = place.machine(READER)?;
-    let machines = [READER, OWNER].map(machine_id);
-    let met = std::thread::scope(|scope| {
-        let owner = &mut owner;
-        let owners = scope.spawn(move || {
-            owner
-                .connect(&machines, &mut |_| offer.clone(), PATIENCE)
-                .map(drop)
-        });
-        let met = reader.connect(&machines, &mut |_| Vec::new(), PATIENCE);
-        owners.join().expect("connecting does not panic")?;
-        met
-    })?;
-    offered(&met, machine_id(OWNER))?;
-    let offer = met
-        .into_iter()
-        .find(|offer| offer.machine == machine_id(OWNER));
-    Ok((
-        reader,
-        owner,
-        offer.map(|offer| offer.offer).unwrap_or_default(),
-    ))
 }
 
 impl fmt::Display for FabricReport {

@@ -25,13 +25,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use farm_core::config::{Config, HugePages, host as config_host};
-use farm_core::fabric::ConnectError;
 use farm_core::fabric::shm::{ShmConfig, ShmMachine, StartError};
-use farm_core::fabric::{Completion, Endpoint, ImportError, Status};
+use farm_core::fabric::verbs::VerbsError;
+use farm_core::fabric::{
+    Capability, Completion, ConnectError, Endpoint, ExportError, FabricMachine, FabricStartError,
+    ImportError, Status,
+};
 use farm_core::ids::{MachineId, WorkerId};
 use farm_core::machine::MachineError;
 use farm_core::mem::{Mapping, MappingError};
-use farm_core::ring::SetupError;
+use farm_core::ring::{SetupError, Wholeness};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +66,15 @@ pub enum MicroError {
     /// A machine could not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The same, on the fabric of a configuration.
+    #[error(transparent)]
+    StartFabric(#[from] FabricStartError),
+    /// Memory could not be exported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// An RDMA device refused.
+    #[error(transparent)]
+    Device(#[from] VerbsError),
     /// The machines did not meet.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -118,6 +130,8 @@ pub struct Place {
     pub memory_dir: PathBuf,
     /// Ask for huge pages.
     pub huge_pages: bool,
+    /// Records of rings have checksums.
+    pub checksums: bool,
 }
 
 impl Place {
@@ -129,12 +143,20 @@ impl Place {
             run_dir: config_host::run_dir(config),
             memory_dir: config.memory.dir.clone(),
             huge_pages: config.memory.huge_pages != HugePages::Off,
+            checksums: config.rings.checksums,
         }
     }
 
     /// Bytes of the pages that memory in this place has.
     fn page_bytes(&self) -> Result<u64, MicroError> {
         Ok(Mapping::page_bytes_of(&self.memory_dir, self.huge_pages)? as u64)
+    }
+
+    fn wholeness(&self) -> Wholeness {
+        match self.checksums {
+            true => Wholeness::Checksum,
+            false => Wholeness::LastWord,
+        }
     }
 
     /// Starts machine `number` of the bench's cluster on the fabric, with one worker.
@@ -153,6 +175,37 @@ impl Place {
 
 fn machine_id(number: u16) -> MachineId {
     MachineId::new(number).expect("benches number their machines from 1")
+}
+
+/// What a machine offers another.
+type Offer = Vec<Capability>;
+
+/// Connects two machines, and tells what each was offered by the other.
+fn meet(
+    machines: &mut [FabricMachine; 2],
+    ids: [MachineId; 2],
+    offers: [Offer; 2],
+) -> Result<[Offer; 2], MicroError> {
+    let [one, other] = machines;
+    let [of_one, of_other] = offers;
+    let (of_other, of_one) = std::thread::scope(|scope| {
+        let others = scope.spawn(move || offered(other, ids, of_other, ids[0]));
+        let ones = offered(one, ids, of_one, ids[1]);
+        (ones, others.join().expect("connecting does not panic"))
+    });
+    Ok([of_other?, of_one?])
+}
+
+/// Connects one machine, and tells what its peer offers.
+fn offered(
+    machine: &mut FabricMachine,
+    ids: [MachineId; 2],
+    offer: Offer,
+    peer: MachineId,
+) -> Result<Offer, MicroError> {
+    let met = machine.connect(&ids, &mut |_| offer.clone(), PATIENCE)?;
+    let theirs = met.into_iter().find(|met| met.machine == peer);
+    Ok(theirs.map(|theirs| theirs.offer).unwrap_or_default())
 }
 
 const WORKER: WorkerId = WorkerId::FIRST;
@@ -236,12 +289,20 @@ fn check_peers(
     unexpected: &mut Vec<Completion>,
 ) -> Result<(), MicroError> {
     endpoint.poll(1, unexpected);
-    match (endpoint.take_broken(), unexpected.pop()) {
-        (Some((machine, how)), _) => Err(MicroError::broken(format!(
+    check_connected(endpoint)?;
+    match unexpected.pop() {
+        Some(completion) => check_completion(completion.status),
+        None => Ok(()),
+    }
+}
+
+/// Ends with a peer that has left.
+fn check_connected(endpoint: &mut Endpoint) -> Result<(), MicroError> {
+    match endpoint.take_broken() {
+        Some((machine, how)) => Err(MicroError::broken(format!(
             "machine {machine} departed: {how:?}"
         ))),
-        (None, Some(completion)) => check_completion(completion.status),
-        (None, None) => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -106,6 +106,8 @@ pub struct RingReport {
     pub conditions: Conditions,
     /// Bytes of a ring.
     pub ring_bytes: u64,
+    /// Records have checksums.
+    pub checksums: bool,
     /// Calls at a time.
     pub in_flight: usize,
     /// A row for each size.
@@ -166,6 +168,7 @@ pub fn run(run: &RingRun, progress: Progress<'_>) -> Result<RingReport, MicroErr
     Ok(RingReport {
         conditions,
         ring_bytes,
+        checksums: run.place.checksums,
         in_flight,
         rows,
     })
@@ -339,7 +342,12 @@ impl fmt::Display for RingReport {
         let rings = text::bytes(self.ring_bytes);
         writeln!(
             out,
-            "ring: messages between two processes over rings of {rings}"
+            "ring: messages between two processes over rings of {rings}{}",
+            if self.checksums {
+                ", records with checksums"
+            } else {
+                ""
+            }
         )?;
         write!(out, "{}", self.conditions)?;
         writeln!(out, "\n  round trips, us: median / 99th percentile")?;

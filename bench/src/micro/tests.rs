@@ -16,6 +16,7 @@ fn place(name: &str) -> (Place, tempfile::TempDir) {
         run_dir: dir.path().join("run"),
         memory_dir: dir.path().to_owned(),
         huge_pages: false,
+        checksums: false,
     };
     (place, dir)
 }

@@ -198,6 +198,13 @@ pub(super) const KEYS: &[Key<Config>] = &[
         |bytes: &u64| sized(*bytes)
     ),
     key!(
+        "rings.checksums",
+        true,
+        |_| "true or false".to_owned(),
+        rings.checksums = Value::flag,
+        bool::to_string
+    ),
+    key!(
         "worker.idle",
         false,
         |_| words(&IDLE),

@@ -183,6 +183,9 @@ pub struct RingsConfig {
     pub max_message_bytes: u64,
     /// Bytes of one log: one per sending worker and other machine that receives.
     pub log_bytes: u64,
+    /// Whether records carry checksums, by which the receivers know that they are whole: needed where the
+    /// bytes of a write do not land in increasing address order.
+    pub checksums: bool,
 }
 
 /// How workers run.
@@ -276,6 +279,7 @@ impl Default for RingsConfig {
             ring_bytes: MIB,
             max_message_bytes: 64 * KIB,
             log_bytes: 4 * MIB,
+            checksums: false,
         }
     }
 }
@@ -384,6 +388,7 @@ impl Config {
             ring_bytes: 4 * KIB,
             max_message_bytes: 512,
             log_bytes: 32 * KIB,
+            checksums: false,
         };
         config.worker.operations_in_flight = 16;
         config.worker.pin = false;

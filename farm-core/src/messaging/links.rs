@@ -16,7 +16,7 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
     Capacity, InvalidCapacity, LogSender, NoShare, ReceiverConfig, ReplyCredits, RingReceiver,
-    RingSender, SenderConfig, SetupError,
+    RingSender, SenderConfig, SetupError, Wholeness,
 };
 
 /// Why the rings of a worker could not be wired.
@@ -36,19 +36,21 @@ pub enum LinkError {
     Credits(#[from] NoShare),
 }
 
-/// Bytes of the rings of a cluster.
+/// What the rings of a cluster are like; the same on all of its machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingSizes {
-    /// Of a message ring.
+pub struct RingFormat {
+    /// Bytes of a message ring.
     pub ring_bytes: usize,
-    /// Of a log.
+    /// Bytes of a log.
     pub log_bytes: usize,
+    /// How the receivers know that a record is whole.
+    pub wholeness: Wholeness,
 }
 
 /// Offsets within the segment that one machine exports for another.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentLayout {
-    sizes: RingSizes,
+    format: RingFormat,
     /// Rings in the segment.
     rings: usize,
     /// Logs in it.
@@ -61,9 +63,9 @@ pub struct SegmentLayout {
 
 impl SegmentLayout {
     /// The segment of a machine with `own` workers for a peer with `theirs`.
-    pub fn between(sizes: RingSizes, own: usize, theirs: usize) -> Self {
+    pub fn between(format: RingFormat, own: usize, theirs: usize) -> Self {
         Self {
-            sizes,
+            format,
             rings: theirs,
             logs: theirs,
             heads: own,
@@ -72,9 +74,9 @@ impl SegmentLayout {
     }
 
     /// The segment of a machine with `own` workers for itself: a ring for every ordered pair.
-    pub fn within(sizes: RingSizes, own: usize) -> Self {
+    pub fn within(format: RingFormat, own: usize) -> Self {
         Self {
-            sizes,
+            format,
             rings: own * own,
             logs: 0,
             heads: own * own,
@@ -89,12 +91,12 @@ impl SegmentLayout {
 
     /// Offset of a ring.
     pub fn ring(&self, index: usize) -> usize {
-        index * self.sizes.ring_bytes
+        index * self.format.ring_bytes
     }
 
     /// Offset of a log.
     pub fn log(&self, index: usize) -> usize {
-        self.ring(self.rings) + index * self.sizes.log_bytes
+        self.ring(self.rings) + index * self.format.log_bytes
     }
 
     /// Offset of the head line of a ring; that of the first is where rings and logs end.
@@ -158,7 +160,7 @@ struct Wiring<'a> {
     worker: WorkerId,
     /// Workers of this machine.
     workers: usize,
-    sizes: RingSizes,
+    format: RingFormat,
     ring: Capacity,
     log: Capacity,
 }
@@ -176,20 +178,20 @@ impl Links {
         own: MachineId,
         worker: WorkerId,
         peers: &[LinkPeer],
-        sizes: RingSizes,
+        format: RingFormat,
     ) -> Result<Self, LinkError> {
         let me = peers
             .iter()
             .find(|peer| peer.machine == own)
             .expect("a machine is its own peer");
-        let ring = Capacity::new(sizes.ring_bytes as u64)?;
+        let ring = Capacity::new(format.ring_bytes as u64)?;
         let mut wiring = Wiring {
             endpoint,
             worker,
             workers: me.workers,
-            sizes,
+            format,
             ring,
-            log: Capacity::new(sizes.log_bytes as u64)?,
+            log: Capacity::new(format.log_bytes as u64)?,
         };
         let mut links = Links {
             machines: peers
@@ -227,6 +229,7 @@ struct Outgoing {
     at: usize,
     capacity: Capacity,
     head: Memory,
+    wholeness: Wholeness,
     poller: usize,
 }
 
@@ -241,6 +244,7 @@ impl Outgoing {
             head_copy: self.head,
             head_copy_offset: 0,
             reply_reserve_bytes,
+            wholeness: self.wholeness,
             notify: Some(worker_id(self.poller)),
         }
     }
@@ -266,6 +270,7 @@ impl Wiring<'_> {
         let config = ReceiverConfig {
             buffer,
             head_copy,
+            wholeness: self.format.wholeness,
             notify: Some(worker_id(sender)),
         };
         Ok(RingReceiver::new(config, self.endpoint)?)
@@ -278,7 +283,7 @@ impl Wiring<'_> {
         segment: RemoteMemory,
     ) -> Result<(), LinkError> {
         let (n, own) = (self.workers, self.worker.index());
-        let layout = SegmentLayout::within(self.sizes, n);
+        let layout = SegmentLayout::within(self.format, n);
         for other in 0..n {
             let (to, from) = (own * n + other, other * n + own);
             links.within.push(self.sender(Outgoing {
@@ -286,9 +291,10 @@ impl Wiring<'_> {
                 at: layout.ring(to),
                 capacity: self.ring,
                 head: me.ours.window(layout.head(to), LINE_BYTES),
+                wholeness: self.format.wholeness,
                 poller: other,
             })?);
-            let buffer = me.ours.window(layout.ring(from), self.sizes.ring_bytes);
+            let buffer = me.ours.window(layout.ring(from), self.format.ring_bytes);
             let ring = self.receiver(buffer, segment, layout.head(from), other)?;
             links.incoming.push(Incoming {
                 machine: me.machine,
@@ -306,14 +312,15 @@ impl Wiring<'_> {
         segment: RemoteMemory,
     ) -> Result<(), LinkError> {
         let (n, own) = (self.workers, self.worker.index());
-        let ours = SegmentLayout::between(self.sizes, n, peer.workers);
-        let theirs = SegmentLayout::between(self.sizes, peer.workers, n);
+        let ours = SegmentLayout::between(self.format, n, peer.workers);
+        let theirs = SegmentLayout::between(self.format, peer.workers, n);
         let poller = own % peer.workers;
         links.out.push(Some(self.sender(Outgoing {
             segment,
             at: theirs.ring(own),
             capacity: self.ring,
             head: peer.ours.window(ours.head(own), LINE_BYTES),
+            wholeness: self.format.wholeness,
             poller,
         })?));
         let log = Outgoing {
@@ -321,20 +328,21 @@ impl Wiring<'_> {
             at: theirs.log(own),
             capacity: self.log,
             head: peer.ours.window(ours.log_head(own), LINE_BYTES),
+            wholeness: self.format.wholeness,
             poller,
         };
         links
             .logs_out
             .push(Some(LogSender::new(log.config(0), self.endpoint)?));
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
-            let buffer = peer.ours.window(ours.ring(sender), self.sizes.ring_bytes);
+            let buffer = peer.ours.window(ours.ring(sender), self.format.ring_bytes);
             let ring = self.receiver(buffer, segment, theirs.head(sender), sender)?;
             links.incoming.push(Incoming {
                 machine: peer.machine,
                 sender: worker_id(sender),
                 ring,
             });
-            let buffer = peer.ours.window(ours.log(sender), self.sizes.log_bytes);
+            let buffer = peer.ours.window(ours.log(sender), self.format.log_bytes);
             links.logs_in.push(IncomingLog {
                 from: WorkerRef::new(peer.machine, worker_id(sender)),
                 ring: self.receiver(buffer, segment, theirs.log_head(sender), sender)?,
@@ -355,13 +363,14 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_segment_do_not_overlap() {
-        let sizes = RingSizes {
+        let format = RingFormat {
             ring_bytes: 4096,
             log_bytes: 16384,
+            wholeness: Wholeness::LastWord,
         };
         for layout in [
-            SegmentLayout::between(sizes, 3, 2),
-            SegmentLayout::within(sizes, 3),
+            SegmentLayout::between(format, 3, 2),
+            SegmentLayout::within(format, 3),
         ] {
             let rings = (0..layout.rings).map(|i| (layout.ring(i), 4096));
             let logs = (0..layout.logs).map(|i| (layout.log(i), 16384));

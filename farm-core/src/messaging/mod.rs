@@ -11,7 +11,7 @@ mod links;
 mod outgoing;
 
 pub(crate) use links::IncomingLog;
-pub use links::{LinkError, LinkPeer, Links, RingSizes, SegmentLayout};
+pub use links::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 pub use outgoing::MessageCounters;
 pub(crate) use outgoing::{Garbage, Messaging, Taken};
 

@@ -8,6 +8,8 @@
 //!          word 1      token    meaning belongs to the messaging layer
 //!          word 2 ..   body     bytes in address order, zero-padded to a word
 //!          last word   trailer  bit 63 set | sequence number of the record on this ring (63)
+//!          or, where words land in any order (`Wholeness::Checksum`):
+//!                               bit 63 set | last bits of that number (15) | checksum (48)
 //!
 //! filler   word 0      head     message id 0, to 0, pad 0, kind 4, length to the end of the buffer
 //!          word 1 ..   zero     as all free space
@@ -15,10 +17,15 @@
 //!
 //! The head's length is not zero, so a head is not zero, so the zero of free space means "nothing
 //! yet" (FaRM'14 §3.1). The trailer is not zero either. The body's exact length is the record's less
-//! [`OVERHEAD_BYTES`] less `pad`. Words are little-endian.
+//! [`OVERHEAD_BYTES`] less `pad`. Words are little-endian. The checksum is the upper 48 bits of XXH3 of
+//! token and body, padding included, with the head as the seed. Of the words of a record that is half
+//! there some are still zero, so it is taken for whole by one in 2^48 looks at it.
 
 use std::fmt;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Wholeness;
 use crate::ids::WorkerId;
 use crate::limits::{
     MAX_RING_BYTES, MESSAGES_PER_RING, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING, TINY_RING_BYTES,
@@ -158,6 +165,8 @@ pub enum Kind {
 /// The kind of a filler, which is no record.
 const FILLER: u8 = 4;
 const KIND_BITS: u32 = 5;
+/// Bits of a trailer above its checksum.
+const CHECKSUM_SHIFT: u32 = 16;
 
 /// The decoded head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +224,29 @@ pub const fn filler_word(bytes: u32) -> u64 {
 #[inline]
 pub const fn trailer_word(sequence: u64) -> u64 {
     sequence | 1 << 63
+}
+
+/// The trailer word of record number `sequence` with this head and, up to the trailer, these words.
+#[inline]
+pub fn checksum_trailer(sequence: u64, head: u64, words: &[u64]) -> u64 {
+    let sum = xxh3_64_with_seed(bytemuck::cast_slice(words), head);
+    checksum_trailer_start(sequence) | sum >> CHECKSUM_SHIFT
+}
+
+/// What such a trailer has above the checksum.
+const fn checksum_trailer_start(sequence: u64) -> u64 {
+    1 << 63 | (sequence << (64 - CHECKSUM_SHIFT)) & !(1 << 63)
+}
+
+/// Whether a trailer is one of record number `sequence`, whatever its checksum.
+#[inline]
+pub const fn is_trailer_of(trailer: u64, sequence: u64, wholeness: Wholeness) -> bool {
+    match wholeness {
+        Wholeness::LastWord => trailer == trailer_word(sequence),
+        Wholeness::Checksum => {
+            (trailer ^ checksum_trailer_start(sequence)) >> (64 - CHECKSUM_SHIFT) == 0
+        }
+    }
 }
 
 /// What a word that is not zero at the head of a ring says.
@@ -320,6 +352,11 @@ pub enum Expected {
         /// The word.
         word: u64,
     },
+    /// A checksum that is the record's, of which no word is missing.
+    Checksum {
+        /// The trailer with it.
+        word: u64,
+    },
     /// A place in the sender's memory that may be written (found: its offset there).
     HeadCopy,
 }
@@ -338,6 +375,7 @@ impl fmt::Display for Expected {
             Self::Padding => f.write_str("padding with zeroes, within the body"),
             Self::Worker => f.write_str("a worker that a machine can have"),
             Self::Trailer { word } => write!(f, "trailer {word:#018x}"),
+            Self::Checksum { word } => write!(f, "trailer {word:#018x} by the record's checksum"),
             Self::HeadCopy => f.write_str("a head copy that may be written"),
         }
     }

@@ -17,7 +17,8 @@
 //! Invariants, and the tests that guard them:
 //! - What is not an unread record is zero, so a word that is not zero at the head is a record's.
 //!   `tests::oracle` looks at every byte after every run.
-//! - A write lands in increasing address order, so a record whose trailer is there is whole.
+//! - A record whose trailer is there is whole, for a write lands in increasing address order; on a
+//!   fabric where it does not, the trailer has a checksum of the record ([`Wholeness`]).
 //!   `tests::oracle` lands words one at a time; `tests::model` has loom try every order that the
 //!   memory model allows; `farm-core/tests/ring_hammer.rs` runs two processes.
 //! - Records are contiguous. One that does not fit before the end of the buffer goes to offset 0,
@@ -132,6 +133,17 @@ impl Words for Memory {
     }
 }
 
+/// How the receiver of a ring knows that all of a record is there. Both ends must have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub enum Wholeness {
+    /// By its trailer: the fabric's writes land in increasing address order.
+    #[default]
+    LastWord,
+    /// By a checksum in the trailer: words land in any order, each of them whole. Costs both ends the
+    /// checksum of every record, and the receiver that of what it finds half there.
+    Checksum,
+}
+
 /// Why an end of a ring could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
@@ -139,7 +151,10 @@ pub enum SetupError {
     #[error(transparent)]
     Capacity(#[from] InvalidCapacity),
     /// A trailer would not mean that the record before it is whole.
-    #[error("rings need a fabric whose writes land in increasing address order")]
+    #[error(
+        "this fabric does not promise that the bytes of a write land in increasing address order, which \
+         records without checksums need: set rings.checksums = true on all machines"
+    )]
     UnorderedPlacement,
     /// Heads and fillers are inline writes of a word.
     #[error("rings need inline writes of 8 bytes, the fabric offers {max_inline_bytes}")]
@@ -170,9 +185,9 @@ fn check_position(position: u64) -> Result<(), SetupError> {
     }
 }
 
-fn check_fabric(capabilities: &Capabilities) -> Result<(), SetupError> {
+fn check_fabric(capabilities: &Capabilities, wholeness: Wholeness) -> Result<(), SetupError> {
     let max_inline_bytes = capabilities.max_inline_bytes;
-    if !capabilities.ordered_placement {
+    if !capabilities.ordered_placement && wholeness == Wholeness::LastWord {
         return Err(SetupError::UnorderedPlacement);
     }
     if max_inline_bytes < WORD_BYTES {

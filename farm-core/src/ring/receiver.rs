@@ -1,7 +1,7 @@
 //! The receiving end of a ring: polls the word at the head, hands out records, gives space back.
 
 use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
-use super::{SetupError, Words};
+use super::{SetupError, Wholeness, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Source, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
@@ -14,6 +14,8 @@ pub struct ReceiverConfig<W = Memory> {
     pub buffer: W,
     /// The sender's copy of the head, in its memory.
     pub head_copy: Remote,
+    /// How it is known that a record is whole: as the sender makes it.
+    pub wholeness: Wholeness,
     /// The worker of the sending machine to be woken when space comes back: the ring's sender.
     pub notify: Option<WorkerId>,
 }
@@ -72,6 +74,7 @@ pub struct RingReceiver<W = Memory> {
     /// Its token, then its body. As long as the greatest record; untouched pages cost nothing.
     copy: Box<[u64]>,
     head_copy: Remote,
+    wholeness: Wholeness,
     notify: Option<WorkerId>,
     /// The connection is closed: what is in the ring can be read, but nobody waits for space.
     closed: bool,
@@ -105,7 +108,7 @@ impl<W: Words> RingReceiver<W> {
         sequence: u64,
     ) -> Result<Self, SetupError> {
         super::check_position(position)?;
-        super::check_fabric(endpoint.capabilities())?;
+        super::check_fabric(endpoint.capabilities(), config.wholeness)?;
         let capacity = Capacity::new(config.buffer.len_bytes() as u64)?;
         let copy = vec![0; capacity.max_record_bytes() as usize / WORD_BYTES].into_boxed_slice();
         Ok(Self {
@@ -119,6 +122,7 @@ impl<W: Words> RingReceiver<W> {
             staged: None,
             copy,
             head_copy: config.head_copy,
+            wholeness: config.wholeness,
             notify: config.notify,
             closed: false,
             failed: None,
@@ -295,7 +299,7 @@ impl<W: Words> RingReceiver<W> {
             head = self.decode(word)?;
         }
         match head {
-            Head::Record(head) => self.copy_out(head),
+            Head::Record(head) => self.copy_out(head, word),
             // Not at offset 0: decoding a filler there fails, as it would be the whole buffer.
             Head::Filler { .. } => unreachable!("a filler at offset 0 was accepted"),
         }
@@ -313,23 +317,32 @@ impl<W: Words> RingReceiver<W> {
             .map_err(|expected| self.fail(offset, expected, word))
     }
 
-    /// The trailer of a record whose head has been validated, then its contents. The acquire of the
-    /// trailer pairs with the release by which a write stores its last word.
+    /// The trailer of a record whose head, `head_word`, has been validated, then its contents. The acquire
+    /// of the trailer pairs with the release by which a write stores its last word.
     #[inline]
-    fn copy_out(&mut self, head: RecordHead) -> Result<Option<RecordHead>, RingError> {
+    fn copy_out(
+        &mut self,
+        head: RecordHead,
+        head_word: u64,
+    ) -> Result<Option<RecordHead>, RingError> {
         let offset = self.offset();
         let trailer_offset = offset + head.record_bytes - WORD_BYTES as u32;
         let trailer = self.buffer.load_acquire(trailer_offset as usize);
         if trailer == 0 {
             return Ok(None);
         }
-        let word = layout::trailer_word(self.sequence);
-        if trailer != word {
+        if !layout::is_trailer_of(trailer, self.sequence, self.wholeness) {
+            let word = layout::trailer_word(self.sequence);
             return Err(self.fail(trailer_offset, Expected::Trailer { word }, trailer));
         }
         let words = head.record_bytes as usize / WORD_BYTES - 2;
         self.buffer
             .copy_out(offset as usize + WORD_BYTES, &mut self.copy[..words]);
+        if self.wholeness == Wholeness::Checksum
+            && !self.sums_up(trailer, head_word, words, trailer_offset)?
+        {
+            return Ok(None);
+        }
         if head.pad_bytes > 0 {
             let last = self.copy[words - 1];
             if last >> (64 - 8 * head.pad_bytes) != 0 {
@@ -338,6 +351,27 @@ impl<W: Words> RingReceiver<W> {
             }
         }
         Ok(Some(head))
+    }
+
+    /// Whether the words that were copied out are those that the trailer was made of. If not, some are
+    /// still to come: until then they are zero.
+    fn sums_up(
+        &mut self,
+        trailer: u64,
+        head_word: u64,
+        words: usize,
+        trailer_offset: u32,
+    ) -> Result<bool, RingError> {
+        let copy = &self.copy[..words];
+        let word = layout::checksum_trailer(self.sequence, head_word, copy);
+        if trailer == word || mutants::is_on("record checksum not looked at") {
+            return Ok(true);
+        }
+        marks::mark("ring: record half there");
+        match copy.contains(&0) {
+            true => Ok(false),
+            false => Err(self.fail(trailer_offset, Expected::Checksum { word }, trailer)),
+        }
     }
 
     #[cold]

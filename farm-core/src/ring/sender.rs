@@ -1,7 +1,7 @@
 //! The sending end of a ring: knows the tail, keeps a copy of the head, writes records one-sidedly.
 
 use super::layout::{self, Capacity, Kind, RecordHead};
-use super::{SetupError, Words};
+use super::{SetupError, Wholeness, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Slot, Source, Token, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
@@ -22,6 +22,8 @@ pub struct SenderConfig<W = Memory> {
     /// Bytes that requests and one-way messages leave free for replies:
     /// [`Capacity::reply_reserve_bytes`], or 0 in a ring that never carries a reply.
     pub reply_reserve_bytes: u32,
+    /// How the receiver knows that a record is whole.
+    pub wholeness: Wholeness,
     /// The worker of the receiving machine that polls the ring, to be woken if it sleeps.
     pub notify: Option<WorkerId>,
 }
@@ -103,6 +105,7 @@ pub struct RingSender<W = Memory> {
     head_copy_offset: usize,
     reply_reserve_bytes: u32,
     max_record_bytes: u32,
+    wholeness: Wholeness,
     notify: Option<WorkerId>,
     /// Records that are posted inline are assembled here.
     inline: Box<[u64]>,
@@ -134,7 +137,7 @@ impl<W: Words> RingSender<W> {
     ) -> Result<Self, SetupError> {
         let capacity = config.capacity;
         super::check_position(position)?;
-        super::check_fabric(endpoint.capabilities())?;
+        super::check_fabric(endpoint.capabilities(), config.wholeness)?;
         if config.reply_reserve_bytes > capacity.reply_reserve_bytes() {
             return Err(SetupError::Reserve {
                 asked_bytes: config.reply_reserve_bytes,
@@ -155,6 +158,7 @@ impl<W: Words> RingSender<W> {
             head_copy_offset: config.head_copy_offset,
             reply_reserve_bytes: config.reply_reserve_bytes,
             max_record_bytes: max_record_bytes as u32,
+            wholeness: config.wholeness,
             notify: config.notify,
             inline,
             failed: None,
@@ -248,7 +252,9 @@ impl<W: Words> RingSender<W> {
 
         let words = record_bytes as usize / WORD_BYTES;
         let slot = if words <= self.inline.len() {
-            assemble(&mut self.inline[..words], head, token, body, self.sequence);
+            let target = &mut self.inline[..words];
+            assemble(target, head, token, body);
+            seal(target, self.wholeness, self.sequence);
             None
         } else {
             let arena = endpoint.arena();
@@ -256,7 +262,8 @@ impl<W: Words> RingSender<W> {
                 .take_to_send(record_bytes as usize)
                 .ok_or(SendError::Full)?;
             let target = &mut arena.words_mut(&mut slot)[..words];
-            assemble(target, head, token, body, self.sequence);
+            assemble(target, head, token, body);
+            seal(target, self.wholeness, self.sequence);
             Some(slot)
         };
         // From here on the slot is the fabric's, or goes back to the arena.
@@ -435,9 +442,9 @@ fn give_back(endpoint: &mut Endpoint, slot: Option<Slot>) {
     }
 }
 
-/// Writes the whole record into `words`, whose length is the record's.
+/// Writes the record into `words`, whose length is the record's, all but its trailer.
 #[inline]
-fn assemble(words: &mut [u64], head: RecordHead, token: u64, body: &[&[u8]], sequence: u64) {
+fn assemble(words: &mut [u64], head: RecordHead, token: u64, body: &[&[u8]]) {
     let last = words.len() - 1;
     words[0] = head.encode();
     words[1] = token;
@@ -445,11 +452,21 @@ fn assemble(words: &mut [u64], head: RecordHead, token: u64, body: &[&[u8]], seq
     if head.pad_bytes > 0 {
         words[last - 1] = 0;
     }
-    words[last] = layout::trailer_word(sequence);
     let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words[2..last]);
     for part in body {
         let (here, after) = rest.split_at_mut(part.len());
         here.copy_from_slice(part);
         rest = after;
+    }
+}
+
+/// Writes the trailer of an assembled record.
+#[inline]
+fn seal(words: &mut [u64], wholeness: Wholeness, sequence: u64) {
+    if let [head, rest @ .., trailer] = words {
+        *trailer = match wholeness {
+            Wholeness::LastWord => layout::trailer_word(sequence),
+            Wholeness::Checksum => layout::checksum_trailer(sequence, *head, rest),
+        };
     }
 }

@@ -14,7 +14,9 @@ use super::api::fabric::{
 };
 use super::api::ids::{MachineId, WorkerId};
 use super::api::mem::{Memory, WORD_BYTES};
-use super::api::ring::{Capacity, ReceiverConfig, RingReceiver, RingSender, SenderConfig};
+use super::api::ring::{
+    Capacity, ReceiverConfig, RingReceiver, RingSender, SenderConfig, Wholeness,
+};
 
 /// What writes land in.
 pub trait Target: Send + 'static {
@@ -33,11 +35,22 @@ impl Target for Memory {
     }
 }
 
+/// A word on its way.
+struct Flying {
+    memory: usize,
+    offset: usize,
+    word: u64,
+    /// Counts the words that were held.
+    number: usize,
+}
+
 struct State<M> {
     memories: Vec<M>,
-    /// Words on their way: memory, offset, word.
-    flying: VecDeque<(usize, usize, u64)>,
+    /// Words on their way.
+    flying: VecDeque<Flying>,
     held: bool,
+    /// Words that were held.
+    number: usize,
     /// Posts that are taken before the queue is full.
     admitted: usize,
     closed: bool,
@@ -54,6 +67,7 @@ impl<M: Target> Wire<M> {
             memories,
             flying: VecDeque::new(),
             held: false,
+            number: 0,
             admitted: usize::MAX,
             closed: false,
             posts: 0,
@@ -63,6 +77,11 @@ impl<M: Target> Wire<M> {
     /// The endpoint of the connection. Writes of at most `max_inline_bytes` are inline, others take
     /// one of four slots per size.
     pub fn endpoint(&self, max_inline_bytes: usize) -> Endpoint {
+        self.endpoint_that(max_inline_bytes, true)
+    }
+
+    /// The same, of a fabric that says so of the order in which words land.
+    pub fn endpoint_that(&self, max_inline_bytes: usize, ordered_placement: bool) -> Endpoint {
         let classes = vec![(512, 4), (4096, 4), (65536, 4), (1 << 20, 1)];
         Endpoint::Other(Box::new(Fake {
             wire: Self(Arc::clone(&self.0)),
@@ -70,7 +89,7 @@ impl<M: Target> Wire<M> {
             capabilities: Capabilities {
                 whole_lines: true,
                 imports_are_checked: true,
-                ordered_placement: true,
+                ordered_placement,
                 atomics: AtomicScope::Device,
                 max_inline_bytes,
                 max_outstanding_reads: 0,
@@ -100,10 +119,27 @@ impl<M: Target> Wire<M> {
         let mut state = self.state();
         let count = most.min(state.flying.len());
         for _ in 0..count {
-            let (memory, offset, word) = state.flying.pop_front().expect("counted");
-            state.memories[memory].land(offset, &[word]);
+            state.land(0);
         }
         count
+    }
+
+    /// Lands one of the words that wait, whichever; false if none does.
+    pub fn land_any(&self, pick: usize) -> bool {
+        let mut state = self.state();
+        let count = state.flying.len();
+        if count > 0 {
+            state.land(pick % count);
+        }
+        count > 0
+    }
+
+    /// How many of the words that were held have landed without one before them that has not. Words of zero
+    /// do not count: they are there already.
+    pub fn landed(&self) -> usize {
+        let state = self.state();
+        let missing = state.flying.iter().find(|flying| flying.word != 0);
+        missing.map_or(state.number, |missing| missing.number)
     }
 
     /// Words that wait.
@@ -124,6 +160,13 @@ impl<M: Target> Wire<M> {
     /// Posts taken so far.
     pub fn posts(&self) -> usize {
         self.state().posts
+    }
+}
+
+impl<M: Target> State<M> {
+    fn land(&mut self, index: usize) {
+        let flying = self.flying.remove(index).expect("it was counted");
+        self.memories[flying.memory].land(flying.offset, &[flying.word]);
     }
 }
 
@@ -152,9 +195,14 @@ impl<M: Target> Fake<M> {
         state.posts += 1;
         if state.held {
             for (i, word) in words.iter().enumerate() {
-                state
-                    .flying
-                    .push_back((memory, offset + i * WORD_BYTES, *word));
+                let number = state.number;
+                state.number += 1;
+                state.flying.push_back(Flying {
+                    memory,
+                    offset: offset + i * WORD_BYTES,
+                    word: *word,
+                    number,
+                });
             }
         } else {
             state.memories[memory].land(offset, words);
@@ -240,8 +288,24 @@ impl Pair {
         Self::with_reserve(capacity, position, capacity.reply_reserve_bytes())
     }
 
+    /// The same, over fabrics that land words in any order.
+    pub fn unordered(bytes: u64, position: u64) -> Self {
+        let capacity = Capacity::new(bytes).expect("a ring's size");
+        let reserve = capacity.reply_reserve_bytes();
+        Self::with(capacity, position, reserve, Wholeness::Checksum)
+    }
+
     /// A ring that starts at `position` and keeps so many bytes for replies.
     pub fn with_reserve(capacity: Capacity, position: u64, reply_reserve_bytes: u32) -> Self {
+        Self::with(capacity, position, reply_reserve_bytes, Wholeness::LastWord)
+    }
+
+    fn with(
+        capacity: Capacity,
+        position: u64,
+        reply_reserve_bytes: u32,
+        wholeness: Wholeness,
+    ) -> Self {
         let bytes = capacity.bytes();
         let buffer = Memory::anonymous(bytes as usize).window(0, bytes as usize);
         let head_copy = Memory::anonymous(WORD_BYTES).window(0, WORD_BYTES);
@@ -250,15 +314,20 @@ impl Pair {
             Wire::new(vec![buffer.clone()]),
             Wire::new(vec![head_copy.clone()]),
         );
-        let mut sender_endpoint = forth.endpoint(PAIR_INLINE_BYTES);
-        let receiver_endpoint = back.endpoint(PAIR_INLINE_BYTES);
+        let ordered = wholeness == Wholeness::LastWord;
+        let mut sender_endpoint = forth.endpoint_that(PAIR_INLINE_BYTES, ordered);
+        let receiver_endpoint = back.endpoint_that(PAIR_INLINE_BYTES, ordered);
         let usual = sender_config(capacity, head_copy.clone());
         let config = SenderConfig {
             reply_reserve_bytes,
+            wholeness,
             ..usual
         };
         let sender = RingSender::resume(config, &mut sender_endpoint, position, 1);
-        let config = receiver_config(buffer.clone());
+        let config = ReceiverConfig {
+            wholeness,
+            ..receiver_config(buffer.clone())
+        };
         let receiver = RingReceiver::resume(config, &receiver_endpoint, position, 1);
         Self {
             sender: sender.expect("a sender"),
@@ -291,6 +360,7 @@ pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
         head_copy,
         head_copy_offset: 0,
         reply_reserve_bytes: capacity.reply_reserve_bytes(),
+        wholeness: Wholeness::LastWord,
         notify: None,
     }
 }
@@ -304,13 +374,14 @@ pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
     ReceiverConfig {
         buffer,
         head_copy,
+        wholeness: Wholeness::LastWord,
         notify: Some(WorkerId::FIRST),
     }
 }
 
 /// A receiver over a ring whose content is `bytes`, for the fuzz target and its corpus.
 ///
-/// The first byte gives the size (1 KiB, or 4 KiB), the second where the receiver starts, in words
+/// The first byte gives the size (1 KiB, or 4 KiB) and whether records have checksums, the second where the receiver starts, in words
 /// from the last eighth of the buffer on (so that it soon wraps); what is over lies in the buffer
 /// from there on, in the order in which the receiver reads it.
 pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)> {
@@ -328,7 +399,13 @@ pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)>
     let back = Wire::new(vec![Memory::anonymous(WORD_BYTES)]);
     let endpoint = back.endpoint(PAIR_INLINE_BYTES);
     let position = (first * WORD_BYTES) as u64;
-    let config = receiver_config(buffer.clone());
+    let config = ReceiverConfig {
+        wholeness: match size & 2 {
+            0 => Wholeness::LastWord,
+            _ => Wholeness::Checksum,
+        },
+        ..receiver_config(buffer.clone())
+    };
     let receiver = RingReceiver::resume(config, &endpoint, position, 1).expect("a receiver");
     Some((receiver, endpoint, buffer))
 }

@@ -101,8 +101,8 @@ fn worker_id(index: usize) -> WorkerId {
 fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentLayout {
     let workers = limits.workers;
     match owner == peer {
-        true => SegmentLayout::within(limits.ring_sizes(), workers),
-        false => SegmentLayout::between(limits.ring_sizes(), workers, workers),
+        true => SegmentLayout::within(limits.ring_format(), workers),
+        false => SegmentLayout::between(limits.ring_format(), workers, workers),
     }
 }
 
@@ -186,7 +186,7 @@ fn worker(
         me.machine,
         me.worker,
         peers,
-        limits.ring_sizes(),
+        limits.ring_format(),
     )
     .expect("limits are drawn so that rings can be wired");
     WorkerParts {

@@ -3,7 +3,8 @@
 use farm_core::limits::{
     LARGEST_REPLY_BYTES, MESSAGES_PER_RING, READ_TRIES, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
 };
-use farm_core::messaging::RingSizes;
+use farm_core::messaging::RingFormat;
+use farm_core::ring::Wholeness;
 use rand::Rng;
 use serde::Serialize;
 
@@ -48,6 +49,8 @@ pub struct ClusterLimits {
     pub max_inline_bytes: usize,
     /// Tries of a read before it is given up.
     pub read_tries: u32,
+    /// How receivers know that a record is whole.
+    pub wholeness: Wholeness,
 }
 
 impl ClusterLimits {
@@ -72,6 +75,7 @@ impl ClusterLimits {
             most_outstanding: rng.random_range(4..=32),
             max_inline_bytes: 8 << rng.random_range(0..5u32),
             read_tries: READ_TRIES,
+            wholeness: Wholeness::LastWord,
         }
     }
 
@@ -89,11 +93,12 @@ impl ClusterLimits {
         self.per_machine_bytes = self.per_machine_bytes.max(2 * self.region_bytes as u64);
     }
 
-    /// Bytes of rings and logs.
-    pub fn ring_sizes(&self) -> RingSizes {
-        RingSizes {
+    /// What rings and logs are like.
+    pub fn ring_format(&self) -> RingFormat {
+        RingFormat {
             ring_bytes: self.ring_bytes,
             log_bytes: self.log_bytes,
+            wholeness: self.wholeness,
         }
     }
 

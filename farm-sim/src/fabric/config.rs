@@ -18,6 +18,8 @@ pub struct Odds {
     pub steps_per_poll: u32,
     /// Most words that land or are collected in one step (more for long operations).
     pub words_per_step: u32,
+    /// The words of a write land in the order of their addresses; else in any.
+    pub places_in_order: bool,
     /// A read of objects is one pass over its lines in any order, as a NIC makes it: the lines' versions
     /// alone tell that they belong together. Else it looks at the headers before and after, as the
     /// checked copy of shared memory does.
@@ -48,6 +50,7 @@ impl Odds {
             spurious_wake,
             steps_per_poll: 1 << rng.random_range(0..6u32),
             words_per_step: 1 << rng.random_range(0..4u32),
+            places_in_order: true,
             one_pass: rng.random_bool(0.5),
             most_retries: 1 << rng.random_range(0..6u32),
             late_arrival: (Self::WHOLE / 4) >> rng.random_range(0..10u32),

@@ -65,6 +65,8 @@ pub(super) struct Writing {
     pub(super) words: Vec<u64>,
     /// Words that have landed.
     pub(super) landed: usize,
+    /// In which order they do, where that is not that of their addresses.
+    pub(super) order: Option<Vec<usize>>,
     pub(super) signal: Option<Token>,
     pub(super) slot: Option<Slot>,
 }

@@ -71,7 +71,7 @@ impl SimEndpoint {
             capabilities: Capabilities {
                 whole_lines: true,
                 imports_are_checked: true,
-                ordered_placement: true,
+                ordered_placement: config.odds.as_ref().is_none_or(|odds| odds.places_in_order),
                 reads_begin_at_poll: false,
                 reads_of_any_age: false,
                 atomics: AtomicScope::Device,
@@ -281,6 +281,7 @@ impl Backend for SimEndpoint {
             to: access.at,
             words,
             landed: 0,
+            order: None,
             signal: write.signal,
             slot,
         });

@@ -6,6 +6,7 @@ use farm_core::ids::WorkerRef;
 use farm_core::mutants;
 use farm_core::time::Nanos;
 use rand::Rng;
+use rand::seq::SliceRandom;
 
 use super::config::{Defect, Odds};
 use super::connection::{Kind, Operation, Reading, Writing};
@@ -161,11 +162,16 @@ impl State {
     fn land(&mut self, index: usize, number: u64, mut write: Writing) -> Option<Writing> {
         let total = write.words.len();
         let words = self.portion(total).min(total - write.landed);
-        for place in write.landed..write.landed + words {
-            let place = if self.has(Defect::PlacedBackwards) {
-                total - 1 - place
-            } else {
-                place
+        if !self.odds.places_in_order && write.order.is_none() {
+            let mut order: Vec<usize> = (0..total).collect();
+            order.shuffle(&mut self.rng);
+            write.order = Some(order);
+        }
+        for nth in write.landed..write.landed + words {
+            let place = match &write.order {
+                Some(order) => order[nth],
+                None if self.has(Defect::PlacedBackwards) => total - 1 - nth,
+                None => nth,
             };
             self.land_word(write.to.plus(place * 8), write.words[place]);
         }

@@ -63,6 +63,7 @@ pub const ALL: &[&str] = &[
     "region: capability fetched",
     "region: capability waited for",
     "ring: full",
+    "ring: record half there",
     "ring: report refused",
     "ring: wrapped",
     "truncate: by a record of its own",

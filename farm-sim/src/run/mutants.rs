@@ -54,6 +54,7 @@ pub const ALL: &[Mutant] = &[
     mutant("skip the re-poll after arm", "append"),
     mutant("wake not sent", "append"),
     mutant("head advanced before zeroing", "table"),
+    mutant("record checksum not looked at", "append"),
     mutant("ring record taken twice", "append"),
     mutant("reply lost", "append"),
     mutant(

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use farm_bench::workload::{Kind, Spec};
+use farm_core::ring::Wholeness;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -12,6 +13,9 @@ use crate::fabric::{Odds, SimConfig};
 
 /// Kept apart from the seeds of what the plan describes.
 const PLAN: u64 = 0x706C_616E;
+
+/// Of so many seeds one has a fabric whose writes land in any order.
+const UNORDERED_EVERY: u64 = 9;
 
 /// How a machine or a connection is lost.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +83,11 @@ impl Plan {
             0 if !odds.one_pass => 1 << rng.random_range(13..=15u32),
             _ => 1,
         };
+        if seed % UNORDERED_EVERY == 1 {
+            // Not drawn: what other seeds draw does not change by it.
+            odds.places_in_order = false;
+            limits.wholeness = Wholeness::Checksum;
+        }
         let operations = super::spec::operations(&spec, &limits);
         let full_after = rng
             .random_bool(0.25)

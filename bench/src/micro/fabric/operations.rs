@@ -3,10 +3,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use farm_core::fabric::shm::ShmMachine;
 use farm_core::fabric::{
-    ArenaConfig, Capability, Completion, Endpoint, Read, ReadKind, Remote, RemoteMemory, Slot,
-    Source, Token, Write,
+    ArenaConfig, Capability, Completion, Endpoint, FabricMachine, Read, ReadKind, Remote,
+    RemoteMemory, Slot, Source, Token, Write,
 };
 use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
 use rand::{RngCore, SeedableRng};
@@ -43,7 +42,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) fn new(
-        reader: &ShmMachine,
+        reader: &mut FabricMachine,
         offer: &[Capability],
         memory_bytes: u64,
         most: usize,
@@ -58,7 +57,7 @@ impl Bench {
         let mut classes = vec![(512, slots)];
         classes.extend((most > 512).then_some((most.next_multiple_of(LINE_BYTES), slots)));
         let arena = ArenaConfig { classes };
-        let mut endpoint = Endpoint::Shm(Box::new(reader.endpoint(WORKER, &arena, slots)));
+        let mut endpoint = reader.endpoint(WORKER, &arena, slots)?;
         let [readable, writable] = offer else {
             return Err(MicroError::broken(
                 "the owner did not offer its two memories",

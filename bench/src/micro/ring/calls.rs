@@ -23,6 +23,7 @@ fn config(place: &Place, ring_bytes: u64, cores: Option<[u32; 2]>) -> Config {
     config.cluster.run_dir = place.run_dir.clone().into();
     config.memory.dir.clone_from(&place.memory_dir);
     config.rings.ring_bytes = ring_bytes;
+    config.rings.checksums = place.checksums;
     config.rings.max_message_bytes = ring_bytes / 16;
     config.worker.pin = cores.is_some();
     for (machine, core) in config.machines.iter_mut().zip(cores.into_iter().flatten()) {

@@ -67,6 +67,7 @@ impl Side {
             head_copy: segment.window(ring_bytes, LINE_BYTES),
             head_copy_offset: 0,
             reply_reserve_bytes: capacity.reply_reserve_bytes(),
+            wholeness: place.wholeness(),
             notify: None,
         };
         let receiving = ReceiverConfig {
@@ -75,6 +76,7 @@ impl Side {
                 memory: theirs,
                 offset: ring_bytes as u64,
             },
+            wholeness: place.wholeness(),
             notify: None,
         };
         Ok(Self {

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use super::super::testing::drain_untrusted;
 use super::*;
 
-/// Content of a ring of `size` (0: 1 KiB, 1: 4 KiB) read from `start` words into its last eighth.
+/// Content of a ring of `size` (0: 1 KiB, 1: 4 KiB, and 2 more with checksums) read from `start` words into its last eighth.
 fn seed(size: u8, start: u8, bodies: &[usize]) -> Vec<u8> {
-    let bytes = if size == 0 { 1024 } else { 4096 };
+    let bytes = if size & 1 == 0 { 1024 } else { 4096 };
     let position = bytes - bytes / 8 + u64::from(start) * 8;
-    let mut pair = Pair::at(bytes, position);
+    let mut pair = match size & 2 {
+        0 => Pair::at(bytes, position),
+        _ => Pair::unordered(bytes, position),
+    };
     let kinds = [Kind::OneWay, Kind::Request, Kind::Reply];
     for (i, bytes) in bodies.iter().enumerate() {
         let token = i as u64;
@@ -32,6 +35,8 @@ fn seeds() -> Vec<(&'static str, Vec<u8>, usize)> {
         ("gap_of_a_record", seed(0, 1, &[104, 104, 1]), 3),
         ("ends_at_the_end", seed(0, 11, &[16, 16]), 2),
         ("to_the_reserve", seed(0, 16, &[40; 12]), 12),
+        ("checksums", seed(2, 16, &[13, 0, 40]), 3),
+        ("checksums_of_a_large_ring", seed(3, 40, &[200, 300]), 2),
         ("large_ring", seed(1, 40, &[200, 300, 488, 7]), 4),
     ]
 }

@@ -7,7 +7,13 @@ use crate::ring::{BadHead, RingError};
 
 /// Three records around a wrap, 64, 24 and 48 bytes, with a gap of 16 before the last.
 fn sample() -> Pair {
-    let mut pair = Pair::at(1024, 1024 - 64 - 24 - 16);
+    filled(Pair::at(1024, START))
+}
+
+/// Where the sample begins.
+const START: u64 = 1024 - 64 - 24 - 16;
+
+fn filled(mut pair: Pair) -> Pair {
     send(&mut pair, Kind::Request, 1, &body(1, 37)).unwrap();
     send(&mut pair, Kind::OneWay, 2, b"").unwrap();
     send(&mut pair, Kind::Reply, 3, &body(3, 24)).unwrap();
@@ -78,6 +84,44 @@ fn any_flipped_bit_is_an_error_or_stays_within_its_record() {
         errors > 300 && waits > 0 && contents > 300,
         "{errors} {waits} {contents}"
     );
+}
+
+/// With checksums nothing differs at all: what was hit is an error, or never comes.
+#[test]
+fn with_checksums_any_flipped_bit_ends_the_ring() {
+    let sample = || filled(Pair::unordered(1024, START));
+    let (sound, none) = drain(&mut sample());
+    assert_eq!((sound.len(), none), (3, None));
+    let (mut errors, mut waits) = (0, 0);
+    for offset in (0..1024).step_by(8) {
+        for bit in 0..64 {
+            let mut pair = sample();
+            let word = pair.words()[offset / 8];
+            pair.buffer.write_words(offset, &[word ^ 1 << bit]);
+            let (records, error) = drain(&mut pair);
+            let place = format!("word {offset:#x} bit {bit}: {error:?}");
+            assert_eq!(records[..], sound[..records.len()], "{place}");
+            errors += u32::from(error.is_some());
+            waits += u32::from(error.is_none() && records.len() < 3);
+        }
+    }
+    // Of 17 words of records and one of a filler; a wait is for what may be a word that is still zero.
+    assert!(errors > 900 && waits > 0 && waits < 150, "{errors} {waits}");
+}
+
+#[test]
+fn a_wrong_checksum_is_told() {
+    let mut pair = Pair::unordered(1024, 0);
+    send(&mut pair, Kind::Request, 1, &body(1, 16)).unwrap();
+    let word = pair.words()[2];
+    pair.buffer.write_words(16, &[word ^ 1]);
+    let error = drain(&mut pair).1.expect("an error");
+    assert_eq!(error.offset, 32);
+    assert!(
+        matches!(error.expected, Expected::Checksum { .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("checksum"), "{error}");
 }
 
 fn error_of(offset: usize, word: u64) -> RingError {

@@ -14,7 +14,10 @@ use super::super::testing::{Target, Wire, receiver_config, sender_config};
 use super::{body, header};
 use crate::fabric::Endpoint;
 use crate::mem::WORD_BYTES;
-use crate::ring::{Capacity, Kind, RingReceiver, RingSender, SendError, Words};
+use crate::ring::{
+    Capacity, Kind, ReceiverConfig, RingReceiver, RingSender, SendError, SenderConfig, Wholeness,
+    Words,
+};
 
 /// Memory as loom sees it. `land` stores as a one-sided write does, the rest as [`Memory`] does.
 ///
@@ -86,13 +89,25 @@ struct Ends {
 
 impl Ends {
     fn new(publish: Ordering) -> Self {
+        Self::with(publish, Wholeness::LastWord)
+    }
+
+    fn with(publish: Ordering, wholeness: Wholeness) -> Self {
         let bytes = 512;
         let (buffer, head_copy) = (Model::new(bytes, publish), Model::new(WORD_BYTES, publish));
         let mut forth = Wire::new(vec![buffer.clone()]).endpoint(64);
         let back = Wire::new(vec![head_copy.clone()]).endpoint(64);
         let capacity = Capacity::new(bytes as u64).unwrap();
-        let sender = RingSender::new(sender_config(capacity, head_copy), &mut forth).unwrap();
-        let receiver = RingReceiver::new(receiver_config(buffer.clone()), &back).unwrap();
+        let sending = SenderConfig {
+            wholeness,
+            ..sender_config(capacity, head_copy)
+        };
+        let sender = RingSender::new(sending, &mut forth).unwrap();
+        let receiving = ReceiverConfig {
+            wholeness,
+            ..receiver_config(buffer.clone())
+        };
+        let receiver = RingReceiver::new(receiving, &back).unwrap();
         Self {
             sender,
             forth,
@@ -184,6 +199,19 @@ fn records_are_whole_under_loom() {
 #[should_panic(expected = "left == right")]
 fn without_release_loom_finds_a_torn_record() {
     explore(3, || race(Ends::new(Ordering::Relaxed), 0, 0..2, 13));
+}
+
+/// The same reordering, which checksums make up for.
+#[test]
+fn with_checksums_records_are_whole_without_release() {
+    explore(3, || {
+        race(
+            Ends::with(Ordering::Relaxed, Wholeness::Checksum),
+            0,
+            0..2,
+            13,
+        )
+    });
 }
 
 /// A record before the end, a filler of two words, a record at offset 0.

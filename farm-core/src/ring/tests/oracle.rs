@@ -109,6 +109,53 @@ fn nothing_arrives_before_its_last_word() {
     }
 }
 
+/// Words land in any order, with a poll after each: the record is seen with the last of them.
+#[test]
+fn by_checksum_nothing_arrives_before_its_last_word_whichever_that_is() {
+    for start in [0, 1024 - 32, 1024 - 8] {
+        for picks in 0..500usize {
+            let mut pair = Pair::unordered(1024, start);
+            pair.forth.hold();
+            for token in 1..=3 {
+                send(&mut pair, Kind::OneWay, token, &body(token, 40)).unwrap();
+            }
+            let ends: Vec<usize> = (1..=3)
+                .map(|nth| pair.forth.flying() - 8 * (3 - nth))
+                .collect();
+            let mut seen = 0;
+            let mut pick = picks;
+            while pair.forth.land_any(pick) {
+                pick = pick.wrapping_mul(0x9e37_79b9).wrapping_add(picks) >> 3;
+                while ends
+                    .get(seen)
+                    .is_some_and(|end| pair.forth.landed() >= *end)
+                {
+                    seen += 1;
+                    let token = seen as u64;
+                    assert_eq!(receive(&mut pair).unwrap().1, body(token, 40));
+                }
+                assert_eq!(peek(&mut pair), None, "start {start}, picks {picks}");
+            }
+            assert_eq!(seen, 3);
+            assert!(pair.words().iter().all(|word| *word == 0));
+        }
+    }
+}
+
+/// What the trailer alone would have let through: a record whose body is still on its way.
+#[test]
+fn a_trailer_that_comes_first_proves_nothing() {
+    let mut pair = Pair::unordered(1024, 0);
+    pair.forth.hold();
+    send(&mut pair, Kind::OneWay, 1, &body(1, 24)).unwrap();
+    // Head, then trailer, then token and body.
+    for pick in [0, 4, 0, 0, 0, 0] {
+        assert_eq!(peek(&mut pair), None);
+        pair.forth.land_any(pick);
+    }
+    assert_eq!(receive(&mut pair).unwrap().1, body(1, 24));
+}
+
 /// A record that nobody consumes is given again, and blocks what is behind it.
 #[test]
 fn a_record_stays_until_it_is_consumed() {
@@ -291,6 +338,10 @@ fn setups_that_break_the_promises_are_refused() {
             most_bytes: 256
         }
     );
+    let unordered = &mut pair.forth.endpoint_that(8, false);
+    let refused = RingSender::new(config.clone(), unordered).unwrap_err();
+    assert_eq!(refused, SetupError::UnorderedPlacement);
+    assert!(refused.to_string().contains("rings.checksums"), "{refused}");
     let refused = RingSender::resume(config, endpoint, 12, 1).unwrap_err();
     assert_eq!(refused, SetupError::Position { position: 12 });
     let config = testing::receiver_config(pair.buffer.window(0, 1000));
@@ -307,6 +358,7 @@ enum Step {
     Peek,
     Receive,
     LandForth(usize),
+    LandAny(usize),
     LandBack(usize),
     AdmitForth(usize),
     AdmitBack(usize),
@@ -322,6 +374,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Peek),
         5 => Just(Step::Receive),
         5 => (0usize..40).prop_map(Step::LandForth),
+        2 => any::<usize>().prop_map(Step::LandAny),
         2 => (0usize..3).prop_map(Step::LandBack),
         1 => (0usize..4).prop_map(Step::AdmitForth),
         1 => (0usize..2).prop_map(Step::AdmitBack),
@@ -331,12 +384,12 @@ fn step() -> impl Strategy<Value = Step> {
 /// What was accepted and has not arrived: header, body, and the words posted up to its trailer.
 type Sent = VecDeque<(Header, Vec<u8>, usize)>;
 
-fn run(bytes: u64, start: u64, steps: &[Step]) -> Result<(), TestCaseError> {
-    let mut pair = Pair::at(bytes, start);
+fn run(mut pair: Pair, ordered: bool, steps: &[Step]) -> Result<(), TestCaseError> {
+    let bytes = u64::from(pair.sender.capacity_bytes());
     pair.forth.hold();
     pair.back.hold();
     let mut sent: Sent = VecDeque::new();
-    let (mut posted, mut landed, mut token) = (0usize, 0usize, 0u64);
+    let (mut posted, mut token) = (0usize, 0u64);
     for step in steps {
         match *step {
             Step::Send(kind, bytes, cut) => {
@@ -354,6 +407,7 @@ fn run(bytes: u64, start: u64, steps: &[Step]) -> Result<(), TestCaseError> {
                 }
             }
             Step::Peek | Step::Receive => {
+                let landed = pair.forth.landed();
                 let due = sent.front().filter(|(_, _, at)| *at <= landed);
                 let expected = due.map(|(header, body, _)| (*header, body.clone()));
                 prop_assert_eq!(peek(&mut pair), expected.clone());
@@ -362,7 +416,9 @@ fn run(bytes: u64, start: u64, steps: &[Step]) -> Result<(), TestCaseError> {
                     sent.pop_front();
                 }
             }
-            Step::LandForth(most) => landed += pair.forth.land(most),
+            Step::LandForth(most) => _ = pair.forth.land(most),
+            Step::LandAny(_) if ordered => _ = pair.forth.land(1),
+            Step::LandAny(pick) => _ = pair.forth.land_any(pick),
             Step::LandBack(most) => _ = pair.back.land(most),
             Step::AdmitForth(posts) => pair.forth.admit(posts),
             Step::AdmitBack(posts) => pair.back.admit(posts),
@@ -398,6 +454,15 @@ proptest! {
         start in (0u64..512).prop_map(|word| word * 8),
         steps in prop::collection::vec(step(), 1..400),
     ) {
-        run(1 << shift, start, &steps)?;
+        run(Pair::at(1 << shift, start), true, &steps)?;
+    }
+
+    #[test]
+    fn a_ring_is_a_queue_whatever_order_words_land_in(
+        shift in 9u32..=11,
+        start in (0u64..512).prop_map(|word| word * 8),
+        steps in prop::collection::vec(step(), 1..400),
+    ) {
+        run(Pair::unordered(1 << shift, start), false, &steps)?;
     }
 }
