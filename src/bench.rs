@@ -11,14 +11,15 @@ use farm_bench::alloc::AllocOptions;
 use farm_bench::commits::{self, CommitOptions, CommitReport};
 use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
-use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun};
+use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun, verbs::VerbsRun};
 use farm_core::config::host::{check_memory, probe};
+use farm_core::config::{Config, Fabric};
 use farm_core::mem::Memory;
 use serde::Serialize;
 
 use crate::cli::{
-    Bench, BenchAllocArgs, BenchArgs, BenchCommitArgs, BenchCommonArgs, BenchLimitArgs,
-    BenchPairArgs,
+    Bench, BenchAllocArgs, BenchArgs, BenchCommitArgs, BenchCommonArgs, BenchFabricArgs,
+    BenchLimitArgs, BenchPairArgs,
 };
 
 /// Slices of each measurement; the median counts.
@@ -76,13 +77,38 @@ fn ring(args: &BenchPairArgs) -> anyhow::Result<()> {
     publish(&report, args.common.json.as_deref())
 }
 
-fn fabric(args: &BenchPairArgs) -> anyhow::Result<()> {
-    let mut run = FabricRun::new(place(&args.common)?);
-    run.sizes = sizes(args);
-    run.slice = slice(&args.common) / 8;
-    run.core = args.cores.first().copied();
+fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
+    let BenchPairArgs { common, cores, .. } = &args.pair;
+    let mut config = common.config.resolve()?;
+    if let Some(fabric) = &args.fabric {
+        config.set_by("--fabric", "cluster.fabric", fabric)?;
+        config.validate()?;
+    }
+    if config.cluster.fabric == Fabric::Verbs {
+        return over_devices(args, config);
+    }
+    let mut run = FabricRun::new(Place::of(&config));
+    run.sizes = sizes(&args.pair);
+    run.slice = slice(common) / 8;
+    run.core = cores.first().copied();
     let report = farm_bench::micro::fabric::run(&run, &mut progress)?;
-    publish(&report, args.common.json.as_deref())
+    publish(&report, common.json.as_deref())
+}
+
+/// The fabric over RDMA devices.
+fn over_devices(args: &BenchFabricArgs, config: Config) -> anyhow::Result<()> {
+    let run = VerbsRun {
+        config,
+        sizes: sizes(&args.pair),
+        pairs: args.pairs.into(),
+        operations: args.operations,
+        cores: match args.pair.cores[..] {
+            [asking, answering] => Some([asking, answering]),
+            _ => None,
+        },
+    };
+    let report = farm_bench::micro::verbs::run(&run, &mut progress)?;
+    publish(&report, args.pair.common.json.as_deref())
 }
 
 fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {

@@ -323,6 +323,7 @@ pub(crate) struct NodeArgs {
 Examples:
   farm bench limit --bytes 4GiB
   farm bench ring --sizes 16,64,256 --cores 0,1
+  farm bench fabric --fabric verbs --set machine.1.device=mlx5_0 --set machine.2.device=mlx5_1
   farm bench alloc --json alloc.json"
 )]
 pub(crate) struct BenchArgs {
@@ -339,8 +340,8 @@ pub(crate) enum Bench {
     Limit(BenchLimitArgs),
     /// Round trips and messages per second over rings between two processes.
     Ring(BenchPairArgs),
-    /// One-sided reads and writes between two processes.
-    Fabric(BenchPairArgs),
+    /// One-sided reads and writes, beside the memory itself; over RDMA devices beside perftest.
+    Fabric(BenchFabricArgs),
     /// Fragmentation of the allocator by size class.
     Alloc(BenchAllocArgs),
     /// Commits of transactions of 1, 2 and 4 objects over 1, 2 and 3 machines, alone and where they meet,
@@ -403,6 +404,25 @@ pub(crate) struct BenchPairArgs {
 
     #[command(flatten)]
     pub(crate) common: BenchCommonArgs,
+}
+
+/// Options of `farm bench fabric`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchFabricArgs {
+    /// The fabric: the configuration's unless given. RDMA devices are those of its first two machines.
+    #[arg(long, value_name = "shm|verbs")]
+    pub(crate) fabric: Option<String>,
+
+    /// Turns of each measurement over RDMA devices, taken in turn with perftest's.
+    #[arg(long, value_name = "N", default_value = "9", value_parser = clap::value_parser!(u16).range(1..=999))]
+    pub(crate) pairs: u16,
+
+    /// Operations of one such turn.
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    pub(crate) operations: u32,
+
+    #[command(flatten)]
+    pub(crate) pair: BenchPairArgs,
 }
 
 /// Options of `farm bench alloc`.

@@ -4,12 +4,14 @@
 
 mod common;
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
 use common::{Ended, Place, Run};
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// The devices are slow, and their processors emulated.
 const SLOW: Duration = Duration::from_secs(150);
@@ -39,7 +41,7 @@ fn judged(place: &Place, workload: &str, operations: &str) -> Ended {
 
 fn secret(place: &Place, file: &str, text: &str) -> String {
     let path = place.write(file, text);
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
@@ -109,6 +111,89 @@ fn workers_that_share_queue_pairs_are_judged_right() {
     }
 }
 
+/// Records say that they are whole by their checksums, as on devices that place a write's bytes in any order.
+#[test]
+fn records_with_checksums_are_judged_right() {
+    let place = Place::new("rdma-checksums");
+    let args = [
+        "append",
+        "--verify",
+        "--operations",
+        "20",
+        "--set",
+        "rings.checksums=true",
+    ];
+    let ended = start(&place, "workload", &args).end_within(SLOW).ok();
+    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+}
+
+#[test]
+fn the_bench_takes_turns_with_perftest() {
+    let place = Place::new("rdma-bench");
+    let json = place.path("fabric.json");
+    let args = [
+        "bench",
+        "fabric",
+        "--fabric",
+        "verbs",
+        "--sizes",
+        "64,1024",
+        "--pairs",
+        "2",
+        "--operations",
+        "200",
+        "--set",
+        "machine.1.device=rxe0",
+        "--set",
+        "machine.2.device=rxe1",
+        "--json",
+        json.to_str().unwrap(),
+    ];
+    let ended = place.farm(&args).end_within(SLOW).ok();
+    assert!(
+        ended.stdout.contains("rxe0 (port 1, GID 1"),
+        "{}",
+        ended.stdout
+    );
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 8, "{}", ended.stdout);
+    for row in rows {
+        for figures in [
+            &row["farm"],
+            &row["beside"]["perftest"],
+            &row["beside"]["ratio"],
+        ] {
+            let least = figures["least"].as_f64().unwrap();
+            assert!(least > 0.0, "{}", ended.stdout);
+        }
+    }
+}
+
+#[test]
+fn the_doctor_shows_both_devices_and_finds_nothing_wrong() {
+    let place = Place::new("rdma-doctor");
+    let mut args = vec!["doctor", "--json"];
+    for setting in [
+        "cluster.fabric=verbs",
+        "memory.region_bytes=16MiB",
+        "memory.per_machine_bytes=64MiB",
+    ] {
+        args.extend(["--set", setting]);
+    }
+    let ended = place.farm(&args).end_within(SLOW).ok();
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let devices = report["host"]["verbs_devices"].as_array().unwrap();
+    let names: Vec<&Value> = devices.iter().map(|device| &device["name"]).collect();
+    assert_eq!(names, ["rxe0", "rxe1"], "{}", ended.stdout);
+    for device in devices {
+        assert_eq!(device["unfit"], Value::Null, "{device}");
+        let port = &device["ports"][0];
+        assert_eq!(port["is_active"], true, "{port}");
+        assert!(port["gids"].as_array().unwrap().len() > 1, "{port}");
+    }
+}
+
 #[test]
 fn packets_that_are_lost_change_nothing() {
     let place = Place::new("rdma-loss");
@@ -170,13 +255,7 @@ fn node(place: &Place, machine: u16, secret: &str) -> Run {
     );
     let config = place.write(&format!("{machine}.toml"), &text);
     let config = config.to_str().unwrap();
-    place.farm(&[
-        "node",
-        "--config",
-        config,
-        "--machine",
-        &machine.to_string(),
-    ])
+    place.start_node(config, machine)
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! | [`limit`] | random reads of mapped memory, raw and checked | is itself the bound of lookups |
 //! | [`ring`] | round trips and messages between two processes | Unix and TCP sockets |
 //! | [`fabric`] | one-sided reads and writes | the limit, at the same sizes |
+//! | [`verbs`] | the same over RDMA devices | perftest, on the same devices |
 //!
 //! Every figure is the median of several slices, taken in turn with those of the other variants, so
 //! that a busy host disturbs all alike; results carry the least and the most too, and how long the
@@ -20,6 +21,7 @@ mod pair;
 mod reads;
 pub mod ring;
 pub(crate) mod text;
+pub mod verbs;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
