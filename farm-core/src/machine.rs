@@ -2,25 +2,24 @@
 //! [`Worker::turn`]. A process is one machine; a process may also run several, for tests, examples
 //! and embedding, through the same code.
 
+mod fabric;
+mod pages;
+
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::alloc::{BlockConfig, class_for_payload};
-use crate::config::{Config, ConfigError, HugePages};
+use crate::config::{Config, ConfigError};
 use crate::control::Control;
-use crate::fabric::shm::ShmConfig;
-use crate::fabric::verbs::{
-    ConnectionConfig, DeviceChoice, Secret, SecretError, VerbsConfig, VerbsError,
-};
+use crate::fabric::verbs::{SecretError, VerbsError};
 use crate::fabric::{
-    ArenaConfig, ConnectError, ExportError, Exporter, FabricConfig, FabricMachine,
-    FabricStartError, Patience, PeerOffer,
+    ArenaConfig, ConnectError, ExportError, Exporter, FabricMachine, FabricStartError, Patience,
+    PeerOffer,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
-use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError};
 use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 use crate::region::placement::Placement;
@@ -28,6 +27,9 @@ use crate::region::store::Store;
 use crate::ring::Wholeness;
 use crate::time::{Clock, Nanos};
 use crate::worker::{Idle, IdlePolicy, Inbox, Worker, WorkerLimits, WorkerParts};
+
+pub use fabric::fabric_config;
+use pages::Pages;
 
 /// How long machines of one process wait for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -134,7 +136,9 @@ impl Machine {
         let own = config.machines.iter().find(|machine| machine.id == id);
         let own = own.ok_or(MachineError::NoSuchMachine(id))?;
         let workers = usize::from(own.workers);
-        require_huge_pages(config)?;
+        Pages::of(config)
+            .check_directory()
+            .map_err(ExportError::from)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
@@ -171,6 +175,8 @@ impl Machine {
                 SegmentLayout::between(format, workers, usize::from(machine.workers))
             };
             let (memory, capability) = fabric.exporter().export(layout.bytes(), true)?;
+            let whole = Pages::of(config).check_segment(&memory);
+            whole.map_err(ExportError::from)?;
             segments.push((machine.id, usize::from(machine.workers), memory, capability));
         }
         let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
@@ -435,63 +441,6 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     }
 }
 
-/// How machine `machine` of the configuration starts on its fabric.
-///
-/// # Errors
-/// [`MachineError`]: there is no such machine, or its cluster's secret cannot be read.
-pub fn fabric_config(config: &Config, machine: MachineId) -> Result<FabricConfig, MachineError> {
-    let huge_pages = config.memory.huge_pages != HugePages::Off;
-    let run_dir = crate::config::host::run_dir(config);
-    let own = config.machine(machine);
-    let own = own.ok_or(MachineError::NoSuchMachine(machine))?;
-    let workers = usize::from(own.workers);
-    if config.cluster.fabric == crate::config::Fabric::Shm {
-        return Ok(FabricConfig::Shm(ShmConfig {
-            cluster: config.cluster.name.clone(),
-            run_dir,
-            memory_dir: config.memory.dir.clone(),
-            huge_pages,
-            machine,
-            workers,
-            digest: config.digest(),
-        }));
-    }
-    let rdma = &config.rdma;
-    let secret = match &rdma.secret_file {
-        Some(path) => Secret::read(path)?,
-        None => Secret::of_host(&run_dir, &config.cluster.name)?,
-    };
-    let addresses = config.machines.iter();
-    let addresses = addresses.map(|machine| (machine.id, machine.rdma.address_of(machine.id)));
-    Ok(FabricConfig::Verbs(Box::new(VerbsConfig {
-        cluster: config.cluster.name.clone(),
-        machine,
-        workers,
-        digest: config.digest(),
-        addresses: addresses.collect(),
-        secret,
-        device: DeviceChoice {
-            device: own.rdma.device.clone(),
-            port: own.rdma.device_port,
-            gid_index: own.rdma.gid_index,
-            mtu: rdma.mtu,
-        },
-        connection: ConnectionConfig {
-            send_depth: rdma.send_depth,
-            inline_bytes: rdma.inline_bytes,
-            timeout: rdma.timeout,
-            traffic_class: rdma.traffic_class,
-            service_level: rdma.service_level,
-        },
-        workers_per_queue: rdma.workers_per_queue as usize,
-        receive_depth: rdma.receive_depth,
-        huge_pages,
-        object_reads: rdma.object_reads,
-        adaptive_throttle: rdma.adaptive_throttle,
-        parks: matches!(idle_policy(config), IdlePolicy::Park { .. }),
-    })))
-}
-
 fn ring_format(config: &Config) -> RingFormat {
     RingFormat {
         ring_bytes: config.rings.ring_bytes as usize,
@@ -545,17 +494,10 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
         per_machine_bytes: config.memory.per_machine_bytes,
     };
     let exporter = exporter.clone();
-    let (huge, dir) = (config.memory.huge_pages, config.memory.dir.clone());
+    let pages = Pages::of(config);
     let export = Box::new(move |bytes| {
         let (memory, capability) = exporter.export(bytes, false)?;
-        let page_bytes = memory.page_bytes() as u64;
-        if huge == HugePages::Require && page_bytes < HUGE_PAGE_BYTES as u64 {
-            return Err(MappingError::NoHugePages {
-                dir: dir.clone(),
-                page_bytes,
-            }
-            .into());
-        }
+        let page_bytes = pages.check(&memory)?;
         tracing::debug!(bytes, page_bytes, "made a region");
         Ok((memory, capability))
     });
@@ -566,24 +508,6 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
         u64::from(id.get()),
         export,
     )
-}
-
-fn require_huge_pages(config: &Config) -> Result<(), MachineError> {
-    let dir = &config.memory.dir;
-    // Of memory that is not in files, each is asked when it is made.
-    let in_files = config.cluster.fabric == crate::config::Fabric::Shm;
-    if config.memory.huge_pages != HugePages::Require || !in_files {
-        return Ok(());
-    }
-    let page_bytes = Mapping::page_bytes_of(dir, true).map_err(ExportError::from)?;
-    if page_bytes < HUGE_PAGE_BYTES {
-        let short = MappingError::NoHugePages {
-            dir: dir.clone(),
-            page_bytes: page_bytes as u64,
-        };
-        return Err(MachineError::Memory(short.into()));
-    }
-    Ok(())
 }
 
 /// The core that a worker is pinned to, if it is: one of those its machine lists; else, where there

@@ -2,6 +2,7 @@
 
 use farm_core::config::host::{HostFacts, HugeMount, MemoryNeed, check_memory};
 use farm_core::config::{Config, HugePages, Idle, IdlePolicy, exact_size, rounded_size};
+use farm_core::mem::HUGE_PAGE_BYTES;
 
 use super::{Finding, Level, rdma};
 
@@ -11,9 +12,14 @@ pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     findings.extend(pinning(facts, config));
     findings.push(memory(facts, config));
     findings.push(cgroup(facts));
-    findings.push(directory(facts));
-    findings.push(huge_pages(facts, config));
-    findings.extend(page_size(facts, config));
+    if rdma::uses_verbs(config) {
+        // Its memory is in no file.
+        findings.push(private_huge_pages(facts, config));
+    } else {
+        findings.push(directory(facts));
+        findings.push(huge_pages(facts, config));
+        findings.extend(page_size(facts, config));
+    }
     findings.push(rdma::memlock(facts, config));
     findings.extend(rdma::devices(facts, config));
     findings
@@ -192,9 +198,8 @@ fn directory(facts: &HostFacts) -> Finding {
 /// Where the suggested mounts go.
 const HUGE_DIR: &str = "/mnt/farm-huge";
 
-fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
-    let dir = &facts.memory_dir;
-    let shmem = facts.thp_shmem.as_deref().unwrap_or("not in this kernel");
+/// The pools of huge pages, for people.
+fn pools(facts: &HostFacts) -> String {
     let pools: Vec<String> = facts
         .huge_page_pools
         .iter()
@@ -208,12 +213,42 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
             )
         })
         .collect();
-    let pools = if pools.is_empty() {
-        "empty".to_owned()
-    } else {
-        pools.join(", ")
+    match pools.is_empty() {
+        true => "pool empty".to_owned(),
+        false => format!("pool {}", pools.join(", ")),
+    }
+}
+
+/// Huge pages for memory that RDMA devices use.
+fn private_huge_pages(facts: &HostFacts, config: &Config) -> Finding {
+    let thp = facts.thp.as_deref().unwrap_or("not in this kernel");
+    let state = format!("{}; transparent ones: {thp}", pools(facts));
+    let finding = |level, fact| Finding::new(level, "huge pages", fact);
+    if config.memory.huge_pages == HugePages::Off {
+        return finding(Level::Note, format!("off by the configuration; {state}"));
+    }
+    let bytes = MemoryNeed::of_cluster(config).exported_bytes();
+    let page_bytes = HUGE_PAGE_BYTES as u64;
+    let pool = facts.huge_page_pools.iter();
+    let mut free =
+        pool.filter(|pool| pool.page_bytes == page_bytes && pool.free * page_bytes >= bytes);
+    if free.next().is_some() {
+        return finding(Level::Ok, state);
+    }
+    let level = match (config.memory.huge_pages, facts.offers_private_huge_pages()) {
+        (HugePages::Require, false) => Level::Problem,
+        _ => Level::Advice,
     };
-    let state = format!("pool {pools}; shmem_enabled {shmem}");
+    let pages = bytes.div_ceil(page_bytes);
+    finding(level, state)
+        .advice("a device's table of pages reaches further, and reads miss the TLB less: set some aside")
+        .command(as_root(facts, &format!("sysctl -w vm.nr_hugepages={pages}")))
+}
+
+fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
+    let dir = &facts.memory_dir;
+    let shmem = facts.thp_shmem.as_deref().unwrap_or("not in this kernel");
+    let state = format!("{}; shmem_enabled {shmem}", pools(facts));
     if config.memory.huge_pages == HugePages::Off {
         return Finding::new(
             Level::Note,
@@ -273,7 +308,7 @@ fn usable(facts: &HostFacts, mount: &HugeMount) -> bool {
 
 /// The commands that mount a directory of huge pages large enough for the configuration.
 fn with_commands(mut finding: Finding, facts: &HostFacts, config: &Config) -> Finding {
-    let need = MemoryNeed::of_cluster(config).file_bytes();
+    let need = MemoryNeed::of_cluster(config).exported_bytes();
     finding = finding.command(as_root(facts, &format!("mkdir -p {HUGE_DIR}")));
     let mount = match facts.thp_shmem.as_deref() {
         None => {

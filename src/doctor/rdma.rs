@@ -11,7 +11,7 @@ use super::{Finding, Level};
 /// the port have its largest packets.
 const ROCE_MTU: u32 = 4200;
 
-fn uses_verbs(config: &Config) -> bool {
+pub(super) fn uses_verbs(config: &Config) -> bool {
     config.cluster.fabric == Fabric::Verbs
 }
 

@@ -433,3 +433,29 @@ fn what_is_printed_has_every_finding_and_a_sum() {
         "{text}"
     );
 }
+
+/// Memory that RDMA devices use is in no file: nothing is said of memory.dir, and huge pages come from the pool.
+#[test]
+fn registered_memory_is_judged_without_the_directory() {
+    let mut config = config();
+    config.set("cluster.fabric", "verbs").expect("a key");
+    let mut facts = host();
+    facts.memory_dir = DirFacts::default();
+    let about_dir = judge(&facts, &config)
+        .into_iter()
+        .find(|finding| finding.about == "memory.dir");
+    assert_eq!(about_dir, None);
+    assert_eq!(about(&facts, &config, "memory").level, Level::Ok);
+    let finding = about(&facts, &config, "huge pages");
+    assert_eq!(finding.level, Level::Advice);
+    assert_eq!(finding.commands, ["sudo sysctl -w vm.nr_hugepages=6161"]);
+    facts.huge_page_pools = vec![HugePagePool {
+        page_bytes: 2 << 20,
+        total: 6161,
+        free: 6161,
+    }];
+    assert_eq!(about(&facts, &config, "huge pages").level, Level::Ok);
+    facts.huge_page_pools.clear();
+    config.set("memory.huge_pages", "require").expect("a key");
+    assert_eq!(about(&facts, &config, "huge pages").level, Level::Problem);
+}

@@ -57,6 +57,15 @@ pub enum MappingError {
         /// Page size found there.
         page_bytes: u64,
     },
+    /// Huge pages were required, and memory that is in no file has none.
+    #[error(
+        "memory.huge_pages is \"require\" but the system gave pages of {page_bytes} bytes: set more huge \
+         pages aside (sysctl -w vm.nr_hugepages=N), or free some memory"
+    )]
+    NoPrivateHugePages {
+        /// Page size that was had.
+        page_bytes: u64,
+    },
     /// The operating system refused.
     #[error("cannot {what} {path}: {source}")]
     Os {

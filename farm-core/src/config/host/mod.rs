@@ -10,10 +10,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{Config, HugePages, exact_size, rounded_size};
+use super::{Config, Fabric, HugePages, exact_size, rounded_size};
 use crate::fabric::verbs::DeviceReport;
 use crate::ids::MachineId;
 use crate::limits::{GIB, MIB};
+use crate::mem::HUGE_PAGE_BYTES;
 
 pub use probe::{probe, probe_with_devices, run_dir};
 
@@ -125,6 +126,21 @@ impl HostFacts {
             }
     }
 
+    /// Whether memory that is in no file, as RDMA devices use it, can have huge pages, transparent ones
+    /// included.
+    pub fn offers_private_huge_pages(&self) -> bool {
+        let on_request = self.thp.as_deref();
+        self.huge_pool_bytes() > 0 || on_request.is_some_and(|thp| thp != "never")
+    }
+
+    /// Bytes of the pool that private huge pages come from, as far as they are free.
+    fn huge_pool_bytes(&self) -> u64 {
+        let size = HUGE_PAGE_BYTES as u64;
+        let pools = self.huge_page_pools.iter();
+        let pool = pools.filter(|pool| pool.page_bytes == size);
+        pool.map(|pool| pool.free.saturating_mul(size)).sum()
+    }
+
     /// Cores that workers can really use: those allowed, or fewer where time is limited.
     pub fn usable_cores(&self) -> usize {
         let allowed = self.cores_allowed.len().max(1);
@@ -224,14 +240,15 @@ impl MemoryNeed {
         }
     }
 
-    /// Bytes of files in the directory of regions.
-    pub fn file_bytes(&self) -> u64 {
+    /// Bytes that other machines reach: files in the directory of regions, or what is registered with RDMA
+    /// devices.
+    pub fn exported_bytes(&self) -> u64 {
         self.regions_bytes.saturating_add(self.rings_bytes)
     }
 
     /// All bytes.
     pub fn total_bytes(&self) -> u64 {
-        self.file_bytes().saturating_add(self.process_bytes)
+        self.exported_bytes().saturating_add(self.process_bytes)
     }
 }
 
@@ -262,6 +279,13 @@ pub enum HostError {
         /// The directory.
         path: PathBuf,
     },
+    /// Huge pages are required, and there are none for memory that is in no file.
+    #[error(
+        "memory.huge_pages = \"require\", but this host has none for the memory that RDMA devices use: set \
+         some aside (sysctl -w vm.nr_hugepages=N, each of 2 MiB), allow transparent ones (echo madvise > \
+         /sys/kernel/mm/transparent_hugepage/enabled), or set memory.huge_pages to \"try\""
+    )]
+    NoPrivateHugePages,
     /// The machines may take more memory than there is.
     #[error(
         "{machines} machine(s) may take {} of memory ({} of regions, {} of rings, about {} for the \
@@ -350,7 +374,7 @@ pub fn check_machine_memory(
     check_need(config, facts, MemoryNeed::of_machine(config, id))
 }
 
-fn check_need(config: &Config, facts: &HostFacts, need: MemoryNeed) -> Result<(), HostError> {
+fn check_directory(config: &Config, facts: &HostFacts) -> Result<(), HostError> {
     let dir = &facts.memory_dir;
     let path = dir.path.clone();
     if !dir.exists {
@@ -368,16 +392,46 @@ fn check_need(config: &Config, facts: &HostFacts, need: MemoryNeed) -> Result<()
     if config.memory.huge_pages == HugePages::Require && !facts.offers_huge_pages() {
         return Err(HostError::NoHugePages { path });
     }
-    let in_files = need.file_bytes();
-    // Files of a hugetlbfs come from its pool, which the host and its cgroups have counted already;
-    // files on a disk are only cached in memory.
-    let in_memory = match dir.filesystem.as_str() {
+    Ok(())
+}
+
+/// What of the need must fit the directory of regions, and what the memory that the host and its cgroups
+/// count as available. They have counted the pools of huge pages already.
+fn shares(config: &Config, facts: &HostFacts, need: &MemoryNeed) -> (Option<u64>, u64) {
+    let exported = need.exported_bytes();
+    if config.cluster.fabric == Fabric::Verbs {
+        let from_pool = match config.memory.huge_pages {
+            HugePages::Off => 0,
+            _ => facts.huge_pool_bytes().min(exported),
+        };
+        return (None, need.total_bytes() - from_pool);
+    }
+    // Files of a hugetlbfs come from its pool; files on a disk are only cached in memory.
+    let in_memory = match facts.memory_dir.filesystem.as_str() {
         "tmpfs" | "ramfs" | "devtmpfs" => need.total_bytes(),
         _ => need.process_bytes,
     };
+    (Some(exported), in_memory)
+}
+
+fn check_need(config: &Config, facts: &HostFacts, need: MemoryNeed) -> Result<(), HostError> {
+    match config.cluster.fabric {
+        Fabric::Shm => check_directory(config, facts)?,
+        Fabric::Verbs => {
+            let required = config.memory.huge_pages == HugePages::Require;
+            if required && !facts.offers_private_huge_pages() {
+                return Err(HostError::NoPrivateHugePages);
+            }
+        }
+    }
+    let dir = &facts.memory_dir;
+    let (in_files, in_memory) = shares(config, facts, &need);
+    let in_directory = in_files.zip(dir.free_bytes).map(|(needed, free_bytes)| {
+        let path = dir.path.clone();
+        (needed, MemoryLimit::Directory { path, free_bytes })
+    });
     let limits = [
-        dir.free_bytes
-            .map(|free_bytes| (in_files, MemoryLimit::Directory { path, free_bytes })),
+        in_directory,
         facts
             .cgroup
             .clone()

@@ -184,6 +184,42 @@ fn required_huge_pages_must_be_offered() {
     assert_eq!(check_memory(&config, &facts), Ok(()));
 }
 
+/// Memory that RDMA devices use is in no file: the directory neither bounds nor refuses it.
+#[test]
+fn registered_memory_needs_the_host_alone() {
+    let mut config = config();
+    config.cluster.fabric = Fabric::Verbs;
+    let mut facts = host();
+    facts.memory_dir = DirFacts::default();
+    assert_eq!(check_memory(&config, &facts), Ok(()));
+    facts.memory_available_bytes = 4 * GIB;
+    let text = refusal(&config, &facts).to_string();
+    assert!(text.contains("the host has only"), "{text}");
+    // What the pool gives, the host does not count as available.
+    facts.huge_page_pools = vec![HugePagePool {
+        page_bytes: 2 * MIB,
+        total: 8192,
+        free: 8192,
+    }];
+    assert_eq!(check_memory(&config, &facts), Ok(()));
+    config.memory.huge_pages = HugePages::Off;
+    assert!(check_memory(&config, &facts).is_err());
+}
+
+#[test]
+fn required_huge_pages_of_registered_memory_are_of_the_host() {
+    let mut config = config();
+    config.cluster.fabric = Fabric::Verbs;
+    config.memory.huge_pages = HugePages::Require;
+    let mut facts = host();
+    facts.thp = Some("never".to_owned());
+    let error = refusal(&config, &facts);
+    assert_eq!(error, HostError::NoPrivateHugePages);
+    assert!(!error.to_string().contains("memory.dir"), "{error}");
+    facts.thp = Some("madvise".to_owned());
+    assert_eq!(check_memory(&config, &facts), Ok(()));
+}
+
 #[test]
 fn huge_pages_come_from_the_mount_unless_the_kernel_overrules_it() {
     let offers = |filesystem: &str, huge: Option<&str>, shmem: Option<&str>| {

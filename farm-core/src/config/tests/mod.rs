@@ -183,6 +183,7 @@ fn the_digest_is_the_same_for_ever() {
          rings.ring_bytes = \"1MiB\"\n\
          rings.max_message_bytes = \"64KiB\"\n\
          rings.log_bytes = \"4MiB\"\n\
+         rings.checksums = false\n\
          table.neighbourhood = 6\n\
          table.occupancy = 0.9\n\
          table.key_bytes = 16\n\
@@ -197,7 +198,7 @@ fn the_digest_is_the_same_for_ever() {
 }
 
 /// The digest of the text above.
-const DIGEST_OF_TWO: u64 = 10_005_269_495_063_985_588;
+const DIGEST_OF_TWO: u64 = 18_011_216_257_870_526_955;
 
 #[test]
 fn the_digest_sees_what_machines_share_and_nothing_else() {
@@ -211,6 +212,7 @@ fn the_digest_sees_what_machines_share_and_nothing_else() {
         ("cluster.name", "other"),
         ("memory.block_bytes", "2MiB"),
         ("rings.ring_bytes", "2MiB"),
+        ("rings.checksums", "true"),
         ("table.occupancy", "0.8"),
         ("machine.2.workers", "2"),
     ] {

@@ -27,11 +27,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use super::device::PortAddress;
+use super::device::{LinkLayer, PortAddress};
 use super::queue_pair::QueueAddress;
 use crate::fabric::Capability;
-use crate::fabric::meeting::{random_words, receive_line, send_line};
+use crate::fabric::meeting::{
+    offers_its_own, random_words, receive_line, same_cluster, same_configuration, same_version,
+    send_line,
+};
 use crate::ids::MachineId;
+use crate::limits::MAX_WORKERS;
 
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 1;
@@ -167,6 +171,29 @@ pub(super) struct Greeting {
     pub(super) random: [u64; 4],
 }
 
+impl Greeting {
+    /// What is wrong with it, for a machine of this cluster.
+    pub(super) fn judge(&self, cluster: &str) -> Result<(), String> {
+        if self.protocol != PROTOCOL {
+            return Err(format!("it speaks {:?}, not {PROTOCOL:?}", self.protocol));
+        }
+        same_version(VERSION, self.version)?;
+        same_cluster(cluster, &self.cluster)?;
+        match (1..=MAX_WORKERS).contains(&usize::from(self.queues)) {
+            true => Ok(()),
+            false => Err(format!("it asks for {} queue pairs", self.queues)),
+        }
+    }
+}
+
+/// What a machine must agree to.
+pub(super) struct Terms {
+    pub(super) digest: u64,
+    pub(super) link_layer: LinkLayer,
+    /// Queue pairs that are to be connected.
+    pub(super) pairs: usize,
+}
+
 /// What it is and has for the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
@@ -180,6 +207,24 @@ pub(super) struct Hello {
     pub(super) reads: u8,
     pub(super) queues: Vec<QueueAddress>,
     pub(super) offer: Vec<Capability>,
+}
+
+impl Hello {
+    /// What is wrong with what a machine of the cluster says of itself.
+    pub(super) fn judge(&self, machine: MachineId, terms: &Terms) -> Result<(), String> {
+        same_configuration(terms.digest, self.digest)?;
+        if self.port.link_layer != terms.link_layer {
+            return Err("one has an Ethernet port and the other an InfiniBand port".into());
+        }
+        if self.queues.len() != terms.pairs || self.reads == 0 {
+            return Err(format!(
+                "it has {} queue pairs where {} are needed",
+                self.queues.len(),
+                terms.pairs
+            ));
+        }
+        offers_its_own(machine, self.boot, &self.offer)
+    }
 }
 
 /// An answer, or why there is none.
@@ -196,18 +241,16 @@ pub(super) struct Sealed {
     code: Vec<u8>,
 }
 
-/// A conversation with one machine, of which both sides know the key.
-pub(super) struct Conversation {
-    socket: TcpStream,
+/// Seals what one side of a conversation says, and opens what the other does.
+struct Seal {
     key: Vec<u8>,
     is_caller: bool,
     /// Messages so far, in either direction.
     said: u64,
 }
 
-impl Conversation {
-    pub(super) fn new(
-        socket: TcpStream,
+impl Seal {
+    fn new(
         secret: &Secret,
         (caller, called): (&Greeting, &Greeting),
         is_caller: bool,
@@ -217,7 +260,6 @@ impl Conversation {
             code.update(&serde_json::to_vec(greeting)?);
         }
         Ok(Self {
-            socket,
             key: code.finalize().into_bytes().to_vec(),
             is_caller,
             said: 0,
@@ -232,20 +274,18 @@ impl Conversation {
         code
     }
 
-    /// Seals a message, which is to be the next that is sent.
-    pub(super) fn seal(&mut self, message: &impl Serialize) -> std::io::Result<Sealed> {
-        let text = serde_json::to_string(message)?;
+    fn seal(&mut self, message: &impl Serialize) -> std::io::Result<Sealed> {
+        Ok(self.seal_text(serde_json::to_string(message)?))
+    }
+
+    fn seal_text(&mut self, text: String) -> Sealed {
         let code = self.code(&text, self.is_caller).finalize().into_bytes();
         self.said += 1;
         let code = code.to_vec();
-        Ok(Sealed { text, code })
+        Sealed { text, code }
     }
 
-    /// Opens what the other side sealed.
-    ///
-    /// # Errors
-    /// It was sealed by somebody who does not know the secret, or is not what is expected.
-    pub(super) fn open<T: DeserializeOwned>(&mut self, sealed: &Sealed) -> std::io::Result<T> {
+    fn open<T: DeserializeOwned>(&mut self, sealed: &Sealed) -> std::io::Result<T> {
         let code = self.code(&sealed.text, !self.is_caller);
         self.said += 1;
         code.verify_slice(&sealed.code).map_err(|_| {
@@ -253,6 +293,37 @@ impl Conversation {
             Error::new(ErrorKind::PermissionDenied, why)
         })?;
         Ok(serde_json::from_str(&sealed.text)?)
+    }
+}
+
+/// A conversation with one machine, of which both sides know the key.
+pub(super) struct Conversation {
+    socket: TcpStream,
+    seal: Seal,
+}
+
+impl Conversation {
+    pub(super) fn new(
+        socket: TcpStream,
+        secret: &Secret,
+        greetings: (&Greeting, &Greeting),
+        is_caller: bool,
+    ) -> std::io::Result<Self> {
+        let seal = Seal::new(secret, greetings, is_caller)?;
+        Ok(Self { socket, seal })
+    }
+
+    /// Seals a message, which is to be the next that is sent.
+    pub(super) fn seal(&mut self, message: &impl Serialize) -> std::io::Result<Sealed> {
+        self.seal.seal(message)
+    }
+
+    /// Opens what the other side sealed.
+    ///
+    /// # Errors
+    /// It was sealed by somebody who does not know the secret, or is not what is expected.
+    pub(super) fn open<T: DeserializeOwned>(&mut self, sealed: &Sealed) -> std::io::Result<T> {
+        self.seal.open(sealed)
     }
 
     pub(super) fn send(&mut self, message: &impl Serialize) -> std::io::Result<()> {
@@ -278,6 +349,65 @@ impl Conversation {
     pub(super) fn into_socket(self) -> TcpStream {
         self.socket
     }
+}
+
+/// Reads bytes as every message of the handshake, as a stranger may send them, and as a machine of the
+/// cluster may. For fuzzing.
+///
+/// # Panics
+/// When what must not be accepted is, or what was accepted does not survive being sent on.
+#[doc(hidden)]
+pub fn read_untrusted(bytes: &[u8]) {
+    let machine = MachineId::new(2).expect("a machine's id");
+    let greeting = |machine, random| Greeting {
+        protocol: PROTOCOL.into(),
+        version: VERSION,
+        cluster: "c".into(),
+        machine,
+        queues: 1,
+        random: [random; 4],
+    };
+    let own = MachineId::new(1).expect("a machine's id");
+    let (theirs, ours) = (greeting(machine, 2), greeting(own, 1));
+    let seal = |by_caller| {
+        let secret = Secret::of(b"known to the cluster");
+        Seal::new(&secret, (&theirs, &ours), by_caller).expect("greetings are JSON")
+    };
+    if let Ok(greeting) = receive_line::<Greeting>(bytes) {
+        assert_eq!(again(&greeting), greeting);
+        if greeting.judge("c").is_ok() {
+            assert!((1..=MAX_WORKERS).contains(&greeting.queues.into()));
+        }
+    }
+    // A stranger does not know what to seal by.
+    let sealed = match receive_line::<Answer<Sealed>>(bytes) {
+        Ok(Answer::Welcome(sealed)) => Some(sealed),
+        _ => receive_line(bytes).ok(),
+    };
+    if let Some(sealed) = sealed {
+        assert!(seal(false).open::<Hello>(&sealed).is_err());
+    }
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    if let Ok(hello) = seal(false).open::<Hello>(&seal(true).seal_text(text)) {
+        assert_eq!(again(&hello), hello);
+        let terms = Terms {
+            digest: 1,
+            link_layer: LinkLayer::Ethernet,
+            pairs: 1,
+        };
+        if hello.judge(machine, &terms).is_ok() {
+            let boot = hello.boot;
+            let mut offer = hello.offer.iter();
+            assert!(offer.all(|memory| memory.machine == machine && memory.boot == boot));
+        }
+    }
+}
+
+/// A message, sent and received.
+fn again<T: Serialize + DeserializeOwned>(message: &T) -> T {
+    let mut line = Vec::new();
+    send_line(&mut line, message).expect("a message is JSON");
+    receive_line(&line[..]).expect("what was sent is received")
 }
 
 #[cfg(test)]
@@ -354,6 +484,78 @@ mod tests {
         let mut sealed = caller.seal(&7u32).unwrap();
         sealed.text = "8".into();
         assert!(called.open::<u32>(&sealed).is_err(), "changed");
+    }
+
+    /// What the fuzzer starts from: each message as it is sent.
+    fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let line = |message: &dyn Fn(&mut Vec<u8>)| {
+            let mut line = Vec::new();
+            message(&mut line);
+            line
+        };
+        let port = PortAddress {
+            link_layer: LinkLayer::Ethernet,
+            gid: [1; 16],
+            lid: 0,
+            mtu: 1024,
+        };
+        let machine = MachineId::new(2).unwrap();
+        let hello = Hello {
+            digest: 1,
+            boot: 7,
+            workers: 1,
+            parks: true,
+            port,
+            reads: 16,
+            queues: vec![QueueAddress {
+                number: 17,
+                first_packet: 3,
+            }],
+            offer: vec![Capability {
+                machine,
+                boot: 7,
+                key: 5,
+                bytes: 4096,
+                writable: true,
+            }],
+        };
+        let greets = greeting(2, 2);
+        let secret = Secret::of(b"known to somebody else");
+        let mut seal = Seal::new(&secret, (&greets, &greeting(1, 1)), true).unwrap();
+        let sealed = seal.seal(&hello).unwrap();
+        vec![
+            ("greeting", line(&|out| send_line(out, &greets).unwrap())),
+            ("hello", line(&|out| send_line(out, &hello).unwrap())),
+            ("sealed", line(&|out| send_line(out, &sealed).unwrap())),
+            (
+                "refused",
+                line(&|out| send_line(out, &Answer::<Sealed>::Refused("no".into())).unwrap()),
+            ),
+        ]
+    }
+
+    fn seed_dir() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/handshake")
+    }
+
+    /// `cargo test -p farm-core --lib control -- --ignored write_seeds` after a change of the messages.
+    #[test]
+    #[ignore = "writes fuzz/corpus/handshake"]
+    fn write_seeds() {
+        std::fs::create_dir_all(seed_dir()).unwrap();
+        for (name, seed) in seeds() {
+            std::fs::write(seed_dir().join(name), seed).unwrap();
+        }
+    }
+
+    #[test]
+    fn seeds_on_disk_are_those_of_these_messages() {
+        for (name, seed) in seeds() {
+            let found = std::fs::read(seed_dir().join(name)).expect("a seed; see write_seeds");
+            assert_eq!(found, seed, "{name} is of other messages; see write_seeds");
+            read_untrusted(&seed);
+        }
+        assert!(receive_line::<Hello>(&seeds()[1].1[..]).is_ok());
     }
 
     #[test]

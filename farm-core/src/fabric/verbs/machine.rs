@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::checked::ObjectReads;
 use super::completions::Completions;
-use super::control::{Hello, Secret};
+use super::control::{Hello, Secret, Terms};
 use super::device::{Device, DeviceChoice, DevicePlace};
 use super::doorbells::Doorbells;
 use super::endpoint::{Access, VerbsEndpoint};
@@ -282,6 +282,15 @@ impl Shared {
                 .store(pair.lands_in_order() == Some(true), Ordering::Release);
         }
         Ok(())
+    }
+
+    /// What a machine that connects so many queue pairs must agree to.
+    pub(super) fn terms(&self, pairs: usize) -> Terms {
+        Terms {
+            digest: self.config.digest,
+            link_layer: self.device.address.link_layer,
+            pairs,
+        }
     }
 
     fn hello(&self, queues: Vec<QueueAddress>, offer: Vec<Capability>) -> Hello {

@@ -10,11 +10,10 @@ use super::machine::{Shared, resolve};
 use super::queue_pair::QueuePair;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, random_words, receive_line,
-    same_cluster, same_configuration, same_version, send_line, wait_readable,
+    Awaited, Callers, ConnectError, Patience, REDIAL, random_words, receive_line, send_line,
+    wait_readable,
 };
 use crate::ids::MachineId;
-use crate::limits::MAX_WORKERS;
 
 /// Longest that somebody who has called is waited for within the conversation.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -100,41 +99,6 @@ fn greeting(shared: &Shared) -> std::io::Result<Greeting> {
     })
 }
 
-/// What is wrong with a greeting.
-fn judge_greeting(shared: &Shared, theirs: &Greeting) -> Result<(), String> {
-    let own = &shared.config;
-    if theirs.protocol != PROTOCOL {
-        return Err(format!("it speaks {:?}, not {PROTOCOL:?}", theirs.protocol));
-    }
-    same_version(VERSION, theirs.version)?;
-    same_cluster(&own.cluster, &theirs.cluster)?;
-    if !(1..=MAX_WORKERS).contains(&usize::from(theirs.queues)) {
-        return Err(format!("it asks for {} queue pairs", theirs.queues));
-    }
-    Ok(())
-}
-
-/// What is wrong with what a machine of the cluster says of itself.
-fn judge_hello(
-    shared: &Shared,
-    machine: MachineId,
-    hello: &Hello,
-    pairs: usize,
-) -> Result<(), String> {
-    let own = &shared.config;
-    same_configuration(own.digest, hello.digest)?;
-    if hello.port.link_layer != shared.device.address.link_layer {
-        return Err("one has an Ethernet port and the other an InfiniBand port".into());
-    }
-    if hello.queues.len() != pairs || hello.reads == 0 {
-        return Err(format!(
-            "it has {} queue pairs where {pairs} are needed",
-            hello.queues.len()
-        ));
-    }
-    offers_its_own(machine, hello.boot, &hello.offer)
-}
-
 /// The caller's side of the conversation.
 fn call(
     shared: &Shared,
@@ -153,7 +117,7 @@ fn call(
         Answer::Welcome(theirs) => theirs,
         Answer::Refused(why) => return Err(refused(why)),
     };
-    judge_greeting(shared, &theirs).map_err(refused)?;
+    theirs.judge(&shared.config.cluster).map_err(refused)?;
     if theirs.machine != machine {
         return Err(refused(format!(
             "it says that it is machine {}",
@@ -170,7 +134,9 @@ fn call(
         Answer::Refused(why) => return Err(refused(why)),
     };
     let hello: Hello = talk.open(&sealed).map_err(io)?;
-    judge_hello(shared, machine, &hello, pairs.len()).map_err(refused)?;
+    hello
+        .judge(machine, &shared.terms(pairs.len()))
+        .map_err(refused)?;
     shared.connect_pairs(machine, &mut pairs, &hello)?;
     talk.send_ready().map_err(io)?;
     talk.await_ready().map_err(io)?;
@@ -197,7 +163,7 @@ fn answer(
     socket.set_nodelay(true).map_err(stranger)?;
     socket.set_read_timeout(Some(timeout)).map_err(stranger)?;
     socket.set_write_timeout(Some(timeout)).map_err(stranger)?;
-    let judged = judge_greeting(shared, &theirs).and_then(|()| {
+    let judged = theirs.judge(&shared.config.cluster).and_then(|()| {
         let awaited = awaited.awaits_call_of(machine);
         let not = || format!("machine {machine} is not awaited here");
         awaited.then_some(()).ok_or_else(not)
@@ -222,7 +188,7 @@ fn answer(
     let (mut pairs, ours) = shared
         .prepare(machine, theirs.queues.into(), offer(machine))
         .map_err(Fault::Final)?;
-    if let Err(why) = judge_hello(shared, machine, &hello, pairs.len()) {
+    if let Err(why) = hello.judge(machine, &shared.terms(pairs.len())) {
         let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
         return Err(refused(why));
     }

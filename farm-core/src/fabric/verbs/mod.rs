@@ -44,6 +44,8 @@ mod registration;
 mod throttle;
 
 pub use checked::ObjectReads;
+#[doc(hidden)]
+pub use control::read_untrusted;
 pub use control::{Secret, SecretError};
 pub use device::{
     DeviceChoice, DevicePlace, DeviceReport, GidReport, LinkLayer, PortReport, devices,

@@ -1,0 +1,86 @@
+//! Whether memory has the pages that the configuration requires.
+
+use std::path::PathBuf;
+
+use crate::config::{Config, Fabric, HugePages};
+use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError, Memory};
+
+/// What the configuration asks of the pages of memory.
+pub(super) struct Pages {
+    required: bool,
+    /// Directory of the files that the memory is in, if it is.
+    dir: Option<PathBuf>,
+}
+
+impl Pages {
+    pub(super) fn of(config: &Config) -> Self {
+        let in_files = config.cluster.fabric == Fabric::Shm;
+        Self {
+            required: config.memory.huge_pages == HugePages::Require,
+            dir: in_files.then(|| config.memory.dir.clone()),
+        }
+    }
+
+    /// Before there is any memory: whether the directory gives huge pages, if they are required.
+    pub(super) fn check_directory(&self) -> Result<(), MappingError> {
+        match &self.dir {
+            Some(dir) if self.required => {
+                let page_bytes = Mapping::page_bytes_of(dir, true)?;
+                self.check_bytes(page_bytes).map(drop)
+            }
+            // Of memory that is not in files, each is asked when it is made.
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of a segment of rings. Files of segments may be smaller than a huge page.
+    pub(super) fn check_segment(&self, memory: &Memory) -> Result<(), MappingError> {
+        match self.dir {
+            Some(_) => Ok(()),
+            None => self.check(memory).map(drop),
+        }
+    }
+
+    /// Bytes of the pages of some memory.
+    pub(super) fn check(&self, memory: &Memory) -> Result<u64, MappingError> {
+        self.check_bytes(memory.page_bytes())
+    }
+
+    fn check_bytes(&self, page_bytes: usize) -> Result<u64, MappingError> {
+        let short = self.required && page_bytes < HUGE_PAGE_BYTES;
+        let page_bytes = page_bytes as u64;
+        match (short, &self.dir) {
+            (false, _) => Ok(page_bytes),
+            (true, None) => Err(MappingError::NoPrivateHugePages { page_bytes }),
+            (true, Some(dir)) => Err(MappingError::NoHugePages {
+                dir: dir.clone(),
+                page_bytes,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_requires_huge_pages_is_told_where_to_get_them() {
+        let mut config = Config::default_for(2, 1);
+        let small = Memory::anonymous(4096);
+        assert!(Pages::of(&config).check(&small).is_ok());
+        config.memory.huge_pages = HugePages::Require;
+        let pages = Pages::of(&config);
+        let text = pages.check(&small).unwrap_err().to_string();
+        assert!(text.contains("memory.dir"), "{text}");
+        assert!(pages.check_segment(&small).is_ok());
+        config.cluster.fabric = Fabric::Verbs;
+        let pages = Pages::of(&config);
+        assert!(pages.check_directory().is_ok());
+        let text = pages.check_segment(&small).unwrap_err().to_string();
+        assert!(
+            text.contains("vm.nr_hugepages") && !text.contains("memory.dir"),
+            "{text}"
+        );
+    }
+}
