@@ -13,12 +13,10 @@ use farm_core::ids::MachineId;
 use farm_core::machine::fabric_config;
 use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
 
-use super::{Measure, OUTSTANDING, Spread};
+use super::{BATCH, Measure, OUTSTANDING, Spread};
 use crate::micro::host::Pin;
 use crate::micro::{MicroError, WORKER, check_completion, check_connected, meet};
 
-/// Where rates of writes are measured, one of so many is signalled.
-const SIGNALLED: usize = 32;
 /// Looks at the memory between two looks at the peer and the clock, for who waits for a write.
 const LOOKS: u32 = 1 << 12;
 /// How long an operation may take.
@@ -80,7 +78,7 @@ impl Ours {
             Measure::ReadRate => one.rate(operations, |side, index| side.post_read(bytes, index)),
             Measure::WriteRate => one.rate(operations, |side, index| {
                 let last = index + 1 == operations as usize;
-                side.post_write(bytes, index, (index + 1).is_multiple_of(SIGNALLED) || last)
+                side.post_write(bytes, index, (index + 1).is_multiple_of(BATCH) || last)
             }),
             Measure::WriteLatency => std::thread::scope(|scope| {
                 let answering = scope.spawn(move || {
@@ -241,7 +239,7 @@ impl Side {
         Ok(Spread::of(latencies).median)
     }
 
-    /// Operations a second, of so many with at most [`OUTSTANDING`] on their way.
+    /// Operations a second, of so many, in batches, with at most [`OUTSTANDING`] on their way.
     fn rate(
         &mut self,
         operations: u32,
@@ -252,12 +250,15 @@ impl Side {
         let mut posted = 0;
         self.ended = 0;
         while posted < operations {
-            while posted < operations.min(self.ended + OUTSTANDING) && post(self, posted)? {
-                posted += 1;
+            let batch = (posted + BATCH).min(operations);
+            self.await_end(batch.saturating_sub(OUTSTANDING))?;
+            while posted < batch {
+                match post(self, posted)? {
+                    true => posted += 1,
+                    false => self.poll()?,
+                }
             }
             self.endpoint.flush();
-            let ended = self.ended;
-            self.await_end(ended + 1)?;
         }
         self.await_end(operations)?;
         Ok(operations as f64 / began.elapsed().as_secs_f64())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use farm_core::fabric::verbs::DevicePlace;
 
-use super::{Measure, OUTSTANDING};
+use super::{BATCH, Measure, OUTSTANDING};
 use crate::micro::host::Pin;
 use crate::micro::{MicroError, os};
 
@@ -57,6 +57,7 @@ impl Perftest {
                 .stderr(Stdio::piped());
             if !measure.is_latency() {
                 command.args(["-t", &OUTSTANDING.to_string()]);
+                command.args(["-l", &BATCH.to_string()]);
             }
             command
         };
