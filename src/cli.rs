@@ -417,7 +417,7 @@ pub(crate) struct BenchFabricArgs {
     #[arg(long, value_name = "N", default_value = "9", value_parser = clap::value_parser!(u16).range(1..=999))]
     pub(crate) pairs: u16,
 
-    /// Operations of one such turn.
+    /// Operations of one such turn, rounded up to a multiple of 32.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
     pub(crate) operations: u32,
 

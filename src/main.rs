@@ -96,7 +96,7 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
 }
 
 /// The error and what caused it, without causes that it has told already.
-fn with_causes(error: &anyhow::Error) -> String {
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();

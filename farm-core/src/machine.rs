@@ -250,7 +250,7 @@ impl Machine {
                 read_tries: READ_TRIES,
             },
         };
-        let policy = idle_policy(config);
+        let policy = idle_policy(config, self.id);
         let core = core_of(config, self.id, index);
         let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
         let thread = std::thread::Builder::new()
@@ -452,12 +452,14 @@ fn ring_format(config: &Config) -> RingFormat {
     }
 }
 
-fn idle_policy(config: &Config) -> IdlePolicy {
-    let workers: usize = config
-        .machines
-        .iter()
-        .map(|machine| usize::from(machine.workers))
-        .sum();
+/// Workers on the host of a machine.
+fn workers_beside(config: &Config, id: MachineId) -> usize {
+    let machines = config.machines_beside(id);
+    machines.map(|machine| usize::from(machine.workers)).sum()
+}
+
+fn idle_policy(config: &Config, id: MachineId) -> IdlePolicy {
+    let workers = workers_beside(config, id);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.worker.idle.resolve(workers, cores) {
         crate::config::Idle::Spin => IdlePolicy::Spin,
@@ -511,7 +513,7 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
 }
 
 /// The core that a worker is pinned to, if it is: one of those its machine lists; else, where there
-/// is a core for every worker of the cluster, its own of those that this process may use.
+/// is a core for every worker of its host, its own of those that this process may use.
 fn core_of(config: &Config, id: MachineId, index: usize) -> Option<u32> {
     let own = config.machine(id).filter(|_| config.worker.pin)?;
     if !own.cores.is_empty() {
@@ -519,10 +521,11 @@ fn core_of(config: &Config, id: MachineId, index: usize) -> Option<u32> {
     }
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    if config.total_workers() > allowed.count() as usize {
+    if workers_beside(config, id) > allowed.count() as usize {
         return None;
     }
-    let before = config.machines.iter().filter(|machine| machine.id < id);
+    let before = config.machines_beside(id);
+    let before = before.filter(|machine| machine.id < id);
     let first: usize = before.map(|machine| usize::from(machine.workers)).sum();
     cores.nth(first + index).map(|core| core as u32)
 }

@@ -194,7 +194,11 @@ fn both<A: Send, B: Send>(
 }
 
 fn two() -> (VerbsPlace, Machine, Machine, Capability) {
-    let place = VerbsPlace::fresh(Variant::DEFAULT);
+    two_of(Variant::DEFAULT)
+}
+
+fn two_of(variant: Variant) -> (VerbsPlace, Machine, Machine, Capability) {
+    let place = VerbsPlace::fresh(variant);
     let mut ours = Machine::start(place.config(OURS));
     let mut theirs = Machine::start(place.config(PEER));
     let (offered, _) = both(
@@ -268,6 +272,42 @@ fn a_connection_that_broke_is_made_again() {
     }
     assert_eq!(ours.endpoint().arena().taken(), 0, "slots are back");
     assert_eq!(ours.endpoint().outstanding(), 0);
+}
+
+/// A worker that leaves while its reads are on their way, among others that share its queue pairs: what
+/// ends later does not touch what it left, and the others go on.
+#[test]
+fn who_shares_queue_pairs_may_leave_with_reads_on_their_way() {
+    let variant = Variant {
+        workers_per_queue: 2,
+        ..Variant::DEFAULT
+    };
+    for _ in 0..20 {
+        let (_place, mut ours, _theirs, offered) = two_of(variant);
+        let second = WorkerId::new(1).expect("a worker");
+        let stays = ours.machine.endpoint(second, &Node::arena(), 64);
+        let stays = stays.expect("an endpoint");
+        let memory = ours.endpoint().import(&offered).expect("it is connected");
+        for token in 0..32 {
+            let endpoint = ours.endpoint();
+            let read = Read {
+                from: Remote { memory, offset: 0 },
+                bytes: 64,
+                kind: ReadKind::Objects { stride: 64 },
+                fence: false,
+                token: Token(token),
+            };
+            let slot = endpoint.arena().take(64).expect("a slot");
+            endpoint.post_read(read, slot).expect("the read is taken");
+        }
+        ours.endpoint().flush();
+        ours.endpoint = Some(stays);
+        let memory = ours.endpoint().import(&offered).expect("it is connected");
+        for _ in 0..8 {
+            assert_eq!(ours.read(memory), 0);
+        }
+        assert_eq!(ours.endpoint().take_broken(), None);
+    }
 }
 
 type Change = fn(&mut VerbsConfig);

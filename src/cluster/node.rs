@@ -66,7 +66,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
         && let Err(error) = &outcome
     {
         tell(&News::Failed {
-            why: format!("{error:#}"),
+            why: crate::with_causes(error),
         });
         return Ok(ExitCode::FAILURE);
     }

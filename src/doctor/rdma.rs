@@ -71,7 +71,10 @@ fn unlisted(facts: &HostFacts, needed: bool) -> Option<Finding> {
     }
     let level = |otherwise| if needed { Level::Problem } else { otherwise };
     if facts.rdma_devices.is_empty() {
-        let fact = "no device; the fabric \"shm\" needs none";
+        let fact = match needed {
+            true => "no device, and the fabric \"verbs\" needs one",
+            false => "no device; the fabric \"shm\" needs none",
+        };
         let finding = Finding::new(level(Level::Ok), "rdma", fact);
         return Some(match needed {
             true => finding.advice(

@@ -391,14 +391,14 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
         "machine.device",
         false,
         |_| "\"auto\" or the name of an RDMA device".to_owned(),
-        rdma.device = rdma::auto_or_text,
+        rdma.device = rdma::auto_or_name,
         |text: &Option<String>| rdma::show_text(text.as_deref())
     ),
     key!(
         "machine.device_port",
         false,
         |_| "\"auto\" or a whole number between 1 and 255".to_owned(),
-        rdma.device_port = rdma::auto_or_whole,
+        rdma.device_port = rdma::auto_or_port,
         rdma::show_whole
     ),
     key!(

@@ -472,6 +472,21 @@ impl Config {
             .sum()
     }
 
+    /// The machines on the host of machine `id`, it included: over shared memory all; over RDMA devices those
+    /// with addresses of the same host.
+    pub fn machines_beside(&self, id: MachineId) -> impl Iterator<Item = &MachineConfig> {
+        let host = |machine: &MachineConfig| {
+            let address = machine.rdma.address_of(machine.id);
+            address
+                .rsplit_once(':')
+                .map_or(address.clone(), |(host, _)| host.to_owned())
+        };
+        let own = self.machine(id).map(host);
+        let shared = self.cluster.fabric == Fabric::Shm;
+        let machines = self.machines.iter();
+        machines.filter(move |machine| shared || Some(host(machine)) == own)
+    }
+
     /// Checks that the values fit together, and the limits of production.
     ///
     /// # Errors

@@ -116,6 +116,22 @@ pub(super) fn auto_or_text(value: &Value) -> Result<Option<String>, Misfit> {
     value.text().map(|text| (text != AUTO).then_some(text))
 }
 
+/// `"auto"`, or a name.
+pub(super) fn auto_or_name(value: &Value) -> Result<Option<String>, Misfit> {
+    match auto_or_text(value)? {
+        Some(name) if name.is_empty() => Err(value.out_of_range()),
+        name => Ok(name),
+    }
+}
+
+/// `"auto"`, or a number from 1.
+pub(super) fn auto_or_port(value: &Value) -> Result<Option<u8>, Misfit> {
+    match auto_or_whole(value)? {
+        Some(0) => Err(value.out_of_range()),
+        port => Ok(port),
+    }
+}
+
 /// `"auto"`, or a whole number.
 pub(super) fn auto_or_whole<T: TryFrom<i128>>(value: &Value) -> Result<Option<T>, Misfit> {
     match value.text() {

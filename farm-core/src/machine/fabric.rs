@@ -61,6 +61,6 @@ pub fn fabric_config(config: &Config, machine: MachineId) -> Result<FabricConfig
         huge_pages,
         object_reads: rdma.object_reads,
         adaptive_throttle: rdma.adaptive_throttle,
-        parks: matches!(super::idle_policy(config), IdlePolicy::Park { .. }),
+        parks: matches!(super::idle_policy(config, machine), IdlePolicy::Park { .. }),
     })))
 }

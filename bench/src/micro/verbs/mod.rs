@@ -40,7 +40,7 @@ pub struct VerbsRun {
     pub sizes: Vec<usize>,
     /// Turns that each of the two takes at each measure.
     pub pairs: usize,
-    /// Operations of one turn.
+    /// Operations of one turn, rounded up to whole batches of [`BATCH`].
     pub operations: u32,
     /// The cores of the asking and the answering side, of ours and of perftest; `None` takes two where
     /// there are two.
@@ -154,6 +154,11 @@ pub struct VerbsReport {
 /// [`MicroError`]: options that nothing can be measured with, no device, or perftest failed.
 pub fn run(run: &VerbsRun, progress: Progress<'_>) -> Result<VerbsReport, MicroError> {
     let config = check(run)?;
+    // Perftest posts whole batches only.
+    let run = &VerbsRun {
+        operations: run.operations.next_multiple_of(BATCH as u32),
+        ..run.clone()
+    };
     let began = Instant::now();
     let most = run.sizes.iter().copied().max().unwrap_or(0);
     // Where the kernel moves one of them and not the other, that is all that is measured.
@@ -249,7 +254,8 @@ impl fmt::Display for VerbsReport {
         };
         writeln!(
             out,
-            "  {beside}, pinned to {:?}\n  {} turns of {} operations; median (least to most); {:.0} s in all",
+            "  {beside}, pinned to {:?}\n  {} turns of {} operations; median (least to most); {:.0} s in all\n  \
+             of latencies the lesser is better, of rates the greater",
             self.pinned, self.pairs, self.operations, self.took_s
         )?;
         let columns = ["farm", "perftest", "farm / perftest"].map(String::from);

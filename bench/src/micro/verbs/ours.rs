@@ -86,8 +86,11 @@ impl Ours {
                     other.ping_pong(false, bytes, operations)
                 });
                 let asked = one.ping_pong(true, bytes, operations);
-                answering.join().expect("answering does not panic")?;
-                Ok(asked? / 2.0)
+                let answered = answering.join().expect("answering does not panic");
+                // Where asking failed, the other side has waited in vain.
+                let round_trip = asked?;
+                answered?;
+                Ok(round_trip / 2.0)
             }),
         }
     }

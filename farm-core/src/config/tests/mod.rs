@@ -197,6 +197,34 @@ fn the_digest_is_the_same_for_ever() {
     assert_eq!(config.digest(), DIGEST_OF_TWO);
 }
 
+/// Workers of other hosts take no cores of this one.
+#[test]
+fn machines_of_one_host_are_known_by_their_addresses() {
+    let mut config = Config::default_for(3, 2);
+    let beside = |config: &Config| -> Vec<u16> {
+        let id = config.machines[0].id;
+        let beside = config.machines_beside(id);
+        beside.map(|machine| machine.id.get()).collect()
+    };
+    for (key, address) in [
+        ("1", "node1:7401"),
+        ("2", "node2:7401"),
+        ("3", "node1:7403"),
+    ] {
+        config
+            .set(&format!("machine.{key}.address"), address)
+            .unwrap();
+    }
+    assert_eq!(beside(&config), [1, 2, 3], "one host's memory");
+    config.set("cluster.fabric", "verbs").unwrap();
+    assert_eq!(beside(&config), [1, 3]);
+    let config = Config {
+        cluster: config.cluster,
+        ..Config::default_for(2, 1)
+    };
+    assert_eq!(beside(&config), [1, 2], "ports of this host");
+}
+
 /// The digest of the text above.
 const DIGEST_OF_TWO: u64 = 18_011_216_257_870_526_955;
 

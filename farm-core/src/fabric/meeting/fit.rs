@@ -13,8 +13,13 @@ pub(in crate::fabric) fn same_version(ours: u32, theirs: u32) -> Result<(), Stri
 pub(in crate::fabric) fn same_cluster(ours: &str, theirs: &str) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
-        false => Err(format!("cluster \"{ours}\" here, \"{theirs}\" there")),
+        false => Err(format!("cluster {ours:?} here, {:?} there", told(theirs))),
     }
+}
+
+/// As much of a stranger's text as is worth being told.
+pub(in crate::fabric) fn told(text: &str) -> String {
+    text.chars().take(64).collect()
 }
 
 /// By digest.

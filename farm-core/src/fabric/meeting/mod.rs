@@ -11,6 +11,7 @@ mod fit;
 mod lines;
 mod monitor;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
-pub(super) use fit::{offers_its_own, same_cluster, same_configuration, same_version};
+pub(super) use fit::{offers_its_own, same_cluster, same_configuration, same_version, told};
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(super) use monitor::{Monitor, Socket, wait_readable};
 
@@ -136,8 +137,13 @@ pub(super) struct Awaited<'a> {
     patience: Patience<'a>,
     started: Nanos,
     /// Callers that were refused, and why.
-    pub(super) refused: Vec<String>,
+    refused: Vec<String>,
+    /// Why those that are missing could not be reached, when they were last tried.
+    unreached: BTreeMap<MachineId, String>,
 }
+
+/// Callers that are remembered to be told of.
+const MOST_REFUSED: usize = 8;
 
 impl<'a> Awaited<'a> {
     /// Everybody but itself.
@@ -154,7 +160,20 @@ impl<'a> Awaited<'a> {
             patience,
             started: Clock::Host.now(),
             refused: Vec::new(),
+            unreached: BTreeMap::new(),
         }
+    }
+
+    /// A caller was refused.
+    pub(super) fn refuse(&mut self, why: String) {
+        if self.refused.len() < MOST_REFUSED && !self.refused.contains(&why) {
+            self.refused.push(why);
+        }
+    }
+
+    /// A machine could not be reached, or went away before it was met. It is dialled again.
+    pub(super) fn not_reached(&mut self, machine: MachineId, why: String) {
+        self.unreached.insert(machine, why);
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -174,6 +193,7 @@ impl<'a> Awaited<'a> {
 
     pub(super) fn met(&mut self, machine: MachineId) {
         self.missing.retain(|missing| *missing != machine);
+        self.unreached.remove(&machine);
     }
 
     /// The time that is left.
@@ -190,9 +210,12 @@ impl<'a> Awaited<'a> {
             return Ok(left);
         }
         let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
-        let refused = match self.refused.is_empty() {
+        let unreached = self.unreached.iter();
+        let unreached = unreached.map(|(machine, why)| format!("{machine}: {why}"));
+        let reasons: Vec<String> = self.refused.iter().cloned().chain(unreached).collect();
+        let refused = match reasons.is_empty() {
             true => String::new(),
-            false => format!(" ({})", self.refused.join("; ")),
+            false => format!(" ({})", reasons.join("; ")),
         };
         Err(ConnectError::Missing {
             own: self.own,

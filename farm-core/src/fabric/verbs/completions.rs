@@ -20,6 +20,8 @@ pub(super) struct Completions {
     queue: NonNull<ibv_cq>,
     channel: NonNull<ibv_comp_channel>,
     receives: NonNull<ibv_srq>,
+    /// Receive requests that are posted.
+    pub(super) receive_count: usize,
 }
 
 // SAFETY: as of the device; verbs may be called from any thread.
@@ -38,7 +40,14 @@ impl Completions {
         let (library, context) = (opened.library, opened.context.as_ptr());
         let attributes = &opened.attributes;
         let receives = receives.min(attributes.max_srq_wr as u32).max(1);
-        let ends = (ends + receives).min(attributes.max_cqe as u32);
+        let ends = ends + receives;
+        if ends > attributes.max_cqe as u32 {
+            return Err(VerbsError::Refused {
+                device: opened.name.clone(),
+                what: format!("make a completion queue of {ends}: lower rdma.send_depth"),
+                source: std::io::Error::other(format!("it takes {} at most", attributes.max_cqe)),
+            });
+        }
         // SAFETY: the context is open.
         let channel = unsafe { (library.ibv_create_comp_channel)(context) };
         let channel = opened.made(channel, "make a completion channel")?;
@@ -76,6 +85,7 @@ impl Completions {
             queue,
             channel,
             receives: receives_queue,
+            receive_count: receives as usize,
         };
         let nonblocking = rustix::io::ioctl_fionbio(made.channel(), true);
         nonblocking.map_err(|error| VerbsError::Refused {
@@ -101,18 +111,17 @@ impl Completions {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Takes ends off the queue, oldest first; how many.
+    /// Takes ends off the queue, oldest first; how many, or `None` when it overran, which its size rules
+    /// out, or the device is gone.
     #[inline]
-    pub(super) fn poll(&self, ends: &mut [ibv_wc]) -> usize {
+    pub(super) fn poll(&self, ends: &mut [ibv_wc]) -> Option<usize> {
         // SAFETY: the queue is there, and an open context has its driver's functions.
         let found = unsafe {
             let context = self.queue.as_ref().context;
             let poll_cq = (*context).ops.poll_cq.expect("a driver polls");
             poll_cq(self.queue.as_ptr(), ends.len() as i32, ends.as_mut_ptr())
         };
-        // Less than none means that the queue overran, which its size rules out, or that the device is
-        // gone, of which the peers' sockets tell.
-        found.max(0) as usize
+        usize::try_from(found).ok()
     }
 
     /// Asks for an event at the next end.

@@ -138,6 +138,9 @@ pub(super) struct Connection {
     unsignalled: u32,
     /// Whether somebody waits for one of those.
     waited_for: bool,
+    /// The device refused requests: what it took of the last ones is not known, so nothing more is believed
+    /// to have ended well.
+    dead: bool,
 }
 
 // SAFETY: the pointers among the entries are to the entries themselves, which move with nothing.
@@ -165,6 +168,7 @@ impl Connection {
             prepared: 0,
             unsignalled: 0,
             waited_for: false,
+            dead: false,
         }
     }
 
@@ -182,7 +186,13 @@ impl Connection {
     /// Whether some are prepared and not posted.
     #[inline]
     pub(super) fn has_prepared(&self) -> bool {
-        self.prepared > self.posted
+        self.prepared > self.posted && !self.dead
+    }
+
+    /// Whether it is to be torn down, for the device refused a post.
+    #[inline]
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead
     }
 
     /// Prepares a request. It is posted by the next [`Connection::flush`].
@@ -244,6 +254,9 @@ impl Connection {
     /// The driver's code: the connection is to be broken.
     #[inline]
     pub(super) fn flush(&mut self, tag: u64, credit: &mut i64) -> Result<(), i32> {
+        if self.dead {
+            return Ok(());
+        }
         let (mut last, mut spent) = (self.posted, 0);
         while last < self.prepared {
             let waited_for = self.entries[self.index(last)].purpose.is_waited_for();
@@ -283,14 +296,19 @@ impl Connection {
         // SAFETY: the list was linked above, within entries that stay where they are and are not prepared
         // anew before they have ended; inline words stay likewise; registered memory is that of slots and
         // cells, which are given back when the request has ended.
-        unsafe { self.pair.post(first) }
+        let posted = unsafe { self.pair.post(first) };
+        self.dead = posted.is_err();
+        posted
     }
 
     /// Everything up to the request of that number has ended: the next of those ends that somebody waits
     /// for, until there is none.
     #[inline]
     pub(super) fn next_end(&mut self, number: u32) -> Option<Ended> {
-        while self.ended < self.posted && number.wrapping_sub(self.ended as u32) as i32 >= 0 {
+        while !self.dead
+            && self.ended < self.posted
+            && number.wrapping_sub(self.ended as u32) as i32 >= 0
+        {
             let index = self.index(self.ended);
             self.ended += 1;
             let ended = self.entries[index].end();

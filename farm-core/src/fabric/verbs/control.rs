@@ -17,7 +17,7 @@
 //! now. It is not encrypted, as nothing is that RDMA carries: the network is to be one that only the
 //! cluster's machines are on.
 
-use std::io::{Error, ErrorKind, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -32,10 +32,11 @@ use super::queue_pair::QueueAddress;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
     offers_its_own, random_words, receive_line, same_cluster, same_configuration, same_version,
-    send_line,
+    send_line, told,
 };
 use crate::ids::MachineId;
 use crate::limits::MAX_WORKERS;
+use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 1;
@@ -175,7 +176,8 @@ impl Greeting {
     /// What is wrong with it, for a machine of this cluster.
     pub(super) fn judge(&self, cluster: &str) -> Result<(), String> {
         if self.protocol != PROTOCOL {
-            return Err(format!("it speaks {:?}, not {PROTOCOL:?}", self.protocol));
+            let theirs = told(&self.protocol);
+            return Err(format!("it speaks {theirs:?}, not {PROTOCOL:?}"));
         }
         same_version(VERSION, self.version)?;
         same_cluster(cluster, &self.cluster)?;
@@ -300,6 +302,25 @@ impl Seal {
 pub(super) struct Conversation {
     socket: TcpStream,
     seal: Seal,
+    /// When the other side is given up.
+    end: Nanos,
+}
+
+/// Reads of a socket that end at a moment, however slowly it comes.
+pub(super) struct Until<'a> {
+    pub(super) socket: &'a TcpStream,
+    pub(super) end: Nanos,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let now = Clock::Host.now();
+        if now >= self.end {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(self.end.since(now)))?;
+        self.socket.read(out)
+    }
 }
 
 impl Conversation {
@@ -308,9 +329,10 @@ impl Conversation {
         secret: &Secret,
         greetings: (&Greeting, &Greeting),
         is_caller: bool,
+        end: Nanos,
     ) -> std::io::Result<Self> {
         let seal = Seal::new(secret, greetings, is_caller)?;
-        Ok(Self { socket, seal })
+        Ok(Self { socket, seal, end })
     }
 
     /// Seals a message, which is to be the next that is sent.
@@ -331,7 +353,10 @@ impl Conversation {
     }
 
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> std::io::Result<T> {
-        receive_line(&self.socket)
+        receive_line(Until {
+            socket: &self.socket,
+            end: self.end,
+        })
     }
 
     /// Tells the other side that this one is ready.
@@ -438,7 +463,8 @@ mod tests {
         let (greets, answers) = (greeting(2, 1), greeting(1, 2));
         let heard = greeting(1, called_random);
         let of = |socket, secret, greetings, is_caller| {
-            Conversation::new(socket, &Secret::of(secret), greetings, is_caller).unwrap()
+            let end = Clock::Host.now() + 10_000_000_000;
+            Conversation::new(socket, &Secret::of(secret), greetings, is_caller, end).unwrap()
         };
         [
             of(caller, secrets[0], (&greets, &heard), true),
@@ -453,6 +479,29 @@ mod tests {
         assert_eq!(called.open::<u32>(&sealed).unwrap(), 7);
         called.send_ready().unwrap();
         caller.await_ready().unwrap();
+    }
+
+    /// A byte now and then keeps nobody longer than the whole may take.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the stranger is slow")]
+    fn a_line_that_comes_slowly_is_given_up() {
+        let (mut slow, waits) = pair();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Acquire)
+                    && slow.write_all(b"1").is_ok()
+                {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+            let end = Clock::Host.now() + 100_000_000;
+            let socket = &waits;
+            let given_up = receive_line::<u32>(Until { socket, end }).unwrap_err();
+            stop.store(true, std::sync::atomic::Ordering::Release);
+            let kinds = [ErrorKind::TimedOut, ErrorKind::WouldBlock];
+            assert!(kinds.contains(&given_up.kind()), "{given_up}");
+        });
     }
 
     #[test]

@@ -250,20 +250,20 @@ impl Opened {
     }
 
     pub(super) fn driver(&self) -> String {
+        if self.is_soft_roce() {
+            return "rdma_rxe".into();
+        }
         let link = fs::read_link(self.path.join("device/driver"));
         let name = link
             .ok()
             .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned()));
-        // A software device has none; its name tells.
-        name.unwrap_or_else(|| match self.is_soft_roce() {
-            true => "rdma_rxe".into(),
-            false => "unknown".into(),
-        })
+        name.unwrap_or_else(|| "unknown".into())
     }
 
     /// Whether it is the kernel's software device, of which more is known than it tells.
     pub(super) fn is_soft_roce(&self) -> bool {
-        !self.path.join("device").exists() && self.path.join("parent").exists()
+        // Of its own, the name of the interface. Some kernels give it the interface's device too.
+        self.path.join("parent").exists()
     }
 
     /// Why it cannot carry a fabric.
@@ -469,8 +469,12 @@ impl Device {
             .map_err(|what| wrong(report.port, what))?
             .clone();
         let mtu = choice.mtu.unwrap_or(report.mtu.0);
-        if !is_packet_size(mtu) || mtu > report.mtu.1 {
-            let what = format!("an MTU of {mtu} bytes is none; at most {}", report.mtu.1);
+        if !is_packet_size(mtu) || mtu > report.mtu.0 {
+            let what = format!(
+                "rdma.mtu = {mtu}, and {} are active: raise the interface's MTU (RoCE) or the subnet's \
+                 (InfiniBand), or leave it \"auto\"",
+                report.mtu.0
+            );
             return Err(wrong(report.port, what));
         }
         Ok(Self {

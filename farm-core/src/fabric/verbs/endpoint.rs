@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -73,9 +73,12 @@ pub struct VerbsEndpoint {
     worker: WorkerId,
     member: u16,
     capabilities: Capabilities,
-    // Before the arena: what is on its way to the arena's memory ends with the connections.
+    // Before the arena: what is on its way to the arena's memory ends with the connections; those that others
+    // share go on, and keep it.
     queues: Access,
-    registration: Registration,
+    registration: Option<Registration>,
+    /// Its key.
+    local_key: u32,
     arena: Arena,
     /// Where the arena's memory starts.
     arena_start: u64,
@@ -126,7 +129,8 @@ impl VerbsEndpoint {
                 max_outstanding_reads: most,
             },
             queues,
-            registration,
+            local_key: registration.local_key(),
+            registration: Some(registration),
             arena,
             arena_start: start as u64,
             completions,
@@ -221,7 +225,7 @@ impl VerbsEndpoint {
     #[inline]
     fn place(&self, slot: &Slot) -> (u64, u32) {
         let address = self.arena_start + self.arena.offset(slot) as u64;
-        (address, self.registration.local_key())
+        (address, self.local_key)
     }
 
     /// Waits for the atomics of this machine's own memory, which its loads and stores would pass. They are
@@ -384,6 +388,21 @@ fn take(done: &mut VecDeque<Completion>, most: usize, out: &mut Vec<Completion>)
         out.extend(done.pop_front());
     }
     count
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        let Access::Shared(queues) = &self.queues else {
+            return;
+        };
+        // Requests of this worker may be on their way still, and the others go on without it.
+        let nothing = ArenaConfig {
+            classes: Vec::new(),
+        };
+        let arena = std::mem::replace(&mut self.arena, Arena::new(&nothing));
+        let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.keep(self.registration.take(), arena);
+    }
 }
 
 impl NotTaken {

@@ -25,7 +25,7 @@ macro_rules! library {
     ($($name:ident: fn($($argument:ty),*) -> $result:ty,)*) => {
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
-            /// Of rdma-core 45 and later.
+            /// Of newer versions of rdma-core; Debian 12 has it.
             pub(super) ibv_query_qp_data_in_order:
                 Option<unsafe extern "C" fn(*mut ibv_qp, c_int, c_uint) -> c_int>,
         }

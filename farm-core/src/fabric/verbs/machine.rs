@@ -119,7 +119,7 @@ pub(super) struct Shared {
     pub(super) parking: Parking,
     /// Most bytes that every queue pair takes inline.
     inline_bytes: AtomicU32,
-    /// Whether the device says that writes land in order.
+    /// Whether the device says of all connections that writes land in order.
     tells_order: AtomicBool,
     /// One for each group of workers.
     pub(super) groups: Vec<Arc<Completions>>,
@@ -279,7 +279,7 @@ impl Shared {
             self.inline_bytes
                 .fetch_min(pair.inline_bytes, Ordering::AcqRel);
             self.tells_order
-                .store(pair.lands_in_order() == Some(true), Ordering::Release);
+                .fetch_and(pair.lands_in_order() == Some(true), Ordering::AcqRel);
         }
         Ok(())
     }
@@ -347,6 +347,13 @@ impl VerbsMachine {
         let domain = Arc::new(ProtectionDomain::new(Arc::clone(&device.opened))?);
         let groups = config.workers.div_ceil(config.workers_per_queue);
         advise_on_doorbells(&device, groups);
+        if config.object_reads == Some(ObjectReads::WholeLines) && device.opened.is_soft_roce() {
+            tracing::warn!(
+                "rdma.object_reads = \"whole-lines\", and {} tears lines: reads may be of no version that there \
+                 ever was; leave it \"auto\"",
+                device.opened.name
+            );
+        }
         let ends = config.connection.send_depth * 2 * config.addresses.len() as u32;
         let completions = || {
             let made = Completions::new(Arc::clone(&domain), ends, config.receive_depth);
@@ -365,7 +372,7 @@ impl VerbsMachine {
             changes: AtomicU32::new(0),
             parking: Parking::new(config.workers)?,
             inline_bytes: AtomicU32::new(config.connection.inline_bytes),
-            tells_order: AtomicBool::new(false),
+            tells_order: AtomicBool::new(true),
             groups,
             device,
             domain,
@@ -508,7 +515,7 @@ impl VerbsMachine {
 
 impl Drop for VerbsMachine {
     fn drop(&mut self) {
-        // Says goodbye while connections still hold.
+        // Says goodbye. Workers that have ended have taken their connections with them.
         drop(self.monitor.take());
     }
 }

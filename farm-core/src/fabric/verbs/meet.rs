@@ -1,11 +1,12 @@
 //! Meeting the peers: the machine with the greater id calls, both prove that they know the secret, make
 //! queue pairs for each other and connect them.
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use super::control::{Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, VERSION};
+use super::control::{Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, Until, VERSION};
 use super::machine::{Shared, resolve};
 use super::queue_pair::QueuePair;
 use crate::fabric::Capability;
@@ -14,9 +15,10 @@ use crate::fabric::meeting::{
     wait_readable,
 };
 use crate::ids::MachineId;
+use crate::time::Clock;
 
-/// Longest that somebody who has called is waited for within the conversation.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Longest that a conversation may take.
+const LONGEST_TALK: Duration = Duration::from_secs(5);
 
 /// A peer with whom all queue pairs are connected.
 pub(super) struct Met {
@@ -28,10 +30,27 @@ pub(super) struct Met {
 
 /// Why a conversation came to nothing.
 enum Fault {
-    /// For all that is known the other side is a stranger: others may still come.
-    Stranger(String),
+    /// The other side is a stranger for all that is known, or has gone: others may still come, and it again.
+    NotMet(String),
     /// It is of the cluster, and does not fit.
     Final(ConnectError),
+}
+
+impl Fault {
+    /// What an error of the conversation with a machine means: who says what is wrong does not fit, who
+    /// says nothing may come again.
+    fn of(machine: MachineId, error: std::io::Error) -> Self {
+        let why = error.to_string();
+        match error.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::InvalidData => {
+                Self::Final(ConnectError::Refused { machine, why })
+            }
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                Self::NotMet("it did not answer in time".into())
+            }
+            _ => Self::NotMet(why),
+        }
+    }
 }
 
 /// Calls the machines with smaller ids, answers those with greater ones, until all are met.
@@ -50,8 +69,13 @@ pub(super) fn meet(
         let left = awaited.left()?;
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
-            if let Some(socket) = dial(shared, machine, left) {
-                found.push(call(shared, machine, socket, offer(machine), left)?);
+            let met = dial(shared, machine, left)
+                .map_err(Fault::NotMet)
+                .and_then(|socket| call(shared, machine, socket, offer(machine), left));
+            match met {
+                Ok(met) => found.push(met),
+                Err(Fault::NotMet(why)) => awaited.not_reached(machine, why),
+                Err(Fault::Final(error)) => return Err(error),
             }
         }
         if found.is_empty() {
@@ -61,15 +85,12 @@ pub(super) fn meet(
             callers.admit(socket);
         }
         for (greeting, socket) in callers.hellos() {
-            let patience = left.min(LONGEST_PAUSE);
-            match answer(shared, &awaited, greeting, socket, offer, patience) {
+            match answer(shared, &awaited, greeting, socket, offer, awaited.left()?) {
                 Ok(met) => found.push(met),
                 Err(Fault::Final(error)) => return Err(error),
-                Err(Fault::Stranger(why)) => {
+                Err(Fault::NotMet(why)) => {
                     tracing::warn!("a caller was refused: {why}");
-                    if !awaited.refused.contains(&why) {
-                        awaited.refused.push(why);
-                    }
+                    awaited.refuse(why);
                 }
             }
         }
@@ -81,11 +102,13 @@ pub(super) fn meet(
     Ok(all)
 }
 
-/// A socket to a machine, if it is there yet.
-fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Option<TcpStream> {
-    let address = shared.config.addresses.get(&machine)?;
-    let address = resolve(address).ok()?;
-    TcpStream::connect_timeout(&address, most.min(LONGEST_PAUSE)).ok()
+/// A socket to a machine, if it is there yet; else why not.
+fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Result<TcpStream, String> {
+    let address = shared.config.addresses.get(&machine);
+    let address = address.ok_or("it has no address")?;
+    let named = |error: std::io::Error| format!("{address}: {error}");
+    let found = resolve(address).map_err(named)?;
+    TcpStream::connect_timeout(&found, most.min(LONGEST_TALK)).map_err(named)
 }
 
 fn greeting(shared: &Shared) -> std::io::Result<Greeting> {
@@ -105,15 +128,21 @@ fn call(
     machine: MachineId,
     mut socket: TcpStream,
     offer: Vec<Capability>,
-    timeout: Duration,
-) -> Result<Met, ConnectError> {
-    let refused = |why: String| ConnectError::Refused { machine, why };
-    let io = |error: std::io::Error| refused(error.to_string());
+    most: Duration,
+) -> Result<Met, Fault> {
+    let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
+    let io = |error: std::io::Error| Fault::of(machine, error);
+    let most = most.min(LONGEST_TALK);
+    let end = Clock::Host.now() + most.as_nanos() as u64;
     socket.set_nodelay(true).map_err(io)?;
-    socket.set_read_timeout(Some(timeout)).map_err(io)?;
+    socket.set_write_timeout(Some(most)).map_err(io)?;
     let ours = greeting(shared).map_err(io)?;
     send_line(&mut socket, &ours).map_err(io)?;
-    let theirs = match receive_line::<Answer<Greeting>>(&socket).map_err(io)? {
+    let heard = Until {
+        socket: &socket,
+        end,
+    };
+    let theirs = match receive_line::<Answer<Greeting>>(heard).map_err(io)? {
         Answer::Welcome(theirs) => theirs,
         Answer::Refused(why) => return Err(refused(why)),
     };
@@ -125,8 +154,10 @@ fn call(
         )));
     }
     let secret = &shared.config.secret;
-    let mut talk = Conversation::new(socket, secret, (&ours, &theirs), true).map_err(io)?;
-    let (mut pairs, hello) = shared.prepare(machine, theirs.queues.into(), offer)?;
+    let mut talk = Conversation::new(socket, secret, (&ours, &theirs), true, end).map_err(io)?;
+    let (mut pairs, hello) = shared
+        .prepare(machine, theirs.queues.into(), offer)
+        .map_err(Fault::Final)?;
     let sealed = talk.seal(&hello).map_err(io)?;
     talk.send(&sealed).map_err(io)?;
     let sealed = match talk.receive::<Answer<Sealed>>().map_err(io)? {
@@ -137,7 +168,9 @@ fn call(
     hello
         .judge(machine, &shared.terms(pairs.len()))
         .map_err(refused)?;
-    shared.connect_pairs(machine, &mut pairs, &hello)?;
+    shared
+        .connect_pairs(machine, &mut pairs, &hello)
+        .map_err(Fault::Final)?;
     talk.send_ready().map_err(io)?;
     talk.await_ready().map_err(io)?;
     Ok(Met {
@@ -155,14 +188,15 @@ fn answer(
     theirs: Greeting,
     mut socket: TcpStream,
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
-    timeout: Duration,
+    most: Duration,
 ) -> Result<Met, Fault> {
     let machine = theirs.machine;
-    let stranger = |error: std::io::Error| Fault::Stranger(format!("machine {machine}: {error}"));
-    socket.set_nonblocking(false).map_err(stranger)?;
-    socket.set_nodelay(true).map_err(stranger)?;
-    socket.set_read_timeout(Some(timeout)).map_err(stranger)?;
-    socket.set_write_timeout(Some(timeout)).map_err(stranger)?;
+    let gone = |error: std::io::Error| Fault::NotMet(format!("machine {machine}: {error}"));
+    let most = most.min(LONGEST_TALK);
+    let end = Clock::Host.now() + most.as_nanos() as u64;
+    socket.set_nonblocking(false).map_err(gone)?;
+    socket.set_nodelay(true).map_err(gone)?;
+    socket.set_write_timeout(Some(most)).map_err(gone)?;
     let judged = theirs.judge(&shared.config.cluster).and_then(|()| {
         let awaited = awaited.awaits_call_of(machine);
         let not = || format!("machine {machine} is not awaited here");
@@ -171,17 +205,17 @@ fn answer(
     if let Err(why) = judged {
         // The caller hears the reason; if it is gone, nobody is left to tell.
         let _ = send_line(&mut socket, &Answer::<Greeting>::Refused(why.clone()));
-        return Err(Fault::Stranger(format!("machine {machine}: {why}")));
+        return Err(Fault::NotMet(format!("machine {machine}: {why}")));
     }
-    let ours = greeting(shared).map_err(stranger)?;
-    send_line(&mut socket, &Answer::Welcome(ours.clone())).map_err(stranger)?;
+    let ours = greeting(shared).map_err(gone)?;
+    send_line(&mut socket, &Answer::Welcome(ours.clone())).map_err(gone)?;
     let secret = &shared.config.secret;
-    let mut talk = Conversation::new(socket, secret, (&theirs, &ours), false).map_err(stranger)?;
-    let sealed: Sealed = talk.receive().map_err(stranger)?;
+    let mut talk = Conversation::new(socket, secret, (&theirs, &ours), false, end).map_err(gone)?;
+    let sealed: Sealed = talk.receive().map_err(gone)?;
     let hello: Hello = talk.open(&sealed).map_err(|error| {
         // As above.
         let _ = talk.send(&Answer::<Sealed>::Refused(error.to_string()));
-        stranger(error)
+        gone(error)
     })?;
     // From here on it is known to be of the cluster: what is wrong is for both to tell.
     let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
@@ -192,14 +226,13 @@ fn answer(
         let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
         return Err(refused(why));
     }
-    let io = |error: std::io::Error| refused(error.to_string());
-    let sealed = talk.seal(&ours).map_err(io)?;
-    talk.send(&Answer::Welcome(sealed)).map_err(io)?;
+    let sealed = talk.seal(&ours).map_err(gone)?;
+    talk.send(&Answer::Welcome(sealed)).map_err(gone)?;
     shared
         .connect_pairs(machine, &mut pairs, &hello)
         .map_err(Fault::Final)?;
-    talk.await_ready().map_err(io)?;
-    talk.send_ready().map_err(io)?;
+    talk.await_ready().map_err(gone)?;
+    talk.send_ready().map_err(gone)?;
     Ok(Met {
         machine,
         hello,

@@ -11,8 +11,9 @@ use super::completions::{Completions, RECEIVE};
 use super::connection::{Action, Connection, Data, Ended, Purpose};
 use super::error::VerbsError;
 use super::library::Library;
+use super::registration::Registration;
 use super::throttle::Throttle;
-use crate::fabric::{Completion, Slot, Status, Token};
+use crate::fabric::{Arena, Completion, Slot, Status, Token};
 use crate::ids::WorkerId;
 use crate::time::Nanos;
 
@@ -21,8 +22,8 @@ const ENDS_AT_ONCE: usize = 32;
 /// Requests that there is room for beyond those that posts may take: notifications, and headers that are
 /// read again.
 const KEPT: usize = HEADERS_AT_ONCE + 2;
-/// Receive requests taken before they are replaced.
-const RECEIVES_DUE: usize = 64;
+/// Most receive requests taken before they are replaced; half of all where that is less.
+const MOST_RECEIVES_DUE: usize = 64;
 
 /// What has ended for one of the workers.
 #[derive(Default)]
@@ -77,11 +78,16 @@ pub(super) struct Queues {
     object_reads: ObjectReads,
     throttle: Throttle,
     receives_taken: usize,
+    /// How many are taken before they are replaced.
+    receives_due: usize,
     pub(super) outboxes: Vec<Outbox>,
     pub(super) broken: Vec<Broken>,
     /// Workers of this machine that peers wake; never the one that polls.
     pub(super) notified: Vec<WorkerId>,
     ends: Box<[ibv_wc]>,
+    // After the connections, which may still write to it.
+    /// Arenas of workers that are gone.
+    kept: Vec<(Option<Registration>, Arena)>,
     // After the connections, whose queue pairs use it.
     completions: Arc<Completions>,
 }
@@ -104,12 +110,19 @@ impl Queues {
             object_reads,
             throttle,
             receives_taken: 0,
+            receives_due: (completions.receive_count / 2).clamp(1, MOST_RECEIVES_DUE),
             outboxes: (0..members).map(|_| Outbox::default()).collect(),
             broken: Vec::new(),
             notified: Vec::new(),
             ends: vec![ibv_wc::default(); ENDS_AT_ONCE].into(),
+            kept: Vec::new(),
             completions,
         })
+    }
+
+    /// Keeps the arena of a worker that is gone for as long as there may be requests of it.
+    pub(super) fn keep(&mut self, registration: Option<Registration>, arena: Arena) {
+        self.kept.push((registration, arena));
     }
 
     pub(super) fn completions(&self) -> &Arc<Completions> {
@@ -174,6 +187,7 @@ impl Queues {
     fn with_room(&mut self, link: usize, requests: usize) -> Result<&mut Connection, NotTaken> {
         let place = self.links.get_mut(link);
         let connection = place.and_then(|place| place.connection.as_mut());
+        let connection = connection.filter(|connection| !connection.is_dead());
         let connection = connection.ok_or(NotTaken::Closed)?;
         if connection.room() < requests {
             return Err(NotTaken::Full);
@@ -326,14 +340,17 @@ impl Queues {
 
     /// Goes on with checked reads as far as there is room.
     fn go_on(&mut self) {
-        while let Some(&(id, next)) = self.due.front() {
+        for _ in 0..self.due.len() {
+            let Some((id, next)) = self.due.pop_front() else {
+                return;
+            };
             let read = &self.checked[id.0 as usize];
             let (link, requests) = (read.link, read.requests());
-            // What was due ended with its connection, so it is room that is missing.
+            // What was due ended with its connection, so it is room that is missing; others may have some.
             if self.with_room(link, requests).is_err() {
-                return;
+                self.due.push_back((id, next));
+                continue;
             }
-            self.due.pop_front();
             match next {
                 Next::Headers => self.prepare_headers(id),
                 Next::Objects => self.prepare_objects(id),
@@ -372,7 +389,10 @@ impl Queues {
     #[inline]
     pub(super) fn poll(&mut self) {
         loop {
-            let count = self.completions.poll(&mut self.ends);
+            let Some(count) = self.completions.poll(&mut self.ends) else {
+                self.break_all("the device's completion queue failed");
+                return;
+            };
             for index in 0..count {
                 let end = self.ends[index];
                 if end.wr_id == RECEIVE {
@@ -391,6 +411,20 @@ impl Queues {
         self.flush();
     }
 
+    /// The device is of no use any more.
+    #[cold]
+    fn break_all(&mut self, why: &str) {
+        for (link, place) in self.links.iter().enumerate() {
+            if place.connection.is_some() {
+                self.broken.push(Broken {
+                    link,
+                    generation: place.of_peer,
+                    why: why.to_owned(),
+                });
+            }
+        }
+    }
+
     fn received(&mut self, end: &ibv_wc) {
         self.receives_taken += 1;
         let worker = u32::from_be(end.imm_data);
@@ -400,7 +434,7 @@ impl Queues {
         {
             self.notified.push(worker);
         }
-        if self.receives_taken >= RECEIVES_DUE {
+        if self.receives_taken >= self.receives_due {
             // Refused only by a device that is gone, of which the peers' sockets tell.
             let _ = self.completions.post_receives(self.receives_taken);
             self.receives_taken = 0;
