@@ -11,7 +11,8 @@ use super::checked::{CheckedRead, ObjectReads, Phase};
 use super::completions::Completions;
 use super::connection::{Action, Connection, Data, Purpose};
 use super::error::VerbsError;
-use super::machine::Shared;
+use super::machine::{Peer, Shared};
+use super::queue_pair::QueuePair;
 use super::queues::{NotTaken, Queues, ReadCounters};
 use super::registration::{Reach, Registration};
 use crate::fabric::access::{self, Fault, fits};
@@ -65,6 +66,54 @@ struct Known {
     workers: u16,
     parks: bool,
     is_open: bool,
+}
+
+/// What has changed among the peers since a worker looked: places and generations.
+#[derive(Default)]
+struct Changes {
+    arrived: Vec<(usize, u32, QueuePair)>,
+    gone: Vec<(usize, u32)>,
+}
+
+impl Changes {
+    /// For a worker of this group, who will know it from now on.
+    fn take(
+        peers: &mut [Peer],
+        group: usize,
+        known: &mut Vec<Known>,
+        departed: &mut VecDeque<(MachineId, Departure)>,
+    ) -> Self {
+        let mut changes = Self::default();
+        for (index, peer) in peers.iter_mut().enumerate() {
+            let before = known.get(index);
+            if before.is_none_or(|before| before.generation != peer.generation) {
+                if let Some(before) = before.filter(|before| before.is_open) {
+                    departed.push_back((before.machine, Departure::Lost));
+                }
+                let now = Known {
+                    machine: peer.machine,
+                    generation: peer.generation,
+                    workers: peer.workers,
+                    parks: peer.parks,
+                    is_open: true,
+                };
+                match known.get_mut(index) {
+                    Some(place) => *place = now,
+                    None => known.push(now),
+                }
+            }
+            if let Some(pair) = peer.pairs.get_mut(group).and_then(Option::take) {
+                changes.arrived.push((index, peer.generation, pair));
+            }
+            if let Some(how) = peer.departed
+                && std::mem::replace(&mut known[index].is_open, false)
+            {
+                departed.push_back((peer.machine, how));
+                changes.gone.push((index, peer.generation));
+            }
+        }
+        changes
+    }
 }
 
 /// The verbs endpoint of one worker.
@@ -150,49 +199,21 @@ impl VerbsEndpoint {
         Ok(endpoint)
     }
 
-    /// Takes over what has changed among the peers. The queues, which others may share, are touched when
-    /// the peers, which others may wait for while they have the queues, are given back.
+    /// Takes over what has changed among the peers. The queues, which others may share, are had all the while:
+    /// who sees a new connection of a peer finds it among them. Nobody waits for queues who has the peers.
     #[cold]
     fn notice_changes(&mut self) {
         self.changes_seen = self.shared.changes.load(Ordering::Acquire);
-        let group = self.worker.index() / self.shared.config.workers_per_queue;
-        let (mut arrived, mut gone) = (Vec::new(), Vec::new());
-        let mut peers = self.shared.peers();
-        for (index, peer) in peers.iter_mut().enumerate() {
-            let known = self.known.get(index);
-            if known.is_none_or(|known| known.generation != peer.generation) {
-                if let Some(known) = known.filter(|known| known.is_open) {
-                    self.departed.push_back((known.machine, Departure::Lost));
-                }
-                let known = Known {
-                    machine: peer.machine,
-                    generation: peer.generation,
-                    workers: peer.workers,
-                    parks: peer.parks,
-                    is_open: true,
-                };
-                match self.known.get_mut(index) {
-                    Some(place) => *place = known,
-                    None => self.known.push(known),
-                }
-            }
-            if let Some(pair) = peer.pairs.get_mut(group).and_then(Option::take) {
-                arrived.push((index, peer.generation, pair));
-            }
-            if let Some(how) = peer.departed
-                && std::mem::replace(&mut self.known[index].is_open, false)
-            {
-                self.departed.push_back((peer.machine, how));
-                gone.push((index, peer.generation));
-            }
-        }
-        drop(peers);
-        let depth = self.shared.config.connection.send_depth;
+        let shared = &self.shared;
+        let (known, departed) = (&mut self.known, &mut self.departed);
+        let group = self.worker.index() / shared.config.workers_per_queue;
         self.queues.with(|queues| {
-            for (index, generation, pair) in arrived {
-                queues.adopt(index, generation, Connection::new(pair, depth));
+            let changes = Changes::take(&mut shared.peers(), group, known, departed);
+            for (index, generation, pair) in changes.arrived {
+                let connection = Connection::new(pair, shared.config.connection.send_depth);
+                queues.adopt(index, generation, connection);
             }
-            for (index, generation) in gone {
+            for (index, generation) in changes.gone {
                 queues.tear_down(index, generation);
             }
         });

@@ -156,6 +156,13 @@ impl Queues {
         if place.of_peer > of_peer {
             return;
         }
+        if place.connection.is_none() {
+            return;
+        }
+        // With a queue pair some drivers throw away its ends that nobody has taken, and with those of
+        // notifications the receive requests that are to be replaced.
+        self.take_ends();
+        let place = &mut self.links[link];
         let Some(connection) = place.connection.take() else {
             return;
         };
@@ -388,6 +395,15 @@ impl Queues {
     /// Takes ends off the completion queue, settles what they end, and posts what had to wait for them.
     #[inline]
     pub(super) fn poll(&mut self) {
+        self.take_ends();
+        if !self.due.is_empty() {
+            self.go_on();
+        }
+        self.flush();
+    }
+
+    #[inline]
+    fn take_ends(&mut self) {
         loop {
             let Some(count) = self.completions.poll(&mut self.ends) else {
                 self.break_all("the device's completion queue failed");
@@ -402,13 +418,9 @@ impl Queues {
                 }
             }
             if count < self.ends.len() {
-                break;
+                return;
             }
         }
-        if !self.due.is_empty() {
-            self.go_on();
-        }
-        self.flush();
     }
 
     /// The device is of no use any more.

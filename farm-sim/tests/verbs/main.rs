@@ -1,6 +1,8 @@
 //! What needs RDMA devices. There are none on most hosts: `./x test-rdma` runs this in a guest that has two.
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
+mod rings;
+
 use std::time::{Duration, Instant};
 
 use std::net::TcpStream;
@@ -308,6 +310,37 @@ fn who_shares_queue_pairs_may_leave_with_reads_on_their_way() {
         }
         assert_eq!(ours.endpoint().take_broken(), None);
     }
+}
+
+/// The same where two workers share the connection: whichever of them hears first of the new one, both can
+/// use it at once.
+#[test]
+fn a_connection_that_workers_share_is_made_again() {
+    let variant = Variant {
+        workers_per_queue: 2,
+        ..Variant::DEFAULT
+    };
+    let (_place, mut ours, mut theirs, offered) = two_of(variant);
+    let second = WorkerId::new(1).expect("a worker");
+    let other = ours.machine.endpoint(second, &Node::arena(), 64);
+    let mut other = Some(other.expect("an endpoint"));
+    for round in 1..=5 {
+        theirs
+            .memory
+            .store(0, round, std::sync::atomic::Ordering::Release);
+        for _ in 0..2 {
+            let memory = ours.endpoint().import(&offered).expect("it is connected");
+            assert_eq!(ours.read(memory), round);
+            std::mem::swap(&mut ours.endpoint, &mut other);
+        }
+        ours.endpoint().close(PEER);
+        for _ in 0..2 {
+            ours.await_end(PEER, Departure::Lost);
+            std::mem::swap(&mut ours.endpoint, &mut other);
+        }
+        both(|| ours.reconnect(PEER), || theirs.reconnect(OURS));
+    }
+    drop(other);
 }
 
 type Change = fn(&mut VerbsConfig);
