@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Ended, Place, Run};
+use common::{Place, Run};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -34,9 +34,11 @@ fn start(place: &Place, command: &str, args: &[&str]) -> Run {
     place.small(command, &all)
 }
 
-fn judged(place: &Place, workload: &str, operations: &str) -> Ended {
-    let args = [workload, "--verify", "--operations", operations];
-    start(place, "workload", &args).end_within(SLOW).ok()
+/// Runs a workload, which must be judged right.
+fn judged(place: &Place, workload: &str, operations: &str, more: &[&str]) {
+    let args = [&[workload, "--verify", "--operations", operations], more].concat();
+    let ended = start(place, "workload", &args).end_within(SLOW).ok();
+    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
 }
 
 fn secret(place: &Place, file: &str, text: &str) -> String {
@@ -84,8 +86,7 @@ fn three_machines_serve_lookups_and_updates_that_are_verified() {
 fn transactions_are_judged_right_in_every_workload() {
     let place = Place::new("rdma-judged");
     for workload in ["cycle", "bank", "append", "churn", "table"] {
-        let ended = judged(&place, workload, "40");
-        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+        judged(&place, workload, "40", &[]);
     }
 }
 
@@ -93,21 +94,16 @@ fn transactions_are_judged_right_in_every_workload() {
 #[test]
 fn workers_that_share_queue_pairs_are_judged_right() {
     let place = Place::new("rdma-shared");
+    let more = [
+        "--workers",
+        "2",
+        "--set",
+        "rdma.workers_per_queue=2",
+        "--set",
+        "rdma.object_reads=headers-around",
+    ];
     for workload in ["bank", "append"] {
-        let args = [
-            workload,
-            "--verify",
-            "--operations",
-            "20",
-            "--workers",
-            "2",
-            "--set",
-            "rdma.workers_per_queue=2",
-            "--set",
-            "rdma.object_reads=headers-around",
-        ];
-        let ended = start(&place, "workload", &args).end_within(SLOW).ok();
-        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+        judged(&place, workload, "20", &more);
     }
 }
 
@@ -115,16 +111,7 @@ fn workers_that_share_queue_pairs_are_judged_right() {
 #[test]
 fn records_with_checksums_are_judged_right() {
     let place = Place::new("rdma-checksums");
-    let args = [
-        "append",
-        "--verify",
-        "--operations",
-        "20",
-        "--set",
-        "rings.checksums=true",
-    ];
-    let ended = start(&place, "workload", &args).end_within(SLOW).ok();
-    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+    judged(&place, "append", "20", &["--set", "rings.checksums=true"]);
 }
 
 #[test]
@@ -200,8 +187,7 @@ fn packets_that_are_lost_change_nothing() {
     system("tc qdisc add dev wire0 root netem loss 1%; tc qdisc add dev wire1 root netem loss 1%");
     let _whole = Finally("tc qdisc del dev wire0 root; tc qdisc del dev wire1 root");
     for workload in ["bank", "append"] {
-        let ended = judged(&place, workload, "20");
-        assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+        judged(&place, workload, "20", &[]);
     }
 }
 
@@ -220,8 +206,7 @@ fn a_machine_that_is_killed_is_named_and_ends_the_run() {
     let launcher = mid_run(&place);
     place.node(2).signal(Signal::KILL);
     launcher.end_within(GIVEN_UP).failed(1, &["m2"]);
-    let ended = judged(&place, "bank", "20");
-    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+    judged(&place, "bank", "20", &[]);
 }
 
 /// The sockets by which machines know of each other's end are not on the wire: it is the devices that
@@ -240,8 +225,7 @@ fn a_wire_that_is_cut_is_found_out_by_the_devices() {
     system("ip link set wire1 down");
     launcher.end_within(SLOW).failed(1, &["is lost"]);
     drop(mended);
-    let ended = judged(&place, "bank", "20");
-    assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
+    judged(&place, "bank", "20", &[]);
 }
 
 fn node(place: &Place, machine: u16, secret: &str) -> Run {

@@ -166,7 +166,7 @@ impl Machine {
         fabric: &mut FabricMachine,
         patience: Patience<'_>,
     ) -> Result<Vec<LinkPeer>, MachineError> {
-        let format = ring_format(config);
+        let (format, pages) = (ring_format(config), Pages::of(config));
         let mut segments = Vec::with_capacity(config.machines.len());
         for machine in &config.machines {
             let layout = if machine.id == id {
@@ -175,8 +175,7 @@ impl Machine {
                 SegmentLayout::between(format, workers, usize::from(machine.workers))
             };
             let (memory, capability) = fabric.exporter().export(layout.bytes(), true)?;
-            let whole = Pages::of(config).check_segment(&memory);
-            whole.map_err(ExportError::from)?;
+            pages.check_segment(&memory).map_err(ExportError::from)?;
             segments.push((machine.id, usize::from(machine.workers), memory, capability));
         }
         let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
@@ -445,10 +444,7 @@ fn ring_format(config: &Config) -> RingFormat {
     RingFormat {
         ring_bytes: config.rings.ring_bytes as usize,
         log_bytes: config.rings.log_bytes as usize,
-        wholeness: match config.rings.checksums {
-            true => Wholeness::Checksum,
-            false => Wholeness::LastWord,
-        },
+        wholeness: Wholeness::by_checksum(config.rings.checksums),
     }
 }
 

@@ -228,18 +228,14 @@ fn private_huge_pages(facts: &HostFacts, config: &Config) -> Finding {
         return finding(Level::Note, format!("off by the configuration; {state}"));
     }
     let bytes = MemoryNeed::of_cluster(config).exported_bytes();
-    let page_bytes = HUGE_PAGE_BYTES as u64;
-    let pool = facts.huge_page_pools.iter();
-    let mut free =
-        pool.filter(|pool| pool.page_bytes == page_bytes && pool.free * page_bytes >= bytes);
-    if free.next().is_some() {
+    if facts.huge_pool_bytes() >= bytes {
         return finding(Level::Ok, state);
     }
     let level = match (config.memory.huge_pages, facts.offers_private_huge_pages()) {
         (HugePages::Require, false) => Level::Problem,
         _ => Level::Advice,
     };
-    let pages = bytes.div_ceil(page_bytes);
+    let pages = bytes.div_ceil(HUGE_PAGE_BYTES as u64);
     finding(level, state)
         .advice("a device's table of pages reaches further, and reads miss the TLB less: set some aside")
         .command(as_root(facts, &format!("sysctl -w vm.nr_hugepages={pages}")))

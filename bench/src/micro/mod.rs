@@ -155,10 +155,7 @@ impl Place {
     }
 
     fn wholeness(&self) -> Wholeness {
-        match self.checksums {
-            true => Wholeness::Checksum,
-            false => Wholeness::LastWord,
-        }
+        Wholeness::by_checksum(self.checksums)
     }
 
     /// Starts machine `number` of the bench's cluster on the fabric, with one worker.
@@ -212,6 +209,31 @@ fn offered(
 
 const WORKER: WorkerId = WorkerId::FIRST;
 
+/// Figures that were measured several times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Spread {
+    fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
+            return Self::default();
+        };
+        Self {
+            median: figures[figures.len() / 2],
+            least: *least,
+            most: *most,
+        }
+    }
+}
+
 /// A rate that was measured several times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
@@ -225,15 +247,16 @@ pub struct Rate {
 
 impl Rate {
     /// Of the rates of the slices.
-    pub(crate) fn of(mut slices: Vec<f64>) -> Self {
-        slices.sort_by(f64::total_cmp);
-        let (Some(least), Some(most)) = (slices.first(), slices.last()) else {
-            return Self::default();
-        };
+    pub(crate) fn of(slices: Vec<f64>) -> Self {
+        let Spread {
+            median,
+            least,
+            most,
+        } = Spread::of(slices);
         Self {
-            per_s: slices[slices.len() / 2],
-            least: *least,
-            most: *most,
+            per_s: median,
+            least,
+            most,
         }
     }
 

@@ -55,7 +55,7 @@ impl Launcher {
 }
 
 /// A child, which does not outlive this.
-pub(super) struct Helper(Child);
+pub(super) struct Helper(pub(super) Child);
 
 impl Helper {
     /// Waits for its end, which the end of the connection to it brings about.

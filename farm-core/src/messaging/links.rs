@@ -229,12 +229,11 @@ struct Outgoing {
     at: usize,
     capacity: Capacity,
     head: Memory,
-    wholeness: Wholeness,
     poller: usize,
 }
 
 impl Outgoing {
-    fn config(self, reply_reserve_bytes: u32) -> SenderConfig {
+    fn config(self, reply_reserve_bytes: u32, wholeness: Wholeness) -> SenderConfig {
         SenderConfig {
             buffer: Remote {
                 memory: self.segment,
@@ -244,7 +243,7 @@ impl Outgoing {
             head_copy: self.head,
             head_copy_offset: 0,
             reply_reserve_bytes,
-            wholeness: self.wholeness,
+            wholeness,
             notify: Some(worker_id(self.poller)),
         }
     }
@@ -253,7 +252,10 @@ impl Outgoing {
 impl Wiring<'_> {
     fn sender(&mut self, out: Outgoing) -> Result<RingSender, LinkError> {
         let reserve = out.capacity.reply_reserve_bytes();
-        Ok(RingSender::new(out.config(reserve), self.endpoint)?)
+        Ok(RingSender::new(
+            out.config(reserve, self.format.wholeness),
+            self.endpoint,
+        )?)
     }
 
     fn receiver(
@@ -291,7 +293,6 @@ impl Wiring<'_> {
                 at: layout.ring(to),
                 capacity: self.ring,
                 head: me.ours.window(layout.head(to), LINE_BYTES),
-                wholeness: self.format.wholeness,
                 poller: other,
             })?);
             let buffer = me.ours.window(layout.ring(from), self.format.ring_bytes);
@@ -320,7 +321,6 @@ impl Wiring<'_> {
             at: theirs.ring(own),
             capacity: self.ring,
             head: peer.ours.window(ours.head(own), LINE_BYTES),
-            wholeness: self.format.wholeness,
             poller,
         })?));
         let log = Outgoing {
@@ -328,12 +328,12 @@ impl Wiring<'_> {
             at: theirs.log(own),
             capacity: self.log,
             head: peer.ours.window(ours.log_head(own), LINE_BYTES),
-            wholeness: self.format.wholeness,
             poller,
         };
-        links
-            .logs_out
-            .push(Some(LogSender::new(log.config(0), self.endpoint)?));
+        links.logs_out.push(Some(LogSender::new(
+            log.config(0, self.format.wholeness),
+            self.endpoint,
+        )?));
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
             let buffer = peer.ours.window(ours.ring(sender), self.format.ring_bytes);
             let ring = self.receiver(buffer, segment, theirs.head(sender), sender)?;

@@ -144,6 +144,16 @@ pub enum Wholeness {
     Checksum,
 }
 
+impl Wholeness {
+    /// With checksums in the records, or without.
+    pub fn by_checksum(checksums: bool) -> Self {
+        match checksums {
+            true => Self::Checksum,
+            false => Self::LastWord,
+        }
+    }
+}
+
 /// Why an end of a ring could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {

@@ -20,7 +20,7 @@ use farm_core::config::{Config, Fabric};
 use serde::{Deserialize, Serialize};
 
 use super::host::{Pin, two_cores};
-use super::{MicroError, Progress, text};
+use super::{MicroError, Progress, Spread, text};
 use ours::Ours;
 use perftest::Perftest;
 
@@ -79,31 +79,6 @@ impl Measure {
 
     fn is_latency(self) -> bool {
         matches!(self, Self::ReadLatency | Self::WriteLatency)
-    }
-}
-
-/// Figures of several turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// The middle one.
-    pub median: f64,
-    /// The least.
-    pub least: f64,
-    /// The most.
-    pub most: f64,
-}
-
-impl Spread {
-    fn of(mut figures: Vec<f64>) -> Self {
-        figures.sort_by(f64::total_cmp);
-        let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
-            return Self::default();
-        };
-        Self {
-            median: figures[figures.len() / 2],
-            least: *least,
-            most: *most,
-        }
     }
 }
 

@@ -13,9 +13,9 @@ use farm_core::ids::MachineId;
 use farm_core::machine::fabric_config;
 use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
 
-use super::{BATCH, Measure, OUTSTANDING, Spread};
+use super::{BATCH, Measure, OUTSTANDING};
 use crate::micro::host::Pin;
-use crate::micro::{MicroError, WORKER, check_completion, check_connected, meet};
+use crate::micro::{MicroError, Spread, WORKER, check_completion, check_connected, meet};
 
 /// Looks at the memory between two looks at the peer and the clock, for who waits for a write.
 const LOOKS: u32 = 1 << 12;

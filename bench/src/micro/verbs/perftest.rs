@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farm_core::fabric::verbs::DevicePlace;
 
 use super::{BATCH, Measure, OUTSTANDING};
 use crate::micro::host::Pin;
+use crate::micro::pair::Helper;
 use crate::micro::{MicroError, os};
 
 /// How long a turn may take.
@@ -137,10 +138,10 @@ fn listens(port: u16) -> bool {
     })
 }
 
-/// A running tool, which does not outlive this.
+/// A running tool.
 struct Tool {
     name: String,
-    process: Child,
+    process: Helper,
     until: Instant,
 }
 
@@ -149,7 +150,7 @@ impl Tool {
         let process = command.spawn().map_err(os("start a tool of perftest"))?;
         Ok(Self {
             name: command.get_program().to_string_lossy().into_owned(),
-            process,
+            process: Helper(process),
             until: Instant::now() + LONGEST,
         })
     }
@@ -157,7 +158,7 @@ impl Tool {
     /// Waits until it has ended, or something is so.
     fn await_that(&mut self, is_so: impl Fn() -> bool) -> Result<(), MicroError> {
         while !is_so() {
-            let ended = self.process.try_wait();
+            let ended = self.process.0.try_wait();
             match ended.map_err(os("wait for a tool of perftest"))? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => {
@@ -183,7 +184,7 @@ impl Tool {
     /// What it complained of.
     fn said(&mut self) -> String {
         let mut said = String::new();
-        if let Some(stream) = &mut self.process.stderr {
+        if let Some(stream) = &mut self.process.0.stderr {
             // What could not be read was not said.
             let _ = stream.read_to_string(&mut said);
         }
@@ -193,19 +194,11 @@ impl Tool {
     /// What it printed, when it has ended.
     fn printed(&mut self) -> Result<String, MicroError> {
         let mut printed = String::new();
-        if let Some(stream) = &mut self.process.stdout {
+        if let Some(stream) = &mut self.process.0.stdout {
             let read = stream.read_to_string(&mut printed);
             read.map_err(os("read what perftest printed"))?;
         }
         Ok(printed)
-    }
-}
-
-impl Drop for Tool {
-    fn drop(&mut self) {
-        // It has ended as a rule; where something failed before, nobody waits for it any more.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

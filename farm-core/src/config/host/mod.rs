@@ -134,7 +134,7 @@ impl HostFacts {
     }
 
     /// Bytes of the pool that private huge pages come from, as far as they are free.
-    fn huge_pool_bytes(&self) -> u64 {
+    pub fn huge_pool_bytes(&self) -> u64 {
         let size = HUGE_PAGE_BYTES as u64;
         let pools = self.huge_page_pools.iter();
         let pool = pools.filter(|pool| pool.page_bytes == size);

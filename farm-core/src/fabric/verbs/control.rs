@@ -383,17 +383,8 @@ impl Conversation {
 /// When what must not be accepted is, or what was accepted does not survive being sent on.
 #[doc(hidden)]
 pub fn read_untrusted(bytes: &[u8]) {
-    let machine = MachineId::new(2).expect("a machine's id");
-    let greeting = |machine, random| Greeting {
-        protocol: PROTOCOL.into(),
-        version: VERSION,
-        cluster: "c".into(),
-        machine,
-        queues: 1,
-        random: [random; 4],
-    };
-    let own = MachineId::new(1).expect("a machine's id");
-    let (theirs, ours) = (greeting(machine, 2), greeting(own, 1));
+    let (theirs, ours) = (greeting(2, 2), greeting(1, 1));
+    let machine = theirs.machine;
     let seal = |by_caller| {
         let secret = Secret::of(b"known to the cluster");
         Seal::new(&secret, (&theirs, &ours), by_caller).expect("greetings are JSON")
@@ -428,11 +419,28 @@ pub fn read_untrusted(bytes: &[u8]) {
     }
 }
 
-/// A message, sent and received.
-fn again<T: Serialize + DeserializeOwned>(message: &T) -> T {
+/// Of a machine of cluster "c".
+fn greeting(machine: u16, random: u64) -> Greeting {
+    Greeting {
+        protocol: PROTOCOL.into(),
+        version: VERSION,
+        cluster: "c".into(),
+        machine: MachineId::new(machine).expect("a machine's id"),
+        queues: 1,
+        random: [random; 4],
+    }
+}
+
+/// A message as it is sent.
+fn line_of(message: &impl Serialize) -> Vec<u8> {
     let mut line = Vec::new();
     send_line(&mut line, message).expect("a message is JSON");
-    receive_line(&line[..]).expect("what was sent is received")
+    line
+}
+
+/// A message, sent and received.
+fn again<T: Serialize + DeserializeOwned>(message: &T) -> T {
+    receive_line(&line_of(message)[..]).expect("what was sent is received")
 }
 
 #[cfg(test)]
@@ -440,17 +448,6 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-
-    fn greeting(machine: u16, random: u64) -> Greeting {
-        Greeting {
-            protocol: PROTOCOL.into(),
-            version: VERSION,
-            cluster: "c".into(),
-            machine: MachineId::new(machine).unwrap(),
-            queues: 1,
-            random: [random; 4],
-        }
-    }
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -537,11 +534,6 @@ mod tests {
 
     /// What the fuzzer starts from: each message as it is sent.
     fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-        let line = |message: &dyn Fn(&mut Vec<u8>)| {
-            let mut line = Vec::new();
-            message(&mut line);
-            line
-        };
         let port = PortAddress {
             link_layer: LinkLayer::Ethernet,
             gid: [1; 16],
@@ -573,13 +565,10 @@ mod tests {
         let mut seal = Seal::new(&secret, (&greets, &greeting(1, 1)), true).unwrap();
         let sealed = seal.seal(&hello).unwrap();
         vec![
-            ("greeting", line(&|out| send_line(out, &greets).unwrap())),
-            ("hello", line(&|out| send_line(out, &hello).unwrap())),
-            ("sealed", line(&|out| send_line(out, &sealed).unwrap())),
-            (
-                "refused",
-                line(&|out| send_line(out, &Answer::<Sealed>::Refused("no".into())).unwrap()),
-            ),
+            ("greeting", line_of(&greets)),
+            ("hello", line_of(&hello)),
+            ("sealed", line_of(&sealed)),
+            ("refused", line_of(&Answer::<Sealed>::Refused("no".into()))),
         ]
     }
 

@@ -292,7 +292,7 @@ impl VerbsEndpoint {
             counters.reads_torn += torn;
             (std::mem::take(&mut queues.broken), taken)
         });
-        // Not before the queues are given back: whoever looks at the peers may wait for them.
+        // Not before the queues are given back: others may be waiting for them, and this is told to all.
         for broken in broken {
             shared.break_link(broken.link, broken.generation, &broken.why);
         }

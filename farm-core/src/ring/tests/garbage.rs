@@ -20,8 +20,11 @@ fn filled(mut pair: Pair) -> Pair {
     pair
 }
 
-/// Polls until nothing comes. The records, and the error if there was one.
-fn drain(pair: &mut Pair) -> (Vec<(Header, Vec<u8>)>, Option<RingError>) {
+/// Records, and the error if there was one.
+type Drained = (Vec<(Header, Vec<u8>)>, Option<RingError>);
+
+/// Polls until nothing comes.
+fn drain(pair: &mut Pair) -> Drained {
     let mut records = Vec::new();
     loop {
         match pair.receiver.peek(&mut pair.receiver_endpoint) {
@@ -45,6 +48,21 @@ fn drain(pair: &mut Pair) -> (Vec<(Header, Vec<u8>)>, Option<RingError>) {
     }
 }
 
+/// Rings of which one bit is flipped, each bit of the buffer in turn: which it was, and what came out.
+fn with_a_bit_flipped(sample: impl Fn() -> Pair) -> impl Iterator<Item = (String, Drained)> {
+    let bits = (0..1024)
+        .step_by(8)
+        .flat_map(|at| (0..64).map(move |bit| (at, bit)));
+    bits.map(move |(offset, bit)| {
+        let mut pair = sample();
+        let word = pair.words()[offset / 8];
+        pair.buffer.write_words(offset, &[word ^ 1 << bit]);
+        let drained = drain(&mut pair);
+        let place = format!("word {offset:#x} bit {bit}: {:?}", drained.1);
+        (place, drained)
+    })
+}
+
 /// One flipped bit anywhere. Structure is never misread: what comes out are the records that were
 /// sent, of their lengths, and if one is missing, the ring is either in error or waits for a
 /// trailer. Only the contents of the record that was hit (kind, worker, id, token, body) may differ.
@@ -53,30 +71,23 @@ fn any_flipped_bit_is_an_error_or_stays_within_its_record() {
     let (sound, none) = drain(&mut sample());
     assert_eq!((sound.len(), none), (3, None));
     let (mut errors, mut waits, mut contents) = (0, 0, 0);
-    for offset in (0..1024).step_by(8) {
-        for bit in 0..64 {
-            let mut pair = sample();
-            let word = pair.words()[offset / 8];
-            pair.buffer.write_words(offset, &[word ^ 1 << bit]);
-            let (records, error) = drain(&mut pair);
-            let place = format!("word {offset:#x} bit {bit}: {error:?}");
-            let differing = records
-                .iter()
-                .zip(&sound)
-                .filter(|(ours, sent)| ours != sent)
-                .count();
-            assert!(differing <= 1, "{place}");
-            errors += usize::from(error.is_some());
-            waits += usize::from(error.is_none() && records.len() < 3);
-            contents += usize::from(records.len() == 3 && differing == 1);
-            if let Some(error) = error {
-                assert_eq!(error.sequence, records.len() as u64 + 1, "{place}");
-                assert!(error.to_string().contains("expected"), "{error}");
-            } else if records.len() == 3 {
-                for (ours, sent) in records.iter().zip(&sound) {
-                    // A flip in the padding count changes a body's length within its last word.
-                    assert!(ours.1.len().abs_diff(sent.1.len()) < 8, "{place}");
-                }
+    for (place, (records, error)) in with_a_bit_flipped(sample) {
+        let differing = records
+            .iter()
+            .zip(&sound)
+            .filter(|(ours, sent)| ours != sent)
+            .count();
+        assert!(differing <= 1, "{place}");
+        errors += usize::from(error.is_some());
+        waits += usize::from(error.is_none() && records.len() < 3);
+        contents += usize::from(records.len() == 3 && differing == 1);
+        if let Some(error) = error {
+            assert_eq!(error.sequence, records.len() as u64 + 1, "{place}");
+            assert!(error.to_string().contains("expected"), "{error}");
+        } else if records.len() == 3 {
+            for (ours, sent) in records.iter().zip(&sound) {
+                // A flip in the padding count changes a body's length within its last word.
+                assert!(ours.1.len().abs_diff(sent.1.len()) < 8, "{place}");
             }
         }
     }
@@ -93,17 +104,10 @@ fn with_checksums_any_flipped_bit_ends_the_ring() {
     let (sound, none) = drain(&mut sample());
     assert_eq!((sound.len(), none), (3, None));
     let (mut errors, mut waits) = (0, 0);
-    for offset in (0..1024).step_by(8) {
-        for bit in 0..64 {
-            let mut pair = sample();
-            let word = pair.words()[offset / 8];
-            pair.buffer.write_words(offset, &[word ^ 1 << bit]);
-            let (records, error) = drain(&mut pair);
-            let place = format!("word {offset:#x} bit {bit}: {error:?}");
-            assert_eq!(records[..], sound[..records.len()], "{place}");
-            errors += u32::from(error.is_some());
-            waits += u32::from(error.is_none() && records.len() < 3);
-        }
+    for (place, (records, error)) in with_a_bit_flipped(sample) {
+        assert_eq!(records[..], sound[..records.len()], "{place}");
+        errors += u32::from(error.is_some());
+        waits += u32::from(error.is_none() && records.len() < 3);
     }
     // Of 17 words of records and one of a filler; a wait is for what may be a word that is still zero.
     assert!(errors > 900 && waits > 0 && waits < 150, "{errors} {waits}");
