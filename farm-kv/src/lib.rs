@@ -26,7 +26,7 @@ pub mod tasks;
 pub mod tx;
 
 pub use error::KvError;
-pub use lookup::{GetCont, GetFn, get};
+pub use lookup::{GetCont, GetFn, get, when_slot};
 pub use ops::{Change, ChangeCont, change};
 pub use owner::{ChangeCounters, change_counters};
 pub use state::{LookupCounters, attach, counters};

@@ -107,6 +107,16 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
     Ok(())
 }
 
+/// Calls the continuation when there is room for a lookup in a table, after [`get`] returned [`KvError::Busy`].
+/// Lookups that wait begin in order, and before any that did not wait.
+///
+/// # Panics
+/// If the table is not open on this worker.
+pub fn when_slot(worker: &mut Worker, table: TableId, cont: Cont<()>) {
+    let bytes = kv(worker).tables[&table.0].layout.lookup_bytes();
+    worker.when_slot(bytes, cont);
+}
+
 fn buckets_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
     came(worker, lookup as usize, result, search_buckets);
 }

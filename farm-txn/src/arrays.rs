@@ -47,7 +47,7 @@ use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::Image;
-use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{AddressError, Cont, ReadRequest, ReadResult, Worker};
 
 use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
@@ -387,14 +387,11 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
         .read_lock_free(request, Cont::new(came, key))
         .is_err()
     {
-        worker.when_room(Cont::new(post, key));
+        worker.when_slot(request.bytes as usize, Cont::new(post, key));
     }
 }
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
-    if let Err(ReadError::Busy) = result {
-        return worker.when_room(Cont::new(post, key));
-    }
     let asked = transactions(worker).arrays.remove(key as usize);
     let objects = match counted(worker, &asked.place(0), result) {
         Ok(slot) => {

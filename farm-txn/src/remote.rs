@@ -54,20 +54,18 @@ pub(crate) fn read(worker: &mut Worker, asked: Asked) {
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
     let place = transactions(worker).asked[key as usize].place;
-    let request = ReadRequest::object(place.address, place.class.object_bytes());
+    let bytes = place.class.object_bytes();
+    let request = ReadRequest::object(place.address, bytes);
     if worker
         .read_lock_free(request, Cont::new(came, key))
         .is_err()
     {
         marks::mark("tx: a remote read waits for room");
-        worker.when_room(Cont::new(post, key));
+        worker.when_slot(bytes, Cont::new(post, key));
     }
 }
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
-    if let Err(ReadError::Busy) = result {
-        return worker.when_room(Cont::new(post, key));
-    }
     let Asked { tx, place, .. } = transactions(worker).asked[key as usize];
     let slot = match counted(worker, &place, result) {
         Ok(slot) => slot,

@@ -297,7 +297,7 @@ fn look_up(worker: &mut Worker, key: u64, (): ()) {
     let got = GetCont::new(looked_up, key);
     match farm_kv::get(worker, table, &name.table_key(), got) {
         Ok(()) => {}
-        Err(KvError::Busy) => worker.when_room(Cont::new(look_up, key)),
+        Err(KvError::Busy) => farm_kv::when_slot(worker, table, Cont::new(look_up, key)),
         Err(error) => stop(worker, key, of_table(error)),
     }
 }

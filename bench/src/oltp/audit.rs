@@ -122,7 +122,9 @@ impl Auditor {
         let got = GetCont::new(got, seat as u64);
         match farm_kv::get(worker, table, &name.table_key(), got) {
             Ok(()) => {}
-            Err(KvError::Busy) => worker.when_room(Cont::new(again, seat as u64)),
+            Err(KvError::Busy) => {
+                farm_kv::when_slot(worker, table, Cont::new(again, seat as u64));
+            }
             Err(error) => self.wrong(seat, format!("{name} cannot be read: {error}")),
         }
     }

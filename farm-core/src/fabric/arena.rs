@@ -99,6 +99,8 @@ struct Class {
     size: NonZeroU64,
     /// Each free slot's `place`, of the one given back last on top: it is warm.
     free: Vec<u64>,
+    /// Free slots that [`Arena::take`] leaves: [`KEPT_TO_SEND`], or all while the class is closed.
+    kept: usize,
 }
 
 /// Slots of one endpoint. Taking and giving back allocate nothing.
@@ -142,6 +144,7 @@ impl Arena {
                 bytes,
                 size: NonZeroU64::new(size).expect("a class of more than 0 bytes"),
                 free,
+                kept: KEPT_TO_SEND,
             });
         }
         Self {
@@ -153,24 +156,24 @@ impl Arena {
     }
 
     /// A slot of at least `bytes` for a read, or whatever may hold it for long; `None` when all that fit
-    /// are taken.
+    /// are taken, or are promised to operations that wait for one.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Option<Slot> {
-        self.take_leaving(bytes, KEPT_TO_SEND)
+        self.take_leaving(bytes, |class| class.kept)
     }
 
     /// A slot of at least `bytes` for what the fabric ends without waiting for anybody, as it does a
     /// write; `None` when all that fit are taken.
     #[inline]
     pub fn take_to_send(&mut self, bytes: usize) -> Option<Slot> {
-        self.take_leaving(bytes, 0)
+        self.take_leaving(bytes, |_| 0)
     }
 
     #[inline]
-    fn take_leaving(&mut self, bytes: usize, kept: usize) -> Option<Slot> {
+    fn take_leaving(&mut self, bytes: usize, kept: impl Fn(&Class) -> usize) -> Option<Slot> {
         for class in &mut self.classes {
             if class.bytes >= bytes
-                && class.free.len() > kept
+                && class.free.len() > kept(class)
                 && let Some(place) = class.free.pop()
             {
                 self.taken += 1;
@@ -179,6 +182,41 @@ impl Arena {
             }
         }
         None
+    }
+
+    /// The number of sizes that slots have.
+    pub(crate) fn classes(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// The first class whose slots have at least `bytes`, or the last class.
+    pub(crate) fn class_of(&self, bytes: usize) -> usize {
+        let smaller = self.classes.partition_point(|class| class.bytes < bytes);
+        smaller.min(self.classes.len() - 1)
+    }
+
+    /// Closes the classes from `first` on: [`Arena::take`] gives none of their slots until they are opened by
+    /// another call. `None` opens all.
+    pub(crate) fn close_from(&mut self, first: Option<usize>) {
+        let first = first.unwrap_or(usize::MAX);
+        for (index, class) in self.classes.iter_mut().enumerate() {
+            class.kept = match index < first {
+                true => KEPT_TO_SEND,
+                false => usize::MAX,
+            };
+        }
+    }
+
+    /// Whether a slot of a class, or of a larger one, is free for a read, closed or not.
+    pub(crate) fn has_free(&self, class: usize) -> bool {
+        let from = self.classes[class..].iter();
+        from.into_iter()
+            .any(|class| class.free.len() > KEPT_TO_SEND)
+    }
+
+    /// Whether any slot is free to send from.
+    pub(crate) fn has_free_to_send(&self) -> bool {
+        self.classes.iter().any(|class| !class.free.is_empty())
     }
 
     /// Gives a slot back.

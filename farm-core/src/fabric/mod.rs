@@ -229,6 +229,9 @@ pub struct Capabilities {
     pub max_inline_bytes: usize,
     /// Most outstanding reads and atomics.
     pub max_outstanding_reads: usize,
+    /// Signalled writes that are taken however many reads and atomics are outstanding. What releases a lock
+    /// is a write, and must not wait for reads that may wait for the lock.
+    pub max_outstanding_writes: usize,
 }
 
 /// Operations counted where they happen and nowhere else.

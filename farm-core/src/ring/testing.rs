@@ -93,6 +93,7 @@ impl<M: Target> Wire<M> {
                 atomics: AtomicScope::Device,
                 max_inline_bytes,
                 max_outstanding_reads: 0,
+                max_outstanding_writes: 0,
                 reads_begin_at_poll: true,
                 reads_of_any_age: false,
             },

@@ -13,8 +13,10 @@ mod log;
 mod memory;
 mod reads;
 mod rest;
+mod room;
 mod timers;
 mod turn;
+mod unposted;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -105,9 +107,8 @@ pub struct Worker {
     control: Arc<Control>,
     inbox: Arc<Inbox>,
     layers: Layers,
-    /// Whoever waits for room in rings or reply reservations, and when they look again at the latest.
-    room_waiters: VecDeque<Cont<()>>,
-    room_retry: Nanos,
+    room: room::Room,
+    unposted: unposted::Unposted,
     deferred: VecDeque<Cont<()>>,
     /// Reads that failed when they were begun; told of from the loop.
     failed_reads: VecDeque<(Cont<ReadResult>, Slot, ReadError)>,
@@ -126,6 +127,7 @@ impl Worker {
             read_tries,
         } = parts.limits;
         let slots = parts.endpoint.arena().slots();
+        let classes = parts.endpoint.arena().classes();
         let logs = log::Logs::new(&mut parts.links, operations);
         let mut worker = Self {
             me: parts.me,
@@ -148,8 +150,8 @@ impl Worker {
             control: parts.control,
             inbox: parts.inbox,
             layers: Layers::default(),
-            room_waiters: VecDeque::with_capacity(operations),
-            room_retry: Nanos::default(),
+            room: room::Room::new(classes, operations),
+            unposted: unposted::Unposted::default(),
             deferred: VecDeque::with_capacity(operations),
             failed_reads: VecDeque::with_capacity(operations),
             completions: Vec::with_capacity(operations),
@@ -283,13 +285,6 @@ impl Worker {
     /// Calls the continuation from the event loop, in this turn or the next.
     pub fn defer(&mut self, cont: Cont<()>) {
         self.deferred.push_back(cont);
-    }
-
-    /// Calls the continuation when there may be room for messages again, after a send or a call that
-    /// answered [`CallError::Busy`].
-    pub fn when_room(&mut self, cont: Cont<()>) {
-        marks::mark("message: room waited for");
-        self.room_waiters.push_back(cont);
     }
 
     /// Calls the continuation from the event loop, not before `after` has passed.

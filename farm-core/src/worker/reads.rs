@@ -32,7 +32,7 @@ const PREFETCH_AHEAD: usize = 32;
 const READ: Token = Token(0);
 
 /// The stride of a read that is not of objects, but of one object's header.
-const HEADER_ONLY: u32 = 0;
+pub(super) const HEADER_ONLY: u32 = 0;
 
 /// What to read: one object, or adjacent ones of the same size.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,8 @@ pub enum ReadError {
     /// The object stayed locked for all of a bounded number of tries.
     #[error("the object at {0} stayed locked")]
     StaysLocked(Address),
-    /// Too many reads are in flight: the arena has no slot. Wait for some to complete.
+    /// Too many reads are in flight: the arena has no slot. Returned when a read is begun, never by its
+    /// continuation. See [`Worker::when_slot`].
     #[error("too many reads in flight")]
     Busy,
 }
@@ -139,6 +140,12 @@ impl Reads {
         self.of_slot[slot.index()]
             .as_mut()
             .expect("a slot on its way has a read")
+    }
+
+    /// What the read that has a slot asks for.
+    pub(super) fn request(&self, slot: &Slot) -> ReadRequest {
+        let read = self.of_slot[slot.index()].as_ref();
+        read.expect("a slot on its way has a read").request
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -239,52 +246,85 @@ impl Worker {
                 self.reads.counters.local += 1;
                 self.reads.local.push_back(slot);
             }
-            &Access::Remote {
-                machine,
-                memory,
-                bytes,
-            } => {
-                let offset = u64::from(request.address.offset());
-                if !fits(offset, &request, bytes) {
-                    return self.finish(slot, ReadError::BadAddress(request.address));
+            &Access::Remote { machine, .. } => {
+                // Reads that wait for room go first, but for headers, whose commit holds locks.
+                if self.unposted.len() > 0 && request.stride != HEADER_ONLY {
+                    return self.post_later(machine, slot);
                 }
-                self.reads.counters.remote += 1;
-                let read = Read {
-                    from: Remote { memory, offset },
-                    bytes: request.bytes,
-                    kind: match request.stride {
-                        HEADER_ONLY => ReadKind::Raw,
-                        stride => ReadKind::Objects { stride },
-                    },
-                    fence: false,
-                    token: READ,
-                };
-                match self.endpoint.post_read(read, slot) {
-                    Ok(()) => {}
-                    Err(rejected) => self.post_refused(machine, rejected),
+                if let Err(slot) = self.post_to(request, region, slot) {
+                    self.post_later(machine, slot);
                 }
             }
         }
     }
 
+    /// Posts a read of another machine's memory that has waited; its slot comes back if there is no room now.
+    pub(super) fn post_remote(&mut self, slot: Slot) -> Result<(), Slot> {
+        let now = self.now;
+        let read = self.reads.of(&slot);
+        read.posted = now;
+        let (request, region) = (read.request, read.region);
+        self.post_to(request, region, slot)
+    }
+
+    /// Posts a read of another machine's memory; its slot comes back if there is no room now.
+    #[inline]
+    fn post_to(
+        &mut self,
+        request: ReadRequest,
+        region: RegionIndex,
+        slot: Slot,
+    ) -> Result<(), Slot> {
+        let &Access::Remote {
+            machine,
+            memory,
+            bytes,
+        } = self.regions.at(region)
+        else {
+            unreachable!("a remote region stays remote")
+        };
+        let offset = u64::from(request.address.offset());
+        if !fits(offset, &request, bytes) {
+            self.finish(slot, ReadError::BadAddress(request.address));
+            return Ok(());
+        }
+        let read = Read {
+            from: Remote { memory, offset },
+            bytes: request.bytes,
+            kind: match request.stride {
+                HEADER_ONLY => ReadKind::Raw,
+                stride => ReadKind::Objects { stride },
+            },
+            fence: false,
+            token: READ,
+        };
+        match self.endpoint.post_read(read, slot) {
+            Ok(()) => {
+                self.reads.counters.remote += 1;
+                Ok(())
+            }
+            Err(rejected) => self.post_refused(machine, rejected),
+        }
+    }
+
     #[cold]
-    fn post_refused(&mut self, machine: MachineId, rejected: Rejected) {
+    fn post_refused(&mut self, machine: MachineId, rejected: Rejected) -> Result<(), Slot> {
         marks::mark("read: post refused");
-        self.reads.counters.remote -= 1;
         match rejected {
-            Rejected::Full(Some(slot)) => self.back_off(slot),
+            Rejected::Full(Some(slot)) => return Err(slot),
             Rejected::Closed(Some(slot)) => {
                 marks::mark("read: peer lost");
-                self.finish(slot, ReadError::PeerLost(machine))
+                self.finish(slot, ReadError::PeerLost(machine));
             }
             Rejected::BadAccess(Some(slot)) => {
                 let address = self.reads.of(&slot).request.address;
-                self.finish(slot, ReadError::BadAddress(address))
+                self.finish(slot, ReadError::BadAddress(address));
             }
             Rejected::Full(None) | Rejected::Closed(None) | Rejected::BadAccess(None) => {
                 unreachable!("a rejected read gives its slot back")
             }
         }
+        Ok(())
     }
 
     /// Ends a read that failed, from the event loop: perhaps this is the call that began it.

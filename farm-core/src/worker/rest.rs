@@ -44,7 +44,11 @@ impl Worker {
             ),
             (
                 "continuations that wait for room",
-                self.room_waiters.len() as u64,
+                self.room.waiting() as u64,
+            ),
+            (
+                "reads that wait for room of the endpoint",
+                self.unposted.len() as u64,
             ),
             ("continuations deferred", self.deferred.len() as u64),
             ("operations that have not ended", self.epochs.open()),

@@ -55,9 +55,16 @@ impl Timers {
         }));
     }
 
-    /// The next timer that is due.
-    pub(crate) fn take_due(&mut self, now: Nanos) -> Option<Cont<()>> {
-        if self.heap.peek()?.0.due > now {
+    /// The number of the timer that was set last; numbers ascend.
+    pub(crate) fn last_set(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Takes the next timer that is due at `now`, unless it was set after the timer with the number `until`.
+    /// A timer is never set for a moment before `now`, so one that was set later comes after all others.
+    pub(crate) fn take_due(&mut self, now: Nanos, until: u64) -> Option<Cont<()>> {
+        let Reverse(next) = self.heap.peek()?;
+        if next.due > now || next.sequence > until {
             return None;
         }
         self.heap.pop().map(|Reverse(entry)| entry.cont)
@@ -81,10 +88,18 @@ mod tests {
         }
         assert_eq!(timers.next(), Some(Nanos(10)));
         let mut order = Vec::new();
-        while let Some(cont) = timers.take_due(Nanos(25)) {
+        let until = timers.last_set();
+        while let Some(cont) = timers.take_due(Nanos(25), until) {
             order.push(format!("{cont:?}"));
         }
         assert_eq!(order, ["Cont(0x2)", "Cont(0x3)", "Cont(0x4)"]);
-        assert!(timers.take_due(Nanos(29)).is_none() && timers.take_due(Nanos(30)).is_some());
+        assert!(timers.take_due(Nanos(29), until).is_none());
+        timers.set(Nanos(30), Cont::new(|_, _, ()| {}, 5));
+        assert!(timers.take_due(Nanos(30), until).is_some());
+        assert!(
+            timers.take_due(Nanos(30), until).is_none(),
+            "set after `until`"
+        );
+        assert!(timers.take_due(Nanos(30), until + 1).is_some());
     }
 }

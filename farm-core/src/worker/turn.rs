@@ -11,8 +11,6 @@ use crate::time::Nanos;
 const MOST_COMPLETIONS: usize = 32;
 /// Completions taken at a time.
 const CHUNK: usize = 16;
-/// How often those who wait for room look without having heard of any.
-const ROOM_RETRY_NANOS: u64 = 20_000;
 /// Work items from outside taken in one turn.
 const MOST_ITEMS: usize = 16;
 
@@ -20,18 +18,21 @@ impl Worker {
     /// One turn of the event loop, at the moment `now`. True if it did anything: then the next turn
     /// should follow at once.
     ///
-    /// The order is the way of a request: timers, work from outside, rings, completions, and last
-    /// the doorbells for everything that was posted on the way.
+    /// The order is that of a request: timers, work from outside, rings, completions, what waited for the room
+    /// that those made, and last the doorbells for everything that was posted. Each step is bounded: what it
+    /// runs may begin new work, which a later turn takes up.
     pub fn turn(&mut self, now: Nanos) -> bool {
         self.now = now;
         let mut busy = self.run_timers();
         busy |= self.run_items();
         busy |= self.messaging.is_waiting() && self.messaging.send_deferred(&mut self.endpoint);
         let rings = self.poll_rings() | self.poll_logs();
-        busy |= rings;
-        self.retry_for_room(rings);
-        busy |= self.poll_completions();
+        let completed = self.poll_completions();
+        busy |= rings | completed;
         busy |= self.poll_local_reads(MOST_COMPLETIONS) > 0;
+        self.retry_for_room(rings | completed);
+        busy |= self.post_unposted();
+        busy |= self.serve_slot_waiters();
         busy |= self.end_failed_reads();
         busy |= self.run_deferred();
         self.endpoint.flush();
@@ -52,7 +53,8 @@ impl Worker {
             || !self.failed_reads.is_empty()
             || self.messaging.must_poll()
             || self.logs.must_poll()
-            || !self.room_waiters.is_empty()
+            || self.room.waiting() > 0
+            || self.unposted.len() > 0
     }
 
     /// Completions of the fabric, a chunk at a time: their continuations run, and post, before the
@@ -77,8 +79,10 @@ impl Worker {
 
     fn run_timers(&mut self) -> bool {
         let mut ran = false;
-        // A timer set by one that runs now is due later: the moment does not move within a turn.
-        while let Some(cont) = self.timers.take_due(self.now) {
+        // A timer that is set from now on is not due in this turn, whatever its time: a task that sleeps for no
+        // time at all would keep the turn from ending.
+        let until = self.timers.last_set();
+        while let Some(cont) = self.timers.take_due(self.now, until) {
             cont.resume(self, ());
             ran = true;
         }
@@ -93,20 +97,6 @@ impl Worker {
             item(self);
         }
         true
-    }
-
-    /// Room comes with replies; or silently, by a report of a ring's head, hence the retry.
-    fn retry_for_room(&mut self, rings_moved: bool) {
-        if self.room_waiters.is_empty() || !rings_moved && self.now < self.room_retry {
-            return;
-        }
-        self.room_retry = self.now + ROOM_RETRY_NANOS;
-        for _ in 0..self.room_waiters.len() {
-            let Some(cont) = self.room_waiters.pop_front() else {
-                break;
-            };
-            cont.resume(self, ());
-        }
     }
 
     fn run_deferred(&mut self) -> bool {

@@ -205,6 +205,26 @@ pub(super) fn writes_of_all_sizes_land_and_touch_nothing_else(cluster: &mut dyn 
     cluster.settle();
 }
 
+/// Posts a signalled write where no read has room: writes have room of their own, by which locks are released.
+fn post_a_write(node: &mut Node, open: &mut BTreeMap<u64, Posted>) {
+    assert!(node.endpoint.capabilities().max_outstanding_writes > 0);
+    // The simulated fabric refuses some posts by chance.
+    for _ in 0..200 {
+        let token = node.token();
+        let write = Write {
+            to: node.peer(PEER).open(AREA),
+            fence: false,
+            notify: None,
+            signal: Some(token),
+        };
+        if node.try_write(write, &[7]).is_ok() {
+            open.insert(token.0, Posted::Write { slot: false });
+            return;
+        }
+    }
+    panic!("outstanding reads take the room of writes");
+}
+
 /// A queue that is full says so, gives the slot back, and has room again after polls.
 pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
     let most = cluster.node().endpoint.capabilities().max_outstanding_reads;
@@ -230,6 +250,7 @@ pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
                 Err(other) => panic!("{other}"),
             }
         }
+        post_a_write(node, &mut open);
         assert_eq!(node.endpoint.outstanding(), open.len());
         let mut polled = Vec::new();
         let deadline = cluster.deadline();

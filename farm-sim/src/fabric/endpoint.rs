@@ -40,6 +40,17 @@ struct Access {
     connection: usize,
 }
 
+/// The room of an endpoint that an operation takes up.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Of reads and atomics.
+    Read,
+    /// Of signalled writes, beyond that of reads.
+    Write,
+    /// Of writes that do not complete.
+    Unsignalled,
+}
+
 enum Fault {
     Full,
     Closed,
@@ -77,6 +88,7 @@ impl SimEndpoint {
                 atomics: AtomicScope::Device,
                 max_inline_bytes: config.max_inline_bytes,
                 max_outstanding_reads: config.most_outstanding,
+                max_outstanding_writes: config.most_outstanding,
             },
             arena: Arena::new(arena),
             notify: Vec::new(),
@@ -90,7 +102,7 @@ impl SimEndpoint {
         at: Remote,
         bytes: usize,
         write: bool,
-        signalled: bool,
+        room: Room,
     ) -> Result<Access, Fault> {
         let port = &state.ports[self.port];
         let import = port
@@ -109,10 +121,10 @@ impl SimEndpoint {
             return Err(Fault::BadAccess);
         }
         let most = port.most_outstanding;
-        let full = if signalled {
-            port.outstanding >= most
-        } else {
-            port.unsignalled >= most * UNSIGNALLED_SHARE
+        let full = match room {
+            Room::Read => port.outstanding >= most,
+            Room::Write => port.outstanding >= 2 * most,
+            Room::Unsignalled => port.unsignalled >= most * UNSIGNALLED_SHARE,
         };
         if full {
             return Err(Fault::Full);
@@ -208,7 +220,7 @@ impl Backend for SimEndpoint {
         if !read.is_well_formed(slot.bytes()) {
             return Err(Rejected::BadAccess(Some(slot)));
         }
-        let access = match self.judge(&mut state, read.from, bytes, false, true) {
+        let access = match self.judge(&mut state, read.from, bytes, false, Room::Read) {
             Ok(access) => access,
             Err(fault) => return Err(fault.reject(Some(slot))),
         };
@@ -263,7 +275,11 @@ impl Backend for SimEndpoint {
         if bytes > most {
             return Err(Rejected::BadAccess(slot));
         }
-        let judged = self.judge(&mut state, write.to, bytes, true, write.signal.is_some());
+        let room = match write.signal {
+            Some(_) => Room::Write,
+            None => Room::Unsignalled,
+        };
+        let judged = self.judge(&mut state, write.to, bytes, true, room);
         let access = match judged {
             Ok(access) => access,
             Err(Fault::BadAccess) if state.has(Defect::AccessUnchecked) => {
@@ -306,7 +322,7 @@ impl Backend for SimEndpoint {
         self.wake_up(&mut state);
         state.drain(self.port);
         let access = self
-            .judge(&mut state, at, WORD_BYTES, true, true)
+            .judge(&mut state, at, WORD_BYTES, true, Room::Read)
             .map_err(|fault| fault.reject(None))?;
         state.ports[self.port].counters.atomics += 1;
         let kind = Kind::Atomic {

@@ -37,8 +37,13 @@ use crate::tx::{Entry, Intent, Tx};
 /// Bits of a context that tell the parts of one commit apart.
 const PART_BITS: u32 = 16;
 
-/// No room now.
-pub(super) struct Blocked;
+/// What a step waits for.
+pub(super) enum Blocked {
+    /// Room in a log, or of the endpoint.
+    Room,
+    /// A slot for a header that is read.
+    HeaderSlot,
+}
 
 /// What a commit is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,10 +196,16 @@ fn resume(worker: &mut Worker, key: u64, (): ()) {
 
 /// Goes as far as can be gone, and puts the commit back, or ends it.
 pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
-    if run(worker, key, &mut commit).is_err() && !commit.blocked {
+    if let Err(blocked) = run(worker, key, &mut commit)
+        && !commit.blocked
+    {
         marks::mark("commit: blocked");
         commit.blocked = true;
-        worker.when_room(Cont::new(resume, key as u64));
+        let resumed = Cont::new(resume, key as u64);
+        match blocked {
+            Blocked::Room => worker.when_room(resumed),
+            Blocked::HeaderSlot => worker.when_header_slot(resumed),
+        }
     }
     let tell = outcome(&mut commit);
     let given_up = commit.tx.has_given_up();
@@ -285,7 +296,7 @@ fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), B
         if let TxError::Busy = error {
             marks::mark("commit: waits for room in a log");
             truncate::explicitly(worker, machine);
-            return Err(Blocked);
+            return Err(Blocked::Room);
         }
         commit.participants.clear();
         commit.stop(error);
@@ -396,7 +407,7 @@ fn send_lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
             commit.next += 1;
             Ok(())
         }
-        Err(CallError::Busy) => Err(Blocked),
+        Err(CallError::Busy) => Err(Blocked::Room),
         Err(_) => {
             commit.stop(Abort::Lost(machine).into());
             Ok(())
@@ -504,7 +515,7 @@ fn end(worker: &mut Worker, key: usize, commit: &mut Commit, kind: Kind) -> Resu
         };
         match truncate::append(worker, out) {
             Ok(()) => commit.waiting += 1,
-            Err(CallError::Busy) => return Err(Blocked),
+            Err(CallError::Busy) => return Err(Blocked::Room),
             Err(_) => commit.lost = Some(machine),
         }
         commit.next += 1;

@@ -69,7 +69,7 @@ fn read_header(
             transactions(worker).counters.header_reads += 1;
             Ok(())
         }
-        Err(_) => Err(Blocked),
+        Err(_) => Err(Blocked::HeaderSlot),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farm_core::alloc::SizeClass;
 use farm_core::object::Image;
-use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
+use farm_core::worker::{Cont, ReadResult, Worker};
 
 use super::shared::{Answer, Found, Lent, Next, Op, Request, Shared, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
@@ -226,7 +226,7 @@ fn look(worker: &mut Worker, key: u64, (): ()) {
         .read_lock_free(wanted.request(), Cont::new(looked, key))
         .is_err()
     {
-        worker.when_room(Cont::new(look, key));
+        worker.when_slot(wanted.request().bytes as usize, Cont::new(look, key));
     }
 }
 
@@ -242,7 +242,6 @@ fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
             worker.arena().give(slot);
             Ok(found)
         }
-        Err(ReadError::Busy) => return worker.when_room(Cont::new(look, key)),
         Err(error) => Err(error_of_read(error, wanted.first)),
     };
     answer(worker, key as usize, None, Answer::Looked(read));

@@ -54,8 +54,10 @@ pub struct ShmEndpoint {
     touched: usize,
     /// Of the first so many, no more than those, all lines have.
     fetched: usize,
-    /// Completions of what took place at once.
+    /// Completions of reads and atomics that took place at once.
     done: VecDeque<Completion>,
+    /// Completions of signalled writes, which have room of their own.
+    written: VecDeque<Completion>,
     /// Workers to be notified at the next flush.
     notify: SmallVec<[(usize, WorkerId); 16]>,
     /// Departures already told, and the shared count when last looked at.
@@ -85,6 +87,7 @@ impl ShmEndpoint {
                 atomics: AtomicScope::Global,
                 max_inline_bytes: MAX_INLINE_BYTES,
                 max_outstanding_reads: most,
+                max_outstanding_writes: most,
             },
             arena: Arena::new(arena),
             imports: Vec::with_capacity(64),
@@ -92,6 +95,7 @@ impl ShmEndpoint {
             touched: 0,
             fetched: 0,
             done: VecDeque::with_capacity(most),
+            written: VecDeque::with_capacity(most),
             notify: SmallVec::new(),
             departures_seen: 0,
             told: vec![false; peers],
@@ -223,8 +227,14 @@ impl ShmEndpoint {
         notify.is_none_or(|worker| self.shared.peers()[peer].has(worker))
     }
 
+    /// Whether no room is left for reads and atomics.
     fn is_full(&self) -> bool {
         self.reads.len() + self.done.len() >= self.capabilities.max_outstanding_reads
+    }
+
+    /// Whether no room is left for signalled writes.
+    fn is_full_of_writes(&self) -> bool {
+        self.written.len() >= self.capabilities.max_outstanding_writes
     }
 }
 
@@ -282,7 +292,7 @@ impl Backend for ShmEndpoint {
             Ok(_) => return Err(Rejected::BadAccess(source.into_slot())),
             Err(fault) => return Err(fault.reject(source.into_slot())),
         };
-        if write.signal.is_some() && self.is_full() {
+        if write.signal.is_some() && self.is_full_of_writes() {
             return Err(Rejected::Full(source.into_slot()));
         }
         if write.fence {
@@ -299,7 +309,7 @@ impl Backend for ShmEndpoint {
         }
         match (write.signal, source.into_slot()) {
             (Some(token), slot) => {
-                self.done.push_back(Completion {
+                self.written.push_back(Completion {
                     token,
                     status: Status::Ok,
                     slot,
@@ -356,9 +366,11 @@ impl Backend for ShmEndpoint {
             self.notice_departures(departures);
         }
         let before = out.len();
-        let early = most.min(self.done.len());
-        out.extend(self.done.drain(..early));
-        for _ in early..most {
+        for queue in [&mut self.written, &mut self.done] {
+            let early = queue.len().min(most - (out.len() - before));
+            out.extend(queue.drain(..early));
+        }
+        for _ in out.len() - before..most {
             let Some(completion) = self.take_read() else {
                 break;
             };
@@ -382,7 +394,7 @@ impl Backend for ShmEndpoint {
 
     #[inline]
     fn outstanding(&self) -> usize {
-        self.reads.len() + self.done.len()
+        self.reads.len() + self.done.len() + self.written.len()
     }
 
     fn take_broken(&mut self) -> Option<(MachineId, Departure)> {

@@ -177,6 +177,12 @@ impl Connection {
         count as usize & (self.entries.len() - 1)
     }
 
+    /// Most requests that it has room for.
+    #[inline]
+    pub(super) fn depth(&self) -> usize {
+        self.entries.len()
+    }
+
     /// How many requests there is room for.
     #[inline]
     pub(super) fn room(&self) -> usize {

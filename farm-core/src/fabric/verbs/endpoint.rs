@@ -176,6 +176,7 @@ impl VerbsEndpoint {
                 atomics: shared.device.atomic_scope(),
                 max_inline_bytes: shared.inline_bytes(),
                 max_outstanding_reads: most,
+                max_outstanding_writes: most,
             },
             queues,
             local_key: registration.local_key(),
@@ -238,8 +239,19 @@ impl VerbsEndpoint {
         }
     }
 
+    /// Whether no room is left for reads and atomics.
     fn is_full(&self) -> bool {
         self.outstanding >= self.capabilities.max_outstanding_reads
+    }
+
+    /// Whether no room is left for signalled writes, which have their own beyond that of reads.
+    fn is_full_of_writes(&self) -> bool {
+        let Capabilities {
+            max_outstanding_reads: reads,
+            max_outstanding_writes: writes,
+            ..
+        } = self.capabilities;
+        self.outstanding >= reads + writes
     }
 
     /// Where a slot's memory is, with the key of its registration.
@@ -498,7 +510,7 @@ impl Backend for VerbsEndpoint {
             Ok(_) => return Err(Rejected::BadAccess(source.into_slot())),
             Err(fault) => return Err(fault.reject(source.into_slot())),
         };
-        if write.signal.is_some() && self.is_full() {
+        if write.signal.is_some() && self.is_full_of_writes() {
             return Err(Rejected::Full(source.into_slot()));
         }
         let (peer, key) = (import.peer, import.key);

@@ -22,6 +22,8 @@ const ENDS_AT_ONCE: usize = 32;
 /// Requests that there is room for beyond those that posts may take: notifications, and headers that are
 /// read again.
 const KEPT: usize = HEADERS_AT_ONCE + 2;
+/// One request in so many of a connection is kept for writes.
+const SHARE_OF_WRITES: usize = 4;
 /// Most receive requests taken before they are replaced; half of all where that is less.
 const MOST_RECEIVES_DUE: usize = 64;
 
@@ -189,6 +191,16 @@ impl Queues {
         (link as u64) << 48 | u64::from(self.links[link].generation) << 32
     }
 
+    /// Requests of a connection that reads and atomics leave free for writes: for messages, records of logs and
+    /// reports of heads, by which locks are released.
+    fn kept_for_writes(&self, link: usize) -> usize {
+        let connection = self
+            .links
+            .get(link)
+            .and_then(|link| link.connection.as_ref());
+        connection.map_or(0, |connection| connection.depth() / SHARE_OF_WRITES)
+    }
+
     /// A connection that has room for so many requests, and will be flushed.
     #[inline]
     fn with_room(&mut self, link: usize, requests: usize) -> Result<&mut Connection, NotTaken> {
@@ -225,7 +237,11 @@ impl Queues {
         if fence && self.has_checked(link) {
             return Err((NotTaken::Full, purpose));
         }
-        match self.with_room(link, 1 + KEPT) {
+        let kept = match action {
+            Action::Write { .. } | Action::Notify { .. } => KEPT,
+            _ => KEPT + self.kept_for_writes(link),
+        };
+        match self.with_room(link, 1 + kept) {
             Ok(connection) => {
                 connection.prepare(&action, &data, fence, member, purpose);
                 Ok(())
@@ -273,7 +289,8 @@ impl Queues {
 
     /// Takes a read of objects whose headers are read again; its slot comes back if it is not taken.
     pub(super) fn post_checked(&mut self, mut read: CheckedRead) -> Result<(), (NotTaken, Slot)> {
-        if let Err(why) = self.with_room(read.link, read.requests() + KEPT) {
+        let kept = KEPT + self.kept_for_writes(read.link);
+        if let Err(why) = self.with_room(read.link, read.requests() + kept) {
             return Err((why, read.slot));
         }
         if read.fence && self.has_checked(read.link) {
