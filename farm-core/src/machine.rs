@@ -26,7 +26,7 @@ use crate::region::placement::Placement;
 use crate::region::store::Store;
 use crate::ring::Wholeness;
 use crate::time::{Clock, Nanos};
-use crate::worker::{Idle, IdlePolicy, Inbox, Worker, WorkerLimits, WorkerParts};
+use crate::worker::{Idle, IdlePolicy, Idler, Inbox, Worker, WorkerLimits, WorkerParts};
 
 pub use fabric::fabric_config;
 use pages::Pages;
@@ -35,8 +35,8 @@ use pages::Pages;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest sleep of a worker that nobody notifies: how late it sees that it is to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// A worker that shares its core gives it up this often though it has work, so that the others'
-/// messages do not wait for the scheduler's whole slice.
+/// A worker that may share its core yields this often though it has work, so that messages to other workers do
+/// not wait for the scheduler's whole slice.
 const LONGEST_HOLD: Duration = Duration::from_micros(200);
 /// Most bytes of a worker's arena that are for lookups of a table of large values.
 const LOOKUP_ARENA_BYTES: usize = 8 << 20;
@@ -81,6 +81,14 @@ pub enum MachineError {
     /// A worker panicked.
     #[error("worker {0} panicked; its message is above")]
     Panicked(WorkerRef),
+    /// A task panicked. Its transaction is aborted, and the worker goes on.
+    #[error("a task on worker {worker} panicked: {message}")]
+    TaskPanicked {
+        /// The worker that ran it.
+        worker: WorkerRef,
+        /// The panic's message.
+        message: String,
+    },
 }
 
 /// What a machine does with each of its workers before the first turn: attach layers, register
@@ -416,27 +424,36 @@ impl Drop for StopOnPanic {
 /// The loop of a worker's thread.
 fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     let clock = worker.clock().clone();
-    let shares_core = matches!(policy, IdlePolicy::Park { .. });
-    let mut idle_since: Option<Nanos> = None;
+    let gives_up_core = policy != IdlePolicy::Spin;
+    let mut idler = Idler::new(policy);
     let mut held_since = clock.now();
+    let yielded = |idler: &mut Idler| {
+        let before = clock.now();
+        std::thread::yield_now();
+        let after = clock.now();
+        idler.yielded(before, after);
+        after
+    };
     while !control.is_stopping() {
         let now = clock.now();
         if worker.turn(now) {
-            idle_since = None;
-            if shares_core && now.since(held_since) > LONGEST_HOLD {
-                std::thread::yield_now();
-                held_since = clock.now();
+            idler.busy();
+            if gives_up_core && now.since(held_since) > LONGEST_HOLD {
+                held_since = yielded(&mut idler);
             }
             continue;
         }
-        let idle_since = *idle_since.get_or_insert(now);
-        match policy.after(idle_since, now) {
-            Idle::Spin => std::hint::spin_loop(),
-            Idle::Yield => std::thread::yield_now(),
-            Idle::Park if worker.must_poll() => std::thread::yield_now(),
-            Idle::Park => worker.sleep(LONGEST_SLEEP),
-        }
-        held_since = now;
+        held_since = match idler.idle(now) {
+            Idle::Spin => {
+                std::hint::spin_loop();
+                now
+            }
+            Idle::Park if !worker.must_poll() => {
+                worker.sleep(LONGEST_SLEEP);
+                clock.now()
+            }
+            Idle::Yield | Idle::Park => yielded(&mut idler),
+        };
     }
 }
 
@@ -459,6 +476,7 @@ fn idle_policy(config: &Config, id: MachineId) -> IdlePolicy {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     match config.worker.idle.resolve(workers, cores) {
         crate::config::Idle::Spin => IdlePolicy::Spin,
+        crate::config::Idle::SpinOrYield => IdlePolicy::SpinOrYield,
         crate::config::Idle::Park => IdlePolicy::Park {
             spin: Duration::from_micros(config.worker.spin_us.into()),
             yielding: Duration::from_micros(config.worker.yield_us.into()),

@@ -78,9 +78,11 @@ mod transaction;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::Worker;
@@ -160,6 +162,10 @@ pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
 /// worker stops. Results go where the task sends them. What it holds need not be `Send`: a worker
 /// that has tasks stays on its thread.
 ///
+/// A task that panics ends: the panic is logged, the task's transaction is aborted, and the worker goes on. A
+/// panic in [`Handle::with_worker`], in a continuation or in a message handler stops the machine, for the state
+/// of the worker may be incomplete.
+///
 /// ```
 /// # use std::sync::{Arc, mpsc};
 /// # use farm_core::{config::Config, machine::start_all};
@@ -218,6 +224,7 @@ where
 /// ```
 ///
 /// # Errors
+/// [`MachineError::TaskPanicked`] when the task panics, which ends it and nothing else.
 /// [`MachineError::Failed`] when the machine stops before the task has ended.
 ///
 /// # Panics
@@ -231,13 +238,35 @@ where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
-    machine.ask(worker, |worker, answer| {
+    let ended = machine.ask(worker, |worker, answer| {
         spawn(worker, |farm| {
-            let future = body(farm);
+            let me = farm.me();
+            // The body itself may panic before it gives a future.
+            let future = Caught(Box::pin(async move { body(farm).await }));
             async move {
-                // Whoever asked may be gone.
-                let _ = answer.send(future.await);
+                let ended = future.await.map_err(|message| MachineError::TaskPanicked {
+                    worker: me,
+                    message,
+                });
+                // The thread that asked may be gone.
+                let _ = answer.send(ended);
             }
         });
-    })
+    });
+    ended?
+}
+
+/// A future whose panic is its result.
+struct Caught<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Caught<F> {
+    type Output = Result<F::Output, String>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context)));
+        match polled {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(executor::panic_message(&*panic).to_owned())),
+        }
+    }
 }

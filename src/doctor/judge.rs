@@ -66,7 +66,7 @@ fn workers(facts: &HostFacts, config: &Config) -> Finding {
     if workers <= usable {
         return Finding::new(Level::Ok, "workers", fact);
     }
-    if config.worker.idle.resolve(workers, usable) == Idle::Spin {
+    if config.worker.idle.resolve(workers, usable) != Idle::Park {
         return Finding::new(
             Level::Advice,
             "workers",

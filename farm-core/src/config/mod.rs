@@ -207,7 +207,7 @@ pub struct WorkerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdlePolicy {
-    /// Park where workers outnumber cores, else spin.
+    /// Park where workers outnumber cores, else spin while the core is not shared.
     Auto,
     /// Spin for ever: the least latency, a whole core per worker.
     Spin,
@@ -220,6 +220,8 @@ pub enum IdlePolicy {
 pub enum Idle {
     /// Spin for ever.
     Spin,
+    /// Spin while the core is not shared with other threads, else yield.
+    SpinOrYield,
     /// Spin, then yield, then park.
     Park,
 }
@@ -231,7 +233,7 @@ impl IdlePolicy {
             IdlePolicy::Spin => Idle::Spin,
             IdlePolicy::Park => Idle::Park,
             IdlePolicy::Auto if workers > cores => Idle::Park,
-            IdlePolicy::Auto => Idle::Spin,
+            IdlePolicy::Auto => Idle::SpinOrYield,
         }
     }
 }

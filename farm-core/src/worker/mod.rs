@@ -28,7 +28,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use continuation::Cont;
 pub use epoch::{EpochCounters, Operation};
-pub use idle::{Idle, IdlePolicy};
+pub use idle::{Idle, IdlePolicy, Idler};
 pub use inbox::Inbox;
 pub use log::{Append, LogCounters, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;

@@ -1,7 +1,10 @@
 //! The executor: makes the calls of tasks on their worker, and polls them when an answer has come. It runs
 //! from the event loop.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::Poll;
 
 use farm_core::alloc::SizeClass;
 use farm_core::object::Image;
@@ -69,15 +72,41 @@ fn poll(id: u64, key: usize) {
     };
     waker.rest();
     let waker = waker.into();
-    let done = future
-        .as_mut()
-        .poll(&mut std::task::Context::from_waker(&waker))
-        .is_ready();
-    if done {
-        here(id, |all| all.remove(key));
-    } else {
+    let mut context = std::task::Context::from_waker(&waker);
+    let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
+    if let Ok(Poll::Pending) = polled {
         here(id, |all| all[key].future = Some(future));
+        return;
     }
+    here(id, |all| all.remove(key));
+    if let Err(panic) = polled {
+        end_panicked(future, &*panic);
+    }
+}
+
+/// Ends a task that panicked: its transactions abort, and the worker goes on. Nothing of the worker was borrowed
+/// when the task panicked, for a task reaches its worker by requests alone.
+#[cold]
+fn end_panicked(future: TaskFuture, panic: &(dyn Any + Send)) {
+    tracing::error!(
+        "a task panicked and is ended, its transaction is aborted: {}",
+        panic_message(panic)
+    );
+    // Values of the task may panic again when they are dropped.
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
+    if let Err(panic) = dropped {
+        tracing::error!(
+            "a value of a task that had panicked panicked when it was dropped: {}",
+            panic_message(&*panic)
+        );
+    }
+}
+
+/// The message of a panic.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message")
 }
 
 fn serve(worker: &mut Worker, shared: &Arc<Shared>, request: Request) {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use farm_core::ids::Address;
+use farm_core::machine::MachineError;
 use farm_core::worker::AddressError;
 use farm_txn::{BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, TxError, retry};
 
@@ -622,5 +623,48 @@ fn a_transaction_that_waits_for_another_does_not_wait_for_ever() {
     let [begun, committed] = [counters.begun, counters.committed];
     assert_eq!((begun, committed, counters.most_at_once), (1, 1, 1));
     comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// A panic of a task once stopped its machine, and with it the cluster. Now the task ends, its transaction is aborted,
+/// and the worker serves on.
+#[test]
+fn a_task_that_panics_ends_alone() {
+    let cluster = cluster("task-panic", 2, 1);
+    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let panicked = farm_txn::block_on(&cluster.machines[0], 0, async move |farm| {
+        let mut tx = farm.begin();
+        let object = tx.read(there, 5).await.unwrap();
+        tx.payload_mut(object).unwrap()[0] = b'X';
+        tx.alloc(100, None).await.unwrap();
+        let none: Option<u32> = None;
+        none.expect("a row that is not there")
+    });
+    match panicked {
+        Err(MachineError::TaskPanicked { message, .. }) => {
+            assert!(message.contains("a row that is not there"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // One of which no thread waits for the end, inside of a transaction that is tried until it commits.
+    cluster.on(0, 0, move |w| {
+        farm_txn::spawn(w, |farm| async move {
+            let body = async |tx: &mut Transaction| -> Result<(), TxError> {
+                tx.read(there, 5).await?;
+                panic!("in the body of a transaction")
+            };
+            let _ = farm.transact(body).await;
+        });
+    });
+    let seen = task(&cluster, 0, move |farm| async move {
+        farm.transact(async |tx| {
+            let object = tx.read(there, 5).await?;
+            Ok(tx.payload(object)?[..5].to_vec())
+        })
+        .await
+    });
+    assert_eq!(seen.unwrap(), b"there");
+    comes_to_rest(&cluster);
+    assert!(!cluster.machines[0].control().is_stopping());
     cluster.stop();
 }

@@ -280,7 +280,7 @@ fn presets_are_valid_within_their_limits() {
 #[test]
 fn idle_workers_park_where_they_outnumber_cores() {
     assert_eq!(IdlePolicy::Auto.resolve(3, 2), Idle::Park);
-    assert_eq!(IdlePolicy::Auto.resolve(2, 2), Idle::Spin);
+    assert_eq!(IdlePolicy::Auto.resolve(2, 2), Idle::SpinOrYield);
     assert_eq!(IdlePolicy::Spin.resolve(3, 2), Idle::Spin);
     assert_eq!(IdlePolicy::Park.resolve(1, 2), Idle::Park);
 }
