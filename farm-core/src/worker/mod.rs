@@ -229,6 +229,11 @@ impl Worker {
         self.messaging.max_body()
     }
 
+    /// Operations of the fabric and calls that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.endpoint.outstanding() + self.messaging.calls_in_flight()
+    }
+
     /// Calls that wait for a reply.
     pub fn calls_in_flight(&self) -> usize {
         self.messaging.calls_in_flight()
