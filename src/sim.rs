@@ -84,22 +84,24 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     }
     writeln!(
         out,
-        "{} operations in {} turns and {:.3} ms of virtual time; hash {:016x}",
+        "{} operations in {} turns and {:.3} ms of virtual time",
         outcome.operations,
         outcome.turns,
-        outcome.nanos as f64 / 1e6,
-        outcome.hash
+        outcome.nanos as f64 / 1e6
     )?;
-    Ok(match &outcome.failure {
-        None => {
-            writeln!(out, "right")?;
-            ExitCode::SUCCESS
-        }
+    let (verdict, code) = match &outcome.failure {
+        None => ("PASSED", ExitCode::SUCCESS),
         Some(failure) => {
             writeln!(out, "WRONG, {failure}")?;
-            ExitCode::FAILURE
+            ("FAILED", ExitCode::FAILURE)
         }
-    })
+    };
+    let hash = outcome.hash;
+    writeln!(
+        out,
+        "{verdict}: seed {seed} of {scenario}; hash {hash:016x}"
+    )?;
+    Ok(code)
 }
 
 fn is_of_interest(line: &str) -> bool {
@@ -146,32 +148,54 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{} runs, {} operations, {:.1} s, {:.0} runs a second by {} threads; hash {:016x}",
+        "{} runs with {} operations in {:.1} s: {:.0} runs per second on {} thread(s)",
         swept.runs,
         swept.operations,
         seconds,
         swept.runs as f64 / seconds,
-        sweep.jobs,
-        swept.hash
+        sweep.jobs
     );
     for outcome in swept.failures.iter().take(SHOWN_FAILURES) {
-        tell_failure(outcome);
+        print_failure(outcome);
     }
-    let reached = !args.reach_all || tell_marks(&swept);
-    Ok(match swept.failures.is_empty() && reached {
+    let unreached = match args.reach_all {
+        true => print_marks(&swept),
+        false => 0,
+    };
+    let (line, passed) = verdict(&swept, seeds, unreached);
+    println!("{line}");
+    Ok(match passed {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
 }
 
-fn tell_failure(outcome: &Outcome) {
+/// The last line of a sweep, and whether it passed. The script `x` takes the hash from the line's end.
+fn verdict(swept: &Swept, seeds: u64, wrong_marks: usize) -> (String, bool) {
+    let failed = swept.failures.len();
+    let passed = failed == 0 && wrong_marks == 0 && swept.runs == seeds;
+    let mut line = format!(
+        "{}: {} runs, {failed} failed",
+        if passed { "PASSED" } else { "FAILED" },
+        swept.runs
+    );
+    if swept.runs < seeds {
+        line += &format!(" (stopped early: {} of {seeds} were made)", swept.runs);
+    }
+    if wrong_marks > 0 {
+        line += &format!(", {wrong_marks} mark(s) not reached or not listed");
+    }
+    (format!("{line}; hash {:016x}", swept.hash), passed)
+}
+
+fn print_failure(outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {
         println!("WRONG, {failure}\n  again with: {}", outcome.command());
     }
 }
 
-/// Whether every mark was reached; tells of those that were not.
-fn tell_marks(swept: &Swept) -> bool {
+/// Prints the marks that were not reached, and those that are not listed; returns their number.
+fn print_marks(swept: &Swept) -> usize {
     let (missing, unknown) = (
         marks::missing(&swept.reached),
         marks::unknown(&swept.reached),
@@ -187,7 +211,7 @@ fn tell_marks(swept: &Swept) -> bool {
         marks::ALL.len() - missing.len(),
         marks::ALL.len()
     );
-    missing.is_empty() && unknown.is_empty()
+    missing.len() + unknown.len()
 }
 
 /// The deliberate bugs that the options name; none, if they name none.
@@ -235,7 +259,8 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
     });
     let lives = lives.into_inner().expect("counting does not panic");
     println!(
-        "{} of {} deliberate bugs were found",
+        "{}: {} of {} deliberate bugs were found",
+        if lives == 0 { "PASSED" } else { "FAILED" },
         chosen.len() - lives,
         chosen.len()
     );

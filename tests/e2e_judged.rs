@@ -75,10 +75,9 @@ fn a_seed_of_the_simulator_is_the_same_run_again() {
     let args = ["sim", "--seed", "5", "--scenario", "bank"];
     let [one, two] = [0, 1].map(|_| place.farm(&args).end().ok().stdout);
     assert_eq!(one, two);
-    assert!(
-        one.ends_with("right\n") && one.contains("client 0 begins"),
-        "{one}"
-    );
+    assert!(one.contains("client 0 begins"), "{one}");
+    let last = one.lines().last().unwrap();
+    assert!(last.starts_with("PASSED: seed 5 of bank; hash "), "{one}");
     let trace = place.path("trace.txt");
     let traced = [&args[..], &["--trace", trace.to_str().unwrap()]].concat();
     let brief = place.farm(&traced).end().ok().stdout;
@@ -91,8 +90,29 @@ fn a_seed_of_the_simulator_is_the_same_run_again() {
 fn a_sweep_tells_how_many_runs_were_right() {
     let place = Place::new("sweep");
     let ended = place.farm(&["sim", "--seeds", "40"]).end().ok();
-    assert!(ended.stdout.starts_with("40 runs, "), "{}", ended.stdout);
+    assert!(
+        ended.stdout.starts_with("40 runs with "),
+        "{}",
+        ended.stdout
+    );
     assert_eq!(ended.stderr, "");
+    // The script `x` takes the hash from the end of the verdict.
+    let last = ended.stdout.lines().last().unwrap();
+    let hash = last.strip_prefix("PASSED: 40 runs, 0 failed; hash ");
+    let is_hash =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(hash.is_some_and(is_hash), "{}", ended.stdout);
+    // Forty runs do not reach every rare branch: that is a verdict, too.
+    let args = ["sim", "--seeds", "40", "--reach-all"];
+    let ended = place.farm(&args).end().failed(1, &[]);
+    let last = ended.stdout.lines().last().unwrap();
+    let words = [
+        "FAILED: 40 runs, 0 failed, ",
+        " mark(s) not reached",
+        "; hash ",
+    ];
+    assert!(words.iter().all(|words| last.contains(words)), "{last}");
+    assert!(last.ends_with(hash.unwrap()), "{last}");
 }
 
 #[test]
