@@ -1,8 +1,7 @@
 //! `farm bench`: one part of the platform at a time, beside its limit and what one would use instead.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use farm_bench::commits::{self, CommitOptions, CommitReport};
 use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
 use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun, verbs::VerbsRun};
+use farm_bench::report::{Figure, Measured, SlicedRate, Started, limit_figures, limit_rates};
 use farm_core::config::host::{check_memory, probe};
 use farm_core::config::{Config, Fabric};
 use farm_core::mem::Memory;
@@ -21,6 +21,7 @@ use crate::cli::{
     Bench, BenchAllocArgs, BenchArgs, BenchCommitArgs, BenchCommonArgs, BenchFabricArgs,
     BenchLimitArgs, BenchPairArgs,
 };
+use crate::measure::{repeat, report, try_writing, write};
 
 /// Slices of each measurement; the median counts.
 const REPEATS: usize = 5;
@@ -37,14 +38,17 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a result, and writes it as JSON where it is wanted.
-fn publish(result: &(impl Display + Serialize), json: Option<&Path>) -> anyhow::Result<()> {
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(result)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    writeln!(io::stdout(), "{result}")?;
-    Ok(())
+/// Measures as often as is asked for, prints the results, and writes them as JSON where that is wanted.
+fn publish<R: Display + Serialize + Measured>(
+    common: &BenchCommonArgs,
+    config: &Config,
+    measure: impl FnMut() -> anyhow::Result<R>,
+) -> anyhow::Result<()> {
+    let (started, json) = (Started::now(), common.json.as_deref());
+    json.map(try_writing).transpose()?;
+    let runs = repeat(common.repeat.repeat, measure)?;
+    let report = report(&started, config, &probe(&config.memory.dir), runs)?;
+    write(&report, json, "\n")
 }
 
 /// Says what is measured next, to a person who waits.
@@ -52,10 +56,6 @@ fn progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("measuring {what}");
     }
-}
-
-fn place(common: &BenchCommonArgs) -> anyhow::Result<Place> {
-    Ok(Place::of(&common.config.resolve()?))
 }
 
 fn slice(common: &BenchCommonArgs) -> Duration {
@@ -67,14 +67,16 @@ fn sizes(args: &BenchPairArgs) -> Vec<usize> {
 }
 
 fn ring(args: &BenchPairArgs) -> anyhow::Result<()> {
-    let mut run = RingRun::new(place(&args.common)?)?;
+    let config = args.common.config.resolve()?;
+    let mut run = RingRun::new(Place::of(&config))?;
     run.sizes = sizes(args);
     run.slice = slice(&args.common) / 4;
     if let [first, second] = args.cores[..] {
         run.cores = Some([first, second]);
     }
-    let report = farm_bench::micro::ring::run(&run, &mut progress)?;
-    publish(&report, args.common.json.as_deref())
+    publish(&args.common, &config, || {
+        Ok(farm_bench::micro::ring::run(&run, &mut progress)?)
+    })
 }
 
 fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
@@ -91,14 +93,15 @@ fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
     run.sizes = sizes(&args.pair);
     run.slice = slice(common) / 8;
     run.core = cores.first().copied();
-    let report = farm_bench::micro::fabric::run(&run, &mut progress)?;
-    publish(&report, common.json.as_deref())
+    publish(common, &config, || {
+        Ok(farm_bench::micro::fabric::run(&run, &mut progress)?)
+    })
 }
 
 /// The fabric over RDMA devices.
 fn over_devices(args: &BenchFabricArgs, config: Config) -> anyhow::Result<()> {
     let run = VerbsRun {
-        config,
+        config: config.clone(),
         sizes: sizes(&args.pair),
         pairs: args.pairs.into(),
         operations: args.operations,
@@ -107,8 +110,9 @@ fn over_devices(args: &BenchFabricArgs, config: Config) -> anyhow::Result<()> {
             _ => None,
         },
     };
-    let report = farm_bench::micro::verbs::run(&run, &mut progress)?;
-    publish(&report, args.pair.common.json.as_deref())
+    publish(&args.pair.common, &config, || {
+        Ok(farm_bench::micro::verbs::run(&run, &mut progress)?)
+    })
 }
 
 fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
@@ -119,8 +123,9 @@ fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
         region_bytes: config.memory.region_bytes as usize,
         ..AllocOptions::default()
     };
-    let report = farm_bench::alloc::run(&options)?;
-    publish(&report, args.common.json.as_deref())
+    publish(&args.common, &config, || {
+        Ok(farm_bench::alloc::run(&options)?)
+    })
 }
 
 /// What `farm bench commit` found.
@@ -138,15 +143,19 @@ struct CommitResult {
 }
 
 fn commit(args: &BenchCommitArgs) -> anyhow::Result<()> {
+    let config = args.common.config.resolve()?;
+    publish(&args.common, &config, || measure_commits(args, &config))
+}
+
+fn measure_commits(args: &BenchCommitArgs, config: &Config) -> anyhow::Result<CommitResult> {
     const BYTES: usize = 64;
-    let common = &args.common;
-    let mut config = common.config.resolve()?;
+    let (common, mut config) = (&args.common, config.clone());
     let load = std::fs::read_to_string("/proc/loadavg").ok();
     let load_before = load.and_then(|load| load.split(' ').next()?.parse().ok());
-    let mut run = RingRun::new(place(common)?)?;
+    let mut run = RingRun::new(Place::of(&config))?;
     (run.sizes, run.slice) = (vec![BYTES], slice(common) / 4);
     let ring = farm_bench::micro::ring::run(&run, &mut progress)?;
-    let mut run = FabricRun::new(place(common)?);
+    let mut run = FabricRun::new(Place::of(&config));
     (run.sizes, run.slice) = (vec![BYTES], slice(common) / 8);
     let fabric = farm_bench::micro::fabric::run(&run, &mut progress)?;
     config.cluster.name = format!("{}-commit", config.cluster.name);
@@ -158,14 +167,29 @@ fn commit(args: &BenchCommitArgs) -> anyhow::Result<()> {
     let commits = commits::run(&config, &options, &mut progress)?;
     let limits = ring.rows.first().zip(fabric.rows.first());
     let least = limits.map(|(ring, fabric)| ring.ring_rtt.p50_ns + fabric.write.latency.p50_ns);
-    let result = CommitResult {
+    Ok(CommitResult {
         load_before,
         ring,
         fabric,
         commits,
         least_commit_ns: least,
-    };
-    publish(&result, common.json.as_deref())
+    })
+}
+
+impl Measured for CommitResult {
+    fn what(&self) -> String {
+        self.commits.what()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let least = self.least_commit_ns;
+        let least = least.map(|ns| Figure::new("limit of a distributed commit, ns", ns as f64));
+        self.commits.figures().into_iter().chain(least).collect()
+    }
+
+    fn sliced_rates(&self) -> Vec<SlicedRate> {
+        self.commits.sliced_rates()
+    }
 }
 
 impl Display for CommitResult {
@@ -200,6 +224,22 @@ struct LimitResult {
     share_of_limit: f64,
 }
 
+impl Measured for LimitResult {
+    fn what(&self) -> String {
+        "limit".to_owned()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = limit_figures(&self.raw, &self.lookups, &self.misses);
+        figures.insert(0, Figure::new("share of the limit", self.share_of_limit));
+        figures
+    }
+
+    fn sliced_rates(&self) -> Vec<SlicedRate> {
+        limit_rates(&self.raw, &self.lookups, &self.misses)
+    }
+}
+
 fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
     let mut config = args.common.config.resolve()?;
     let options = LookupOptions {
@@ -218,9 +258,19 @@ fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
     config.memory.region_bytes = config.memory.region_bytes.max(1 << 30);
     lookups::configure(&mut config, &options);
     check_memory(&config, &probe(&config.memory.dir))?;
+    publish(&args.common, &config, || {
+        measure_limit(args, &config, &options)
+    })
+}
+
+fn measure_limit(
+    args: &BenchLimitArgs,
+    config: &Config,
+    options: &LookupOptions,
+) -> anyhow::Result<LimitResult> {
     let started = Instant::now();
     progress("the load");
-    let bench = LookupBench::start(&config, &options)?;
+    let bench = LookupBench::start(config, options)?;
     let mut rates = Vec::new();
     for in_flight in &args.in_flight {
         progress(&format!("{in_flight} lookups in flight"));
@@ -251,14 +301,13 @@ fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
     );
     conditions.pinned = vec![0];
     conditions.took_s = started.elapsed().as_secs_f64();
-    let result = LimitResult {
+    Ok(LimitResult {
         conditions,
         raw,
         lookups: rates,
         misses,
         share_of_limit,
-    };
-    publish(&result, args.common.json.as_deref())
+    })
 }
 
 impl Display for LimitResult {

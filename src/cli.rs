@@ -163,6 +163,15 @@ impl ClusterArgs {
     }
 }
 
+/// How often a command measures.
+#[derive(Debug, Args)]
+pub(crate) struct RepeatArgs {
+    /// Measure N times, from the start and load on, and report the median and the spread (least to most) of
+    /// each figure; the table is that of the median run.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=999))]
+    pub(crate) repeat: u16,
+}
+
 /// Options of `farm demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -191,6 +200,13 @@ pub(crate) struct DemoArgs {
 #[command(after_help = "\
 What is said later counts: defaults, the configuration, the property file, -p, then the options.
 
+Properties of YCSB that bound a run: operationcount, operations of all workers together, failed ones
+included; maxexecutiontime, in seconds; target, operations per second that it is held to; threadcount,
+operations in flight at a time, of all workers together (a thread of the reference client has one).
+With operationcount there is no other bound of time than --duration or maxexecutiontime, and --duration
+overrides an operationcount that a file sets. Unknown properties are named in a warning, those without
+effect in a note; those that ask for another workload are refused.
+
 Distributions: uniform; zipfian, which is the meaning of the reference client (constant 0.99 over ten
 thousand million ranks, hashed onto the records); zipfian-plain, Zipf 0.99 over the records
 themselves; latest; hotspot; exponential; sequential.
@@ -198,6 +214,8 @@ themselves; latest; hotspot; exponential; sequential.
 Examples:
   farm ycsb --workload b,c --records 1000000 --duration 10
   farm ycsb -P config/ycsb/workloada -p recordcount=5000000 --machines 2 --json a.json
+  farm ycsb --workload b -p target=50000 -p threadcount=32 -p operationcount=1000000
+  farm ycsb --workload c --duration 5 --repeat 5
   farm ycsb --workload c --distribution uniform --neighbourhood 8 --verify")]
 pub(crate) struct YcsbArgs {
     /// A YCSB property file; may be repeated, and later ones count.
@@ -215,7 +233,7 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) records: Option<u64>,
 
-    /// How long each workload is measured.
+    /// How long each workload is measured at most; 10 unless given, or a property bounds it.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 
@@ -254,6 +272,9 @@ pub(crate) struct YcsbArgs {
     /// Check every value that is read, whole.
     #[arg(long)]
     pub(crate) verify: bool,
+
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
 
     /// Where the results are written as JSON.
     #[arg(long, value_name = "FILE")]
@@ -324,6 +345,7 @@ Examples:
   farm bench limit --bytes 4GiB
   farm bench ring --sizes 16,64,256 --cores 0,1
   farm bench fabric --fabric verbs --set machine.1.device=mlx5_0 --set machine.2.device=mlx5_1
+  farm bench commit --repeat 5
   farm bench alloc --json alloc.json"
 )]
 pub(crate) struct BenchArgs {
@@ -445,6 +467,9 @@ pub(crate) struct BenchCommonArgs {
     /// How long each measurement takes.
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     pub(crate) duration: Duration,
+
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
 
     /// Where the results are written as JSON.
     #[arg(long, value_name = "FILE")]

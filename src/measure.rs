@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use farm_bench::report::Report;
+use farm_bench::report::{Header, Measured, Report, Started};
 use farm_core::config::Config;
 use farm_core::config::host::HostFacts;
 use farm_kv::TableSpec;
@@ -63,20 +63,47 @@ pub(crate) fn load(
     ))
 }
 
+/// How long a run is.
+#[derive(Clone, Copy)]
+pub(crate) struct Length {
+    /// Before it counts.
+    pub(crate) warmup: Duration,
+    /// Most time that counts.
+    pub(crate) duration: Option<Duration>,
+    /// Operations that count, where they are bounded.
+    pub(crate) operations: Option<u64>,
+}
+
+impl Length {
+    /// As in `for 10.0 s`.
+    fn in_words(&self) -> String {
+        let time = self
+            .duration
+            .map(|duration| format!("for {:.1} s", duration.as_secs_f64()));
+        let operations = self
+            .operations
+            .map(|count| format!("until {count} operations are done"));
+        match (time, operations) {
+            (Some(time), Some(operations)) => format!("{operations}, at most {time}"),
+            (time, operations) => time.or(operations).unwrap_or_default(),
+        }
+    }
+}
+
 /// Has all machines run something, and shows how far it is; `pick` takes each one's report.
 pub(crate) fn run<T>(
     cluster: &mut Cluster,
     name: &str,
-    (warmup, duration): (Duration, Duration),
+    length: Length,
     order: &Order,
     pick: impl Fn(News) -> Option<T>,
 ) -> anyhow::Result<Vec<T>> {
-    let whole = (warmup + duration).as_millis() as u64;
-    let bar = bar(whole, name, "{msg} {wide_bar} {elapsed}");
-    crate::say(format_args!(
-        "running {name} for {:.1} s",
-        duration.as_secs_f64()
-    ));
+    let whole = length.duration.map(|it| (length.warmup + it).as_millis());
+    let bar = match whole {
+        Some(whole) => bar(whole as u64, name, "{msg} {wide_bar} {elapsed}"),
+        None => bar(u64::MAX, name, "{msg} {elapsed}"),
+    };
+    crate::say(format_args!("running {name} {}", length.in_words()));
     cluster.order(order)?;
     bar.enable_steady_tick(Duration::from_millis(100));
     let started = Instant::now();
@@ -88,23 +115,38 @@ pub(crate) fn run<T>(
     Ok(reports)
 }
 
-/// The results of some runs, with what they were on.
-pub(crate) fn report<R>(
+/// Measures so many times (`--repeat`), and stops at the first failure.
+pub(crate) fn repeat<T>(
+    times: u16,
+    mut measure: impl FnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<Vec<T>> {
+    let numbers = 1..=times;
+    numbers
+        .map(|number| {
+            if times > 1 {
+                crate::say(format_args!("run {number} of {times} (--repeat)"));
+            }
+            measure()
+        })
+        .collect()
+}
+
+/// The results of some runs, with where they are from.
+pub(crate) fn report<R: Measured>(
+    started: &Started,
     config: &Config,
     facts: &HostFacts,
     runs: Vec<R>,
 ) -> anyhow::Result<Report<R>> {
-    Ok(Report {
-        host: serde_json::to_value(facts)?,
-        config: serde_json::to_value(config)?,
-        commit: COMMIT.map(str::to_owned),
-        runs,
-    })
+    let command = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
+    let header = Header::new(started, command.collect(), COMMIT);
+    let (host, config) = (serde_json::to_value(facts)?, serde_json::to_value(config)?);
+    Ok(Report::new(header, host, config, runs))
 }
 
 /// Writes results to a file, and prints them with `end` after them. They are printed even if the file
 /// cannot be written.
-pub(crate) fn write<R: Serialize + fmt::Display>(
+pub(crate) fn write<R: Serialize + fmt::Display + Measured>(
     report: &Report<R>,
     json: Option<&Path>,
     end: &str,
@@ -118,7 +160,7 @@ pub(crate) fn write<R: Serialize + fmt::Display>(
 }
 
 /// Finds out before anything is measured whether the results can be written.
-fn try_writing(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn try_writing(path: &Path) -> anyhow::Result<()> {
     let is_new = !path.exists();
     std::fs::OpenOptions::new()
         .append(true)

@@ -1,5 +1,5 @@
 //! Drives a workload on one worker: keeps a fixed number of operations in flight, each begun by the
-//! end of the one before (a closed loop), and records what they did.
+//! end of the one before (a closed loop) or at a steady rate ([`Pace`]), and records what they did.
 //!
 //! The driver is an application like any other: a layer of state with the worker, and continuations.
 //! Every operation in flight has a seat; a continuation's context is its seat's number.
@@ -15,6 +15,7 @@ use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, LookupCounters, TableId};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::slices::{Slicer, Slices};
 use crate::ycsb::inserts::InsertTracker;
 use crate::ycsb::key::key_bytes;
 use crate::ycsb::operation::OpKind;
@@ -56,23 +57,100 @@ pub struct Run {
     pub seed: u64,
     /// Time before it counts.
     pub warmup: Duration,
-    /// Time that counts.
-    pub duration: Duration,
+    /// Most time that counts; `None`: until all operations are done.
+    pub duration: Option<Duration>,
+    /// Operations of this worker that count, failed ones included; `None`: as many as there is time for.
+    pub operations: Option<u64>,
+    /// The rate at which this worker begins operations; `None`: as fast as it can.
+    pub pace: Option<Pace>,
     /// Every value that is read is checked.
     pub verify: bool,
     /// One operation in so many is timed.
     pub sampled_1_in: u32,
 }
 
+/// A steady rate: so many operations per second, divided equally among so many workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Operations per second of all workers together.
+    pub target_per_s: u64,
+    /// Workers.
+    pub workers: u64,
+}
+
+impl Pace {
+    /// Nanoseconds from the start of the run to the begin of this worker's operation number `index`.
+    fn due_ns(&self, index: u64) -> u64 {
+        let nanos = u128::from(index) * 1_000_000_000 * u128::from(self.workers)
+            / u128::from(self.target_per_s.max(1));
+        u64::try_from(nanos).unwrap_or(u64::MAX)
+    }
+}
+
+/// Bounds of a run of all workers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Operations that count.
+    pub operations: Option<u64>,
+    /// Operations per second.
+    pub target_per_s: Option<u64>,
+    /// Operations in flight at a time; else as many as each worker keeps.
+    pub threads: Option<u64>,
+}
+
+/// The part of one worker in [`Bounds`]. The parts of all workers add up to the bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Operations that count.
+    pub operations: Option<u64>,
+    /// The rate at which it begins operations.
+    pub pace: Option<Pace>,
+    /// Operations in flight at a time; 0 if there are fewer threads than workers and none is this worker's.
+    pub threads: Option<usize>,
+}
+
+impl Bounds {
+    /// The part of worker `worker` of `workers`, counted over all machines.
+    ///
+    /// # Panics
+    /// If `worker` is not below `workers`.
+    pub fn share(&self, worker: u64, workers: u64) -> Share {
+        assert!(worker < workers, "worker {worker} of {workers}");
+        let cut = |whole: u64, part: u64, parts: u64| {
+            (u128::from(whole) * u128::from(part) / u128::from(parts)) as u64
+        };
+        // Each thread has its part of the operations, so that a worker without one has none.
+        let threads = self.threads.map_or(workers, |threads| threads.max(1));
+        let (first, end) = (
+            cut(threads, worker, workers),
+            cut(threads, worker + 1, workers),
+        );
+        let of_threads = |whole| cut(whole, end, threads) - cut(whole, first, threads);
+        Share {
+            operations: self.operations.map(of_threads),
+            pace: self.target_per_s.map(|target_per_s| Pace {
+                target_per_s,
+                workers: workers.min(threads),
+            }),
+            threads: self.threads.map(|_| (end - first) as usize),
+        }
+    }
+}
+
 /// What a driver tells at its end.
 pub struct Outcome {
     /// What was recorded.
     pub recorder: Recorder,
+    /// Operations by time slice.
+    pub slices: Slices,
     /// How long the counted part took.
     pub duration: Duration,
     /// The first failure of an operation or of a check, if there was one.
     pub failure: Option<String>,
 }
+
+/// One operation of a load in so many is timed.
+const LOADS_SAMPLED_1_IN: u32 = 64;
 
 type Done = Box<dyn FnOnce(Outcome) + Send>;
 
@@ -104,19 +182,46 @@ struct Baseline {
     reads: ReadCounters,
 }
 
+/// A [`Pace`] that is kept.
+struct Paced {
+    pace: Pace,
+    /// When the run began.
+    from: Nanos,
+    /// Operations begun.
+    begun: u64,
+    /// Seats that wait for the time of the next operation.
+    seats: Vec<usize>,
+    /// Whether a timer is set for it.
+    timer: bool,
+}
+
+impl Paced {
+    fn due(&self) -> Nanos {
+        self.from + self.pace.due_ns(self.begun)
+    }
+}
+
 struct Driver {
     common: Common,
     task: Task,
     seats: Vec<Seat>,
-    /// Seats in use.
+    /// Seats with an operation in flight.
     busy: usize,
+    /// Seats that wait for a timer: after a failure, or for the time of the next operation.
+    resting: usize,
     /// Seats whose lookup waits until another operation makes room for it.
     waiting: VecDeque<usize>,
     counts_from: Nanos,
     counting: bool,
     ends: Nanos,
+    /// Operations that are to count, where that is bounded.
+    operations: Option<u64>,
+    /// Operations that may still begin.
+    left: u64,
+    paced: Option<Paced>,
     sequence: u64,
     recorder: Recorder,
+    slicer: Slicer,
     baseline: Baseline,
     value: Vec<u8>,
     failure: Option<String>,
@@ -131,15 +236,13 @@ pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done) {
         end: records.end,
         progress,
     };
-    start(
-        worker,
-        common,
-        task,
-        Duration::ZERO,
-        Duration::MAX,
-        64,
-        done,
-    );
+    let extent = Extent {
+        warmup: Duration::ZERO,
+        duration: None,
+        operations: None,
+        pace: None,
+    };
+    start(worker, common, task, extent, LOADS_SAMPLED_1_IN, done);
 }
 
 /// Runs a workload; `done` is called on the worker's thread when it has ended and nothing is in
@@ -152,28 +255,33 @@ pub fn run(worker: &mut Worker, common: Common, run: Run, done: Done) {
         rng,
         verify: run.verify,
     };
-    start(
-        worker,
-        common,
-        task,
-        run.warmup,
-        run.duration,
-        run.sampled_1_in,
-        done,
-    );
+    let extent = Extent {
+        warmup: run.warmup,
+        duration: run.duration,
+        operations: run.operations,
+        pace: run.pace,
+    };
+    start(worker, common, task, extent, run.sampled_1_in, done);
+}
+
+/// How long, how much and how fast.
+struct Extent {
+    warmup: Duration,
+    duration: Option<Duration>,
+    operations: Option<u64>,
+    pace: Option<Pace>,
 }
 
 fn start(
     worker: &mut Worker,
     common: Common,
     task: Task,
-    warmup: Duration,
-    duration: Duration,
+    extent: Extent,
     sampled_1_in: u32,
     done: Done,
 ) {
     let now = worker.clock().now();
-    let counts_from = now.after(warmup);
+    let counts_from = now.after(extent.warmup);
     let idle = Seat {
         op: Op {
             kind: OpKind::Read,
@@ -181,23 +289,43 @@ fn start(
         },
         began: None,
     };
+    // No more are in flight than are to count, so that those of the warm-up are never too many.
+    let most = extent.operations.unwrap_or(u64::MAX);
+    let seats = common
+        .in_flight
+        .min(usize::try_from(most).unwrap_or(usize::MAX));
+    let paced = extent.pace.map(|pace| Paced {
+        pace,
+        from: now,
+        begun: 0,
+        seats: Vec::with_capacity(seats),
+        timer: false,
+    });
     let mut driver = Box::new(Driver {
-        seats: vec![idle; common.in_flight],
+        seats: vec![idle; seats],
         busy: 0,
-        waiting: VecDeque::with_capacity(common.in_flight),
+        resting: 0,
+        waiting: VecDeque::with_capacity(seats),
         task,
         counts_from,
         counting: false,
-        ends: counts_from.after(duration),
+        ends: extent
+            .duration
+            .map_or(Nanos(u64::MAX), |duration| counts_from.after(duration)),
+        operations: extent.operations,
+        left: u64::MAX,
+        paced,
         // A record is loaded at sequence 0; a run's writes differ from those of earlier runs.
         sequence: now.0,
         recorder: Recorder::new(sampled_1_in),
+        slicer: Slicer::new(extent.duration),
         baseline: Baseline::default(),
         value: vec![0; common.value_bytes],
         failure: None,
         done: Some(done),
         common,
     });
+    driver.start_counting(worker, now);
     for seat in 0..driver.seats.len() {
         driver.begin(worker, seat);
     }
@@ -208,7 +336,7 @@ impl Driver {
     /// Keeps the driver with the worker, unless it has ended.
     #[inline]
     fn put_back(self: Box<Self>, worker: &mut Worker) {
-        if self.busy == 0 {
+        if self.busy == 0 && self.resting == 0 {
             self.end(worker);
         } else {
             worker.put_layer(self);
@@ -216,9 +344,18 @@ impl Driver {
     }
 
     fn end(mut self: Box<Self>, worker: &mut Worker) {
-        self.count_lookups(worker);
-        let duration = worker.clock().now().since(self.counts_from);
+        let now = worker.clock().now();
+        let mut duration = Duration::ZERO;
+        if self.counting {
+            self.count_lookups(worker);
+            duration = now.since(self.counts_from);
+        } else {
+            // A worker without a share of the operations, or a run that was all warm-up.
+            self.recorder.clear();
+        }
+        let total = self.recorder.total_operations();
         let outcome = Outcome {
+            slices: self.slicer.finish(now, total),
             recorder: self.recorder,
             duration,
             failure: self.failure,
@@ -240,8 +377,15 @@ impl Driver {
                 }
             }
             Task::Load { .. } => return,
-            Task::Run { .. } if worker.now() >= self.ends => return,
-            Task::Run { stream, rng, .. } => stream.next_op(rng),
+            Task::Run { .. } if worker.now() >= self.ends || self.left == 0 => return,
+            Task::Run { .. } if !may_begin(&mut self.paced, worker, self.ends, seat) => {
+                self.resting += 1;
+                return;
+            }
+            Task::Run { stream, rng, .. } => {
+                self.left -= 1;
+                stream.next_op(rng)
+            }
         };
         let began = self.recorder.sample().then(|| worker.clock().now());
         self.seats[seat] = Seat { op, began };
@@ -321,7 +465,7 @@ impl Driver {
         } else if !worker.control().is_stopping() {
             // Not at once: what failed now fails again.
             worker.set_timer(Duration::from_millis(1), Cont::new(again, seat as u64));
-            self.busy += 1;
+            self.resting += 1;
         }
         self.look_up_waiting(worker);
     }
@@ -330,21 +474,30 @@ impl Driver {
     fn finish(&mut self, worker: &mut Worker, seat: usize) {
         let Seat { op, began } = self.seats[seat];
         let latency = began.map(|began| worker.clock().now() - began);
+        let now = worker.now();
+        if self.slicer.is_due(now) {
+            self.slicer.advance(now, self.recorder.total_operations());
+        }
         self.recorder.finish(op.kind, latency);
         self.busy -= 1;
         if !self.counting {
-            self.start_counting(worker);
+            self.start_counting(worker, now);
         }
         self.look_up_waiting(worker);
         self.begin(worker, seat);
     }
 
-    fn start_counting(&mut self, worker: &mut Worker) {
-        if worker.now() < self.counts_from {
+    fn start_counting(&mut self, worker: &mut Worker, now: Nanos) {
+        if now < self.counts_from {
             return;
         }
         self.counting = true;
         self.counts_from = worker.clock().now();
+        self.slicer.start(self.counts_from);
+        if let Some(operations) = self.operations {
+            // Those in flight count when they end.
+            self.left = operations.saturating_sub(self.busy as u64);
+        }
         self.recorder.clear();
         self.baseline = Baseline {
             lookups: farm_kv::counters(worker),
@@ -381,8 +534,45 @@ impl Driver {
 
 fn again(worker: &mut Worker, seat: u64, (): ()) {
     let mut driver = worker.take_layer::<Driver>();
-    driver.busy -= 1;
+    driver.resting -= 1;
     driver.begin(worker, seat as usize);
+    driver.put_back(worker);
+}
+
+/// Whether an operation may begin now in a seat. If it is too early for it, the seat waits until a timer
+/// calls [`on_pace`].
+fn may_begin(paced: &mut Option<Paced>, worker: &mut Worker, ends: Nanos, seat: usize) -> bool {
+    let Some(paced) = paced else {
+        return true;
+    };
+    let due = paced.due();
+    if worker.now() >= due {
+        paced.begun += 1;
+        return true;
+    }
+    paced.seats.push(seat);
+    if !paced.timer {
+        paced.timer = true;
+        let wait = due.min(ends).since(worker.now());
+        worker.set_timer(wait, Cont::new(on_pace, 0));
+    }
+    false
+}
+
+/// It is time for the next operation, or the run is over.
+fn on_pace(worker: &mut Worker, _: u64, (): ()) {
+    let mut driver = worker.take_layer::<Driver>();
+    if let Some(paced) = &mut driver.paced {
+        paced.timer = false;
+    }
+    // A seat for which it is too early comes back, and sets the timer.
+    while let Some(paced) = &mut driver.paced
+        && !paced.timer
+        && let Some(seat) = paced.seats.pop()
+    {
+        driver.resting -= 1;
+        driver.begin(worker, seat);
+    }
     driver.put_back(worker);
 }
 
@@ -431,4 +621,55 @@ fn changed(worker: &mut Worker, seat: u64, outcome: Result<Changed, KvError>) {
         Err(error) => driver.fail(worker, seat, error.to_string()),
     }
     driver.put_back(worker);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_all_workers_add_up() {
+        for (threads, workers) in [
+            (None, 3),
+            (Some(1), 3),
+            (Some(2), 3),
+            (Some(7), 3),
+            (Some(640), 2),
+        ] {
+            let bounds = Bounds {
+                operations: Some(1001),
+                target_per_s: Some(600),
+                threads,
+            };
+            let shares: Vec<Share> = (0..workers).map(|it| bounds.share(it, workers)).collect();
+            let operations: u64 = shares.iter().filter_map(|share| share.operations).sum();
+            assert_eq!(operations, 1001);
+            let in_flight: Option<usize> = shares.iter().map(|share| share.threads).sum();
+            assert_eq!(in_flight, threads.map(|threads| threads as usize));
+            let idle = |share: &Share| share.threads == Some(0);
+            for share in &shares {
+                assert_eq!(idle(share), share.operations == Some(0), "{share:?}");
+                let active = shares.iter().filter(|share| !idle(share)).count() as u64;
+                assert_eq!(share.pace.unwrap().workers, active);
+            }
+        }
+        let unbounded = Bounds::default().share(0, 4);
+        assert_eq!(
+            (unbounded.operations, unbounded.pace, unbounded.threads),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_pace_is_steady_however_many_operations_have_begun() {
+        let pace = Pace {
+            target_per_s: 3,
+            workers: 2,
+        };
+        assert_eq!(
+            [0, 1, 3].map(|index| pace.due_ns(index)),
+            [0, 666_666_666, 2_000_000_000]
+        );
+        assert_eq!(pace.due_ns(3_000_000_000), 2_000_000_000_000_000_000);
+    }
 }

@@ -7,7 +7,7 @@
 //!   them on the platform.
 //! * [`commits`]: commits of transactions, alone and where they meet.
 //! * [`alloc`]: what the allocator loses and what it costs.
-//! * [`report`]: results of a run, as a table and as JSON.
+//! * [`report`]: results of a run, as a table and as JSON. [`slices`]: its throughput over time.
 //!
 //! * [`driver`]: keeps a workload's operations in flight on a worker.
 //! * [`workload`]: workloads whose histories are judged, in the simulator and on real machines.
@@ -20,6 +20,7 @@ pub mod lookups;
 pub mod micro;
 pub mod oltp;
 pub mod report;
+pub mod slices;
 pub mod smallbank;
 pub mod tatp;
 pub mod workload;

@@ -1,15 +1,18 @@
 //! Results: a table for people and JSON for programs.
 //!
 //! Each machine hands in a [`MachineReport`]; [`RunResult::from_machines`] merges them,
-//! and a [`Report`] holds the runs of one invocation. The names of the JSON fields are
+//! and a [`Report`] holds the runs of one invocation with its [`Header`], the median and spread of runs that
+//! were repeated, and the measurements that were uneven. The names of the JSON fields are
 //! a contract with the programs that read result files, pinned by the test
 //! `the_json_fields_are_pinned`. A number that does not apply (reads per lookup of a
 //! run without lookups) is `null` in JSON and a dash in the table.
 //!
 //! ```
-//! use farm_bench::report::{MachineReport, RunResult, TableFacts};
-//! use farm_bench::ycsb::{OpKind, Recorder};
+//! use farm_bench::report::{MachineReport, RunResult, Setup, TableFacts};
+//! use farm_bench::slices::Slices;
+//! use farm_bench::ycsb::{OpKind, Recorder, WorkloadSpec, spec};
 //!
+//! let workload = WorkloadSpec::from_properties("c", &spec::builtin('c')?)?.spec;
 //! let mut recorder = Recorder::new(1);
 //! recorder.finish(OpKind::Read, Some(2_500));
 //! let machine = MachineReport {
@@ -19,12 +22,18 @@
 //!     load_pairs: 1000,
 //!     table: TableFacts::default(),
 //!     recorder,
+//!     slices: Slices::default(),
 //! };
-//! let run = RunResult::from_machines("c", "uniform", &[machine])?;
+//! let setup = Setup::new(&workload, 1);
+//! let run = RunResult::from_machines(&setup, &[machine])?;
 //! assert_eq!(run.ops_per_s, Some(1.0));
 //! println!("{run}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+
+mod figures;
+mod header;
+mod repeats;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,20 +41,30 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::ycsb::OpKind;
+use crate::slices::{SliceRates, Slices};
 use crate::ycsb::recorder::{Recorder, RecorderError};
+use crate::ycsb::{OpKind, OperationMix, WorkloadSpec};
 
-/// All a benchmark has to say: the contents of a result file.
+pub use figures::{limit_figures, limit_rates};
+pub use header::{Header, SCHEMA_VERSION, Started};
+pub use repeats::{Figure, Measured, Repeated, SlicedRate, SpreadFigure, Uneven};
+
+/// The contents of a result file, of every command that measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report<R = RunResult> {
-    /// The machine or machines it ran on: names, processors, memory.
+    /// Where it is from.
+    #[serde(flatten)]
+    pub header: Header,
+    /// The machine or machines it ran on: cores, memory.
     pub host: serde_json::Value,
     /// The settings it ran with.
     pub config: serde_json::Value,
-    /// The commit of the program, if it is known.
-    pub commit: Option<String>,
     /// The runs in their order.
     pub runs: Vec<R>,
+    /// Median and spread of the runs that were made several times.
+    pub repeated: Vec<Repeated>,
+    /// Measurements whose time slices differ by more than 2x in throughput.
+    pub uneven: Vec<Uneven>,
 }
 
 /// What one machine contributes to a run. Travels between processes.
@@ -63,6 +82,54 @@ pub struct MachineReport {
     pub table: TableFacts,
     /// Its workers' recorders, merged.
     pub recorder: Recorder,
+    /// Its workers' operations by time slice, added up.
+    pub slices: Slices,
+}
+
+/// The settings of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The workload's name.
+    pub workload: String,
+    /// How records were chosen, with parameters.
+    pub distribution: String,
+    /// Shares of the operations.
+    pub mix: OperationMix,
+    /// Records that were loaded.
+    pub record_count: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Seconds before it counted.
+    pub warmup_s: f64,
+    /// Every value that was read was checked.
+    pub verify: bool,
+    /// Operations that were to count, where that was bounded.
+    pub operation_count: Option<u64>,
+    /// Operations per second that the run was held to.
+    pub target_ops_per_s: Option<u64>,
+    /// Operations in flight at a time, of all workers together.
+    pub in_flight: u64,
+}
+
+impl Setup {
+    /// The settings of a workload that is run without warm-up and without bounds, one operation at a time.
+    pub fn new(spec: &WorkloadSpec, seed: u64) -> Self {
+        Self {
+            workload: spec.name.clone(),
+            distribution: spec.distribution.to_string(),
+            mix: spec.mix,
+            record_count: spec.insert_count,
+            value_bytes: spec.value_bytes as u64,
+            seed,
+            warmup_s: 0.0,
+            verify: false,
+            operation_count: None,
+            target_ops_per_s: None,
+            in_flight: 1,
+        }
+    }
 }
 
 /// How full a part of the table is. Parts add up.
@@ -85,10 +152,30 @@ pub struct RunResult {
     pub workload: String,
     /// How records were chosen, with parameters; "zipfian" is never said without which.
     pub distribution: String,
+    /// Shares of the operations.
+    pub mix: OperationMix,
+    /// Records that were loaded.
+    pub record_count: u64,
+    /// Bytes of a value.
+    pub value_bytes: u64,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Seconds before it counted.
+    pub warmup_s: f64,
+    /// Every value that was read was checked.
+    pub verify: bool,
+    /// Operations that were to count, where that was bounded.
+    pub operation_count: Option<u64>,
+    /// Operations per second that the run was held to.
+    pub target_ops_per_s: Option<u64>,
+    /// Operations in flight at a time, of all workers together.
+    pub in_flight: u64,
     /// Operations that succeeded.
     pub ops: u64,
     /// The same per second of the longest machine's run.
     pub ops_per_s: Option<f64>,
+    /// The same by time slice, where the run was long enough.
+    pub slices: Option<SliceRates>,
     /// Operations that failed.
     pub errors: u64,
     /// Latencies of the kinds of operation that occurred, in microseconds.
@@ -101,7 +188,8 @@ pub struct RunResult {
     pub read_restarts_per_lookup: Option<f64>,
     /// Share of the lookups whose record's primary is the asking machine.
     pub local_share: Option<f64>,
-    /// Share of the table's places that hold a pair.
+    /// Pairs per slot of the table's buckets. More than 1 after inserts beyond its size: overflow blocks hold
+    /// the rest.
     pub occupancy: Option<f64>,
     /// Share of the table's memory that is keys and values.
     pub space_utilization: Option<f64>,
@@ -188,19 +276,17 @@ impl RunResult {
     ///
     /// # Errors
     /// If the machines sampled latencies at different rates.
-    pub fn from_machines(
-        workload: &str,
-        distribution: &str,
-        reports: &[MachineReport],
-    ) -> Result<Self, RecorderError> {
+    pub fn from_machines(setup: &Setup, reports: &[MachineReport]) -> Result<Self, RecorderError> {
         let longest = |of: fn(&MachineReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
         let (duration_s, load_s) = (longest(|it| it.duration_s), longest(|it| it.load_s));
         let load_pairs: u64 = reports.iter().map(|it| it.load_pairs).sum();
         let mut recorder =
             Recorder::new(reports.first().map_or(1, |it| it.recorder.sampled_1_in()));
         let mut table = TableFacts::default();
+        let mut slices = Slices::default();
         for report in reports {
             recorder.merge(&report.recorder)?;
+            slices.merge(&report.slices);
             table.pairs += report.table.pairs;
             table.slots += report.table.slots;
             table.pair_bytes += report.table.pair_bytes;
@@ -211,10 +297,20 @@ impl RunResult {
         let placed = counters.lookups_local + counters.lookups_remote;
         let ops = recorder.total_operations();
         Ok(Self {
-            workload: workload.to_owned(),
-            distribution: distribution.to_owned(),
+            workload: setup.workload.clone(),
+            distribution: setup.distribution.clone(),
+            mix: setup.mix,
+            record_count: setup.record_count,
+            value_bytes: setup.value_bytes,
+            seed: setup.seed,
+            warmup_s: setup.warmup_s,
+            verify: setup.verify,
+            operation_count: setup.operation_count,
+            target_ops_per_s: setup.target_ops_per_s,
+            in_flight: setup.in_flight,
             ops,
             ops_per_s: ratio(ops as f64, duration_s),
+            slices: slices.rates(),
             errors: counters.errors,
             latency_us: OpKind::ALL
                 .into_iter()
@@ -252,6 +348,25 @@ impl MachineResult {
     }
 }
 
+impl<R: Measured> Report<R> {
+    /// The report of some runs.
+    pub fn new(
+        header: Header,
+        host: serde_json::Value,
+        config: serde_json::Value,
+        runs: Vec<R>,
+    ) -> Self {
+        Self {
+            header,
+            host,
+            config,
+            repeated: repeats::repeated(&runs),
+            uneven: repeats::uneven(&runs),
+            runs,
+        }
+    }
+}
+
 impl<R: Serialize> Report<R> {
     /// The report as indented JSON.
     pub fn to_json(&self) -> String {
@@ -259,16 +374,28 @@ impl<R: Serialize> Report<R> {
     }
 }
 
-impl<R: fmt::Display> fmt::Display for Report<R> {
-    /// The tables of all runs, one after the other.
+impl<R: fmt::Display + Measured> fmt::Display for Report<R> {
+    /// The header, the tables of all runs, and what was uneven. Of a run that was repeated, the table of the
+    /// median and the spread of all.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, run) in self.runs.iter().enumerate() {
-            if place > 0 {
-                writeln!(out)?;
+        write!(out, "{}", self.header)?;
+        for (index, run) in self.runs.iter().enumerate() {
+            let what = run.what();
+            match self.repeated.iter().find(|group| group.what == what) {
+                None => write!(out, "\n{run}")?,
+                Some(group) if group.median_run == index => {
+                    let (number, all) = (index + 1, self.runs.len());
+                    writeln!(
+                        out,
+                        "\nrun {number} of {all}, the median of {}:",
+                        group.repeats
+                    )?;
+                    write!(out, "\n{run}\n{group}")?;
+                }
+                Some(_) => {}
             }
-            write!(out, "{run}")?;
         }
-        Ok(())
+        repeats::write_uneven(out, &self.uneven)
     }
 }
 
@@ -280,6 +407,7 @@ impl fmt::Display for RunResult {
             "workload {}, {}, {:.1} s measured",
             self.workload, self.distribution, self.duration_s
         )?;
+        self.write_setup(out)?;
         self.write_machines(out)?;
         let latencies = self.latency_us.iter();
         write_latencies(out, 18, latencies.map(|(kind, it)| (kind.name(), *it)))?;
@@ -288,6 +416,33 @@ impl fmt::Display for RunResult {
 }
 
 impl RunResult {
+    fn write_setup(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = OpKind::ALL.into_iter();
+        let shares = kinds
+            .map(|kind| (kind.name(), self.mix.share(kind)))
+            .filter(|(_, share)| *share > 0.0);
+        let mix: Vec<String> = shares
+            .map(|(name, share)| format!("{name} {}", percent(share)))
+            .collect();
+        writeln!(
+            out,
+            "{}; {} records of {} bytes; {} operations in flight; seed {}; warm-up {:.1} s",
+            mix.join(", "),
+            grouped(self.record_count),
+            self.value_bytes,
+            grouped(self.in_flight),
+            self.seed,
+            self.warmup_s
+        )?;
+        if let Some(count) = self.operation_count {
+            writeln!(out, "bounded by {} operations", grouped(count))?;
+        }
+        if let Some(target) = self.target_ops_per_s {
+            writeln!(out, "held to {} operations/s", grouped(target))?;
+        }
+        Ok(())
+    }
+
     fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "\n  {:<16} {:>16} {:>16}", "machine", "ops", "ops/s")?;
         let mut line = |name: &str, ops: u64, rate: Option<f64>| {
@@ -327,12 +482,15 @@ impl RunResult {
         line(
             "table",
             format!(
-                "occupancy {}, space utilization {}, {} bytes per pair",
-                self.occupancy.map_or_else(dash, percent),
+                "{}, space utilization {}, {} bytes per pair",
+                fullness(self.occupancy),
                 self.space_utilization.map_or_else(dash, percent),
                 number(self.bytes_per_pair, 1)
             ),
         )?;
+        if let Some(slices) = &self.slices {
+            line("slices", slices.to_string())?;
+        }
         if let Some(load_s) = self.load_s {
             let rate = self.load_pairs_per_s.map_or_else(dash, whole);
             line("load", format!("{load_s:.1} s, {rate} pairs/s"))?;
@@ -342,6 +500,17 @@ impl RunResult {
             line("values checked", format!("{right} right, {wrong} wrong"))?;
         }
         line("errors", grouped(self.errors))
+    }
+}
+
+/// How full a table is, in words that are right for one that has grown beyond its slots.
+fn fullness(occupancy: Option<f64>) -> String {
+    match occupancy {
+        None => "occupancy -".to_owned(),
+        Some(pairs) if pairs > 1.0 => {
+            format!("{pairs:.1} pairs per slot, those beyond 1 in overflow blocks")
+        }
+        Some(share) => format!("occupancy {}", percent(share)),
     }
 }
 

@@ -6,7 +6,8 @@ use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::recorder::{Aborts, Costs, Recorder};
 use farm_bench::oltp::report::{MachineReport, RunResult, Setup, WorkerReport};
 use farm_bench::oltp::{Benchmark, Decision, Outcome};
-use farm_bench::report::Report;
+use farm_bench::report::{Header, Report, Started};
+use farm_bench::slices::Slices;
 use farm_bench::smallbank::{self, Kind, Ledger};
 use farm_bench::tatp;
 use json::assert_fields;
@@ -59,6 +60,10 @@ fn worker(each: u64, duration_s: f64) -> WorkerReport {
     WorkerReport {
         duration_s,
         recorder,
+        slices: Slices {
+            slice_ns: 500_000_000,
+            counts: vec![each, 3 * each],
+        },
         ledger,
         failure: None,
     }
@@ -90,14 +95,27 @@ fn result() -> RunResult {
 
 #[test]
 fn the_json_fields_are_pinned() {
-    let report = Report {
-        host: json!({}),
-        config: json!({}),
-        commit: None,
-        runs: vec![result()],
-    };
+    let header = Header::new(&Started::now(), vec!["farm".to_owned()], None);
+    let report = Report::new(header, json!({}), json!({}), vec![result()]);
     let json: Value = serde_json::from_str(&report.to_json()).unwrap();
-    assert_fields(&json, ["host", "config", "commit", "runs"]);
+    assert_fields(
+        &json,
+        [
+            "schema_version",
+            "command",
+            "started_at",
+            "took_s",
+            "commit",
+            "processor",
+            "cores",
+            "host",
+            "config",
+            "runs",
+            "repeated",
+            "uneven",
+        ],
+    );
+    assert_eq!(json["uneven"][0]["what"], "smallbank: executed/s");
     check_run_fields(&json["runs"][0]);
     check_part_fields(&json["runs"][0]);
 }
@@ -115,6 +133,7 @@ fn check_run_fields(run: &Value) {
             "duration_s",
             "executed",
             "executed_per_s",
+            "slices",
             "committed",
             "committed_per_s",
             "committed_per_s_per_worker",
@@ -284,6 +303,7 @@ fn the_table_shows_what_people_ask_for() {
         "  per commit         3.000 one-sided reads, 1.500 log records, 0.500 messages",
         "  checked at the end 100 items, 200 rows, 200 pairs walked",
         "  money              239000 cents, 239000 expected",
+        "  slices, executed   2 of 0.5 s, 604 to 1,812 /s: UNEVEN",
     ] {
         assert!(
             table.lines().any(|one| one == line),

@@ -185,6 +185,7 @@ impl Cluster {
         let report = |ran: Ran| WorkerReport {
             duration_s: ran.duration.as_secs_f64(),
             recorder: ran.recorder,
+            slices: ran.slices,
             ledger: ran.ledger,
             failure: ran.failure,
         };

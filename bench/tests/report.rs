@@ -2,11 +2,40 @@
 
 mod json;
 
-use farm_bench::report::{MachineReport, Report, RunResult, TableFacts};
+use farm_bench::report::{Header, MachineReport, Report, RunResult, Setup, Started, TableFacts};
+use farm_bench::slices::Slices;
 use farm_bench::ycsb::recorder::{Counters, RecorderError};
-use farm_bench::ycsb::{OpKind, Recorder};
+use farm_bench::ycsb::{OpKind, OperationMix, Recorder};
 use json::assert_fields;
 use serde_json::{Value, json};
+
+fn setup(workload: &str, distribution: &str) -> Setup {
+    Setup {
+        workload: workload.to_owned(),
+        distribution: distribution.to_owned(),
+        mix: OperationMix {
+            read: 0.5,
+            update: 0.0,
+            insert: 0.0,
+            read_modify_write: 0.5,
+        },
+        record_count: 10_000,
+        value_bytes: 32,
+        seed: 7,
+        warmup_s: 0.5,
+        verify: true,
+        operation_count: None,
+        target_ops_per_s: None,
+        in_flight: 512,
+    }
+}
+
+fn slices(counts: &[u64]) -> Slices {
+    Slices {
+        slice_ns: 500_000_000,
+        counts: counts.to_vec(),
+    }
+}
 
 fn machine(name: &str, reads: u64, duration_s: f64) -> MachineReport {
     let mut recorder = Recorder::new(1);
@@ -38,35 +67,62 @@ fn machine(name: &str, reads: u64, duration_s: f64) -> MachineReport {
             table_bytes: 72_000,
         },
         recorder,
+        slices: slices(&[reads / 2, reads / 2]),
     }
 }
 
 fn two_machines() -> RunResult {
     let machines = [machine("0", 999, 1.0), machine("1", 499, 2.0)];
-    RunResult::from_machines("f", "zipfian-plain 0.99", &machines).unwrap()
+    RunResult::from_machines(&setup("f", "zipfian-plain 0.99"), &machines).unwrap()
 }
 
-fn report(run: RunResult) -> Report {
-    Report {
-        host: json!({"name": "here"}),
-        config: json!({"machines": 2}),
-        commit: Some("0123abc".to_owned()),
-        runs: vec![run],
-    }
+fn report(runs: Vec<RunResult>) -> Report {
+    let command = ["farm", "ycsb", "--workload", "f"].map(str::to_owned);
+    let header = Header::new(&Started::now(), command.to_vec(), Some("0123abc"));
+    let (host, config) = (json!({"name": "here"}), json!({"machines": 2}));
+    Report::new(header, host, config, runs)
 }
 
 #[test]
 fn the_json_fields_are_pinned() {
-    let json: Value = serde_json::from_str(&report(two_machines()).to_json()).unwrap();
-    assert_fields(&json, ["host", "config", "commit", "runs"]);
+    let json: Value = serde_json::from_str(&report(vec![two_machines()]).to_json()).unwrap();
+    assert_fields(
+        &json,
+        [
+            "schema_version",
+            "command",
+            "started_at",
+            "took_s",
+            "commit",
+            "processor",
+            "cores",
+            "host",
+            "config",
+            "runs",
+            "repeated",
+            "uneven",
+        ],
+    );
+    assert_eq!(json["schema_version"], 1);
+    assert_eq!(json["command"], json!(["farm", "ycsb", "--workload", "f"]));
     let run = &json["runs"][0];
     assert_fields(
         run,
         [
             "workload",
             "distribution",
+            "mix",
+            "record_count",
+            "value_bytes",
+            "seed",
+            "warmup_s",
+            "verify",
+            "operation_count",
+            "target_ops_per_s",
+            "in_flight",
             "ops",
             "ops_per_s",
+            "slices",
             "errors",
             "latency_us",
             "reads_per_lookup",
@@ -85,6 +141,14 @@ fn the_json_fields_are_pinned() {
             "load_s",
             "load_pairs_per_s",
         ],
+    );
+    assert_fields(
+        &run["mix"],
+        ["read", "update", "insert", "read_modify_write"],
+    );
+    assert_fields(
+        &run["slices"],
+        ["slice_s", "per_s", "least", "most", "uneven"],
     );
     assert_fields(&run["latency_us"], ["read", "read_modify_write"]);
     assert_fields(
@@ -126,9 +190,116 @@ fn machines_are_merged() {
     let read = run.latency_us[&OpKind::Read];
     assert!((read.p50 - 375.0).abs() < 1.0, "{read:?}");
     assert!((read.max - 999.0).abs() < 1.0, "{read:?}");
-    let text = report(run.clone()).to_json();
-    let back: Report = serde_json::from_str(&text).unwrap();
-    assert_eq!(back.runs, [run]);
+    assert_eq!(run.slices.as_ref().unwrap().per_s, [1496.0, 1496.0]);
+    let all = report(vec![run.clone()]);
+    let back: Report = serde_json::from_str(&all.to_json()).unwrap();
+    assert_eq!((back.runs, back.header), (vec![run], all.header));
+}
+
+/// Three runs: the table is that of the median, and every figure has its median and spread.
+#[test]
+fn repeats_are_told_by_median_and_spread() {
+    let run = |reads| {
+        let machines = [machine("0", reads, 1.0)];
+        RunResult::from_machines(&setup("c", "uniform"), &machines).unwrap()
+    };
+    let once = report(vec![run(99)]);
+    assert_eq!(once.repeated, []);
+    let thrice = report(vec![run(299), run(99), run(199)]);
+    let [repeated] = &thrice.repeated[..] else {
+        panic!("{:?}", thrice.repeated);
+    };
+    assert_eq!((repeated.repeats, repeated.median_run), (3, 2));
+    assert_eq!(repeated.what, "workload c, uniform");
+    let figure = &repeated.figures[0];
+    let spread = figure.spread;
+    assert_eq!(figure.name, "ops/s");
+    assert_eq!(
+        (spread.least, spread.median, spread.most),
+        (100.0, 200.0, 300.0)
+    );
+    let json: Value = serde_json::from_str(&thrice.to_json()).unwrap();
+    assert_fields(
+        &json["repeated"][0],
+        ["what", "repeats", "median_run", "figures"],
+    );
+    assert_fields(
+        &json["repeated"][0]["figures"][0],
+        ["name", "median", "least", "most"],
+    );
+    let table = thrice.to_string();
+    for line in [
+        "run 3 of 3, the median of 3:",
+        "  total                         200              200",
+        "workload c, uniform, 3 runs: median (least to most)",
+        "  ops/s                                    200 (100 to 300)",
+    ] {
+        assert!(
+            table.lines().any(|it| it == line),
+            "no {line:?} in\n{table}"
+        );
+    }
+    assert_eq!(table.matches("latency, us").count(), 1, "{table}");
+}
+
+#[test]
+fn a_run_whose_slices_differ_by_more_than_2x_says_so() {
+    let with = |counts: &[u64]| {
+        let mut machine = machine("0", 99, 1.0);
+        machine.slices = slices(counts);
+        let run = RunResult::from_machines(&setup("c", "uniform"), &[machine]).unwrap();
+        report(vec![run])
+    };
+    let even = with(&[1000, 2000]);
+    assert_eq!(even.uneven, []);
+    assert!(!even.to_string().contains("warning"), "{even}");
+    let uneven = with(&[1000, 2001]);
+    assert_eq!(uneven.uneven.len(), 1);
+    let json: Value = serde_json::from_str(&uneven.to_json()).unwrap();
+    assert_eq!(json["runs"][0]["slices"]["uneven"], true);
+    assert_fields(&json["uneven"][0], ["run", "what", "least", "most"]);
+    let table = uneven.to_string();
+    assert!(
+        table.contains("slices             2 of 0.5 s, 2,000 to 4,002 /s: UNEVEN"),
+        "{table}"
+    );
+    let warning = "\nwarning: 1 measurement(s) were uneven: ";
+    let which = "\n  run 1, workload c, uniform: ops/s: 2,000 to 4,002 per second\n";
+    assert!(table.contains(warning) && table.ends_with(which), "{table}");
+    // A run that is too short for two slices says nothing.
+    assert_eq!(with(&[1000]).runs[0].slices, None);
+}
+
+/// A table that inserts made 16 times as full as it was meant to be was told to have an "occupancy 1604.7 %".
+#[test]
+fn a_table_that_outgrew_its_slots_is_told_in_plain_words() {
+    let mut grown = machine("0", 9, 1.0);
+    grown.table.pairs = 16_047;
+    let run = RunResult::from_machines(&setup("d", "latest 0.99"), &[grown]).unwrap();
+    assert_eq!(run.occupancy, Some(16.047));
+    let table = run.to_string();
+    let words = "table              16.0 pairs per slot, those beyond 1 in overflow blocks, space";
+    assert!(table.contains(words), "{table}");
+    assert!(!table.contains("occupancy"), "{table}");
+}
+
+#[test]
+fn bounds_are_shown_where_there_are_some() {
+    let bounded = Setup {
+        operation_count: Some(5000),
+        target_ops_per_s: Some(1000),
+        ..setup("a", "uniform")
+    };
+    let run = RunResult::from_machines(&bounded, &[machine("0", 9, 1.0)]).unwrap();
+    assert_eq!(
+        (run.operation_count, run.target_ops_per_s),
+        (Some(5000), Some(1000))
+    );
+    let table = run.to_string();
+    assert!(
+        table.contains("bounded by 5,000 operations\nheld to 1,000 operations/s\n"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -140,8 +311,9 @@ fn what_does_not_apply_is_null() {
         load_pairs: 0,
         table: TableFacts::default(),
         recorder: Recorder::new(16),
+        slices: Slices::default(),
     };
-    let run = RunResult::from_machines("c", "uniform", &[nothing]).unwrap();
+    let run = RunResult::from_machines(&setup("c", "uniform"), &[nothing]).unwrap();
     let json = serde_json::to_value(&run).unwrap();
     for field in [
         "ops_per_s",
@@ -154,6 +326,9 @@ fn what_does_not_apply_is_null() {
         "bytes_per_pair",
         "load_s",
         "load_pairs_per_s",
+        "slices",
+        "operation_count",
+        "target_ops_per_s",
     ] {
         assert_eq!(json[field], Value::Null, "{field}");
     }
@@ -165,7 +340,7 @@ fn what_does_not_apply_is_null() {
 fn machines_that_sample_differently_are_refused() {
     let mut other = machine("1", 1, 1.0);
     other.recorder = Recorder::new(8);
-    let result = RunResult::from_machines("a", "uniform", &[machine("0", 1, 1.0), other]);
+    let result = RunResult::from_machines(&setup("a", "uniform"), &[machine("0", 1, 1.0), other]);
     assert_eq!(
         result,
         Err(RecorderError::MixedSampling { ours: 1, theirs: 8 })
@@ -177,7 +352,7 @@ fn a_machines_report_travels_as_json() {
     let sent = machine("0", 100, 1.5);
     let text = serde_json::to_string(&sent).unwrap();
     let received: MachineReport = serde_json::from_str(&text).unwrap();
-    let merged = |report| RunResult::from_machines("a", "uniform", &[report]).unwrap();
+    let merged = |report| RunResult::from_machines(&setup("a", "uniform"), &[report]).unwrap();
     assert_eq!(merged(received), merged(sent));
 }
 
@@ -185,6 +360,7 @@ fn a_machines_report_travels_as_json() {
 fn the_table_shows_what_people_ask_for() {
     let expected = "\
 workload f, zipfian-plain 0.99, 2.0 s measured
+read 50.0 %, read_modify_write 50.0 %; 10,000 records of 32 bytes; 512 operations in flight; seed 7; warm-up 0.5 s
 
   machine                       ops            ops/s
   0                           1,000            1,000
@@ -198,10 +374,14 @@ workload f, zipfian-plain 0.99, 2.0 s measured
   lookups            60 local (20.0 %), 240 remote
   reads per lookup   1.0400 of a hit, 1.2000 of a miss, 0.020000 restarts
   table              occupancy 90.0 %, space utilization 60.0 %, 80.0 bytes per pair
+  slices             2 of 0.5 s, 1,496 to 1,496 /s
   load               2.0 s, 5,000 pairs/s
   values checked     200 right, 0 wrong
   errors             2
 ";
-    let table = report(two_machines()).to_string();
+    let report = report(vec![two_machines()]);
+    let table = report.to_string();
+    let (header, table) = table.split_once("\n\n").unwrap();
+    assert_eq!(format!("{header}\n"), report.header.to_string());
     assert_eq!(table, expected, "\n{table}");
 }

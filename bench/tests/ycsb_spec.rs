@@ -1,6 +1,6 @@
 //! Workload settings: what is accepted, what is refused, and in which words.
 
-use farm_bench::ycsb::spec::{Distribution, Parsed, SpecError, builtin};
+use farm_bench::ycsb::spec::{Distribution, DriverHints, Parsed, SpecError, builtin};
 use farm_bench::ycsb::{OpKind, OperationMix, Properties, WorkloadSpec};
 use proptest::prelude::*;
 
@@ -84,6 +84,15 @@ fn settings_reach_the_spec() {
     assert_eq!(spec.hints.threads, Some(4));
     assert_eq!(spec.hints.target_ops_per_s, Some(1000));
     assert_eq!(spec.hints.max_execution_s, Some(60));
+    let unbounded = parse(
+        "recordcount=1\ntarget=0\nmaxexecutiontime=0\noperationcount=0",
+        &[],
+    );
+    let spec = unbounded.unwrap().spec;
+    assert_eq!(
+        (spec.operation_count, spec.hints),
+        (0, DriverHints::default())
+    );
 }
 
 #[test]
@@ -195,6 +204,19 @@ const REFUSALS: &[(&str, &str)] = &[
     ),
     ("insertstart=1000", "insertstart 1000 + insertcount 0"),
     ("insertcount=0", "insertcount = '0'"),
+    (
+        "threadcount=0",
+        "threadcount = '0' (my.properties:1) is not a whole number from 1 on",
+    ),
+    (
+        "dotransactions=false",
+        "dotransactions = 'false' (my.properties:1) is not true",
+    ),
+    (
+        "workload=site.ycsb.workloads.TimeSeriesWorkload",
+        "workload = 'site.ycsb.workloads.TimeSeriesWorkload' (my.properties:1) is not \
+             site.ycsb.workloads.CoreWorkload, the only one",
+    ),
 ];
 
 #[test]
@@ -221,10 +243,11 @@ fn strange_settings_are_remarked_on() {
         remarks("redis.host=localhost"),
         ["unknown property 'redis.host' (my.properties:2)"]
     );
+    // What asks for that which happens anyway.
     assert_eq!(
         remarks(
-            "table=t\nworkload=site.ycsb.workloads.CoreWorkload\nhdrhistogram.percentiles=95\n\
-                 measurementtype=hdrhistogram\nstatus.interval=1\nreadallfields=true\ninsertorder=hashed"
+            "table=usertable\nworkload=site.ycsb.workloads.CoreWorkload\ndotransactions=true\n\
+                 measurementtype=hdrhistogram\nreadallfields=true\ninsertorder=hashed"
         ),
         Vec::<String>::new()
     );
@@ -242,6 +265,21 @@ fn strange_settings_are_remarked_on() {
             "zipfianconstant=0.5 (my.properties:5) has no effect: requestdistribution is uniform",
         ]
     );
+    // Settings for the reference program's own machinery are not ignored in silence either.
+    for (setting, reason) in [
+        ("table=t", "there is one table"),
+        ("db=site.ycsb.BasicDB", "the cluster that is started"),
+        ("exportfile=out.txt", "--json FILE"),
+        ("hdrhistogram.percentiles=95", "three digits"),
+        ("measurement.interval=both", "three digits"),
+        ("status.interval=1", "on a terminal"),
+        ("basicdb.verbose=true", "the cluster that is started"),
+    ] {
+        let told = remarks(setting);
+        let is_told =
+            told.len() == 1 && told[0].contains("has no effect") && told[0].contains(reason);
+        assert!(is_told, "{setting}: {told:?}");
+    }
     let parsed = parse("recordcount=1\nmaxscanlength=1\ntabel=t", &[]).unwrap();
     let warnings: Vec<bool> = parsed.remarks.iter().map(|it| it.is_warning()).collect();
     assert_eq!(warnings, [false, true]);

@@ -7,7 +7,7 @@ use clap::Args;
 use farm_core::config::{Config, ConfigError};
 use farm_txn::BackoffConfig;
 
-use super::{ClusterArgs, key_value, seconds, seconds_or_none};
+use super::{ClusterArgs, RepeatArgs, key_value, seconds, seconds_or_none};
 
 /// Options of `farm tatp`.
 #[derive(Debug, Args)]
@@ -132,6 +132,9 @@ pub(crate) struct OltpArgs {
     /// Seed of the population and of every choice; the same seed draws the same transactions.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
 
     /// Where the results are written as JSON.
     #[arg(long, value_name = "FILE")]

@@ -10,8 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use farm_bench::driver::{self, Common, Load, Outcome, Run};
+use farm_bench::driver::{self, Bounds, Common, Load, Outcome, Run};
 use farm_bench::report::{MachineReport, TableFacts};
+use farm_bench::slices::Slices;
 use farm_bench::workload;
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
@@ -343,6 +344,9 @@ impl<'a> Driven<'a> {
             workload: order,
             warmup_s,
             duration_s,
+            operations,
+            target_per_s,
+            threads,
             seed,
             verify,
             sampled_1_in,
@@ -356,11 +360,19 @@ impl<'a> Driven<'a> {
             .clone()
             .context("a run was ordered before a load")?;
         let common = self.common(0)?;
-        let first = self.span.first;
+        let WorkerSpan { first, total, .. } = self.span;
+        let bounds = Bounds {
+            operations,
+            target_per_s,
+            threads,
+        };
         let outcomes = self.on_all(
             |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
+                let global = first + worker as u64;
+                let share = bounds.share(global, total);
                 let common = Common {
-                    writer: (first + worker as u64) as u16,
+                    writer: global as u16,
+                    in_flight: share.threads.unwrap_or(common.in_flight),
                     ..common.clone()
                 };
                 let run = Run {
@@ -369,7 +381,9 @@ impl<'a> Driven<'a> {
                     local_worker: worker as u64,
                     seed,
                     warmup: Duration::from_secs_f64(warmup_s),
-                    duration: Duration::from_secs_f64(duration_s),
+                    duration: duration_s.map(Duration::from_secs_f64),
+                    operations: share.operations,
+                    pace: share.pace,
                     verify,
                     sampled_1_in,
                 };
@@ -464,9 +478,11 @@ impl<'a> Driven<'a> {
 
     fn report(&self, outcomes: Vec<Outcome>, sampled_1_in: u32) -> anyhow::Result<()> {
         let mut recorder = Recorder::new(sampled_1_in);
+        let mut slices = Slices::default();
         let mut duration_s: f64 = 0.0;
         for outcome in outcomes {
             recorder.merge(&outcome.recorder)?;
+            slices.merge(&outcome.slices);
             duration_s = duration_s.max(outcome.duration.as_secs_f64());
             if let Some(why) = outcome.failure {
                 tracing::error!("machine {}: {why}", self.id);
@@ -479,6 +495,7 @@ impl<'a> Driven<'a> {
             load_pairs: self.loaded.0,
             table: self.facts()?,
             recorder,
+            slices,
         };
         tell(&News::Ran(Box::new(report)));
         Ok(())

@@ -22,8 +22,14 @@ pub(crate) enum Order {
         workload: WorkloadOrder,
         /// Seconds before it counts.
         warmup_s: f64,
-        /// Seconds that count.
-        duration_s: f64,
+        /// Most seconds that count.
+        duration_s: Option<f64>,
+        /// Operations of all workers together that count.
+        operations: Option<u64>,
+        /// Operations per second of all workers together.
+        target_per_s: Option<u64>,
+        /// Operations in flight at a time, of all workers together.
+        threads: Option<u64>,
         /// Seed of all choices.
         seed: u64,
         /// Check every value that is read.

@@ -9,12 +9,13 @@ use std::process::ExitCode;
 use anyhow::bail;
 use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::report::{MachineReport, RunResult, Setup};
+use farm_bench::report::Started;
 use farm_core::config::host::{check_memory, probe};
 
 use crate::cli::{SmallbankArgs, TatpArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, OltpOrder, Order};
-use crate::measure::{self, bar, on_cluster, report, write};
+use crate::measure::{self, Length, bar, on_cluster, repeat, report, write};
 use plan::Plan;
 pub(crate) use settings::SettingsError;
 
@@ -29,15 +30,18 @@ pub(crate) fn smallbank(args: &SmallbankArgs, log: Option<&str>) -> anyhow::Resu
 }
 
 fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Result<ExitCode> {
+    let started = Started::now();
     let facts = probe(&plan.config.memory.dir);
     check_memory(&plan.config, &facts)?;
-    let result = on_cluster(&plan.config, json, log, |cluster| measure(cluster, plan))?;
-    let code = if result.is_right() {
+    let runs = repeat(plan.repeat, || {
+        on_cluster(&plan.config, json, log, |cluster| measure(cluster, plan))
+    })?;
+    let code = if runs.iter().all(RunResult::is_right) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     };
-    let report = report(&plan.config, &facts, vec![result])?;
+    let report = report(&started, &plan.config, &facts, runs)?;
     write(&report, json, "")?;
     for run in &report.runs {
         for why in &run.check.wrong {
@@ -106,7 +110,11 @@ fn run(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<Vec<MachineReport>>
         duration_s: plan.duration.as_secs_f64(),
         sampled_1_in: plan.sampled_1_in,
     });
-    let length = (plan.warmup, plan.duration);
+    let length = Length {
+        warmup: plan.warmup,
+        duration: Some(plan.duration),
+        operations: None,
+    };
     measure::run(
         cluster,
         plan.benchmark.name(),

@@ -32,6 +32,8 @@ pub(super) struct Plan {
     pub(super) duration: Duration,
     pub(super) seed: u64,
     pub(super) sampled_1_in: u32,
+    /// Runs, each on a cluster of its own.
+    pub(super) repeat: u16,
 }
 
 impl Plan {
@@ -94,6 +96,7 @@ impl Plan {
             duration: args.duration.unwrap_or(DEFAULT_DURATION),
             seed: args.seed.unwrap_or(1),
             sampled_1_in: SAMPLED_1_IN,
+            repeat: args.repeat.repeat,
             config,
         })
     }

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use farm_bench::report::RunResult;
+use farm_bench::report::{RunResult, Setup, Started};
 use farm_core::config::host::{check_memory, probe};
 use farm_kv::TableSpec;
 
 use crate::cli::{DemoArgs, YcsbArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order, WorkloadOrder};
-use crate::measure::{self, bar, on_cluster, report, write};
+use crate::measure::{self, Length, bar, on_cluster, repeat, report, write};
 use plan::{Plan, Planned};
 
 /// Runs `farm ycsb`.
@@ -34,16 +34,20 @@ pub(crate) fn demo(args: &DemoArgs, log: Option<&str>) -> anyhow::Result<ExitCod
 }
 
 fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Result<ExitCode> {
+    let started = Started::now();
     let facts = probe(&plan.config.memory.dir);
     check_memory(&plan.config, &facts)?;
     let table = plan.table()?;
-    let runs = on_cluster(&plan.config, json, log, |cluster| {
-        if plan.exclusive_locks {
-            cluster.order(&Order::LockExclusively)?;
-        }
-        measure(cluster, plan, table)
+    let runs = repeat(plan.repeat, || {
+        on_cluster(&plan.config, json, log, |cluster| {
+            if plan.exclusive_locks {
+                cluster.order(&Order::LockExclusively)?;
+            }
+            measure(cluster, plan, table)
+        })
     })?;
-    let report = report(&plan.config, &facts, runs)?;
+    let runs = runs.into_iter().flatten().collect();
+    let report = report(&started, &plan.config, &facts, runs)?;
     write(&report, json, "\n")?;
     let bad: u64 = report
         .runs
@@ -95,27 +99,39 @@ fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Res
     let order = Order::Run {
         workload: order_of(planned),
         warmup_s: plan.warmup.as_secs_f64(),
-        duration_s: plan.duration.as_secs_f64(),
+        duration_s: planned.duration.map(|it| it.as_secs_f64()),
+        operations: planned.operations,
+        target_per_s: spec.hints.target_ops_per_s,
+        threads: spec.hints.threads,
         seed: plan.seed,
         verify: plan.verify || spec.data_integrity,
         sampled_1_in: plan.sampled_1_in,
     };
-    let length = (plan.warmup, plan.duration);
+    let length = Length {
+        warmup: plan.warmup,
+        duration: planned.duration,
+        operations: planned.operations,
+    };
     let reports = measure::run(cluster, &name, length, &order, |news| match news {
         News::Ran(report) => Some(*report),
         _ => None,
     })?;
-    Ok(RunResult::from_machines(
-        &spec.name,
-        &spec.distribution.to_string(),
-        &reports,
-    )?)
+    let setup = Setup {
+        record_count: plan.records(),
+        warmup_s: plan.warmup.as_secs_f64(),
+        verify: plan.verify || spec.data_integrity,
+        operation_count: planned.operations,
+        target_ops_per_s: spec.hints.target_ops_per_s,
+        in_flight: spec.hints.threads.unwrap_or_else(|| plan.most_in_flight()),
+        ..Setup::new(spec, plan.seed)
+    };
+    Ok(RunResult::from_machines(&setup, &reports)?)
 }
 
 fn order_of(planned: &Planned) -> WorkloadOrder {
     WorkloadOrder {
         name: planned.spec.name.clone(),
-        properties: planned.properties.clone(),
+        properties: planned.settings(),
         value_bytes: planned.spec.value_bytes,
     }
 }

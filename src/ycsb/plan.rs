@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use farm_bench::ycsb::properties::Properties;
-use farm_bench::ycsb::spec::{WorkloadSpec, builtin};
+use farm_bench::ycsb::properties::{Origin, Properties};
+use farm_bench::ycsb::spec::{SpecError, WorkloadSpec, builtin};
 use farm_core::config::Config;
 use farm_kv::{KEY_BYTES, TableSpec};
 
@@ -23,7 +23,33 @@ const TABLE: u16 = 1;
 /// A workload, with the properties it was made from.
 pub(super) struct Planned {
     pub(super) spec: WorkloadSpec,
-    pub(super) properties: Vec<(String, String)>,
+    properties: Properties,
+    /// Most time that counts.
+    pub(super) duration: Option<Duration>,
+    /// Operations that count, where they are bounded.
+    pub(super) operations: Option<u64>,
+}
+
+impl Planned {
+    /// The properties, by key and value.
+    pub(super) fn settings(&self) -> Vec<(String, String)> {
+        self.properties
+            .iter()
+            .map(|(key, setting)| (key.to_owned(), setting.value.clone()))
+            .collect()
+    }
+
+    /// Refuses more operations in flight than the workers of this configuration keep.
+    fn check_threads(&self, config: &Config) -> Result<(), SpecError> {
+        let workers = config.total_workers() as u64;
+        let each = u64::from(config.worker.operations_in_flight);
+        match (self.spec.hints.threads, self.properties.get("threadcount")) {
+            (Some(threads), Some(setting)) if threads > workers * each => {
+                Err(SpecError::too_many_threads(setting, workers, each))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What is to be run.
@@ -31,12 +57,13 @@ pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) workloads: Vec<Planned>,
     pub(super) warmup: Duration,
-    pub(super) duration: Duration,
     pub(super) seed: u64,
     pub(super) verify: bool,
     /// Commits lock exclusively from the start.
     pub(super) exclusive_locks: bool,
     pub(super) sampled_1_in: u32,
+    /// Runs of all workloads, each on a cluster of its own.
+    pub(super) repeat: u16,
 }
 
 impl Plan {
@@ -71,21 +98,18 @@ impl Plan {
             config.set_by("the workload", "table.value_bytes", &bytes)?;
         }
         args.configure(&mut config)?;
-        let hinted = workloads
+        workloads
             .iter()
-            .find_map(|planned| planned.spec.hints.max_execution_s);
+            .try_for_each(|planned| planned.check_threads(&config))?;
         Ok(Self {
             config,
             workloads,
             warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
-            duration: args
-                .duration
-                .or(hinted.map(Duration::from_secs))
-                .unwrap_or(DEFAULT_DURATION),
             seed: args.seed.unwrap_or(1),
             verify: args.verify,
             exclusive_locks: args.exclusive_locks,
             sampled_1_in: SAMPLED_1_IN,
+            repeat: args.repeat.repeat,
         })
     }
 
@@ -99,20 +123,20 @@ impl Plan {
             spec.value_bytes = config.table.value_bytes as usize;
             workloads.push(Planned {
                 spec,
-                properties: settings(&properties),
+                properties,
+                duration: Some(args.duration),
+                operations: None,
             });
         }
-        let (duration, seed) = (args.duration, 1);
-        let (warmup, sampled_1_in) = (DEFAULT_WARMUP, SAMPLED_1_IN);
         Ok(Self {
             config,
             workloads,
-            warmup,
-            duration,
-            seed,
+            warmup: DEFAULT_WARMUP,
+            seed: 1,
             verify: false,
             exclusive_locks: false,
-            sampled_1_in,
+            sampled_1_in: SAMPLED_1_IN,
+            repeat: 1,
         })
     }
 
@@ -121,6 +145,11 @@ impl Plan {
         self.workloads
             .first()
             .map_or(0, |planned| planned.spec.insert_count)
+    }
+
+    /// Operations that all workers together keep in flight unless a workload says otherwise.
+    pub(super) fn most_in_flight(&self) -> u64 {
+        self.config.total_workers() as u64 * u64::from(self.config.worker.operations_in_flight)
     }
 
     /// The table.
@@ -192,17 +221,39 @@ fn planned(
             None => config.table.value_bytes as usize,
         };
     }
+    let (duration, operations) = bounds(name, &spec, &properties, args.duration);
     Ok(Planned {
         spec,
-        properties: settings(&properties),
+        properties,
+        duration,
+        operations,
     })
 }
 
-fn settings(properties: &Properties) -> Vec<(String, String)> {
-    properties
-        .iter()
-        .map(|(key, setting)| (key.to_owned(), setting.value.clone()))
-        .collect()
+/// The most time and the operations that bound a workload. `--duration` overrides an `operationcount` that
+/// a file sets, and stands beside one of `-p`.
+fn bounds(
+    name: &str,
+    spec: &WorkloadSpec,
+    properties: &Properties,
+    asked: Option<Duration>,
+) -> (Option<Duration>, Option<u64>) {
+    let mut operations = Some(spec.operation_count).filter(|count| *count > 0);
+    let setting = properties.get("operationcount");
+    if let (Some(asked), Some(setting), Some(count)) = (asked, setting, operations)
+        && setting.origin != Origin::CommandLine
+    {
+        crate::say(format_args!(
+            "farm: note: workload {name}: operationcount={count} ({}) is overridden by --duration {}; \
+             give -p operationcount={count} for both bounds",
+            setting.origin,
+            asked.as_secs_f64()
+        ));
+        operations = None;
+    }
+    let hinted = spec.hints.max_execution_s.map(Duration::from_secs);
+    let usual = operations.is_none().then_some(DEFAULT_DURATION);
+    (asked.or(hinted).or(usual), operations)
 }
 
 fn file_name(path: &Path) -> &str {

@@ -89,6 +89,29 @@ pub struct CommitRow {
     pub messages_per_commit: f64,
 }
 
+impl CommitRow {
+    /// What it is of, in words.
+    pub fn name(&self) -> String {
+        let Self {
+            objects,
+            machines,
+            coordinators,
+            in_flight,
+            ..
+        } = self;
+        match self.hot {
+            true => format!(
+                "{objects} shared object(s) over {machines} machine(s), {coordinators} coordinators, \
+                 {in_flight} in flight each"
+            ),
+            false => format!(
+                "{objects} object(s) over {machines} machine(s), {coordinators} coordinator(s), \
+                 {in_flight} in flight each"
+            ),
+        }
+    }
+}
+
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommitReport {

@@ -10,14 +10,19 @@ impl fmt::Display for CommitReport {
         write!(out, "{}", self.conditions)?;
         writeln!(
             out,
-            "  machines objects at once        commits/s  transaction µs p50/p99  commit µs p50/p99  \
-             aborts locked/changed/timed out  reads  records  messages"
+            "  each transaction reads and writes its objects; \"own\": no two in flight have one in common, \
+             \"shared\": all have the same"
+        )?;
+        writeln!(
+            out,
+            "  machines objects        coordinators in flight     commits/s  transaction µs p50/p99  \
+             commit µs p50/p99  aborts locked/changed/timed out  reads  records  messages"
         )?;
         for row in &self.rows {
-            let hot = if row.hot { "hot" } else { "" };
+            let objects = if row.hot { "shared" } else { "own" };
             writeln!(
                 out,
-                "  {:>8} {:>7} {:>3} × {:>2} {hot:<3} {:>12.0}  {:>10} / {:>9}  {:>8} / {:>7}  \
+                "  {:>8} {:>7} {objects:<6} {:>12} {:>9} {:>13.0}  {:>10} / {:>9}  {:>8} / {:>7}  \
                  {:>12} / {:>6} / {:>6}  {:>10}  {:>7}  {:>8}",
                 row.machines,
                 row.objects,
@@ -38,7 +43,7 @@ impl fmt::Display for CommitReport {
         }
         write!(
             out,
-            "  the two ends of an operation, which epochs need: {} ns",
+            "  begin and end of an operation, which every lock-free read pays: {} ns",
             significant(self.bracket_ns)
         )
     }

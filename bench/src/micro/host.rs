@@ -159,7 +159,7 @@ fn pinning(core: u32) -> impl Fn(rustix::io::Errno) -> MicroError {
 }
 
 /// The cores that this process may use, in ascending order.
-pub(super) fn allowed_cores() -> Vec<u32> {
+pub(crate) fn allowed_cores() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(None) else {
         return Vec::new();
     };
@@ -179,20 +179,59 @@ pub(super) fn two_cores(asked: Option<[u32; 2]>) -> Result<[u32; 2], String> {
     }
 }
 
-fn processor() -> String {
+/// The model of the host's processor.
+pub(crate) fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let name = name
-        .and_then(|rest| rest.split_once(':'))
-        .map(|(_, name)| name.trim());
-    name.unwrap_or("unknown processor").to_owned()
+    processor_of(&text)
+}
+
+/// The model that a `/proc/cpuinfo` names. On aarch64 it has the numbers of the implementer and the part
+/// instead of a name.
+fn processor_of(cpuinfo: &str) -> String {
+    let field = |name: &str| {
+        cpuinfo.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then(|| value.trim())
+        })
+    };
+    if let Some(name) = field("model name").or_else(|| field("Model")) {
+        return name.to_owned();
+    }
+    let (Some(implementer), Some(part)) = (field("CPU implementer"), field("CPU part")) else {
+        return format!("unknown {} processor", std::env::consts::ARCH);
+    };
+    let name = match (implementer, part) {
+        ("0x41", "0xd08") => "Arm Cortex-A72",
+        ("0x41", "0xd0c") => "Arm Neoverse N1",
+        ("0x41", "0xd40") => "Arm Neoverse V1",
+        ("0x41", "0xd49") => "Arm Neoverse N2",
+        ("0x41", "0xd4f") => "Arm Neoverse V2",
+        ("0xc0", "0xac3") => "Ampere-1",
+        _ => return format!("Arm processor, implementer {implementer}, part {part}"),
+    };
+    name.to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_are_named_on_every_architecture() {
+        let intel = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) @ 2.60GHz\n";
+        assert_eq!(processor_of(intel), "Intel(R) Xeon(R) @ 2.60GHz");
+        let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
+        assert_eq!(processor_of(arm), "Arm Neoverse N1");
+        let other = arm.replace("0xd0c", "0xfff");
+        assert_eq!(
+            processor_of(&other),
+            "Arm processor, implementer 0x41, part 0xfff"
+        );
+        let raspberry = format!("{arm}\nModel\t\t: Raspberry Pi 5 Model B Rev 1.0\n");
+        assert_eq!(processor_of(&raspberry), "Raspberry Pi 5 Model B Rev 1.0");
+        assert!(processor_of("").starts_with("unknown "));
+        assert!(!processor().is_empty());
+    }
 
     #[test]
     fn pinning_ends_with_the_pin() {

@@ -41,6 +41,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 pub use host::Conditions;
+pub(crate) use host::{allowed_cores, processor};
 pub use pair::{CHILD_VARIABLE, Launcher, child_main};
 
 /// Told what is measured next, for whoever shows progress.
@@ -221,7 +222,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(mut figures: Vec<f64>) -> Self {
+    /// Of the figures of all times.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
             return Self::default();

@@ -14,6 +14,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::attempt::{self, Stop, Trail};
 use super::recorder::{Costs, Recorder};
 use super::{Drawn, Stream};
+use crate::slices::{Slicer, Slices};
 use crate::smallbank::Ledger;
 use crate::ycsb::stream::worker_rng;
 
@@ -63,6 +64,8 @@ pub struct Run {
 pub struct Ran {
     /// What was recorded in the part that counts.
     pub recorder: Recorder,
+    /// Executed transactions by time slice.
+    pub slices: Slices,
     /// What all transactions did to the money, the warm-up's included.
     pub ledger: Ledger,
     /// How long the part took that counts.
@@ -101,6 +104,7 @@ struct Driver {
     /// The number of the last attempt.
     number: u64,
     recorder: Recorder,
+    slicer: Slicer,
     ledger: Ledger,
     before: Costs,
     failure: Option<String>,
@@ -112,11 +116,12 @@ struct Driver {
 /// transactions of others on.
 pub fn run(worker: &mut Worker, run: Run, done: Done) {
     let now = worker.clock().now();
-    let (left, counts_from, ends) = match run.length {
-        Length::Transactions(count) => (count, now, Nanos(u64::MAX)),
+    let (left, counts_from, ends, slicer) = match run.length {
+        Length::Transactions(count) => (count, now, Nanos(u64::MAX), Slicer::new(None)),
         Length::Time { warmup, duration } => {
             let counts_from = now.after(warmup);
-            (u64::MAX, counts_from, counts_from.after(duration))
+            let ends = counts_from.after(duration);
+            (u64::MAX, counts_from, ends, Slicer::new(Some(duration)))
         }
     };
     let concurrency = run.avoidance.concurrency.max(1);
@@ -132,6 +137,7 @@ pub fn run(worker: &mut Worker, run: Run, done: Done) {
         counts_from,
         counting: false,
         number: run.worker << ATTEMPT_BITS,
+        slicer,
         ledger: Ledger::default(),
         before: Costs::default(),
         failure: None,
@@ -166,6 +172,7 @@ impl Driver {
             self.recorder.clear();
         }
         let ran = Ran {
+            slices: self.slicer.finish(now, self.recorder.executed()),
             recorder: self.recorder,
             ledger: self.ledger,
             duration: now.since(self.counts_from),
@@ -183,6 +190,7 @@ impl Driver {
         self.counting = true;
         self.counts_from = now;
         self.recorder.clear();
+        self.slicer.start(now);
         self.before = Costs::of(worker);
     }
 
@@ -221,9 +229,13 @@ impl Driver {
         let Seat { what, began, .. } = self.seats[seat].expect("a transaction has a seat");
         let latency = began.map(|began| worker.clock().now() - began);
         let decision = trail.decision.as_ref().expect("it came to its commit");
+        let now = worker.now();
+        if self.slicer.is_due(now) {
+            self.slicer.advance(now, self.recorder.executed());
+        }
         self.recorder.finish(what.kind(), decision.outcome, latency);
         self.ledger.committed(decision);
-        self.backoff.committed(worker.now());
+        self.backoff.committed(now);
         self.leave(seat);
     }
 

@@ -17,6 +17,7 @@ use super::{Benchmark, Outcome};
 use crate::report::{
     Latency, dash, grouped, percent, ratio, ratio_of_counts, whole, write_latencies,
 };
+use crate::slices::{SliceRates, Slices};
 use crate::smallbank::Ledger;
 
 /// What one worker contributes to a run. Travels between processes.
@@ -26,6 +27,8 @@ pub struct WorkerReport {
     pub duration_s: f64,
     /// What it recorded.
     pub recorder: Recorder,
+    /// Executed transactions by time slice.
+    pub slices: Slices,
     /// What its transactions did to the money.
     pub ledger: Ledger,
     /// Why it ended early, if it did.
@@ -81,6 +84,8 @@ pub struct RunResult {
     pub executed: u64,
     /// The same per second.
     pub executed_per_s: Option<f64>,
+    /// The same by time slice, where the run was long enough.
+    pub slices: Option<SliceRates>,
     /// Those that did what they are there for.
     pub committed: u64,
     /// The same per second.
@@ -196,8 +201,10 @@ impl RunResult {
         let sampled_1_in = workers().next().map_or(1, |it| it.recorder.sampled_1_in());
         let mut recorder = Recorder::new(benchmark.kinds().len(), sampled_1_in);
         let mut ledger = Ledger::default();
+        let mut slices = Slices::default();
         for worker in workers() {
             recorder.merge(&worker.recorder)?;
+            slices.merge(&worker.slices);
             ledger.merge(&worker.ledger);
         }
         let duration_s = workers().map(|it| it.duration_s).fold(0.0, f64::max);
@@ -216,6 +223,7 @@ impl RunResult {
             duration_s,
             executed,
             executed_per_s: ratio(executed as f64, duration_s),
+            slices: slices.rates(),
             committed,
             committed_per_s,
             committed_per_s_per_worker: committed_per_s
@@ -332,6 +340,11 @@ impl fmt::Display for RunResult {
             "{}, up to {} transactions in flight on a worker, {:.1} s measured",
             self.benchmark, self.concurrency, self.duration_s
         )?;
+        writeln!(
+            out,
+            "seed {}; warm-up {:.1} s; options {}",
+            self.seed, self.warmup_s, self.options
+        )?;
         self.write_machines(out)?;
         self.write_kinds(out)?;
         let timed = self.kinds.iter();
@@ -406,6 +419,9 @@ impl RunResult {
             number(self.messages_per_commit)
         );
         line("per commit", text)?;
+        if let Some(slices) = &self.slices {
+            line("slices, executed", slices.to_string())?;
+        }
         let rate = self.load_rows_per_s.map_or_else(dash, whole);
         line("load", format!("{:.1} s, {rate} rows/s", self.load_s))?;
         let check = &self.check;

@@ -9,7 +9,7 @@ use super::spec::{
     Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, Parsed, Remark, SpecError,
     WorkloadSpec,
 };
-use super::vocabulary;
+use super::vocabulary::{self, Meaning};
 
 /// How far from 1 a sum of decimal fractions may lie and still count as 1.
 const SUM_TOLERANCE: f64 = 1e-6;
@@ -32,6 +32,8 @@ pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecE
     let mix = mix(&reader, &mut remarks)?;
     let distribution = distribution(&reader)?;
     reader.one_of("insertorder", &["hashed", "ordered"])?;
+    reader.one_of("dotransactions", &["true"])?;
+    core_workload(&reader)?;
     let spec = WorkloadSpec {
         name: name.to_owned(),
         record_count,
@@ -43,13 +45,28 @@ pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecE
         value_bytes: value_bytes(&reader)?,
         data_integrity: reader.flag("dataintegrity")?,
         hints: DriverHints {
-            threads: reader.count("threadcount")?,
-            target_ops_per_s: reader.count("target")?,
-            max_execution_s: reader.count("maxexecutiontime")?,
+            threads: reader.number("threadcount", "a whole number from 1 on", |count: &u64| {
+                *count > 0
+            })?,
+            // As in the reference client, 0 is no bound.
+            target_ops_per_s: reader.count("target")?.filter(|count| *count > 0),
+            max_execution_s: reader.count("maxexecutiontime")?.filter(|count| *count > 0),
         },
     };
     remark_on_settings(properties, &spec, &mut remarks);
     Ok(Parsed { spec, remarks })
+}
+
+/// `workload`: the class of the reference client. All workloads of this library are its core workload.
+fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
+    match reader.properties.get("workload") {
+        Some(setting) if !setting.value.ends_with("CoreWorkload") => Err(bad(
+            "workload",
+            setting,
+            "site.ycsb.workloads.CoreWorkload, the only one that is supported",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// `recordcount`, `insertstart` and `insertcount`.
@@ -191,20 +208,21 @@ fn value_bytes(reader: &Reader<'_>) -> Result<usize, SpecError> {
 /// Says which keys are unknown and which settings change nothing.
 fn remark_on_settings(properties: &Properties, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
     for (key, setting) in properties.iter() {
-        let reason = if let Some(idle) = vocabulary::IDLE.iter().find(|idle| idle.key == key) {
-            let harmless = idle
-                .harmless
-                .is_some_and(|value| setting.value.eq_ignore_ascii_case(value));
-            (!harmless).then(|| idle.reason.to_owned())
-        } else if vocabulary::is_quiet(key) {
-            reason_within_spec(key, &setting.value, spec)
-        } else {
-            remarks.push(Remark::UnknownProperty {
-                key: key.to_owned(),
-                origin: setting.origin.clone(),
-                suggestion: vocabulary::suggestion(key),
-            });
-            None
+        let reason = match vocabulary::meaning(key) {
+            Meaning::Used => reason_within_spec(key, &setting.value, spec),
+            Meaning::Idle { harmless, reason } => {
+                let harmless =
+                    harmless.is_some_and(|value| setting.value.eq_ignore_ascii_case(value));
+                (!harmless).then(|| reason.to_owned())
+            }
+            Meaning::Unknown => {
+                remarks.push(Remark::UnknownProperty {
+                    key: key.to_owned(),
+                    origin: setting.origin.clone(),
+                    suggestion: vocabulary::suggestion(key),
+                });
+                None
+            }
         };
         if let Some(reason) = reason {
             remarks.push(Remark::NoEffect {

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::operation::OperationMix;
-use super::properties::{Origin, Properties, PropertyError};
+use super::properties::{Origin, Properties, PropertyError, Setting};
 
 /// Records must be fewer than this (2^31): the reference client passes key numbers
 /// through a 32-bit integer.
@@ -40,18 +40,19 @@ pub struct WorkloadSpec {
     pub value_bytes: usize,
     /// Whether the workload asks for values to be checked (`dataintegrity`).
     pub data_integrity: bool,
-    /// Settings that are for the program around the workload.
+    /// Settings for the program that runs the workload.
     pub hints: DriverHints,
 }
 
-/// Settings of a property file that this library reads but does not act on.
+/// Settings for the program that runs a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct DriverHints {
-    /// Worker threads (`threadcount`).
+    /// Operations in flight at a time, of all workers together (`threadcount`): a thread of the reference
+    /// client has one operation in flight.
     pub threads: Option<u64>,
-    /// Operations per second to hold the run to (`target`).
+    /// Operations per second to hold the run to, of all workers together (`target`; 0 is no bound).
     pub target_ops_per_s: Option<u64>,
-    /// The longest time the run may take, in seconds (`maxexecutiontime`).
+    /// The longest time the run may take, in seconds (`maxexecutiontime`; 0 is no bound).
     pub max_execution_s: Option<u64>,
 }
 
@@ -301,6 +302,22 @@ pub enum SpecError {
     /// A built-in file that does not parse; never in a build that passed its tests.
     #[error(transparent)]
     Property(#[from] PropertyError),
+}
+
+impl SpecError {
+    /// `threadcount` is more than the workers keep in flight.
+    pub fn too_many_threads(setting: &Setting, workers: u64, each: u64) -> Self {
+        Self::BadValue {
+            key: "threadcount",
+            value: setting.value.clone(),
+            origin: setting.origin.clone(),
+            wanted: format!(
+                "from 1 to {}: {workers} worker(s) keep at most {each} operations in flight each; lower \
+                 it, or raise worker.operations_in_flight by --set",
+                workers * each
+            ),
+        }
+    }
 }
 
 impl WorkloadSpec {

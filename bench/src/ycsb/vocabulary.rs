@@ -2,8 +2,9 @@
 //! merely of no use here.
 
 /// Keys that set something in the spec.
-pub(super) const USED: &[&str] = &[
+const USED: &[&str] = &[
     "dataintegrity",
+    "dotransactions",
     "exponential.frac",
     "exponential.percentile",
     "fieldcount",
@@ -24,38 +25,18 @@ pub(super) const USED: &[&str] = &[
     "target",
     "threadcount",
     "updateproportion",
+    "workload",
     "zipfianconstant",
 ];
 
-/// Keys for the reference program's own machinery.
-const MACHINERY: &[&str] = &[
-    "db",
-    "dotransactions",
-    "exporter",
-    "exportfile",
-    "histogram.buckets",
-    "label",
-    "latencytrackederrors",
-    "measurementtype",
-    "reportlatencyforeacherror",
-    "status",
-    "status.interval",
-    "table",
-    "timeseries.granularity",
-    "workload",
-];
-
-/// Beginnings of such keys.
-const MACHINERY_PREFIXES: &[&str] = &["basicdb.", "hdrhistogram.", "measurement."];
-
 /// A key that changes nothing here.
-pub(super) struct Idle {
+struct Idle {
     /// The key.
-    pub(super) key: &'static str,
+    key: &'static str,
     /// The value that asks for what happens anyway.
-    pub(super) harmless: Option<&'static str>,
+    harmless: Option<&'static str>,
     /// Why it changes nothing.
-    pub(super) reason: &'static str,
+    reason: &'static str,
 }
 
 const fn idle(key: &'static str, harmless: Option<&'static str>, reason: &'static str) -> Idle {
@@ -69,15 +50,30 @@ const fn idle(key: &'static str, harmless: Option<&'static str>, reason: &'stati
 const ONE_VALUE: &str = "a record is one value of fieldcount x fieldlength bytes";
 const NO_SCANS: &str = "there are no scans in a hashtable";
 const NO_RETRY: &str = "the store's client decides about retries";
+const RESULTS: &str = "results are printed, and written as JSON by --json FILE";
+const LATENCIES: &str = "latencies are always recorded in histograms of three digits";
+const PROGRESS: &str = "progress is shown on a terminal";
 
-/// Keys of the workload itself that have no meaning for one value under a binary key.
-pub(super) const IDLE: &[Idle] = &[
+/// Keys that have no meaning for one value under a binary key, or are for the reference program's own
+/// machinery.
+const IDLE: &[Idle] = &[
     idle("core_workload_insertion_retry_interval", None, NO_RETRY),
     idle("core_workload_insertion_retry_limit", Some("0"), NO_RETRY),
+    idle(
+        "db",
+        None,
+        "operations go to the table of the cluster that is started",
+    ),
+    idle("exporter", None, RESULTS),
+    idle("exportfile", None, RESULTS),
     idle("fieldlengthdistribution", Some("constant"), ONE_VALUE),
     idle("fieldlengthhistogram", None, ONE_VALUE),
     idle("fieldnameprefix", Some("field"), ONE_VALUE),
+    idle("histogram.buckets", None, LATENCIES),
+    idle("label", None, PROGRESS),
+    idle("latencytrackederrors", None, LATENCIES),
     idle("maxscanlength", None, NO_SCANS),
+    idle("measurementtype", Some("hdrhistogram"), LATENCIES),
     idle("minfieldlength", None, ONE_VALUE),
     idle("minscanlength", None, NO_SCANS),
     idle(
@@ -86,7 +82,12 @@ pub(super) const IDLE: &[Idle] = &[
         "a read returns the whole value",
     ),
     idle("readallfieldsbyname", Some("false"), ONE_VALUE),
+    idle("reportlatencyforeacherror", None, LATENCIES),
     idle("scanlengthdistribution", None, NO_SCANS),
+    idle("status", None, PROGRESS),
+    idle("status.interval", None, PROGRESS),
+    idle("table", Some("usertable"), "there is one table"),
+    idle("timeseries.granularity", None, LATENCIES),
     idle(
         "writeallfields",
         Some("true"),
@@ -99,13 +100,49 @@ pub(super) const IDLE: &[Idle] = &[
     ),
 ];
 
-/// Whether `key` sets something, or is known to be for the reference program only.
-pub(super) fn is_quiet(key: &str) -> bool {
-    USED.contains(&key)
-        || MACHINERY.contains(&key)
-        || MACHINERY_PREFIXES
-            .iter()
-            .any(|prefix| key.starts_with(prefix))
+/// Beginnings of keys that change nothing here, and why.
+const IDLE_PREFIXES: &[(&str, &str)] = &[
+    (
+        "basicdb.",
+        "operations go to the table of the cluster that is started",
+    ),
+    ("hdrhistogram.", LATENCIES),
+    ("measurement.", LATENCIES),
+];
+
+/// What a key does here.
+pub(super) enum Meaning {
+    /// It sets something.
+    Used,
+    /// It changes nothing, unless the value is what happens anyway.
+    Idle {
+        /// The value that asks for what happens anyway.
+        harmless: Option<&'static str>,
+        /// Why it changes nothing.
+        reason: &'static str,
+    },
+    /// YCSB does not know it.
+    Unknown,
+}
+
+/// What `key` does here.
+pub(super) fn meaning(key: &str) -> Meaning {
+    if USED.contains(&key) {
+        return Meaning::Used;
+    }
+    if let Some(idle) = IDLE.iter().find(|idle| idle.key == key) {
+        return Meaning::Idle {
+            harmless: idle.harmless,
+            reason: idle.reason,
+        };
+    }
+    let prefixed = IDLE_PREFIXES
+        .iter()
+        .find(|(prefix, _)| key.starts_with(prefix));
+    prefixed.map_or(Meaning::Unknown, |(_, reason)| Meaning::Idle {
+        harmless: None,
+        reason,
+    })
 }
 
 /// The known key closest to `key`, if it is close enough to have been meant.
@@ -117,7 +154,6 @@ pub(super) fn suggestion(key: &str) -> Option<&'static str> {
     }
     let allowed = 1 + key.len() / 6;
     USED.iter()
-        .chain(MACHINERY)
         .copied()
         .chain(IDLE.iter().map(|idle| idle.key))
         .map(|known| {

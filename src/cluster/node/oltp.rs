@@ -165,6 +165,7 @@ impl Driven<'_> {
         let report = |(_, ran): (usize, Ran)| WorkerReport {
             duration_s: ran.duration.as_secs_f64(),
             recorder: ran.recorder,
+            slices: ran.slices,
             ledger: ran.ledger,
             failure: ran.failure,
         };

@@ -68,7 +68,7 @@ impl Measure {
         Self::WriteRate,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ReadLatency => "read latency, us",
             Self::WriteLatency => "write latency, us",
@@ -77,7 +77,7 @@ impl Measure {
         }
     }
 
-    fn is_latency(self) -> bool {
+    pub(crate) fn is_latency(self) -> bool {
         matches!(self, Self::ReadLatency | Self::WriteLatency)
     }
 }

@@ -1,0 +1,137 @@
+//! What a report says about its origin: program, command line, time, processor.
+
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::micro::{allowed_cores, processor};
+
+/// Version of the JSON of all reports. It grows when a field is renamed or removed, or changes its meaning;
+/// new fields leave it as it is.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The origin of a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The command line, the program first.
+    pub command: Vec<String>,
+    /// When the command began, as in `2026-11-05T12:00:00Z`.
+    pub started_at: String,
+    /// Seconds from then to the report.
+    pub took_s: f64,
+    /// The commit of the program, if it is known.
+    pub commit: Option<String>,
+    /// Model of the host's processor.
+    pub processor: String,
+    /// Cores that the program may use.
+    pub cores: usize,
+}
+
+/// When a command began.
+#[derive(Clone, Copy, Debug)]
+pub struct Started {
+    at: SystemTime,
+    since: Instant,
+}
+
+impl Started {
+    /// It begins now.
+    pub fn now() -> Self {
+        Self {
+            at: SystemTime::now(),
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Header {
+    /// The origin of a report that is complete now.
+    pub fn new(started: &Started, command: Vec<String>, commit: Option<&str>) -> Self {
+        let since_epoch = started.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            schema_version: SCHEMA_VERSION,
+            command,
+            started_at: utc(since_epoch),
+            took_s: started.since.elapsed().as_secs_f64(),
+            commit: commit.map(str::to_owned),
+            processor: processor(),
+            cores: allowed_cores().len(),
+        }
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let commit = self.commit.as_deref().unwrap_or("of an unknown commit");
+        writeln!(
+            out,
+            "{}, {} core(s); started {}, took {:.1} s; farm {commit}",
+            self.processor, self.cores, self.started_at, self.took_s
+        )
+    }
+}
+
+/// A moment after 1970 in UTC, as RFC 3339 writes it.
+fn utc(since_epoch: Duration) -> String {
+    const DAY: u64 = 86_400;
+    let seconds = since_epoch.as_secs();
+    let (mut day, second) = (seconds / DAY, seconds % DAY);
+    let mut year = 1970;
+    while day >= days_of(year) {
+        day -= days_of(year);
+        year += 1;
+    }
+    let february = days_of(year) - 337;
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while day >= months[month] {
+        day -= months[month];
+        month += 1;
+    }
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!(
+        "{year:04}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}Z",
+        month + 1,
+        day + 1,
+        second % 60
+    )
+}
+
+fn days_of(year: u64) -> u64 {
+    let is_leap = year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    365 + u64::from(is_leap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (1_793_880_000, "2026-11-05T12:00:00Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn a_header_names_the_processor_and_the_command() {
+        let command = vec!["farm".to_owned(), "ycsb".to_owned()];
+        let header = Header::new(&Started::now(), command.clone(), Some("0123abc"));
+        assert_eq!((header.schema_version, &header.command), (1, &command));
+        assert!(header.cores > 0 && !header.processor.is_empty());
+        let line = header.to_string();
+        assert!(line.starts_with(&header.processor), "{line}");
+        assert!(line.ends_with("farm 0123abc\n"), "{line}");
+    }
+}

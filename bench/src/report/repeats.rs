@@ -1,0 +1,209 @@
+//! Figures of several runs of one thing: their median and spread, and which runs were uneven.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::micro::{Spread, text};
+use crate::slices::is_uneven;
+
+/// Most measurements that the warning about uneven slices names.
+const NAMED: usize = 5;
+
+/// A figure of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// What it is and its unit, as in `committed/s`.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+}
+
+impl Figure {
+    /// A figure of this name.
+    pub fn new(name: impl Into<String>, value: f64) -> Self {
+        Self {
+            name: name.into(),
+            value,
+        }
+    }
+}
+
+/// A throughput that was measured in several slices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlicedRate {
+    /// What it is of.
+    pub name: String,
+    /// The slowest slice, per second.
+    pub least: f64,
+    /// The fastest slice, per second.
+    pub most: f64,
+}
+
+/// The result of a run, whose figures can be put beside those of a repeat.
+pub trait Measured {
+    /// What was measured: the same text for every repeat of a run, another for every other run.
+    fn what(&self) -> String;
+
+    /// The figures in a fixed order, the one that people compare first.
+    fn figures(&self) -> Vec<Figure>;
+
+    /// Throughputs that were measured in several slices.
+    fn sliced_rates(&self) -> Vec<SlicedRate> {
+        Vec::new()
+    }
+}
+
+/// One run that was made several times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Repeated {
+    /// What was measured.
+    pub what: String,
+    /// How many times.
+    pub repeats: usize,
+    /// Index in the report's runs of the one whose first figure is the median.
+    pub median_run: usize,
+    /// Figures that every repeat has.
+    pub figures: Vec<SpreadFigure>,
+}
+
+/// A figure over several runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpreadFigure {
+    /// What it is and its unit.
+    pub name: String,
+    /// Its median, least and most.
+    #[serde(flatten)]
+    pub spread: Spread,
+}
+
+/// A measurement whose slices differ by more than [`crate::slices::UNEVEN`] times in throughput.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Uneven {
+    /// Index in the report's runs.
+    pub run: usize,
+    /// What was measured.
+    pub what: String,
+    /// The slowest slice, per second.
+    pub least: f64,
+    /// The fastest slice, per second.
+    pub most: f64,
+}
+
+/// The runs that were repeated, in the order of their first ones.
+pub(super) fn repeated<R: Measured>(runs: &[R]) -> Vec<Repeated> {
+    let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        let what = run.what();
+        match groups.iter_mut().find(|group| group.0 == what) {
+            Some(group) => group.1.push(index),
+            None => groups.push((what, vec![index])),
+        }
+    }
+    let several = groups.into_iter().filter(|group| group.1.len() > 1);
+    several
+        .map(|(what, indices)| spread(what, &indices, runs))
+        .collect()
+}
+
+fn spread<R: Measured>(what: String, indices: &[usize], runs: &[R]) -> Repeated {
+    let all: Vec<Vec<Figure>> = indices.iter().map(|index| runs[*index].figures()).collect();
+    let first = |index: usize| all[index].first().map_or(0.0, |figure| figure.value);
+    let mut order: Vec<usize> = (0..indices.len()).collect();
+    order.sort_by(|a, b| first(*a).total_cmp(&first(*b)));
+    let names = all[0].iter().map(|figure| &figure.name);
+    let figures = names.filter_map(|name| {
+        let of = |figures: &Vec<Figure>| {
+            let found = figures.iter().find(|figure| figure.name == *name);
+            found.map(|figure| figure.value)
+        };
+        // A kind of operation that one of the runs did not sample has no spread.
+        let values: Option<Vec<f64>> = all.iter().map(of).collect();
+        Some(SpreadFigure {
+            name: name.clone(),
+            spread: Spread::of(values?),
+        })
+    });
+    Repeated {
+        what,
+        repeats: indices.len(),
+        median_run: indices[order[order.len() / 2]],
+        figures: figures.collect(),
+    }
+}
+
+/// The measurements that were uneven.
+pub(super) fn uneven<R: Measured>(runs: &[R]) -> Vec<Uneven> {
+    let mut uneven = Vec::new();
+    for (run, measured) in runs.iter().enumerate() {
+        for rate in measured.sliced_rates() {
+            if is_uneven(rate.least, rate.most) {
+                let SlicedRate { name, least, most } = rate;
+                let what = format!("{}: {name}", measured.what());
+                uneven.push(Uneven {
+                    run,
+                    what,
+                    least,
+                    most,
+                });
+            }
+        }
+    }
+    uneven
+}
+
+impl fmt::Display for Repeated {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "{}, {} runs: median (least to most)",
+            self.what, self.repeats
+        )?;
+        for figure in &self.figures {
+            let Spread {
+                median,
+                least,
+                most,
+            } = figure.spread;
+            let [median, least, most] = [median, least, most].map(shown);
+            writeln!(out, "  {:<40} {median} ({least} to {most})", figure.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// To three digits, with commas between thousands.
+fn shown(figure: f64) -> String {
+    match figure {
+        n if n >= 1000.0 => super::whole(n),
+        n => text::significant(n),
+    }
+}
+
+/// Writes a warning that names uneven measurements, if there are any.
+pub(super) fn write_uneven(out: &mut fmt::Formatter<'_>, uneven: &[Uneven]) -> fmt::Result {
+    if uneven.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nwarning: {} measurement(s) were uneven: the throughput of their time slices differs by more \
+         than 2x, so that one figure for the whole run says little",
+        uneven.len()
+    )?;
+    for Uneven {
+        run,
+        what,
+        least,
+        most,
+    } in uneven.iter().take(NAMED)
+    {
+        let [least, most] = [*least, *most].map(shown);
+        let number = run + 1;
+        writeln!(out, "  run {number}, {what}: {least} to {most} per second")?;
+    }
+    match uneven.len().saturating_sub(NAMED) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more, which --json lists"),
+    }
+}

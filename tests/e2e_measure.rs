@@ -1,0 +1,263 @@
+//! What the measuring commands have in common: bounds of a run, the origin of a report, repeats.
+
+mod common;
+
+use std::fs;
+
+use common::{Place, measure, number, only_run, runs};
+use serde_json::Value;
+
+/// A small table of small values.
+const SMALL: [&str; 8] = [
+    "--records",
+    "5000",
+    "--value-bytes",
+    "32",
+    "--warmup",
+    "0.1",
+    "--distribution",
+    "uniform",
+];
+
+fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&SMALL[..], args].concat()
+}
+
+/// `farm ycsb -p operationcount=… -p threadcount=…` was measured for 10 seconds with 768 operations in flight,
+/// as if nothing had been asked for.
+#[test]
+fn a_run_ends_after_as_many_operations_as_were_asked_for() {
+    let place = Place::new("operationcount");
+    // With one thread, one worker makes all operations.
+    for (count, threads, machines) in [(3001, 7, "3"), (20, 1, "2"), (500, 600, "3")] {
+        let (operations, in_flight) = (
+            format!("operationcount={count}"),
+            format!("threadcount={threads}"),
+        );
+        let args = with(&[
+            "--workload",
+            "a",
+            "--verify",
+            "--machines",
+            machines,
+            "-p",
+            &operations,
+            "-p",
+            &in_flight,
+        ]);
+        let results = measure(&place, &args);
+        let run = only_run(&results);
+        assert_eq!(run["ops"], count, "{run:#}");
+        assert_eq!(
+            (&run["errors"], &run["verify_failures"]),
+            (&0.into(), &0.into())
+        );
+        assert_eq!(run["operation_count"], count);
+        assert_eq!(run["in_flight"], threads);
+        let each = run["machines"].as_array().unwrap();
+        let sum: u64 = each.iter().map(|one| one["ops"].as_u64().unwrap()).sum();
+        assert_eq!(sum, count);
+    }
+}
+
+/// `-p target=…` was ignored: 2,000 operations a second were asked for and 300,000 made.
+#[test]
+fn a_run_is_held_to_the_rate_that_was_asked_for() {
+    let place = Place::new("target");
+    let args = [
+        "--records",
+        "5000",
+        "-p",
+        "target=2000",
+        "-p",
+        "operationcount=1200",
+        "--warmup",
+        "0",
+    ];
+    let results = measure(&place, &args);
+    let run = only_run(&results);
+    assert_eq!(
+        (&run["ops"], &run["target_ops_per_s"]),
+        (&1200.into(), &2000.into())
+    );
+    // The last of a worker's 400 operations begins when 399 of its intervals have passed.
+    let fastest = 2000.0 * 400.0 / 399.0;
+    assert!(number(run, "ops_per_s") <= fastest, "{run:#}");
+}
+
+#[test]
+fn an_operation_count_of_a_file_gives_way_to_a_duration() {
+    let place = Place::new("count-or-time");
+    let file = place.write("mine", "recordcount=2000\noperationcount=9\nfieldcount=1\n");
+    let file = file.to_str().unwrap();
+    let json = place.path("results.json");
+    let args = [
+        "-P",
+        file,
+        "--json",
+        json.to_str().unwrap(),
+        "--warmup",
+        "0",
+    ];
+    let ops = |more: &[&str]| {
+        let ended = place.small("ycsb", &[&args[..], more].concat()).end().ok();
+        let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        (only_run(&results)["ops"].as_u64().unwrap(), ended.stderr)
+    };
+    let (count, said) = ops(&[]);
+    assert_eq!(count, 9);
+    assert!(said.contains("until 9 operations are done"), "{said}");
+    let (count, said) = ops(&["--duration", "0.3"]);
+    assert!(count > 9, "{count}");
+    let note = "mine:2) is overridden by --duration 0.3";
+    assert!(said.contains(note), "{said}");
+    let (count, said) = ops(&["--duration", "30", "-p", "operationcount=12"]);
+    assert_eq!(count, 12);
+    assert!(!said.contains("overridden"), "{said}");
+}
+
+#[test]
+fn bounds_that_cannot_be_kept_are_refused() {
+    let place = Place::new("bounds-refused");
+    for (property, texts) in [
+        (
+            "threadcount=800",
+            &[
+                "threadcount = '800' (-p)",
+                "from 1 to 768",
+                "worker.operations_in_flight",
+            ][..],
+        ),
+        ("threadcount=0", &["threadcount = '0' (-p)", "from 1 on"]),
+        ("target=fast", &["target = 'fast' (-p)", "whole number"]),
+        (
+            "workload=site.ycsb.workloads.RestWorkload",
+            &["RestWorkload' (-p)", "CoreWorkload, the only one"],
+        ),
+        ("dotransactions=false", &["dotransactions = 'false' (-p)"]),
+    ] {
+        let ended = place.small("ycsb", &with(&["-p", property])).end();
+        ended.failed(2, texts);
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+/// Holds a report to what every measuring command says about its origin.
+#[track_caller]
+fn check_origin(results: &Value, command: &str, stdout: &str) {
+    assert_eq!(results["schema_version"], 1);
+    let words = results["command"].as_array().unwrap();
+    assert!(words.iter().any(|word| word == command), "{words:?}");
+    assert!(words.iter().any(|word| word == "--json"), "{words:?}");
+    let started = results["started_at"].as_str().unwrap();
+    assert!(started.starts_with("20") && started.ends_with('Z') && started.len() == 20);
+    assert!(number(results, "took_s") > 0.0 && number(results, "cores") >= 1.0);
+    let processor = results["processor"].as_str().unwrap();
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    match model {
+        Some(line) => assert!(line.ends_with(processor), "{line:?} {processor:?}"),
+        None => assert!(!processor.is_empty()),
+    }
+    assert!(stdout.starts_with(processor), "{stdout}");
+    assert!(results["host"]["cores_online"].is_u64());
+    assert!(results["config"]["table"]["neighbourhood"].is_u64());
+    assert!(results["uneven"].is_array());
+}
+
+/// Runs a command twice over by `--repeat`; its results.
+fn repeated(place: &Place, command: &[&str], args: &[&str]) -> Value {
+    let json = place.path("results.json");
+    let path = json.to_str().unwrap();
+    let all = [args, &["--repeat", "2", "--json", path]].concat();
+    let ended = match command {
+        ["bench", what] => {
+            let run_dir = format!("cluster.run_dir={}", place.path("run").display());
+            let name = format!("cluster.name={}", place.name());
+            let base = ["bench", what, "--set", &run_dir, "--set", &name];
+            place.farm(&[&base[..], &all].concat()).end().ok()
+        }
+        _ => place.small(command[0], &all).end().ok(),
+    };
+    let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    check_origin(&results, command[0], &ended.stdout);
+    for text in ["2 runs: median (least to most)", "the median of 2"] {
+        assert!(ended.stdout.contains(text), "{}", ended.stdout);
+    }
+    for text in ["run 1 of 2", "run 2 of 2"] {
+        assert!(ended.stderr.contains(text), "{}", ended.stderr);
+    }
+    for group in results["repeated"].as_array().unwrap() {
+        assert_eq!(group["repeats"], 2);
+        let figures = group["figures"].as_array().unwrap();
+        assert!(!figures.is_empty());
+        for figure in figures {
+            let [least, median, most] = ["least", "median", "most"].map(|key| number(figure, key));
+            assert!(least <= median && median <= most, "{figure:#}");
+        }
+    }
+    results
+}
+
+fn first_figure(results: &Value) -> &str {
+    results["repeated"][0]["figures"][0]["name"]
+        .as_str()
+        .unwrap()
+}
+
+#[test]
+fn ycsb_repeats_and_tells_its_settings() {
+    let place = Place::new("repeat-ycsb");
+    let args = with(&[
+        "--workload",
+        "b,c",
+        "--duration",
+        "0.2",
+        "--seed",
+        "5",
+        "--verify",
+    ]);
+    let results = repeated(&place, &["ycsb"], &args);
+    let names: Vec<&Value> = runs(&results).iter().map(|run| &run["workload"]).collect();
+    assert_eq!(names, ["b", "c", "b", "c"]);
+    assert_eq!(results["repeated"].as_array().unwrap().len(), 2);
+    assert_eq!(first_figure(&results), "ops/s");
+    let run = &runs(&results)[2];
+    assert_eq!(
+        (&run["seed"], &run["record_count"]),
+        (&5.into(), &5000.into())
+    );
+    assert_eq!(
+        (&run["verify"], &run["warmup_s"]),
+        (&true.into(), &0.1.into())
+    );
+    assert_eq!(
+        (&run["value_bytes"], &run["in_flight"]),
+        (&32.into(), &768.into())
+    );
+    assert_eq!(run["mix"]["read"], 0.95);
+    assert_eq!(run["operation_count"], Value::Null);
+}
+
+#[test]
+fn transactions_repeat() {
+    let place = Place::new("repeat-oltp");
+    let short = ["--duration", "0.2", "--warmup", "0.1", "--machines", "2"];
+    let tatp = [&short[..], &["--subscribers", "1000"]].concat();
+    let results = repeated(&place, &["tatp"], &tatp);
+    assert_eq!(first_figure(&results), "committed/s");
+    let bank = [&short[..], &["--accounts", "1000"]].concat();
+    let results = repeated(&place, &["smallbank"], &bank);
+    for run in runs(&results) {
+        assert_eq!(run["check"]["wrong"], Value::Array(Vec::new()));
+    }
+}
+
+#[test]
+fn benches_of_one_part_repeat_and_say_where_they_are_from() {
+    let place = Place::new("repeat-bench");
+    let rings = ["--sizes", "16", "--duration", "0.2"];
+    let results = repeated(&place, &["bench", "ring"], &rings);
+    assert_eq!(first_figure(&results), "16 B ring round trip p50, ns");
+    assert_eq!(runs(&results)[1]["rows"][0]["bytes"], 16);
+}
