@@ -24,6 +24,8 @@ use serde::Serialize;
 
 /// Workers of the machine that holds the data.
 const OWNERS: u16 = 7;
+/// Lookups begin when every worker has opened the table.
+const OPEN: &str = "the table is open on every worker";
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -196,7 +198,7 @@ impl LookupBench {
             let spans = owner.ask(index, move |worker, answer| {
                 // The thread waits, unless the machine is stopping.
                 let _ = answer.send(farm_kv::ops::own_spans(worker, table));
-            })?;
+            })??;
             for (first, bytes) in spans {
                 let (memory, _) = owner
                     .store()
@@ -290,8 +292,8 @@ fn key_of(number: u64) -> Key {
     key
 }
 
-fn owner(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
-    let place = farm_kv::lookup::place_of(worker, table, key);
+fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, KvError> {
+    let place = farm_kv::lookup::place_of(worker, table, key)?;
     farm_kv::lookup::owner_of(worker, place)
 }
 
@@ -317,7 +319,7 @@ fn load_next(worker: &mut Worker, _: u64, outcome: Result<Changed, KvError>) {
     while load.next < load.end {
         let key = key_of(load.next);
         load.next += 1;
-        if owner(worker, load.table, &key) == worker.me() {
+        if owner(worker, load.table, &key) == Ok(worker.me()) {
             let change = Change::Insert(&load.value);
             if farm_kv::change(worker, load.table, &key, change, Cont::new(load_next, 0)).is_ok() {
                 return worker.put_layer(load);
@@ -354,8 +356,9 @@ fn ask(worker: &mut Worker) {
         let asker = worker.layer::<Asker>().expect("the asker is attached");
         let table = asker.table;
         let key = key_of(asker.rng.random_range(asker.numbers.clone()));
-        let place = farm_kv::lookup::place_of(worker, table, &key);
-        if farm_kv::lookup::owner_of(worker, place).machine != me {
+        let place = farm_kv::lookup::place_of(worker, table, &key).expect(OPEN);
+        let owner = farm_kv::lookup::owner_of(worker, place).expect(OPEN);
+        if owner.machine != me {
             let cont = GetCont::new(answered, 0);
             let started = farm_kv::lookup::get_at(worker, place, &key, cont);
             debug_assert!(started.is_ok(), "{started:?}");

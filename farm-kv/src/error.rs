@@ -39,8 +39,17 @@ pub enum KvError {
     /// A table that makes no sense.
     #[error("no such table is possible: {0}")]
     Spec(String),
+    /// The table is not open on this worker, or not yet, or its opening failed.
+    #[error(
+        "table {0} is not open on this worker: open it on every worker of the cluster (farm_kv::open, or \
+         farm_kv::blocking::open), and use it when that has succeeded"
+    )]
+    NotOpen(u16),
     /// A shard does not fit the memory of its machine.
-    #[error("machine {machine} cannot hold its shards: {why}")]
+    #[error(
+        "machine {machine} cannot hold its shards: {why}; raise memory.per_machine_bytes, or make the table \
+         smaller"
+    )]
     Memory {
         /// The machine.
         machine: MachineId,

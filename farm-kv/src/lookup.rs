@@ -62,13 +62,10 @@ enum Step {
 /// Looks a key up. The continuation is called from the event loop, never before this returns.
 ///
 /// # Errors
-/// [`KvError::Busy`] when too many reads are in flight: nothing was started.
-///
-/// # Panics
-/// If the table is not open on this worker.
+/// [`KvError::NotOpen`]; [`KvError::Busy`] when too many reads are in flight. Nothing was started.
 #[inline]
 pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
-    let place = place_of(worker, table, key);
+    let place = place_of(worker, table, key)?;
     get_at(worker, place, key, cont)
 }
 
@@ -76,14 +73,11 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
 ///
 /// # Errors
 /// As [`get`].
-///
-/// # Panics
-/// If the place is not of a table that is open on this worker.
 #[inline]
 pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Result<(), KvError> {
     let machine = worker.me().machine;
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let open = &state.tables[&place.table.0];
+    let open = state.tables.open(place.table)?;
     let request = open.buckets_request(place.shard(), place.bucket());
     let Some(slot) = arena.take(open.layout.lookup_bytes()) else {
         marks::mark("read: arena full");
@@ -313,25 +307,22 @@ impl Place {
 
 /// The worker that owns the shard of a place.
 ///
-/// # Panics
-/// If the place is not of a table that is open on this worker.
+/// # Errors
+/// [`KvError::NotOpen`].
 #[inline]
-pub fn owner_of(worker: &mut Worker, place: Place) -> WorkerRef {
-    kv(worker).tables[&place.table.0].shards[place.shard() as usize].owner
+pub fn owner_of(worker: &mut Worker, place: Place) -> Result<WorkerRef, KvError> {
+    let open = kv(worker).tables.open(place.table)?;
+    Ok(open.shards[place.shard() as usize].owner)
 }
 
 /// Where a key belongs.
 ///
-/// # Panics
-/// If the table is not open on this worker.
+/// # Errors
+/// [`KvError::NotOpen`].
 #[inline]
-pub fn place_of(worker: &mut Worker, table: TableId, key: &Key) -> Place {
-    let open = kv(worker)
-        .tables
-        .get(&table.0)
-        .expect("the table is open on this worker");
-    let (shard, bucket) = open.locate(key);
-    Place::new(table, shard, bucket)
+pub fn place_of(worker: &mut Worker, table: TableId, key: &Key) -> Result<Place, KvError> {
+    let (shard, bucket) = kv(worker).tables.open(table)?.locate(key);
+    Ok(Place::new(table, shard, bucket))
 }
 
 #[cfg(test)]

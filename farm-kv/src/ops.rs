@@ -76,10 +76,7 @@ pub(crate) struct Pending {
 /// Changes a table. The continuation is called from the event loop, never before this returns.
 ///
 /// # Errors
-/// [`KvError::ValueLength`]: nothing was started.
-///
-/// # Panics
-/// If the table is not open on this worker.
+/// [`KvError::NotOpen`] and [`KvError::ValueLength`]: nothing was started.
 pub fn change(
     worker: &mut Worker,
     table: TableId,
@@ -89,10 +86,7 @@ pub fn change(
 ) -> Result<(), KvError> {
     let me = worker.me();
     let state = kv(worker);
-    let open = state
-        .tables
-        .get(&table.0)
-        .expect("the table is open on this worker");
+    let open = state.tables.open(table)?;
     change.check_length(open.spec.value_bytes)?;
     let (shard, bucket) = open.locate(key);
     let owner = open.shards[shard as usize].owner;
@@ -250,14 +244,11 @@ pub struct OwnShards {
 
 /// What the shards that this worker owns hold and take.
 ///
-/// # Panics
-/// If the table is not open on this worker.
-pub fn own_shards(worker: &mut Worker, table: TableId) -> OwnShards {
+/// # Errors
+/// [`KvError::NotOpen`].
+pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvError> {
     let me = worker.me();
-    let open = kv(worker)
-        .tables
-        .get(&table.0)
-        .expect("the table is open on this worker");
+    let open = kv(worker).tables.open(table)?;
     let (layout, buckets) = (&open.layout, u64::from(open.spec.buckets));
     let mut own = OwnShards::default();
     for shard in open.shards.iter().filter(|shard| shard.owner == me) {
@@ -266,38 +257,30 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> OwnShards {
         own.bytes += (buckets + 1) * layout.bucket_bytes() as u64
             + shard.blocks * layout.block_bytes() as u64;
     }
-    own
+    Ok(own)
 }
 
 /// Where the buckets of the shards are that this worker owns: first address and bytes, the spare
 /// last bucket included.
 ///
-/// # Panics
-/// If the table is not open on this worker.
-pub fn own_spans(worker: &mut Worker, table: TableId) -> Vec<(Address, u64)> {
+/// # Errors
+/// [`KvError::NotOpen`].
+pub fn own_spans(worker: &mut Worker, table: TableId) -> Result<Vec<(Address, u64)>, KvError> {
     let me = worker.me();
-    let open = kv(worker)
-        .tables
-        .get(&table.0)
-        .expect("the table is open on this worker");
+    let open = kv(worker).tables.open(table)?;
     let bytes = (u64::from(open.spec.buckets) + 1) * open.layout.bucket_bytes() as u64;
     let own = open.shards.iter().filter(|shard| shard.owner == me);
-    own.map(|shard| (shard.first, bytes)).collect()
+    Ok(own.map(|shard| (shard.first, bytes)).collect())
 }
 
 /// Walks the shards that this worker owns and holds them against their invariants; slow.
 ///
 /// # Errors
-/// What is wrong with the first shard that is not as it should be.
-///
-/// # Panics
-/// If the table is not open on this worker.
+/// What is wrong with the first shard that is not as it should be; or that the table is not open here.
 pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, String> {
     let me = worker.me();
-    let open = kv(worker)
-        .tables
-        .get(&table.0)
-        .expect("the table is open on this worker");
+    let open = kv(worker).tables.open(table);
+    let open = open.map_err(|error| error.to_string())?;
     let (spec, layout) = (open.spec, open.layout);
     let own: Vec<_> = open
         .shards

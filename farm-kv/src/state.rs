@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::Worker;
 use slab::Slab;
 
 use crate::KvError;
@@ -10,7 +10,7 @@ use crate::lookup::Lookup;
 use crate::ops::Pending;
 use crate::owner::{Arrived, ChangeCounters};
 use crate::shard::Delta;
-use crate::table::{Initialising, Table, TableId};
+use crate::table::{Initialising, OpenCont, Table, TableId};
 use crate::tx::Under;
 
 /// Lookups counted, by how they ended.
@@ -38,9 +38,22 @@ pub struct LookupCounters {
 pub(crate) struct Tables(Vec<Option<Box<Table>>>);
 
 impl Tables {
+    /// A table whose opening has begun: its shards may not be there yet.
     #[inline]
     pub(crate) fn get(&self, id: &u16) -> Option<&Table> {
         self.0.get(usize::from(*id))?.as_deref()
+    }
+
+    /// A table that was opened, with all of its shards.
+    ///
+    /// # Errors
+    /// [`KvError::NotOpen`].
+    #[inline]
+    pub(crate) fn open(&self, id: TableId) -> Result<&Table, KvError> {
+        match self.get(&id.0) {
+            Some(table) if table.is_open() => Ok(table),
+            _ => Err(KvError::NotOpen(id.0)),
+        }
     }
 
     pub(crate) fn get_mut(&mut self, id: &u16) -> Option<&mut Table> {
@@ -58,10 +71,11 @@ impl Tables {
 impl std::ops::Index<&u16> for Tables {
     type Output = Table;
 
+    /// The table of an operation that has begun. Tables are never closed.
     #[inline]
     fn index(&self, id: &u16) -> &Table {
         self.get(id)
-            .expect("an operation is on a table that is open")
+            .expect("an operation begins on an open table only")
     }
 }
 
@@ -84,7 +98,8 @@ pub(crate) struct Kv {
     /// How transactions of this worker moved the counts of others' shards.
     pub(crate) untold: Vec<(TableId, u32, Delta)>,
     pub(crate) initialising: Vec<Initialising>,
-    pub(crate) failed_opens: Vec<(Cont<Result<TableId, KvError>>, KvError)>,
+    /// Openings that have ended and whose continuations are to be called, in their order.
+    pub(crate) ended_opens: VecDeque<(OpenCont, Result<TableId, KvError>)>,
     /// Message bodies that keep their capacity.
     pub(crate) bodies: Vec<Vec<u8>>,
     /// A value longer than fits the stack, on its way to a continuation.
@@ -107,7 +122,7 @@ pub fn attach(worker: &mut Worker) {
         in_tx: Slab::new(),
         untold: Vec::new(),
         initialising: Vec::new(),
-        failed_opens: Vec::new(),
+        ended_opens: VecDeque::new(),
         bodies: Vec::with_capacity(1024),
         value: Vec::new(),
         counters: LookupCounters::default(),

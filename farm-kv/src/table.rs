@@ -116,17 +116,28 @@ impl Shard {
     }
 }
 
+/// Called with the table when it can be used, or with why it cannot be.
+pub(crate) type OpenCont = Cont<Result<TableId, KvError>>;
+
 /// A table on one worker.
 pub(crate) struct Table {
     pub(crate) spec: TableSpec,
     pub(crate) layout: Layout,
     pub(crate) shards: Vec<Shard>,
+    /// Shards whose place is not known yet.
     missing: u32,
     failed: Option<KvError>,
-    opened: Option<Cont<Result<TableId, KvError>>>,
+    /// Callers of [`open`] that wait for the missing shards.
+    waiting: Vec<OpenCont>,
 }
 
 impl Table {
+    /// Whether it can be used: all of its shards are there.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.missing == 0
+    }
+
     /// The shard and the bucket of a key: equal slices of the hash space, and of each shard's.
     #[inline]
     pub(crate) fn locate(&self, key: &Key) -> (u32, u32) {
@@ -189,12 +200,22 @@ pub(crate) fn owners(
 }
 
 /// Opens a table on a worker: makes the shards that the worker owns, and learns where the others
-/// are. Every worker of the cluster has to open it; the continuation is called when this one can
-/// reach all shards.
+/// are. Every worker of the cluster has to open it; the continuation is called from the event loop, when
+/// this one can reach all shards.
+///
+/// A table that this worker has opened before is not opened again: the continuation gets the same
+/// [`TableId`], or the error that the first opening ended with.
+///
+/// The continuation gets [`KvError::Spec`] if no such table is possible, or if the number is that of a table
+/// with another specification; [`KvError::Memory`] if a machine has no memory for its shards;
+/// [`KvError::PeerLost`].
 pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvError>>) {
+    if kv(worker).tables.get(&spec.id).is_some() {
+        return open_again(worker, spec, cont);
+    }
     let layout = match possible(worker, &spec) {
         Ok(layout) => layout,
-        Err(error) => return open_failed(worker, cont, error),
+        Err(error) => return end_open(worker, cont, Err(error)),
     };
     let machines = worker.machines().to_vec();
     let owners = owners(worker.store().placement(), &machines, spec.shards);
@@ -211,7 +232,7 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
         missing: shards.len() as u32,
         shards,
         failed: None,
-        opened: Some(cont),
+        waiting: vec![cont],
     };
     let me = worker.me();
     let own: Vec<u32> = (0..spec.shards)
@@ -234,7 +255,7 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
 /// The layout of a table that this worker can open.
 fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
     let layout = Layout::new(spec.neighbourhood, spec.value_bytes)?;
-    let (id, shards, buckets) = (spec.id, spec.shards, spec.buckets);
+    let (shards, buckets) = (spec.shards, spec.buckets);
     let bucket_bytes = layout.bucket_bytes();
     let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
     let read_bytes = worker.arena().largest();
@@ -248,22 +269,42 @@ fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
              that one read brings; use smaller values or a smaller neighbourhood",
             layout.lookup_bytes()
         )
-    } else if kv(worker).tables.get(&id).is_some() {
-        format!("table {id} has been opened already")
     } else {
         return Ok(layout);
     };
     Err(KvError::Spec(why))
 }
 
-fn open_failed(worker: &mut Worker, cont: Cont<Result<TableId, KvError>>, error: KvError) {
-    kv(worker).failed_opens.push((cont, error));
-    worker.defer(Cont::new(tell_failed, 0));
+/// Opens a table that was opened before, or is being opened.
+fn open_again(worker: &mut Worker, spec: TableSpec, cont: OpenCont) {
+    let Some(table) = kv(worker).tables.get_mut(&spec.id) else {
+        return;
+    };
+    let outcome = if table.spec != spec {
+        let why = format!(
+            "table {} is open with another specification ({:?}, not {spec:?}); give this one another number",
+            spec.id, table.spec
+        );
+        Err(KvError::Spec(why))
+    } else if let Some(error) = &table.failed {
+        Err(error.clone())
+    } else if table.is_open() {
+        Ok(TableId(spec.id))
+    } else {
+        return table.waiting.push(cont);
+    };
+    end_open(worker, cont, outcome);
 }
 
-fn tell_failed(worker: &mut Worker, _: u64, (): ()) {
-    if let Some((cont, error)) = kv(worker).failed_opens.pop() {
-        cont.resume(worker, Err(error));
+/// Has the event loop call the continuation of an opening that has ended.
+fn end_open(worker: &mut Worker, cont: OpenCont, outcome: Result<TableId, KvError>) {
+    kv(worker).ended_opens.push_back((cont, outcome));
+    worker.defer(Cont::new(resume_open, 0));
+}
+
+fn resume_open(worker: &mut Worker, _: u64, (): ()) {
+    if let Some((cont, outcome)) = kv(worker).ended_opens.pop_front() {
+        cont.resume(worker, outcome);
     }
 }
 
@@ -375,7 +416,7 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
             id,
             KvError::Memory {
                 machine: owner.machine,
-                why: "it could not make a shard".into(),
+                why: "it could not make a shard, and its log says why".into(),
             },
         ),
         Err(_) => fail(worker, id, KvError::PeerLost(owner.machine)),
@@ -412,10 +453,10 @@ fn found(worker: &mut Worker, id: u16, shard: u32, first: Address) {
     };
     table.shards[shard as usize].first = first;
     table.missing -= 1;
-    if table.missing == 0
-        && let Some(cont) = table.opened.take()
-    {
-        cont.resume(worker, Ok(TableId(id)));
+    if table.is_open() {
+        for cont in std::mem::take(&mut table.waiting) {
+            cont.resume(worker, Ok(TableId(id)));
+        }
     }
 }
 
@@ -424,9 +465,8 @@ fn fail(worker: &mut Worker, id: u16, error: KvError) {
         return;
     };
     table.failed.get_or_insert(error.clone());
-    if let Some(cont) = table.opened.take() {
-        kv(worker).failed_opens.push((cont, error));
-        worker.defer(Cont::new(tell_failed, 0));
+    for cont in std::mem::take(&mut table.waiting) {
+        end_open(worker, cont, Err(error.clone()));
     }
 }
 

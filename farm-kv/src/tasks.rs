@@ -46,10 +46,7 @@ use crate::{Change, Key};
 /// Looks a key up: see [`crate::tx::get`].
 ///
 /// # Errors
-/// Those of [`Transaction::read`].
-///
-/// # Panics
-/// On the worker, if the table is not open there.
+/// Those of [`Transaction::read`]; [`TxError::Refused`] if the table is not open on the task's worker.
 pub async fn get(
     tx: &mut Transaction,
     table: TableId,
@@ -69,10 +66,7 @@ pub async fn get(
 ///
 /// # Errors
 /// Those of [`Transaction::read`] and [`Transaction::alloc`]; [`TxError::Refused`] for a value of
-/// another length than the table's.
-///
-/// # Panics
-/// As [`get`].
+/// another length than the table's, and if the table is not open on the task's worker.
 pub async fn change(
     tx: &mut Transaction,
     table: TableId,

@@ -99,27 +99,28 @@ pub(crate) struct Under {
 ///
 /// That the key is not there is a read like any other: it still holds when the transaction commits.
 ///
-/// # Panics
-/// If the table is not open on this worker.
+/// The continuation gets [`TxError::Refused`] if the table is not open on this worker.
 pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, cont: FoundCont) {
     begin(worker, tx, table, key, &[], What::Get(cont));
+}
+
+/// The error of a transaction that uses a table which is not open here.
+fn not_open(error: KvError) -> TxError {
+    TxError::Refused(error.to_string())
 }
 
 /// As [`get`], of a shard of this machine, at once.
 ///
 /// # Errors
-/// Those of [`Tx::read`], of an object of another machine too.
-///
-/// # Panics
-/// If the table is not open on this worker.
+/// Those of [`Tx::read`], of an object of another machine too; [`TxError::Refused`] if the table is not open
+/// on this worker.
 pub fn get_here(
     worker: &mut Worker,
     tx: &mut Tx,
     table: TableId,
     key: &Key,
 ) -> Result<Option<ValueRef>, TxError> {
-    let open = kv(worker).tables.get(&table.0);
-    let open = open.expect("the table is open on this worker");
+    let open = kv(worker).tables.open(table).map_err(not_open)?;
     let (shard, home) = open.locate(key);
     let (layout, buckets) = (open.layout, open.spec.buckets);
     let first = open.shards[shard as usize].first;
@@ -141,10 +142,7 @@ pub fn value(worker: &mut Worker, tx: TxHandle, found: ValueRef) -> Result<&[u8]
 /// from the event loop.
 ///
 /// # Errors
-/// [`KvError::ValueLength`]: nothing was started.
-///
-/// # Panics
-/// If the table is not open on this worker.
+/// [`KvError::NotOpen`] and [`KvError::ValueLength`]: nothing was started.
 pub fn change(
     worker: &mut Worker,
     tx: TxHandle,
@@ -153,8 +151,7 @@ pub fn change(
     change: Change<'_>,
     cont: ChangedCont,
 ) -> Result<(), KvError> {
-    let open = kv(worker).tables.get(&table.0);
-    let open = open.expect("the table is open on this worker");
+    let open = kv(worker).tables.open(table)?;
     change.check_length(open.spec.value_bytes)?;
     let (insert, update) = match change {
         Change::Insert(_) => (true, false),
@@ -169,12 +166,13 @@ pub fn change(
 
 fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[u8], what: What) {
     let state = kv(worker);
-    let open = state.tables.get(&table.0);
-    let open = open.expect("the table is open on this worker");
-    let (shard, home) = open.locate(key);
-    let machine = open.shards[shard as usize].owner.machine;
-    let class = open.layout.bucket_class;
-    let bucket = open.bucket(shard, home);
+    let target = state.tables.open(table).map(|open| {
+        let (shard, home) = open.locate(key);
+        let machine = open.shards[shard as usize].owner.machine;
+        let missing = Missing::Object(open.bucket(shard, home), open.layout.bucket_class);
+        (shard, home, machine, missing)
+    });
+    let (shard, home) = target.as_ref().map_or((0, 0), |it| (it.0, it.1));
     let mut pair = state.bodies.pop().unwrap_or_default();
     pair.clear();
     pair.extend_from_slice(key);
@@ -188,10 +186,22 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
         pair,
         spare: None,
     });
-    if machine == worker.me().machine {
-        return worker.defer(Cont::new(run, under as u64));
+    match target {
+        Err(_) => worker.defer(Cont::new(refuse, under as u64)),
+        Ok((_, _, machine, _)) if machine == worker.me().machine => {
+            worker.defer(Cont::new(run, under as u64));
+        }
+        Ok((_, _, _, missing)) => fetch(worker, under, missing),
     }
-    fetch(worker, under, Missing::Object(bucket, class));
+}
+
+/// Ends an operation on a table that was not open when it began.
+#[cold]
+fn refuse(worker: &mut Worker, under: u64, (): ()) {
+    let under = under as usize;
+    let table = kv(worker).in_tx[under].table;
+    let error = not_open(KvError::NotOpen(table.0));
+    end(worker, under, Err(error));
 }
 
 /// Brings in what an edit misses.

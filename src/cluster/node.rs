@@ -24,6 +24,7 @@ use farm_core::fabric::{ConnectError, Patience};
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};
+use farm_kv::ops::OwnShards;
 use farm_kv::{KvError, TableId, TableSpec};
 
 use super::interrupts;
@@ -504,7 +505,7 @@ impl<'a> Driven<'a> {
     fn facts(&self) -> anyhow::Result<TableFacts> {
         let (table, spec) = self.table.context("there is no table")?;
         let all = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<farm_kv::ops::OwnShards>| {
+            |worker, machine, answer: std::sync::mpsc::Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {
                     _ = answer.send(farm_kv::ops::own_shards(worker, table))
                 });
@@ -514,6 +515,7 @@ impl<'a> Driven<'a> {
         let pair_bytes = (farm_kv::KEY_BYTES + spec.value_bytes) as u64;
         let mut facts = TableFacts::default();
         for own in all {
+            let own = own?;
             facts.pairs += own.pairs;
             facts.slots += own.slots;
             facts.pair_bytes += own.pairs * pair_bytes;

@@ -388,7 +388,8 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
         };
         let key = name.table_key();
         let at = farm_kv::lookup::place_of(worker, table, &key);
-        if farm_kv::lookup::owner_of(worker, at) != me {
+        let owner = at.and_then(|at| farm_kv::lookup::owner_of(worker, at));
+        if owner.map_err(|error| error.to_string())? != me {
             continue;
         }
         let last = farm_txn::transact_here(worker, |tx, worker| {

@@ -1,10 +1,13 @@
-//! Tables that cannot be, and tables that are not the same everywhere.
+//! Tables that cannot be, tables that are not the same everywhere, and tables that are not open.
 
 use std::sync::mpsc::{Sender, channel};
 
+use farm_core::machine::Machine;
 use farm_core::worker::{Cont, Worker};
-use farm_kv::blocking::{self, BlockingError};
-use farm_kv::{KvError, TableSpec};
+use farm_kv::blocking::{self, BlockingError, OwnedChange};
+use farm_kv::shard::Changed;
+use farm_kv::{Change, GetCont, KvError, TableSpec, tasks};
+use farm_txn::{TxError, TxHandle, block_on};
 
 use crate::cluster::{machines, on};
 
@@ -65,7 +68,12 @@ fn tables_that_cannot_be_are_refused() {
         assert!(why.contains(what), "{spec:?}: {why}");
     }
     let table = blocking::open(&machines, GOOD).unwrap();
-    assert!(refused(blocking::open(&machines, GOOD)).contains("already"));
+    let other = TableSpec {
+        value_bytes: 40,
+        ..GOOD
+    };
+    let why = refused(blocking::open(&machines, other));
+    assert!(why.contains("another specification"), "{why}");
     assert_eq!(
         on(&machines[0], 1, move |w| farm_kv::ops::check(w, table)
             .unwrap()
@@ -102,4 +110,167 @@ fn a_table_opened_otherwise_elsewhere_is_refused() {
     for machine in machines {
         machine.stop().unwrap();
     }
+}
+
+/// A program that opened its table again, as one does after a hand-over within the program, was told that
+/// it "has been opened already" and had no way to get the handle.
+#[test]
+fn opening_a_table_again_gives_the_same_handle() {
+    let (machines, _dir) = machines("again", 2, 2, |_| {});
+    let first = blocking::open(&machines, GOOD).unwrap();
+    let key = [7; 16];
+    let put = OwnedChange::Insert(vec![9; 32]);
+    blocking::change(&machines[0], 0, first, key, put).unwrap();
+    let again = blocking::open(&machines, GOOD).unwrap();
+    assert_eq!(again, first);
+    assert_eq!(
+        blocking::get(&machines[1], 1, again, key).unwrap(),
+        Some(vec![9; 32])
+    );
+    // On a single worker, too, which asks nobody.
+    let alone = blocking::open(&machines[..1], GOOD).unwrap();
+    assert_eq!(alone, first);
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+}
+
+/// Openings of one table at a time, before any of them has ended, all get the handle.
+#[test]
+fn openings_at_the_same_time_all_end() {
+    let (machines, _dir) = machines("at-once", 2, 1, |_| {});
+    type Opened = Result<farm_kv::TableId, KvError>;
+    struct Answers(Sender<(u64, Opened)>);
+    fn opened(worker: &mut Worker, number: u64, outcome: Opened) {
+        let answers = worker.layer::<Answers>().unwrap();
+        answers.0.send((number, outcome)).unwrap();
+    }
+    let (sender, answers) = channel();
+    for machine in &machines {
+        let sender = sender.clone();
+        on(machine, 0, move |worker| {
+            worker.put_layer(Box::new(Answers(sender)));
+            for number in 0..3 {
+                farm_kv::open(worker, GOOD, Cont::new(opened, number));
+            }
+            let other = TableSpec { buckets: 9, ..GOOD };
+            farm_kv::open(worker, other, Cont::new(opened, 3));
+        });
+    }
+    let mut ids = Vec::new();
+    for _ in 0..8 {
+        match crate::cluster::wait(&answers) {
+            (0..=2, outcome) => ids.push(outcome.unwrap()),
+            (_, Err(KvError::Spec(why))) => assert!(why.contains("another specification"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(ids.len(), 6);
+    assert!(ids.iter().all(|id| *id == ids[0]));
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+}
+
+/// A table that was open on one machine only was used on another: the worker panicked, and took its machine
+/// with it. Every way to use a table refuses it by an error, and the worker serves on.
+#[test]
+fn a_table_that_is_not_open_is_a_typed_error() {
+    let (machines, _dir) = machines("not-open", 1, 2, |_| {});
+    // Open on worker 0 alone, as far as that goes: the shard of worker 1 is not there, so it never ends.
+    on(&machines[0], 0, |worker| {
+        fn never(_: &mut Worker, _: u64, outcome: Result<farm_kv::TableId, KvError>) {
+            panic!("opened without the other worker: {outcome:?}");
+        }
+        farm_kv::open(worker, GOOD, Cont::new(never, 0));
+    });
+    let (elsewhere, _other_dir) = self::machines("elsewhere", 1, 1, |_| {});
+    let table = blocking::open(&elsewhere, GOOD).unwrap();
+    let key = [7; 16];
+    let not_open = |error: BlockingError| match error {
+        BlockingError::Table(error @ KvError::NotOpen(3)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    // Worker 0 is opening it, worker 1 never heard of it.
+    for worker in [0, 1] {
+        let error = blocking::get(&machines[0], worker, table, key).unwrap_err();
+        assert!(not_open(error).contains("open it on every worker"));
+        let put = OwnedChange::Insert(vec![9; 32]);
+        not_open(blocking::change(&machines[0], worker, table, key, put).unwrap_err());
+        let rest = on(&machines[0], worker, move |worker| {
+            [
+                farm_kv::lookup::place_of(worker, table, &key).err(),
+                farm_kv::ops::own_shards(worker, table).err(),
+                farm_kv::ops::own_spans(worker, table).err(),
+            ]
+        });
+        assert_eq!(rest, [const { Some(KvError::NotOpen(3)) }; 3]);
+        let check = on(&machines[0], worker, move |w| farm_kv::ops::check(w, table));
+        assert!(check.unwrap_err().contains("table 3 is not open"));
+        in_a_transaction(&machines[0], worker, table);
+    }
+    // A place that another cluster gave is no better than the table that it is of.
+    let place = on(&elsewhere[0], 0, move |worker| {
+        farm_kv::lookup::place_of(worker, table, &key).unwrap()
+    });
+    let refused = on(&machines[0], 1, move |worker| {
+        let unused = GetCont::new(|_, _, _| panic!("nothing was started"), 0);
+        let owner = farm_kv::lookup::owner_of(worker, place).err();
+        (
+            owner,
+            farm_kv::lookup::get_at(worker, place, &key, unused).err(),
+        )
+    });
+    assert_eq!(
+        refused,
+        (Some(KvError::NotOpen(3)), Some(KvError::NotOpen(3)))
+    );
+    for machine in machines.into_iter().chain(elsewhere) {
+        machine.stop().unwrap();
+    }
+}
+
+/// The same inside transactions of continuations and of tasks.
+fn in_a_transaction(machine: &Machine, worker: usize, table: farm_kv::TableId) {
+    type Found = Result<Option<farm_kv::tx::ValueRef>, TxError>;
+    fn found(worker: &mut Worker, tx: u64, found: Found) {
+        farm_txn::api::abort(worker, TxHandle::from_context(tx));
+        worker.take_layer::<Sender<Found>>().send(found).unwrap();
+    }
+    let refused = |error: TxError| match error {
+        TxError::Refused(why) => assert!(why.contains("table 3 is not open"), "{why}"),
+        other => panic!("{other:?}"),
+    };
+    let answer = machine.ask(worker, move |worker, answer: Sender<Found>| {
+        worker.put_layer(Box::new(answer));
+        let tx = farm_txn::api::begin(worker);
+        farm_kv::tx::get(
+            worker,
+            tx,
+            table,
+            &[7; 16],
+            Cont::new(found, tx.to_context()),
+        );
+    });
+    refused(answer.unwrap().unwrap_err());
+    let change = on(machine, worker, move |worker| {
+        fn never(_: &mut Worker, _: u64, _: Result<Changed, TxError>) {
+            panic!("nothing was started");
+        }
+        let tx = farm_txn::api::begin(worker);
+        let (remove, cont) = (Change::Remove, Cont::new(never, 0));
+        let refused = farm_kv::tx::change(worker, tx, table, &[7; 16], remove, cont);
+        farm_txn::api::abort(worker, tx);
+        refused
+    });
+    assert_eq!(change, Err(KvError::NotOpen(3)));
+    let task = block_on(machine, worker, async move |farm: farm_txn::Handle| {
+        let looked = farm.transact(async |tx| tasks::get(tx, table, &[7; 16]).await);
+        let looked = looked.await.unwrap_err();
+        let changed = farm
+            .transact(async |tx| tasks::change(tx, table, &[7; 16], Change::Remove).await)
+            .await;
+        [looked, changed.unwrap_err()]
+    });
+    task.unwrap().into_iter().for_each(refused);
 }
