@@ -263,6 +263,9 @@ fn lock_all(
         state,
     });
     if !new {
+        if state == State::Locked && !late {
+            unlock(worker, lock, lock.count)?;
+        }
         return Err("the transaction has a LOCK record already".into());
     }
     let refused = refused.unwrap_or(Refused::NOTHING);
@@ -273,39 +276,49 @@ fn lock_all(
     Ok(())
 }
 
-/// Locks every object at exactly the version that was read, or none; tells which stood in the way.
+/// Locks every object at exactly the version that was read, or none: returns why not.
+///
+/// # Errors
+/// The record is wrong; nothing is locked.
 fn try_lock_all(worker: &mut Worker, lock: &Lock<'_>) -> Result<Option<Refused>, String> {
-    let geometry = worker.store().geometry();
-    let mut refused = None;
+    let mut outcome = Ok(None);
     let mut locked = 0;
     for object in lock.objects() {
-        let object = object.map_err(|error| error.to_string())?;
-        let address = object.address;
-        let (memory, at) = memory_of(worker, &object)?;
-        // Who read it with another size has not read a version there, or would leave half of it.
-        let slot = is_slot((memory, geometry, at), address, object.class);
-        if !matches!(slot, Ok(true)) {
-            refused = Some(misplaced(address, slot));
-            break;
-        }
-        let now = write::load_version(memory, at);
-        let wanted = match mutants::is_on("lock at a newer version than read") {
-            true => now.version(),
-            false => object.version,
-        };
-        if !write::try_lock(memory, at, wanted, mode()) {
-            marks::mark("lock: refused");
-            let changed = write::load_version(memory, at).version() != object.version;
-            let code = if changed { HAS_CHANGED } else { WAS_LOCKED };
-            refused = Some(Refused::conflict(code, address));
+        let object = object.map_err(|error| error.to_string());
+        outcome = object.and_then(|object| try_lock(worker, &object));
+        if !matches!(outcome, Ok(None)) {
             break;
         }
         locked += 1;
     }
-    if refused.is_some() {
-        unlock(worker, lock, locked)?;
+    if matches!(outcome, Ok(None)) {
+        return outcome;
     }
-    Ok(refused)
+    let unlocked = unlock(worker, lock, locked);
+    outcome.and_then(|refused| unlocked.map(|()| refused))
+}
+
+/// Locks an object at exactly the version that was read: returns why not.
+fn try_lock(worker: &mut Worker, object: &Object<'_>) -> Result<Option<Refused>, String> {
+    let geometry = worker.store().geometry();
+    let address = object.address;
+    let (memory, at) = memory_of(worker, object)?;
+    // A coordinator that read it with another size has not read a version there, or would leave half of it.
+    let slot = is_slot((memory, geometry, at), address, object.class);
+    if !matches!(slot, Ok(true)) {
+        return Ok(Some(misplaced(address, slot)));
+    }
+    let wanted = match mutants::is_on("lock at a newer version than read") {
+        true => write::load_version(memory, at).version(),
+        false => object.version,
+    };
+    if write::try_lock(memory, at, wanted, mode()) {
+        return Ok(None);
+    }
+    marks::mark("lock: refused");
+    let changed = write::load_version(memory, at).version() != object.version;
+    let code = if changed { HAS_CHANGED } else { WAS_LOCKED };
+    Ok(Some(Refused::conflict(code, address)))
 }
 
 /// There is no object of the class that was said.
@@ -322,16 +335,23 @@ fn misplaced(address: Address, slot: Result<bool, TxError>) -> Refused {
     }
 }
 
-/// Gives the first locks of a record back.
+/// Unlocks the first objects of a record: all that it holds of them, also if one is wrong.
 fn unlock(worker: &mut Worker, lock: &Lock<'_>, count: usize) -> Result<(), String> {
+    let mut outcome = Ok(());
     for object in lock.objects().take(count) {
-        let object = object.map_err(|error| error.to_string())?;
-        let (memory, at) = memory_of(worker, &object)?;
-        match held_version(memory, at, &object) {
-            Ok(held) => write::unlock(memory, at, held.version()),
-            Err(_) if mutants::is_on("answer LOCK-REPLY before locking") => {}
-            Err(why) => return Err(why),
-        }
+        let object = object.map_err(|error| error.to_string());
+        let unlocked = object.and_then(|object| unlock_one(worker, &object));
+        outcome = outcome.and(unlocked);
+    }
+    outcome
+}
+
+fn unlock_one(worker: &mut Worker, object: &Object<'_>) -> Result<(), String> {
+    let (memory, at) = memory_of(worker, object)?;
+    match held_version(memory, at, object) {
+        Ok(held) => write::unlock(memory, at, held.version()),
+        Err(_) if mutants::is_on("answer LOCK-REPLY before locking") => {}
+        Err(why) => return Err(why),
     }
     Ok(())
 }
@@ -436,5 +456,92 @@ fn lock_late(worker: &mut Worker, context: u64, (): ()) {
     if let Ok(lock) = lock {
         // Whether it has the locks nobody asks any more.
         let _ = try_lock_all(worker, &lock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use farm_core::config::Config;
+    use farm_core::machine::start_all;
+    use farm_core::object::{Incarnation, Version};
+
+    use super::*;
+    use crate::record;
+
+    /// Ways in which the third object of a LOCK record is wrong.
+    #[derive(Clone, Copy, Debug)]
+    enum Wrong {
+        /// Its region is of no machine.
+        Region,
+        /// Its address is not that of a line.
+        Address,
+        /// It is not there, though the record counts it.
+        Missing,
+    }
+
+    /// A LOCK of three objects, the last of which is wrong.
+    fn body(objects: &[Address; 2], wrong: Wrong) -> Vec<u8> {
+        let mut body = vec![0; record::FIXED_BYTES];
+        record::encode_lock(&mut body, 1, &[], 3);
+        let third = match wrong {
+            Wrong::Region => Some(Address::from_bits(5 << 32 | 64).unwrap()),
+            Wrong::Address => Some(Address::from_bits(objects[0].to_bits() | 8).unwrap()),
+            Wrong::Missing => None,
+        };
+        for address in objects.iter().copied().chain(third) {
+            let object = Object {
+                address,
+                class: class_for_payload(8).unwrap(),
+                version: Version::new(1),
+                incarnation: Incarnation(3),
+                effect: Effect::Write,
+                payload: &[7; 8],
+            };
+            record::encode_object(&mut body, &object);
+        }
+        body
+    }
+
+    /// A record that turned out to be wrong in the middle left the objects before it locked for good.
+    #[test]
+    fn a_lock_record_that_is_wrong_in_the_middle_leaves_nothing_locked() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::tiny_for(1, 1);
+        config.cluster.name = "txn-primary".into();
+        config.cluster.run_dir = dir.path().to_path_buf().into();
+        let machine = start_all(&config, &(Arc::new(crate::attach) as _))
+            .unwrap()
+            .remove(0);
+        let locked: Vec<String> = machine
+            .ask(0, |worker, answer| {
+                let objects = [(); 2].map(|()| {
+                    crate::transact_here(worker, |tx, worker| {
+                        let object = tx.alloc(worker, 8, None)?;
+                        Ok(tx.address(object))
+                    })
+                    .unwrap()
+                });
+                let mut found = Vec::new();
+                for wrong in [Wrong::Region, Wrong::Address, Wrong::Missing] {
+                    let body = body(&objects, wrong);
+                    let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
+                    let refused = try_lock_all(worker, &record.lock().unwrap());
+                    assert!(refused.is_err(), "{wrong:?}");
+                    for address in objects {
+                        let (memory, at) = worker.local_memory(address).unwrap();
+                        let now = write::load_version(memory, at);
+                        if now.mode() != LockMode::Unlocked {
+                            found.push(format!("{wrong:?}: {address} is {:?}", now.mode()));
+                            write::unlock(memory, at, now.version());
+                        }
+                    }
+                }
+                answer.send(found).unwrap();
+            })
+            .unwrap();
+        machine.stop().unwrap();
+        assert_eq!(locked, Vec::<String>::new());
     }
 }
