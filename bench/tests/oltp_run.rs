@@ -6,16 +6,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use farm_bench::oltp::attempt::{self, Stop, Trail};
 use farm_bench::oltp::audit::{self, Audit, Audited};
 use farm_bench::oltp::driver::{self, Length, Ran, Run};
 use farm_bench::oltp::load::{self, Load};
 use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup, WorkerReport};
-use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table, attempt};
+use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table};
 use farm_bench::tatp::Transaction;
 use farm_bench::{smallbank, tatp};
 use farm_core::config::Config;
 use farm_core::machine::{Machine, start_all};
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
 use farm_kv::{TableId, TableSpec, blocking};
 use farm_txn::BackoffConfig;
 
@@ -376,5 +377,32 @@ fn a_warm_up_does_not_count_but_its_money_does() {
         check.wrong[0].contains("all balances together"),
         "{check:?}"
     );
+    cluster.stop();
+}
+
+/// What a transaction fails by is validated, as what it commits would be: rows that were read at different
+/// moments prove nothing.
+#[test]
+fn a_failure_is_reported_once_its_rows_are_validated() {
+    let _one = ONE.lock();
+    let cluster = Cluster::start("oltp-failure", 1, smallbank(4, 1));
+    cluster.load();
+    let failed = cluster.on_all(|worker, number, answer: Sender<(u64, Result<(), Stop>)>| {
+        if number > 0 {
+            return answer.send((0, Ok(()))).unwrap();
+        }
+        // An account that nobody loaded.
+        let missing = Drawn::SmallBank(smallbank::Transaction::Balance { account: 4_000 });
+        worker.put_layer(Box::new(answer));
+        attempt::run(worker, missing, 1, Cont::new(has_failed, 0));
+    });
+    fn has_failed(worker: &mut Worker, _: u64, (_, result): (Box<Trail>, Result<(), Stop>)) {
+        let validated = farm_txn::counters(worker).aborts.other;
+        let answer = worker.take_layer::<Sender<(u64, Result<(), Stop>)>>();
+        answer.send((validated, result)).unwrap();
+    }
+    let (validated, result) = &failed[0];
+    assert!(matches!(result, Err(Stop::Failed(_))), "{result:?}");
+    assert_eq!(*validated, 1, "the rows of the transaction were validated");
     cluster.stop();
 }

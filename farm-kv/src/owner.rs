@@ -312,9 +312,13 @@ fn apply(
                 marks::mark("kv: transaction retried");
                 tx.abort(worker);
             }
+            // True only if what was read of the shard is of one moment: workers of other machines, too, change it.
             Err(error) => {
-                made = Err(refusal(error, worker.me().machine));
-                break;
+                if tx.validate(worker).is_ok() {
+                    made = Err(refusal(error, worker.me().machine));
+                    break;
+                }
+                marks::mark("kv: transaction retried");
             }
         }
     }

@@ -247,6 +247,17 @@ pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>
     deliver(worker, tx, Outcome::Done(cont, result));
 }
 
+/// Ends a transaction without effect, and validates what it read: the continuation gets `Ok` if all of that is
+/// of one moment, or the conflict. What a transaction found out is to be reported only if this succeeds: its
+/// reads may be mutually inconsistent.
+///
+/// The continuation may get [`Abort`], as from [`commit`], or [`TxError::Ended`].
+pub fn validate(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
+    // If the transaction has ended, `commit` reports that.
+    let _ = with(worker, tx, |tx, worker| tx.give_up_writes(worker));
+    commit(worker, tx, cont);
+}
+
 /// Ends a transaction; nothing of it takes effect. One that has ended already stays so.
 pub fn abort(worker: &mut Worker, tx: TxHandle) {
     if let Ok(context) = end(worker, tx) {

@@ -96,12 +96,25 @@ pub enum TxError {
     /// [`Tx::all_or_nothing`](crate::Tx::all_or_nothing) tried.
     #[error("the object is not one of this transaction: it is of another, or was taken back")]
     OtherTransaction,
-    /// A layer above refuses an operation that cannot be.
+    /// A layer above, or the body of a transaction, refuses the operation, with its reason.
+    /// [`crate::retry`] and [`crate::Handle::transact`] report it only of reads that were validated.
     #[error("{0}")]
     Refused(String),
     /// The handle is of a transaction that has ended.
     #[error("the transaction has ended")]
     Ended,
+}
+
+impl TxError {
+    /// Whether the error of a transaction's body may be the result of reads that are mutually inconsistent. Such
+    /// an error is reported only after everything that the body read was validated; all but these are facts or
+    /// conflicts.
+    pub(crate) fn rests_on_reads(&self) -> bool {
+        !matches!(
+            self,
+            TxError::Abort(_) | TxError::InDoubt(_) | TxError::Busy
+        )
+    }
 }
 
 /// Why a transaction aborted: nothing of it took effect.

@@ -112,11 +112,11 @@ pub fn give(worker: &mut Worker, mut tx: Box<Tx>) {
     transactions(worker).pool.push(tx);
 }
 
-/// Runs one transaction over objects of this machine to its end: what `body` gives, committed, or why it
-/// did not come to that.
+/// Runs one transaction over objects of this machine to its end, once: returns what `body` returned, committed,
+/// or why it did not commit.
 ///
 /// # Errors
-/// Those of `body`, and of [`Tx::commit`].
+/// Those of [`Tx::commit`]. Those of `body`, once what it read was validated; the conflict, if that fails.
 ///
 /// # Panics
 /// If the layer is not attached.
@@ -125,7 +125,11 @@ pub fn transact_here<T>(
     body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
 ) -> Result<T, TxError> {
     let mut tx = take(worker);
-    let outcome = body(&mut tx, worker).and_then(|value| tx.commit(worker).map(|()| value));
+    let outcome = match body(&mut tx, worker) {
+        Ok(value) => tx.commit(worker).map(|()| value),
+        Err(error) if error.rests_on_reads() => tx.validate(worker).and(Err(error)),
+        Err(error) => Err(error),
+    };
     give(worker, tx);
     outcome
 }

@@ -14,16 +14,17 @@
 //! - [`TxError::Busy`] is tried again when there may be room.
 //! - [`Abort::Lost`] and [`TxError::InDoubt`] are never tried again: the first would fail again, and of
 //!   the second nobody knows whether it took effect.
-//! - Any other error of a body may be the work of reads that are mutually inconsistent: a pointer of
+//! - Any other error of a body may be the result of reads that are mutually inconsistent: a pointer of
 //!   before a change, and what it points to after. What the try read is therefore validated first, as
-//!   by a commit that writes nothing. If that meets a conflict, the transaction is tried again, else the error
-//!   is told: it is true of one moment. A body that wants to end without effect uses this: it fails
-//!   with [`TxError::GivenUp`].
+//!   by a commit that writes nothing ([`api::validate`]). If that meets a conflict, the transaction is tried
+//!   again; else the error is reported: it is true of one moment. A body that wants to end without effect fails
+//!   with [`TxError::GivenUp`], or with [`TxError::Refused`] and a message.
 //!
 //! A worker runs as many at once as its `Backoff` has it; the others wait in the order in which they came.
 
 mod gate;
 
+use farm_core::mutants;
 use farm_core::worker::{Cont, Worker};
 
 pub(crate) use gate::{Gate, Left, conflict, enter, leave, waits_for_room};
@@ -42,7 +43,7 @@ pub(crate) struct Run {
     body: Cont<TxHandle>,
     done: Cont<Result<(), TxError>>,
     state: Tries,
-    /// What its body failed with, while it is found out whether that is true.
+    /// The error of its body, while what the body read is validated.
     doubt: Option<TxError>,
     /// On its way to `done`.
     outcome: Option<Result<(), TxError>>,
@@ -63,10 +64,11 @@ pub(crate) enum Remedy {
     Wait,
     /// Try again when there is room.
     Room,
-    /// Find out whether it is true.
+    /// Validate what was read, and report the error only then. The error of a commit was validated: it is
+    /// reported.
     Validate,
-    /// Tell.
-    Tell,
+    /// Report the error.
+    Report,
 }
 
 impl Tries {
@@ -91,27 +93,14 @@ impl Tries {
                 if self.timeouts < MOST_TIMEOUTS {
                     Remedy::Wait
                 } else {
-                    Remedy::Tell
+                    Remedy::Report
                 }
             }
             TxError::Busy => Remedy::Room,
-            TxError::Abort(Abort::Lost(_))
-            | TxError::InDoubt(_)
-            | TxError::Ended
-            | TxError::OtherTransaction
-            | TxError::Refused(_)
-            | TxError::Distributed => Remedy::Tell,
-            TxError::Alloc(_)
-            | TxError::NoMemory(_)
-            | TxError::Address(_)
-            | TxError::NotAllocated(_)
-            | TxError::WrongSize { .. }
-            | TxError::TooLarge(_)
-            | TxError::TooLargeForLog { .. }
-            | TxError::EmptyArray
-            | TxError::ArrayTooLong { .. }
-            | TxError::Limit { .. }
-            | TxError::GivenUp => Remedy::Validate,
+            error if error.rests_on_reads() && !mutants::is_on("refusal not validated") => {
+                Remedy::Validate
+            }
+            _ => Remedy::Report,
         }
     }
 }
@@ -203,9 +192,7 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     let remedy = run.state.remedy(&error);
     if remedy == Remedy::Validate {
         run.doubt = Some(error);
-        // It is open: `run_of` found it.
-        let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
-        return api::commit(worker, tx, Cont::new(tried, key as u64));
+        return api::validate(worker, tx, Cont::new(tried, key as u64));
     }
     api::abort(worker, tx);
     act(worker, key, remedy, error);
@@ -254,7 +241,7 @@ fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
             gate::waits_for_room(worker);
             worker.when_room(again);
         }
-        Remedy::Validate | Remedy::Tell => end(worker, key, Err(error)),
+        Remedy::Validate | Remedy::Report => end(worker, key, Err(error)),
     }
 }
 

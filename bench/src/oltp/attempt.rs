@@ -136,6 +136,7 @@ struct Running {
     trail: Box<Trail>,
     tx: Option<TxHandle>,
     waiting: u32,
+    /// Why it stops: what was read is being validated, or other answers are waited for.
     stop: Option<Stop>,
     cont: EndedCont,
 }
@@ -447,11 +448,27 @@ fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
     end(worker, key, result.map_err(Stop::from));
 }
 
-/// It does not come to a commit.
+/// Ends an attempt that does not commit. A failure is reported only if the rows that were read are of one moment.
 fn stop(worker: &mut Worker, key: u64, why: Stop) {
-    if let Some(tx) = attempts(worker).running[key as usize].tx.take() {
-        api::abort(worker, tx);
+    let running = &mut attempts(worker).running[key as usize];
+    let tx = running.tx.take();
+    match (tx, &why) {
+        (Some(tx), Stop::Failed(_) | Stop::Full) => {
+            running.stop = Some(why);
+            api::validate(worker, tx, Cont::new(validated, key));
+        }
+        (Some(tx), Stop::Conflict(_) | Stop::Lost(_) | Stop::InDoubt(_)) => {
+            api::abort(worker, tx);
+            end(worker, key, Err(why));
+        }
+        (None, _) => end(worker, key, Err(why)),
     }
+}
+
+fn validated(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
+    let running = &mut attempts(worker).running[key as usize];
+    let why = running.stop.take().expect("it stops for a reason");
+    let why = result.err().map_or(why, Stop::from);
     end(worker, key, Err(why));
 }
 

@@ -338,7 +338,7 @@ fn commit(worker: &mut Worker, key: u64) {
         (None, tx) => api::commit(worker, tx, Cont::new(committed, key)),
         (Some(run), tx) => {
             let Running { tried, script, .. } = take(worker, key);
-            retried::commit(worker, run, tx, (tried, script.broken));
+            retried::conclude(worker, run, tx, (tried, script.broken));
         }
     }
 }

@@ -15,7 +15,7 @@ const MOST_TRIES: u64 = 1_000;
 /// A transaction that is tried until it commits.
 pub(super) struct Retried {
     shipped: Shipped,
-    /// The last try, if it came to its commit: see [`execute::settle`].
+    /// The last try, if it came to its end: see [`execute::settle`].
     tried: Option<(usize, Vec<String>)>,
 }
 
@@ -60,10 +60,15 @@ fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
     execute::go(worker, shipped, tx, Some(key));
 }
 
-/// A try has come to its commit.
-pub(super) fn commit(worker: &mut Worker, key: usize, tx: TxHandle, tried: (usize, Vec<String>)) {
+/// A try has come to its end: it commits. One that found an invariant broken refuses to, which is reported only
+/// if what it read is of one moment: then it is a violation.
+pub(super) fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: (usize, Vec<String>)) {
+    let broken = tried.1.first().cloned();
     work(worker).retried[key].tried = Some(tried);
-    retry::commit(worker, tx);
+    match broken {
+        Some(broken) => retry::fail(worker, tx, TxError::Refused(broken)),
+        None => retry::commit(worker, tx),
+    }
 }
 
 /// A try has not.

@@ -36,6 +36,7 @@ pub const ALL: &[Mutant] = &[
     mutant("reader trusts an exclusive lock", "append"),
     mutant("lock at a newer version than read", "append"),
     mutant("validation skipped", "append"),
+    mutant("refusal not validated", "bank"),
     mutant("abort keeps the lock", "append"),
     mutant("validate before all locks", "append"),
     mutant("validation accepts a readable lock", "append"),

@@ -163,9 +163,10 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
     for participant in &mut participants {
         participant.rest_bytes += LOCK_BYTES + record::region_bytes(regions.len());
     }
-    // One object that was only read is as it was at that moment; more have to be of one moment.
+    // One object that was only read is as it was at that moment; more have to be of one moment. What a
+    // transaction that has given up found out may be about more than its one object.
     let step = match (regions.is_empty(), tx.entries.len()) {
-        (true, 0..=1) => Step::Commit,
+        (true, 0..=1) if !tx.has_given_up() => Step::Commit,
         (true, _) => Step::Validate,
         (false, _) => Step::Reserve,
     };

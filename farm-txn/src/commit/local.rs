@@ -92,8 +92,9 @@ impl Tx {
         if !exclusive && !late() && !mutants::is_on("install before all are exclusive") {
             here::make_exclusive(worker, self);
         }
-        // Nothing written is nothing locked: a transaction that only read validates alone.
-        if self.entries.len() > 1 {
+        // One object that was only read is as it was at that moment. What a transaction that has given up found
+        // out may be about more than that object.
+        if self.entries.len() > 1 || self.has_given_up() {
             here::validate(worker, self).inspect_err(|_| here::unlock(worker, self))?;
         }
         Ok(())

@@ -153,9 +153,7 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
         }
         Op::Validate => {
             let tx = lend(worker, shared, slot, context);
-            // It was lent just now.
-            let _ = api::with(worker, tx, |tx, worker| tx.give_up_writes(worker));
-            api::commit(worker, tx, Cont::new(committed, key));
+            api::validate(worker, tx, Cont::new(committed, key));
         }
         Op::Look(wanted) => match wanted.check(worker) {
             Ok(()) => {

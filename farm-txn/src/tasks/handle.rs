@@ -155,8 +155,9 @@ impl Handle {
     /// time.
     ///
     /// The body begins from nothing each time. It must not commit: that comes after it. What it has
-    /// read may be mutually inconsistent; then its commit fails, or its error is not told, and it is called
-    /// again. One that ends by [`TxError::GivenUp`] has no effect. One that follows pointers must not go
+    /// read may be mutually inconsistent; then its commit fails, or its error is not reported, and it is called
+    /// again: every error of a body is validated first, but for a lost machine and an outcome in doubt. A body that
+    /// ends by an error, as [`TxError::GivenUp`] or [`TxError::Refused`], has no effect. One that follows pointers must not go
     /// round for ever in a circle that never was: it fails by that error when what it reads does not fit
     /// together.
     ///
@@ -193,7 +194,7 @@ impl Handle {
             let wait = match remedy {
                 Remedy::Wait => Op::Conflict(tries.next()),
                 Remedy::Room => Op::Room,
-                Remedy::Validate | Remedy::Tell => return Err(error),
+                Remedy::Validate | Remedy::Report => return Err(error),
             };
             if let Answer::Stopped = self.shared.call(None, wait).await.1 {
                 return Err(TxError::Ended);

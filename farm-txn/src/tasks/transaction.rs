@@ -275,8 +275,12 @@ impl Transaction {
     /// Ends without effect, as dropping it does.
     pub fn abort(self) {}
 
-    /// Ends without effect, and tells whether what it read was consistent.
-    pub(super) async fn validate(self) -> Result<(), TxError> {
+    /// Ends without effect, and validates what was read: see [`crate::api::validate`].
+    ///
+    /// # Errors
+    /// [`Abort`](crate::Abort): what was read is not of one moment, or a machine is lost. [`TxError::Ended`] as of
+    /// [`Transaction::commit`].
+    pub async fn validate(self) -> Result<(), TxError> {
         self.end(Op::Validate).await
     }
 

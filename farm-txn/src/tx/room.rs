@@ -67,6 +67,16 @@ impl Tx {
         self.id(absent)
     }
 
+    /// Ends without effect, and validates what was read: `Ok` if all of that is of one moment. See
+    /// [`crate::api::validate`].
+    ///
+    /// # Errors
+    /// As [`Tx::commit`].
+    pub fn validate(&mut self, worker: &mut Worker) -> Result<(), TxError> {
+        self.give_up_writes(worker);
+        self.commit(worker)
+    }
+
     /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
     pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
         self.given_up = true;

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use farm_core::ids::Address;
 use farm_core::machine::MachineError;
-use farm_core::worker::AddressError;
-use farm_txn::{BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, TxError, retry};
+use farm_core::worker::{AddressError, Worker};
+use farm_txn::{
+    Abort, BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, Tx, TxError, retry,
+};
 
 use crate::cluster::{Cluster, cluster, create, transact};
 
@@ -380,6 +382,144 @@ fn a_body_that_was_overtaken_is_called_again() {
     });
     assert_eq!(tries, 4);
     assert_eq!(cluster.on(0, 0, retry::counters).conflicts, 3);
+    cluster.stop();
+}
+
+/// Adds one to an object of 8 bytes, by a transaction of its own.
+async fn bump(farm: &Handle, address: Address) -> Result<(), TxError> {
+    let mut tx = farm.begin();
+    add_one(&mut tx, address).await?;
+    tx.commit().await
+}
+
+/// Two values that every transaction changes together were reported different: the message of a body was
+/// passed on without validating what the body had read.
+#[test]
+fn a_body_cannot_report_two_equal_values_different() {
+    let cluster = cluster("false-refusal", 2, 1);
+    let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let y = cluster.on(1, 0, |w| create(w, &[0; 8]));
+    let (tries, outcome) = task(&cluster, 0, move |farm| async move {
+        let mut tries = 0;
+        let equal = async |tx: &mut Transaction| {
+            tries += 1;
+            let one = tx.read(x, 8).await?;
+            if tries == 1 {
+                let both = async |other: &mut Transaction| {
+                    add_one(other, x).await?;
+                    add_one(other, y).await
+                };
+                farm.transact(both).await?;
+            }
+            let two = tx.read(y, 8).await?;
+            match tx.payload(one)? == tx.payload(two)? {
+                true => Ok(()),
+                false => Err(TxError::Refused("x and y are different".into())),
+            }
+        };
+        let outcome = farm.transact(equal).await;
+        (tries, outcome)
+    });
+    outcome.unwrap();
+    assert_eq!(tries, 2);
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// The object that an error is about need not be one of the transaction: what leads to it is validated although
+/// it is a single object.
+#[test]
+fn an_error_about_what_a_stale_value_leads_to_is_validated() {
+    let cluster = cluster("stale-size", 2, 1);
+    let here = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let there = cluster.on(1, 0, |w| create(w, &[0; 8]));
+    let data = cluster.on(0, 0, |w| create(w, &[0; 16]));
+    for size_of in [here, there] {
+        let (tries, outcome) = task(&cluster, 0, move |farm| async move {
+            let mut tries = 0;
+            let read_by_size = async |tx: &mut Transaction| {
+                tries += 1;
+                let size = tx.read(size_of, 8).await?;
+                let bytes = if tx.payload(size)?[0] == 0 { 400 } else { 16 };
+                if tries == 1 {
+                    bump(&farm, size_of).await?;
+                }
+                tx.read(data, bytes).await
+            };
+            let outcome = farm.transact(read_by_size).await.map(|_| ());
+            (tries, outcome)
+        });
+        outcome.unwrap();
+        assert_eq!(tries, 2, "the size of {size_of} was stale");
+    }
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// A transaction that is tried once reports its body's error only if its reads fit together.
+#[test]
+fn a_single_try_reports_the_conflict_and_not_the_refusal() {
+    let cluster = cluster("single-try", 2, 1);
+    let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let y = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let add = |tx: &mut Tx, w: &mut Worker, at: Address| {
+        let object = tx.read(w, at, 8)?;
+        tx.payload_mut(object)[0] += 1;
+        Ok::<_, TxError>(())
+    };
+    cluster.on(0, 0, move |w| {
+        let mut overtake = true;
+        let mut compare = |w: &mut Worker| {
+            transact(w, |tx, w| {
+                let one = tx.read(w, x, 8)?;
+                if std::mem::take(&mut overtake) {
+                    transact(w, |tx, w| add(tx, w, x).and_then(|()| add(tx, w, y)))?;
+                }
+                let two = tx.read(w, y, 8)?;
+                let equal = tx.payload(one) == tx.payload(two);
+                Err::<(), _>(TxError::Refused(format!("equal: {equal}")))
+            })
+        };
+        let first = compare(w).unwrap_err();
+        assert!(
+            matches!(first, TxError::Abort(Abort::Changed(at)) if at == x),
+            "{first}"
+        );
+        assert_eq!(compare(w).unwrap_err().to_string(), "equal: true");
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// A transaction can be ended without effect, and its reads validated, by hand.
+#[test]
+fn validate_ends_a_transaction_without_effect() {
+    let cluster = cluster("validate", 2, 1);
+    let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    task(&cluster, 1, move |farm| async move {
+        let mut tx = farm.begin();
+        tx.read(x, 8).await.unwrap();
+        bump(&farm, x).await.unwrap();
+        let stale = tx.validate().await.unwrap_err();
+        // The commit was reported before its object is unlocked.
+        assert!(
+            matches!(stale, TxError::Abort(Abort::Changed(at) | Abort::Locked(at)) if at == x),
+            "{stale}"
+        );
+        loop {
+            let mut tx = farm.begin();
+            let object = tx.read(x, 8).await.unwrap();
+            tx.payload_mut(object).unwrap().fill(9);
+            match tx.validate().await {
+                Ok(()) => break,
+                Err(TxError::Abort(Abort::Locked(_))) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let now = farm.read_lock_free(x, 8).await.unwrap();
+        assert_eq!(now[0], 1, "nothing took effect");
+    });
+    comes_to_rest(&cluster);
     cluster.stop();
 }
 
