@@ -212,6 +212,26 @@ const _: () = assert!(
 const _: () = assert!(MAX_RING_BYTES < 1 << 31);
 
 // ---------------------------------------------------------------------------------------------
+// Transactions.
+
+/// Most objects that the limit of a transaction may be set to.
+pub const MAX_TRANSACTION_OBJECTS: u32 = 1 << 24;
+
+/// Least bytes of payloads that the limit of a transaction may be set to.
+pub const MIN_TRANSACTION_BYTES: u64 = MIB;
+
+/// Most bytes of payloads that the limit of a transaction may be set to.
+pub const MAX_TRANSACTION_BYTES: u64 = GIB;
+
+/// Most milliseconds for which a transaction may be retried on an object that stays locked.
+pub const MAX_PATIENCE_MS: u32 = 3_600_000;
+
+// A transaction holds the greatest object.
+const _: () = assert!(MIN_TRANSACTION_BYTES >= MAX_OBJECT_BYTES);
+// The place of a payload among those of its transaction has 32 bits.
+const _: () = assert!(MAX_TRANSACTION_BYTES < u32::MAX as u64);
+
+// ---------------------------------------------------------------------------------------------
 // The hashtable (FaRM'14 §3.6).
 
 /// The neighbourhoods H that buckets are laid out for; a bucket has H/2 slots.

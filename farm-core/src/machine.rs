@@ -263,6 +263,7 @@ impl Machine {
                     as usize,
                 operations,
                 read_tries: READ_TRIES,
+                transactions: config.transactions,
             },
         };
         let policy = idle_policy(config, self.id);

@@ -8,7 +8,7 @@ use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::messaging::Request;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
-use farm_txn::{Tx, TxError};
+use farm_txn::{Tx, TxError, TxLimits};
 
 use crate::layout::Layout;
 use crate::ops::HEADER_BYTES;
@@ -301,6 +301,8 @@ fn apply(
 ) -> Result<(), KvError> {
     let target = target(worker, &arrived[group[0].1 as usize].body)?;
     let mut tx = farm_txn::take(worker);
+    // It runs within one turn: a chain that is longer than this is refused, whatever transactions may hold.
+    tx.set_limits(TxLimits::default());
     let mut made = Err(KvError::Conflict);
     for _ in 0..TRIES {
         match attempt(worker, &mut tx, &target, arrived, group) {

@@ -1,6 +1,8 @@
 //! What the transaction layer keeps with each worker: a pool of contexts, and the transactions that
 //! are open through handles.
 
+use std::time::Duration;
+
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId};
 use farm_core::worker::{Cont, Worker};
@@ -15,7 +17,7 @@ use crate::counters::TxCounters;
 use crate::error::TxError;
 use crate::remote::{self, Asked};
 use crate::retry::{Gate, Run};
-use crate::tx::Tx;
+use crate::tx::{Tx, TxLimits};
 
 /// Slots on their way to the worker that owns their block.
 const RELEASE: MessageId = MessageId(MessageId::TXN);
@@ -36,6 +38,10 @@ pub(crate) struct Transactions {
     /// Transactions that are tried until they commit, and how many of them at once.
     pub(crate) runs: slab::Slab<Run>,
     pub(crate) gate: Gate,
+    /// Most that a transaction of this worker may hold.
+    limits: TxLimits,
+    /// How long reads of one transaction that time out are tried again.
+    pub(crate) patience: Duration,
     releases: Vec<(WorkerRef, Adjacent)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
@@ -52,11 +58,28 @@ pub(crate) struct Transactions {
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Transactions>::default());
     crate::tasks::attach(worker);
+    let config = worker.transactions_config();
+    let patience = Duration::from_millis(config.patience_ms.into());
+    let limits = TxLimits {
+        objects: config.objects as usize,
+        bytes: config.bytes as usize,
+    };
+    set_limits(worker, limits);
+    crate::retry::set_patience(worker, patience);
     worker.register(RELEASE, crate::commit::released);
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
     worker.register(arrays::ALLOC_ARRAY, arrays::handle_alloc);
     worker.register_log(crate::commit::primary::handle);
+}
+
+/// Sets how much each transaction that this worker begins from now on may hold. Until it is set that is
+/// `transactions.objects` and `transactions.bytes` of the configuration.
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn set_limits(worker: &mut Worker, limits: TxLimits) {
+    transactions(worker).limits = limits;
 }
 
 /// Makes commits on this worker whose objects all lie here lock exclusively from the start, or again in the
@@ -95,10 +118,12 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
 /// If the layer is not attached.
 pub fn take(worker: &mut Worker) -> Box<Tx> {
     let operation = worker.begin_operation();
-    let mut tx = match transactions(worker).pool.pop() {
+    let layer = transactions(worker);
+    let mut tx = match layer.pool.pop() {
         Some(tx) => tx,
         None => Box::new(Tx::new()),
     };
+    tx.set_limits(layer.limits);
     tx.operation = Some(operation);
     tx
 }

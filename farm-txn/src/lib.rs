@@ -72,7 +72,7 @@ pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
-pub use layer::{attach, give, left_over, lock_exclusively, take, transact_here};
+pub use layer::{attach, give, left_over, lock_exclusively, set_limits, take, transact_here};
 pub use retry::RetryCounters;
 pub use tasks::{Handle, Transaction, block_on, spawn};
 pub use tx::{ObjectId, Tx, TxLimits};

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! - A conflict ([`Abort::Locked`], [`Abort::Changed`], [`Abort::TimedOut`]) is tried again after the wait
-//!   that the worker's [`Backoff`](crate::Backoff) asks for. An object that stays locked for
-//!   [`MOST_TIMEOUTS`] tries ends it: somebody died with the lock, or it is not of the size that is read.
+//!   that the worker's [`Backoff`](crate::Backoff) asks for. Reads that time out for as long as
+//!   [`set_patience`] says, by default `transactions.patience_ms` of the configuration, end it: a machine died
+//!   with the lock, or the object is not of the size that is read.
 //! - [`TxError::Busy`] is tried again when there may be room.
 //! - [`Abort::Lost`] and [`TxError::InDoubt`] are never tried again: the first would fail again, and of
 //!   the second nobody knows whether it took effect.
@@ -24,7 +25,10 @@
 
 mod gate;
 
+use std::time::Duration;
+
 use farm_core::mutants;
+use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 
 pub(crate) use gate::{Gate, Left, conflict, enter, leave, waits_for_room};
@@ -33,10 +37,6 @@ pub use gate::{RetryCounters, configure, counters};
 use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
-
-/// Tries of one transaction that end by [`Abort::TimedOut`] before it is given up: each is ten thousand
-/// reads already.
-pub const MOST_TIMEOUTS: u32 = 4;
 
 /// A transaction that is tried until it commits.
 pub(crate) struct Run {
@@ -54,7 +54,8 @@ pub(crate) struct Run {
 pub(crate) struct Tries {
     /// Tries that met a conflict.
     conflicts: u32,
-    timeouts: u32,
+    /// When a try ended by [`Abort::TimedOut`], the first since one came to its commit.
+    stuck_since: Option<Nanos>,
 }
 
 /// What to do about an error.
@@ -64,42 +65,52 @@ pub(crate) enum Remedy {
     Wait,
     /// Try again when there is room.
     Room,
-    /// Validate what was read, and report the error only then. The error of a commit was validated: it is
-    /// reported.
+    /// Validate what was read, and report the error if that succeeds.
     Validate,
     /// Report the error.
     Report,
 }
 
 impl Tries {
-    /// As [`Tries::remedy`], with the error.
-    pub(crate) fn with_remedy(&mut self, error: TxError) -> (TxError, Remedy) {
-        let remedy = self.remedy(&error);
-        (error, remedy)
-    }
-
     /// How many conflicts there were before one that was met now.
     pub(crate) fn next(&mut self) -> u32 {
         self.conflicts += 1;
         self.conflicts - 1
     }
 
-    /// What helps against an error of a try.
-    pub(crate) fn remedy(&mut self, error: &TxError) -> Remedy {
+    /// What helps against the error of a body. `patience` is how long reads that time out are tried again.
+    pub(crate) fn of_body(&mut self, error: &TxError, now: Nanos, patience: Duration) -> Remedy {
         match error {
             TxError::Abort(Abort::Locked(_) | Abort::Changed(_)) => Remedy::Wait,
             TxError::Abort(Abort::TimedOut(_)) => {
-                self.timeouts += 1;
-                if self.timeouts < MOST_TIMEOUTS {
-                    Remedy::Wait
-                } else {
-                    Remedy::Report
+                let since = *self.stuck_since.get_or_insert(now);
+                match now.since(since) < patience {
+                    true => Remedy::Wait,
+                    false => Remedy::Validate,
                 }
             }
             TxError::Busy => Remedy::Room,
             error if error.rests_on_reads() && !mutants::is_on("refusal not validated") => {
                 Remedy::Validate
             }
+            _ => Remedy::Report,
+        }
+    }
+
+    /// What helps against the error of a commit.
+    pub(crate) fn of_commit(&mut self, error: &TxError) -> Remedy {
+        // Everything was read.
+        self.stuck_since = None;
+        Self::of_validation(error)
+    }
+
+    /// What helps against the error of a validation.
+    pub(crate) fn of_validation(error: &TxError) -> Remedy {
+        match error {
+            TxError::Abort(Abort::Locked(_) | Abort::Changed(_) | Abort::TimedOut(_)) => {
+                Remedy::Wait
+            }
+            TxError::Busy => Remedy::Room,
             _ => Remedy::Report,
         }
     }
@@ -169,6 +180,17 @@ pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxEr
     enter(worker, Cont::new(attempt, key as u64));
 }
 
+/// Sets how long this worker retries a transaction whose reads time out each time, from the first of them on;
+/// then it ends by [`Abort::TimedOut`]. Zero ends it at the first. Until it is set it is
+/// `transactions.patience_ms` of the configuration.
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn set_patience(worker: &mut Worker, patience: Duration) {
+    transactions(worker).patience = patience;
+    crate::tasks::set_patience(worker, patience);
+}
+
 /// Ends a try of [`run`] by a commit. Of a try that has ended, nothing happens.
 ///
 /// # Panics
@@ -188,8 +210,10 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     let Some(key) = run_of(worker, tx) else {
         return;
     };
-    let run = &mut transactions(worker).runs[key];
-    let remedy = run.state.remedy(&error);
+    let now = worker.now();
+    let layer = transactions(worker);
+    let (run, patience) = (&mut layer.runs[key], layer.patience);
+    let remedy = run.state.of_body(&error, now, patience);
     if remedy == Remedy::Validate {
         run.doubt = Some(error);
         return api::validate(worker, tx, Cont::new(tried, key as u64));
@@ -215,12 +239,12 @@ fn attempt(worker: &mut Worker, key: u64, (): ()) {
 fn tried(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
     let key = key as usize;
     let run = &mut transactions(worker).runs[key];
-    let error = match (result, run.doubt.take()) {
+    let (remedy, error) = match (result, run.doubt.take()) {
         (Ok(()), None) => return end(worker, key, Ok(())),
-        (Ok(()), Some(true_error)) => return end(worker, key, Err(true_error)),
-        (Err(error), _) => error,
+        (Ok(()), Some(validated)) => return end(worker, key, Err(validated)),
+        (Err(error), None) => (run.state.of_commit(&error), error),
+        (Err(error), Some(_)) => (Tries::of_validation(&error), error),
     };
-    let remedy = run.state.remedy(&error);
     act(worker, key, remedy, error);
 }
 

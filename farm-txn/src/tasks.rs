@@ -83,6 +83,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::Worker;
@@ -150,6 +151,10 @@ impl Drop for Tasks {
 pub(crate) fn attach(worker: &mut Worker) {
     let tasks = Tasks::new(worker);
     worker.put_layer(Box::new(tasks));
+}
+
+pub(crate) fn set_patience(worker: &mut Worker, patience: Duration) {
+    tasks(worker).shared.set_patience(patience);
 }
 
 pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {

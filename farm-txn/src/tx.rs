@@ -25,15 +25,16 @@ pub(crate) use room::reserve;
 /// for a worker to wait.
 const READ_TRIES: u32 = 50;
 
-/// Most that one transaction may hold: what its records in a log will be bounded by.
+/// Most that one transaction may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxLimits {
-    /// Objects.
+    /// Objects, those that are only read included.
     pub objects: usize,
-    /// Bytes of payload.
+    /// Bytes of payloads.
     pub bytes: usize,
 }
 
+/// What the work of one turn may hold; transactions over many turns have the limits of the configuration.
 impl Default for TxLimits {
     fn default() -> Self {
         Self {
@@ -113,6 +114,12 @@ impl Tx {
             bytes: Vec::with_capacity(8192),
             ..Self::default()
         }
+    }
+
+    /// Sets how much it may hold from now on, also after it was used: [`crate::set_limits`] sets that of contexts of
+    /// a worker.
+    pub fn set_limits(&mut self, limits: TxLimits) {
+        self.limits = limits;
     }
 
     /// Objects in the read and write sets.

@@ -13,9 +13,10 @@ use super::{Config, Fabric, MachineConfig, RunDir};
 use crate::fabric::verbs::is_packet_size;
 use crate::limits::{
     Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_MEMORY_BYTES,
-    MAX_OBJECT_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_SHARDS_PER_WORKER, MAX_SOCKET_PATH_BYTES,
-    MAX_VALUE_BYTES, MESSAGES_PER_RING, MIN_MESSAGE_BYTES, NEIGHBOURHOODS, SHIPPED_OVERHEAD_BYTES,
-    SOCKET_NAME_BYTES, WORD_BYTES, object_bytes,
+    MAX_OBJECT_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_SHARDS_PER_WORKER,
+    MAX_SOCKET_PATH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MAX_VALUE_BYTES,
+    MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, NEIGHBOURHOODS,
+    SHIPPED_OVERHEAD_BYTES, SOCKET_NAME_BYTES, WORD_BYTES, object_bytes,
 };
 
 /// A problem, and the keys on whose values it rests.
@@ -46,6 +47,7 @@ pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
     check.memory();
     check.rings();
     check.worker();
+    check.transactions();
     check.table();
     check.rdma();
     check.found
@@ -368,6 +370,33 @@ impl Check<'_> {
             1,
             MAX_OPERATIONS_IN_FLIGHT,
         );
+    }
+
+    fn transactions(&mut self) {
+        let limits = self.config.transactions;
+        self.whole_between(
+            "transactions.objects",
+            limits.objects,
+            1,
+            MAX_TRANSACTION_OBJECTS,
+        );
+        self.whole_between(
+            "transactions.patience_ms",
+            limits.patience_ms,
+            0,
+            MAX_PATIENCE_MS,
+        );
+        let (least, most) = (MIN_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES);
+        if !(least..=most).contains(&limits.bytes) {
+            let near = exact_size(limits.bytes.clamp(least, most));
+            let what = format!("{} is beyond the limits", exact_size(limits.bytes));
+            self.report(
+                ProblemKind::ImpossibleSize,
+                &["transactions.bytes"],
+                what,
+                format!("write \"{near}\""),
+            );
+        }
     }
 
     fn whole_between(&mut self, key: &'static str, number: u32, least: u32, most: u32) {

@@ -11,8 +11,9 @@ use super::{Config, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir};
 use crate::ids::MachineId;
 use crate::limits::{
     Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_ID,
-    MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_SHARDS_PER_WORKER, MAX_VALUE_BYTES,
-    MESSAGES_PER_RING, MIN_MESSAGE_BYTES, NEIGHBOURHOODS,
+    MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_SHARDS_PER_WORKER,
+    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MAX_VALUE_BYTES, MESSAGES_PER_RING,
+    MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, NEIGHBOURHOODS,
 };
 
 /// A key of a `T`: the whole configuration, or one machine.
@@ -237,6 +238,31 @@ pub(super) const KEYS: &[Key<Config>] = &[
         false,
         |_| format!("a whole number between 1 and {MAX_OPERATIONS_IN_FLIGHT}"),
         worker.operations_in_flight = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "transactions.objects",
+        false,
+        |_| format!("a whole number between 1 and {MAX_TRANSACTION_OBJECTS}"),
+        transactions.objects = Value::whole,
+        u32::to_string
+    ),
+    key!(
+        "transactions.bytes",
+        false,
+        |_| format!(
+            "a size between {} and {}",
+            exact_size(MIN_TRANSACTION_BYTES),
+            exact_size(MAX_TRANSACTION_BYTES)
+        ),
+        transactions.bytes = Value::size,
+        |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "transactions.patience_ms",
+        false,
+        |_| format!("a whole number of milliseconds between 0 and {MAX_PATIENCE_MS}"),
+        transactions.patience_ms = Value::whole,
         u32::to_string
     ),
     key!(

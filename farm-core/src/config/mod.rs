@@ -64,6 +64,8 @@ pub struct Config {
     pub rings: RingsConfig,
     /// How workers run: `[worker]`.
     pub worker: WorkerConfig,
+    /// Transactions: `[transactions]`.
+    pub transactions: TransactionsConfig,
     /// The hashtable: `[table]`.
     pub table: TableConfig,
     /// RDMA devices: `[rdma]`.
@@ -238,6 +240,17 @@ impl IdlePolicy {
     }
 }
 
+/// What one transaction may hold, and how long it is retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TransactionsConfig {
+    /// Most objects of one transaction, those that it only reads included.
+    pub objects: u32,
+    /// Most bytes of payloads that one transaction holds at one time.
+    pub bytes: u64,
+    /// How long a transaction is retried that finds an object locked each time, in milliseconds; 0 for once.
+    pub patience_ms: u32,
+}
+
 /// The hashtable.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TableConfig {
@@ -298,6 +311,16 @@ impl Default for WorkerConfig {
     }
 }
 
+impl Default for TransactionsConfig {
+    fn default() -> Self {
+        TransactionsConfig {
+            objects: 16_384,
+            bytes: 16 * MIB,
+            patience_ms: 10_000,
+        }
+    }
+}
+
 impl Default for TableConfig {
     fn default() -> Self {
         TableConfig {
@@ -329,6 +352,7 @@ impl PartialEq for Config {
             && self.memory == other.memory
             && self.rings == other.rings
             && self.worker == other.worker
+            && self.transactions == other.transactions
             && self.table == other.table
             && self.rdma == other.rdma
     }
@@ -392,6 +416,8 @@ impl Config {
             log_bytes: 32 * KIB,
             checksums: false,
         };
+        config.transactions.objects = 1024;
+        config.transactions.bytes = 4 * MIB;
         config.worker.operations_in_flight = 16;
         config.worker.pin = false;
         config

@@ -35,6 +35,7 @@ pub use memory::AddressError;
 pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
 pub use rest::Leftover;
 
+use crate::config::TransactionsConfig;
 use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
 use crate::ids::{MachineId, WorkerRef};
@@ -83,6 +84,8 @@ pub struct WorkerLimits {
     pub operations: usize,
     /// Tries before a read is given up: its object is locked and stays so.
     pub read_tries: u32,
+    /// For the layer of transactions.
+    pub transactions: TransactionsConfig,
 }
 
 /// A worker. See the [module](self).
@@ -107,6 +110,7 @@ pub struct Worker {
     control: Arc<Control>,
     inbox: Arc<Inbox>,
     layers: Layers,
+    transactions: TransactionsConfig,
     room: room::Room,
     unposted: unposted::Unposted,
     deferred: VecDeque<Cont<()>>,
@@ -125,6 +129,7 @@ impl Worker {
             max_message_bytes,
             operations,
             read_tries,
+            transactions,
         } = parts.limits;
         let slots = parts.endpoint.arena().slots();
         let classes = parts.endpoint.arena().classes();
@@ -150,6 +155,7 @@ impl Worker {
             control: parts.control,
             inbox: parts.inbox,
             layers: Layers::default(),
+            transactions,
             room: room::Room::new(classes, operations),
             unposted: unposted::Unposted::default(),
             deferred: VecDeque::with_capacity(operations),
@@ -222,6 +228,11 @@ impl Worker {
     /// The machines of the cluster, ascending, each with its number of workers.
     pub fn machines(&self) -> &[(MachineId, usize)] {
         self.messaging.machines()
+    }
+
+    /// What the configuration says about transactions: for the layer that runs them.
+    pub fn transactions_config(&self) -> TransactionsConfig {
+        self.transactions
     }
 
     /// Bytes of the longest message body.

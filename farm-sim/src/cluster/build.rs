@@ -203,6 +203,7 @@ fn worker(
             max_message_bytes: limits.max_body_bytes(),
             operations: limits.operations,
             read_tries: limits.read_tries,
+            transactions: limits.transactions,
         },
     }
 }

@@ -1,5 +1,6 @@
 //! Sizes and paces of a simulated cluster.
 
+use farm_core::config::TransactionsConfig;
 use farm_core::limits::{
     LARGEST_REPLY_BYTES, MESSAGES_PER_RING, READ_TRIES, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
 };
@@ -49,6 +50,8 @@ pub struct ClusterLimits {
     pub max_inline_bytes: usize,
     /// Tries of a read before it is given up.
     pub read_tries: u32,
+    /// What transactions may hold, and how long they are retried.
+    pub transactions: TransactionsConfig,
     /// How receivers know that a record is whole.
     pub wholeness: Wholeness,
 }
@@ -75,6 +78,7 @@ impl ClusterLimits {
             most_outstanding: rng.random_range(4..=32),
             max_inline_bytes: 8 << rng.random_range(0..5u32),
             read_tries: READ_TRIES,
+            transactions: TransactionsConfig::default(),
             wholeness: Wholeness::LastWord,
         }
     }

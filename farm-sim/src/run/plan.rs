@@ -106,6 +106,7 @@ impl Plan {
         if let Some((_, Loss::ProcessorsInTurn(_))) = loss {
             // What they leave locked is read until that is given up: thousands of tries show no more.
             limits.read_tries = 64 << rng.random_range(0..5u32);
+            limits.transactions.patience_ms = rng.random_range(0..=2);
         }
         Self {
             seed,

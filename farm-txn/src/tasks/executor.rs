@@ -195,6 +195,7 @@ fn lend(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
 /// Brings an answer to its call; or gives it back, if nobody waits for it.
 fn answer(worker: &mut Worker, slot: usize, context: Option<Lent>, answer: Answer) {
     let shared = Arc::clone(&tasks(worker).shared);
+    shared.set_now(worker.now());
     let mine = shared.take_run();
     if let Some((context, answer)) = shared.answer(slot, context, answer)
         && let Some(follows) = Shared::unwanted(context, &answer)

@@ -178,18 +178,27 @@ impl Handle {
                         permit.left = Left::Committed;
                         return Ok(value);
                     }
-                    Err(error) => tries.with_remedy(error),
-                },
-                Err(error) => match tries.with_remedy(error) {
-                    (error, Remedy::Validate) => match tx.validate().await {
-                        Ok(()) => return Err(error),
-                        Err(conflict) => tries.with_remedy(conflict),
-                    },
-                    other => {
-                        drop(tx);
-                        other
+                    Err(error) => {
+                        let remedy = tries.of_commit(&error);
+                        (error, remedy)
                     }
                 },
+                Err(error) => {
+                    let (now, patience) = (self.shared.now(), self.shared.patience());
+                    match tries.of_body(&error, now, patience) {
+                        Remedy::Validate => match tx.validate().await {
+                            Ok(()) => return Err(error),
+                            Err(conflict) => {
+                                let remedy = Tries::of_validation(&conflict);
+                                (conflict, remedy)
+                            }
+                        },
+                        remedy => {
+                            drop(tx);
+                            (error, remedy)
+                        }
+                    }
+                }
             };
             let wait = match remedy {
                 Remedy::Wait => Op::Conflict(tries.next()),

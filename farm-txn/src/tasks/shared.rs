@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::Incarnation;
+use farm_core::time::Nanos;
 use farm_core::worker::{Inbox, Worker};
 
 use super::executor;
@@ -105,6 +106,9 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     inbox: Arc<Inbox>,
     pub(super) me: WorkerRef,
+    /// The worker's time when it gave its last answer, and its patience, in nanoseconds.
+    now: AtomicU64,
+    patience: AtomicU64,
 }
 
 /// What the executor does next.
@@ -119,7 +123,28 @@ impl Shared {
             state: Mutex::default(),
             inbox,
             me,
+            now: AtomicU64::new(0),
+            patience: AtomicU64::new(0),
         }
+    }
+
+    /// The worker's time when it gave its last answer.
+    pub(super) fn now(&self) -> Nanos {
+        Nanos(self.now.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_now(&self, now: Nanos) {
+        self.now.store(now.0, Ordering::Relaxed);
+    }
+
+    /// See [`crate::retry::set_patience`].
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_nanos(self.patience.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_patience(&self, patience: Duration) {
+        let nanos = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.patience.store(nanos, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -331,16 +331,33 @@ fn a_lost_machine_is_reported_without_validation() {
     cluster.stop();
 }
 
-/// An object that nobody will unlock: the transaction ends.
+/// Four reads that timed out ended a transaction: a machine that stood still for a second made errors on others.
+#[test]
+fn reads_that_time_out_are_tried_again_for_as_long_as_there_is_patience() {
+    let cluster = cluster("patience", 1, 1);
+    let stays: fn(Address) -> TxError = |at| Abort::TimedOut(at).into();
+    let mut steps = vec![Step::Fail(stays); 20];
+    steps.push(Step::Commit);
+    let (tries, outcome, counted, _) = play(&cluster, &steps);
+    outcome.unwrap_or_else(|error| panic!("given up after {tries} tries: {error}"));
+    assert_eq!((tries, counted.conflicts), (21, 20));
+    cluster.stop();
+}
+
+/// An object that is never unlocked ends the transaction once patience has ended: without any at once.
 #[test]
 fn an_object_that_stays_locked_ends_the_tries() {
     let cluster = cluster("stays", 1, 1);
+    cluster.on(0, 0, |w| retry::set_patience(w, Duration::ZERO));
     let stays: fn(Address) -> TxError = |at| Abort::TimedOut(at).into();
-    let steps = vec![Step::Fail(stays); retry::MOST_TIMEOUTS as usize];
-    let (tries, outcome, counted, _) = play(&cluster, &steps);
-    assert_eq!(tries, retry::MOST_TIMEOUTS as usize);
+    let (tries, outcome, counted, _) = play(&cluster, &[Step::Fail(stays), Step::Commit]);
+    assert_eq!(tries, 1);
     assert!(matches!(outcome, Err(TxError::Abort(Abort::TimedOut(_)))));
-    assert_eq!(counted.conflicts, u64::from(retry::MOST_TIMEOUTS) - 1);
+    assert_eq!(counted.conflicts, 0);
+    // What led to the object is validated first.
+    let (tries, outcome, counted, _) = play(&cluster, &[Step::DoubtfulFail(stays), Step::Commit]);
+    outcome.unwrap();
+    assert_eq!((tries, counted.conflicts), (2, 1));
     cluster.stop();
 }
 

@@ -260,6 +260,50 @@ fn impossible_workers_are_refused() {
 }
 
 #[test]
+fn impossible_limits_of_transactions_are_refused() {
+    let (range, size) = (ProblemKind::OutOfRange, ProblemKind::ImpossibleSize);
+    for (line, kind, key, word) in [
+        ("objects = 0", range, "transactions.objects", "write 1"),
+        (
+            "objects = 16777217",
+            range,
+            "transactions.objects",
+            "write 16777216",
+        ),
+        (
+            "bytes = \"1023KiB\"",
+            size,
+            "transactions.bytes",
+            "write \"1MiB\"",
+        ),
+        (
+            "bytes = \"2GiB\"",
+            size,
+            "transactions.bytes",
+            "write \"1GiB\"",
+        ),
+        (
+            "patience_ms = 3600001",
+            range,
+            "transactions.patience_ms",
+            "write 3600000",
+        ),
+    ] {
+        let text = with_machine(&format!("[transactions]\n{line}\n"));
+        refused(&text, kind, 4, key, &[word]);
+    }
+    let text =
+        with_machine("[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\n");
+    let config = Config::from_str(&text, "x.toml").expect("the limits themselves");
+    let expected = TransactionsConfig {
+        objects: 100_000,
+        bytes: GIB,
+        patience_ms: 0,
+    };
+    assert_eq!(config.transactions, expected);
+}
+
+#[test]
 fn names_and_paths_that_cannot_be_are_refused() {
     let long_name = format!("name = \"{}\"", "a".repeat(41));
     let long_dir = format!("run_dir = \"/{}\"", "x".repeat(100));
