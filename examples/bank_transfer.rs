@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 spawn(worker, move |farm| async move {
                     let _ = report.send(work(farm, accounts, seed).await);
                 });
-            });
+            })?;
         }
     }
     drop(report);

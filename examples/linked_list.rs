@@ -197,7 +197,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             spawn(worker, move |farm| async move {
                 let _ = done.send(play(farm, list, number).await);
             });
-        });
+        })?;
     }
     drop(done);
     let mut model = BTreeSet::new();

@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 spawn(worker, move |farm| async move {
                     let _ = report.send(work(farm, directory, seed).await);
                 });
-            });
+            })?;
         }
     }
     drop(report);

@@ -175,7 +175,7 @@ impl LookupBench {
                 };
                 worker.put_layer(Box::new(load));
                 load_next(worker, 0, Ok(Changed::Exists));
-            });
+            })?;
         }
         drop(send);
         for _ in 0..self.machines[1].workers() {
@@ -261,7 +261,7 @@ impl LookupBench {
                 for _ in 0..in_flight {
                     ask(worker);
                 }
-            });
+            })?;
             let asked = done.recv().map_err(|_| LookupBenchError::NoAnswer)??;
             rates.push(asked.lookups as f64 / asked.seconds);
             reads += asked.reads;

@@ -84,7 +84,9 @@ impl Cluster {
             for index in 0..machine.workers() {
                 let (answer, answered) = channel();
                 let (start, number) = (Arc::clone(&start), waiting.len() as u64);
-                machine.submit(index, move |worker| start(worker, number, answer));
+                machine
+                    .submit(index, move |worker| start(worker, number, answer))
+                    .unwrap();
                 waiting.push((machine, answered));
             }
         }

@@ -5,6 +5,7 @@
 mod fabric;
 mod pages;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -26,7 +27,7 @@ use crate::region::placement::Placement;
 use crate::region::store::Store;
 use crate::ring::Wholeness;
 use crate::time::{Clock, Nanos};
-use crate::worker::{Idle, IdlePolicy, Idler, Inbox, Worker, WorkerLimits, WorkerParts};
+use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 
 pub use fabric::fabric_config;
 use pages::Pages;
@@ -86,6 +87,16 @@ pub enum MachineError {
     /// The machine stopped because of a failure.
     #[error("{0}")]
     Failed(String),
+    /// Too many work items wait for a worker, and the caller must not be blocked.
+    #[error(
+        "{items} work items wait for worker {worker} already: submit fewer at a time, or from a thread of your own, which waits"
+    )]
+    Full {
+        /// The worker.
+        worker: WorkerRef,
+        /// The most items that may wait.
+        items: usize,
+    },
     /// A worker panicked.
     #[error("worker {0} panicked; its message is above")]
     Panicked(WorkerRef),
@@ -122,6 +133,11 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
             .map(|start| start.join().expect("starting does not panic"));
         started.collect()
     })
+}
+
+thread_local! {
+    /// Whether this thread is a worker's, of whichever machine of the process.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A running machine. Dropping it stops it.
@@ -272,6 +288,7 @@ impl Machine {
         let thread = std::thread::Builder::new()
             .name(me.to_string())
             .spawn(move || {
+                IS_WORKER.set(true);
                 if let Some(core) = core {
                     pin(core);
                 }
@@ -305,12 +322,35 @@ impl Machine {
         &self.store
     }
 
-    /// Brings work to a worker; false if it has too much waiting.
+    /// Brings a work item to a worker, which runs it in one of its next turns. While the worker has
+    /// [many](MachineError::Full) items waiting the calling thread is blocked, unless it is a worker itself.
+    ///
+    /// # Errors
+    /// [`MachineError::Full`] when the caller is a worker, which must not be blocked, and too many items
+    /// wait. [`MachineError::Failed`] when the machine has stopped. The item was dropped without being run.
     ///
     /// # Panics
     /// If there is no such worker.
-    pub fn submit(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) -> bool {
-        self.inboxes[worker].submit(item)
+    pub fn submit(
+        &self,
+        worker: usize,
+        item: impl FnOnce(&mut Worker) + Send + 'static,
+    ) -> Result<(), MachineError> {
+        let inbox = &self.inboxes[worker];
+        let may_wait = !IS_WORKER.get();
+        let runs = || !self.control.is_stopping();
+        if !runs() {
+            return Err(MachineError::Failed(self.why_no_answer()));
+        }
+        inbox
+            .submit_when_room(item, || may_wait && runs())
+            .map_err(|InboxFull(items)| match may_wait {
+                true => MachineError::Failed(self.why_no_answer()),
+                false => MachineError::Full {
+                    worker: self.threads[worker].0,
+                    items,
+                },
+            })
     }
 
     /// Runs `start` on a worker and waits for what it sends: `start` begins operations whose
@@ -333,11 +373,7 @@ impl Machine {
             return Err(MachineError::Failed(why.into()));
         }
         let (answer, answered) = mpsc::channel();
-        if !self.submit(worker, move |worker| start(worker, answer)) {
-            return Err(MachineError::Failed(
-                "the worker has too much waiting".into(),
-            ));
-        }
+        self.submit(worker, move |worker| start(worker, answer))?;
         self.wait_for(&answered)
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use farm_core::alloc::class_for_payload;
 use farm_core::config::{Config, IdlePolicy};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::machine::{Attach, Machine, start_all};
+use farm_core::machine::{Attach, Machine, MachineError, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{Image, Incarnation, Version, write};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
@@ -224,10 +224,14 @@ fn a_flood_of_calls_between_all_workers_comes_back_whole() {
                 to: to.clone(),
                 done: done.clone(),
             };
-            assert!(machine.submit(worker, move |worker| {
-                worker.put_layer(Box::new(flood));
-                pump(worker, 0, ());
-            }));
+            assert!(
+                machine
+                    .submit(worker, move |worker| {
+                        worker.put_layer(Box::new(flood));
+                        pump(worker, 0, ());
+                    })
+                    .is_ok()
+            );
         }
     }
     for _ in 0..4 {
@@ -274,7 +278,11 @@ fn a_record_that_waits_for_another_worker_is_not_slept_over() {
     for busy in [0, 1] {
         let to = WorkerRef::new(machines[1].id(), WorkerId::new(busy as u16).unwrap());
         let (release, released) = mpsc::channel::<()>();
-        assert!(machines[1].submit(busy, move |_| released.recv().unwrap()));
+        assert!(
+            machines[1]
+                .submit(busy, move |_| released.recv().unwrap())
+                .is_ok()
+        );
         // Both rings, that of the machine and that of the worker, until nothing more fits for long.
         let (mut sent, mut refused) = (0, 0);
         while refused < 1_000 {
@@ -332,18 +340,26 @@ fn an_answer_of_a_machine_that_was_not_asked_is_garbage() {
     let machines = cluster("forged", 3, 1, keep);
     let asked = WorkerRef::new(machines[1].id(), WorkerId::new(0).unwrap());
     let (outcome, heard) = mpsc::channel();
-    assert!(machines[0].submit(0, move |worker| {
-        worker.put_layer(Box::new(Outcome(outcome)));
-        let cont = ReplyCont::new(ended, 0);
-        worker.call(asked, ECHO, &[b"?"], 100, cont).unwrap();
-    }));
+    assert!(
+        machines[0]
+            .submit(0, move |worker| {
+                worker.put_layer(Box::new(Outcome(outcome)));
+                let cont = ReplyCont::new(ended, 0);
+                worker.call(asked, ECHO, &[b"?"], 100, cont).unwrap();
+            })
+            .is_ok()
+    );
     let request = loop {
         match KEPT.lock().unwrap().take() {
             Some(request) => break request,
             None => std::thread::yield_now(),
         }
     };
-    assert!(machines[2].submit(0, move |worker| worker.reply(request, &[b"forged"])));
+    assert!(
+        machines[2]
+            .submit(0, move |worker| worker.reply(request, &[b"forged"]))
+            .is_ok()
+    );
     let mut machines = machines.into_iter();
     let why = machines.next().unwrap().join().unwrap_err().to_string();
     assert!(why.contains("what another machine was asked"), "{why}");
@@ -379,4 +395,46 @@ fn who_asks_hears_why_there_is_no_answer() {
     });
     let why = panics.unwrap_err().to_string();
     assert!(why.contains("worker m1.w0 panicked"), "{why}");
+}
+
+/// `submit` once dropped 3,292 of 5,000 closures without a word, as 1,024 were waiting.
+#[test]
+fn every_work_item_that_is_submitted_runs() {
+    const ITEMS: usize = 5_000;
+    let machines = Arc::new(cluster("submit", 1, 2, with_echo()));
+    let (release, released) = mpsc::channel::<()>();
+    machines[0]
+        .submit(0, move |_| released.recv().unwrap())
+        .unwrap();
+    let (ran, runs) = mpsc::channel();
+    let submitter = std::thread::spawn({
+        let machines = Arc::clone(&machines);
+        move || {
+            for number in 0..ITEMS {
+                let ran = ran.clone();
+                machines[0]
+                    .submit(0, move |_| ran.send(number).unwrap())
+                    .unwrap();
+            }
+        }
+    });
+    // The worker is busy: another worker, which must not be blocked, gets an error once the queue is full.
+    let (tried, full) = mpsc::channel();
+    let asked = Arc::clone(&machines);
+    machines[0]
+        .submit(1, move |_| {
+            let refused = (0..2 * ITEMS).find_map(|_| asked[0].submit(0, |_| ()).err());
+            tried.send(refused).unwrap();
+        })
+        .unwrap();
+    match full.recv().unwrap() {
+        Some(MachineError::Full { worker, .. }) => assert_eq!(worker.worker, WorkerId::FIRST),
+        other => panic!("{other:?}"),
+    }
+    release.send(()).unwrap();
+    submitter.join().unwrap();
+    assert!(runs.iter().take(ITEMS).eq(0..ITEMS), "each once, in order");
+    machines[0].control().stop();
+    let refused = machines[0].submit(0, |_| ()).unwrap_err();
+    assert!(matches!(refused, MachineError::Failed(_)), "{refused}");
 }

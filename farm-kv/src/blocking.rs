@@ -104,7 +104,7 @@ pub fn open<'a>(
             machine.submit(index, move |worker| {
                 let context = with_answers(worker, |answers| context(send, answers));
                 crate::open(worker, spec, Cont::new(tell, context));
-            });
+            })?;
             opening.push((machine, receive));
         }
     }

@@ -168,11 +168,15 @@ fn a_warm_table_allocates_nothing() {
                 under_way: DEPTH,
                 done: done.clone(),
             };
-            assert!(machine.submit(*worker, move |worker| {
-                worker.put_layer(Box::new(client));
-                COUNTS.set(counts);
-                (0..DEPTH).for_each(|_| begin(worker));
-            }));
+            assert!(
+                machine
+                    .submit(*worker, move |worker| {
+                        worker.put_layer(Box::new(client));
+                        COUNTS.set(counts);
+                        (0..DEPTH).for_each(|_| begin(worker));
+                    })
+                    .is_ok()
+            );
         }
         for _ in &workers {
             all_done

@@ -228,12 +228,12 @@ impl<'a> Driven<'a> {
     /// Does something on every worker and waits for each one's answer.
     fn on_all<T: Send + 'static>(
         &self,
-        mut start: impl FnMut(usize, &Machine, std::sync::mpsc::Sender<T>),
+        mut start: impl FnMut(usize, &Machine, std::sync::mpsc::Sender<T>) -> Result<(), MachineError>,
         mut meanwhile: impl FnMut(),
     ) -> anyhow::Result<Vec<T>> {
         let (answer, answers) = channel();
         for worker in 0..self.machine.workers() {
-            start(worker, self.machine, answer.clone());
+            start(worker, self.machine, answer.clone())?;
         }
         drop(answer);
         let mut all = Vec::new();
@@ -270,7 +270,7 @@ impl<'a> Driven<'a> {
                 machine.submit(worker, move |worker| {
                     worker.put_layer(Box::new(answer));
                     farm_kv::open(worker, spec, Cont::new(opened, 0));
-                });
+                })
             },
             || {},
         )?;
@@ -315,7 +315,7 @@ impl<'a> Driven<'a> {
                         load,
                         Box::new(move |outcome| drop(answer.send(outcome))),
                     );
-                });
+                })
             },
             || {
                 tell(&News::Loading {
@@ -395,7 +395,7 @@ impl<'a> Driven<'a> {
                         run,
                         Box::new(move |outcome| drop(answer.send(outcome))),
                     );
-                });
+                })
             },
             || {},
         )?;
@@ -408,7 +408,7 @@ impl<'a> Driven<'a> {
                 machine.submit(worker, move |worker| {
                     farm_txn::lock_exclusively(worker, true);
                     _ = answer.send(());
-                });
+                })
             },
             || {},
         )?;
@@ -424,7 +424,7 @@ impl<'a> Driven<'a> {
                 machine.submit(worker, move |_| {
                     mutant.switch_on();
                     _ = answer.send(());
-                });
+                })
             },
             || {},
         )?;
@@ -436,7 +436,7 @@ impl<'a> Driven<'a> {
             |worker, machine, answer: std::sync::mpsc::Sender<()>| {
                 let spec = spec.clone();
                 let done = Box::new(move |_: &mut Worker| _ = answer.send(()));
-                machine.submit(worker, move |worker| workload::start(worker, spec, done));
+                machine.submit(worker, move |worker| workload::start(worker, spec, done))
             },
             || {},
         )?;
@@ -456,7 +456,7 @@ impl<'a> Driven<'a> {
                         let told = (workload::take_log(worker), workload::finish(worker));
                         // The node waits, unless the machine is stopping.
                         _ = answer.send(told);
-                    });
+                    })
                 },
                 || {},
             )?;
@@ -508,7 +508,7 @@ impl<'a> Driven<'a> {
             |worker, machine, answer: std::sync::mpsc::Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {
                     _ = answer.send(farm_kv::ops::own_shards(worker, table))
-                });
+                })
             },
             || {},
         )?;

@@ -255,7 +255,7 @@ fn slices(machines: &[Machine], kind: Kind, slice: &Slice) -> Result<Sliced, Com
     let (send, done) = channel::<Result<Sliced, String>>();
     for machine in &machines[..kind.coordinators()] {
         let (slice, send) = (slice.clone(), send.clone());
-        machine.submit(0, move |worker| client::start(worker, slice, send));
+        machine.submit(0, move |worker| client::start(worker, slice, send))?;
     }
     drop(send);
     let mut sum: Option<Sliced> = None;

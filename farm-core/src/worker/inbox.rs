@@ -1,16 +1,32 @@
 //! Work that threads outside bring to a worker.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
 use crossbeam_queue::{ArrayQueue, SegQueue};
 
 use super::Worker;
 
 type Item = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// The queue through which threads outside reach a worker: bounded, without locks.
+/// How long a thread that waits for room sleeps at most before it looks whether the worker still runs.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The queue of a worker is full: the item was dropped without being run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} work items wait for the worker already")]
+pub struct InboxFull(pub usize);
+
+/// The queue through which threads outside reach a worker: bounded, without locks where there is room.
 pub struct Inbox {
     items: ArrayQueue<Item>,
-    /// What came while that was full, and could not wait.
+    /// Items that came while `items` was full, and could not wait.
     more: SegQueue<Item>,
+    /// Threads that wait for room in `items`, which `room` notifies.
+    waiting: AtomicUsize,
+    lock: Mutex<()>,
+    room: Condvar,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -20,31 +36,73 @@ impl Inbox {
         Self {
             items: ArrayQueue::new(items),
             more: SegQueue::new(),
+            waiting: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            room: Condvar::new(),
             wake,
         }
     }
 
-    /// Brings a work item; the worker runs it in one of its next turns. False if the queue is full.
-    pub fn submit(&self, item: impl FnOnce(&mut Worker) + Send + 'static) -> bool {
-        let taken = self.items.push(Box::new(item)).is_ok();
-        (self.wake)();
-        taken
+    /// Queues a work item; the worker runs it in one of its next turns.
+    ///
+    /// # Errors
+    /// [`InboxFull`].
+    pub fn submit(&self, item: impl FnOnce(&mut Worker) + Send + 'static) -> Result<(), InboxFull> {
+        self.push(Box::new(item))
+            .map_err(|_| InboxFull(self.items.capacity()))
     }
 
-    /// As [`Inbox::submit`], full or not: for who brings one item at a time, and cannot wait until there is
-    /// room.
-    pub fn insist(&self, item: impl FnOnce(&mut Worker) + Send + 'static) {
-        if let Err(item) = self.items.push(Box::new(item)) {
-            self.more.push(item);
+    /// As [`Inbox::submit`], and blocks the calling thread while the queue is full, as long as `runs` returns
+    /// true.
+    ///
+    /// # Errors
+    /// [`InboxFull`] when the queue is full and `runs` returned false.
+    pub fn submit_when_room(
+        &self,
+        item: impl FnOnce(&mut Worker) + Send + 'static,
+        runs: impl Fn() -> bool,
+    ) -> Result<(), InboxFull> {
+        let mut item: Item = Box::new(item);
+        while let Err(back) = self.push(item) {
+            if !runs() {
+                return Err(InboxFull(self.items.capacity()));
+            }
+            item = back;
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.items.is_full() {
+                // The wait is bounded, for the worker may stop without taking another item.
+                drop(self.room.wait_timeout(guard, LOOK));
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
+        Ok(())
+    }
+
+    /// As [`Inbox::submit`], full or not: for callers that bring one item at a time, and cannot wait until there
+    /// is room.
+    pub fn insist(&self, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        if let Err(item) = self.push(Box::new(item)) {
+            self.more.push(item);
+            (self.wake)();
+        }
+    }
+
+    fn push(&self, item: Item) -> Result<(), Item> {
+        self.items.push(item)?;
         (self.wake)();
+        Ok(())
     }
 
     pub(crate) fn take(&self) -> Option<Item> {
         let item = self.items.pop();
-        // Seldom: to find it empty by a pop would cost every idle turn a fence.
+        // An empty `more` is seen by a load; a pop would cost every idle turn a fence.
         if item.is_none() && !self.more.is_empty() {
             return self.more.pop();
+        }
+        if item.is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.room.notify_all();
         }
         item
     }

@@ -29,7 +29,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 pub use continuation::Cont;
 pub use epoch::{EpochCounters, Operation};
 pub use idle::{Idle, IdlePolicy, Idler};
-pub use inbox::Inbox;
+pub use inbox::{Inbox, InboxFull};
 pub use log::{Append, LogCounters, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;
 pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};

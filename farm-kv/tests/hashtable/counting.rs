@@ -250,16 +250,18 @@ fn changes_at_once(
     }
     let (done, outcomes) = mpsc::channel();
     let table = cluster.table;
-    cluster.machines[asker].submit(0, move |worker| {
-        worker.put_layer(Box::new(Asked {
-            outcomes: vec![None; changes.len()],
-            done,
-        }));
-        for (number, change) in changes.iter().enumerate() {
-            let cont = Cont::new(came, number as u64);
-            farm_kv::change(worker, table, &key, change.as_change(), cont).unwrap();
-        }
-    });
+    cluster.machines[asker]
+        .submit(0, move |worker| {
+            worker.put_layer(Box::new(Asked {
+                outcomes: vec![None; changes.len()],
+                done,
+            }));
+            for (number, change) in changes.iter().enumerate() {
+                let cont = Cont::new(came, number as u64);
+                farm_kv::change(worker, table, &key, change.as_change(), cont).unwrap();
+            }
+        })
+        .unwrap();
     wait(&outcomes)
 }
 

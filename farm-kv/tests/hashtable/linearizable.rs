@@ -132,12 +132,16 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
                 history: vec![],
                 done: done.clone(),
             };
-            assert!(machine.submit(worker, move |worker| {
-                worker.put_layer(Box::new(client));
-                for place in 0..depth {
-                    begin(worker, place, ());
-                }
-            }));
+            assert!(
+                machine
+                    .submit(worker, move |worker| {
+                        worker.put_layer(Box::new(client));
+                        for place in 0..depth {
+                            begin(worker, place, ());
+                        }
+                    })
+                    .is_ok()
+            );
         }
     }
     let mut by_key: Vec<Vec<Operation>> = vec![vec![]; keys as usize];

@@ -60,9 +60,13 @@ impl Cluster {
     /// Starts a lock-free read; the answer comes when it has succeeded.
     pub(crate) fn start_look(&self, machine: usize, address: Address, bytes: usize) -> Looks {
         let (answer, answers) = mpsc::channel();
-        assert!(self.machines[machine].submit(0, move |worker| {
-            start_look(worker, address, bytes, answer);
-        }));
+        assert!(
+            self.machines[machine]
+                .submit(0, move |worker| {
+                    start_look(worker, address, bytes, answer);
+                })
+                .is_ok()
+        );
         answers
     }
 

@@ -42,10 +42,14 @@ fn start<W: Work>(cluster: &Cluster, machine: usize, worker: usize, work: W) -> 
         worker.defer(Cont::new(turn::<W>, 0));
     }
     let (done, finished) = mpsc::channel();
-    assert!(cluster.machines[machine].submit(worker, move |w| {
-        w.put_layer(Box::new(Running { work, done }));
-        turn::<W>(w, 0, ());
-    }));
+    assert!(
+        cluster.machines[machine]
+            .submit(worker, move |w| {
+                w.put_layer(Box::new(Running { work, done }));
+                turn::<W>(w, 0, ());
+            })
+            .is_ok()
+    );
     finished
 }
 

@@ -726,7 +726,7 @@ fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
         std::thread::yield_now();
     }
     cluster.on(0, 0, move |w| {
-        while w.inbox().submit(|_| ()) {}
+        while w.inbox().submit(|_| ()).is_ok() {}
         signal.give();
     });
     heard.recv_timeout(PATIENCE).expect("the task goes on");

@@ -81,7 +81,7 @@ impl Driven<'_> {
                     attempt::attach(worker, named, false, None);
                     // The node waits, unless the machine is stopping.
                     _ = answer.send(());
-                });
+                })
             },
             || {},
         )?;
@@ -109,7 +109,7 @@ impl Driven<'_> {
                     progress: Arc::clone(&progress),
                 };
                 let done = Box::new(move |loaded| drop(answer.send(loaded)));
-                machine.submit(worker, move |worker| load::load(worker, load, done));
+                machine.submit(worker, move |worker| load::load(worker, load, done))
             },
             || {
                 let records = progress.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Driven<'_> {
                     sampled_1_in,
                 };
                 let done = Box::new(move |ran| drop(answer.send((worker, ran))));
-                machine.submit(worker, move |worker| driver::run(worker, run, done));
+                machine.submit(worker, move |worker| driver::run(worker, run, done))
             },
             || {},
         )?;
@@ -190,7 +190,7 @@ impl Driven<'_> {
                     in_flight: self.config.worker.operations_in_flight as usize,
                 };
                 let done = Box::new(move |audited| drop(answer.send(audited)));
-                machine.submit(worker, move |worker| audit::audit(worker, audit, done));
+                machine.submit(worker, move |worker| audit::audit(worker, audit, done))
             },
             || {},
         )?;
@@ -219,7 +219,7 @@ impl Driven<'_> {
                         });
                         // The node waits, unless the machine is stopping.
                         _ = answer.send(pairs.sum());
-                    });
+                    })
                 },
                 || {},
             )?;
