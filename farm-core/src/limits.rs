@@ -55,6 +55,9 @@ const _: () = assert!(MACHINE_SLOTS * MAX_WORKERS <= 1 << 16);
 /// Most operations one worker keeps in flight. They are slots of the worker's arena and slab.
 pub const MAX_OPERATIONS_IN_FLIGHT: u32 = 1 << 16;
 
+/// Transactions that a worker runs at once by default: enough to hide the latency of a commit over several machines.
+pub const DEFAULT_CONCURRENCY: u32 = 64;
+
 // ---------------------------------------------------------------------------------------------
 // Addresses, regions and blocks (FaRM'14 §3.3).
 

@@ -37,6 +37,7 @@
 
 use std::time::Duration;
 
+use farm_core::limits::DEFAULT_CONCURRENCY;
 use farm_core::time::Nanos;
 use rand::{Rng, RngCore};
 use serde::{Deserialize, Serialize};
@@ -77,7 +78,7 @@ impl Default for BackoffConfig {
         Self {
             unit_ns: RDMA_ROUND_TRIP_NS,
             doublings: 10,
-            concurrency: 8,
+            concurrency: DEFAULT_CONCURRENCY as usize,
             sample_ns: 1_000_000,
             least_attempts: 16,
             backoff: true,

@@ -9,6 +9,7 @@ use farm_core::worker::{Cont, Worker};
 
 use crate::api::{Open, Step};
 use crate::arrays::{self, Adjacent, AskedArray};
+use crate::backoff::BackoffConfig;
 use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
 use crate::commit::truncate::Truncations;
@@ -65,6 +66,11 @@ pub fn attach(worker: &mut Worker) {
         bytes: config.bytes as usize,
     };
     set_limits(worker, limits);
+    let avoidance = BackoffConfig {
+        concurrency: config.concurrency as usize,
+        ..BackoffConfig::default()
+    };
+    crate::retry::configure(worker, avoidance);
     crate::retry::set_patience(worker, patience);
     worker.register(RELEASE, crate::commit::released);
     worker.register(validate::VALIDATE, validate::handle);

@@ -104,7 +104,8 @@ pub(crate) struct OltpArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 
-    /// Most transactions in flight on every worker, 64 unless given; conflicts make them fewer.
+    /// Most transactions in flight on every worker, transactions.concurrency of the configuration unless given;
+    /// conflicts make them fewer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: Option<u32>,
 

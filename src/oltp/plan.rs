@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use farm_bench::oltp::driver::DEFAULT_CONCURRENCY;
 use farm_bench::oltp::{Benchmark, MAX_ROW_BYTES};
 use farm_core::config::Config;
 use farm_kv::{KEY_BYTES, TableSpec};
@@ -79,7 +78,7 @@ impl Plan {
         let most = config.worker.operations_in_flight as usize;
         let concurrency = args
             .concurrency
-            .map_or(DEFAULT_CONCURRENCY.min(most), |n| n as usize);
+            .map_or((config.transactions.concurrency as usize).min(most), |n| n as usize);
         if concurrency > most {
             let why = format!(
                 "a worker keeps at most {most} operations in flight; lower it, or raise \

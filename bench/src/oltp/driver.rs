@@ -21,9 +21,6 @@ use crate::ycsb::stream::worker_rng;
 /// Bits of an attempt's number that count the attempts of one worker.
 const ATTEMPT_BITS: u32 = 40;
 
-/// Transactions that a worker has in flight unless told otherwise.
-pub const DEFAULT_CONCURRENCY: usize = 64;
-
 /// A transaction that meets conflicts again and again waits by what its attempts take, doubled at most so
 /// often.
 const MOST_PATIENCE: u32 = 4;

@@ -386,6 +386,12 @@ impl Check<'_> {
             0,
             MAX_PATIENCE_MS,
         );
+        self.whole_between(
+            "transactions.concurrency",
+            limits.concurrency,
+            1,
+            MAX_OPERATIONS_IN_FLIGHT,
+        );
         let (least, most) = (MIN_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES);
         if !(least..=most).contains(&limits.bytes) {
             let near = exact_size(limits.bytes.clamp(least, most));

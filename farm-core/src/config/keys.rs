@@ -266,6 +266,13 @@ pub(super) const KEYS: &[Key<Config>] = &[
         u32::to_string
     ),
     key!(
+        "transactions.concurrency",
+        false,
+        |_| format!("a whole number between 1 and {MAX_OPERATIONS_IN_FLIGHT}"),
+        transactions.concurrency = Value::whole,
+        u32::to_string
+    ),
+    key!(
         "table.neighbourhood",
         true,
         |_| one_of(&NEIGHBOURHOODS.map(|h| h.to_string())),

@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::ids::MachineId;
-use crate::limits::{DEFAULT_REGION_BYTES, KIB, Limits, MIB};
+use crate::limits::{DEFAULT_CONCURRENCY, DEFAULT_REGION_BYTES, KIB, Limits, MIB};
 
 pub use error::{ConfigError, Place, Problem, ProblemKind};
 pub use rdma::{RdmaConfig, RdmaPlace};
@@ -249,6 +249,8 @@ pub struct TransactionsConfig {
     pub bytes: u64,
     /// How long a transaction is retried that finds an object locked each time, in milliseconds; 0 for once.
     pub patience_ms: u32,
+    /// Most transactions that a worker runs at once; conflicts make them fewer.
+    pub concurrency: u32,
 }
 
 /// The hashtable.
@@ -317,6 +319,7 @@ impl Default for TransactionsConfig {
             objects: 16_384,
             bytes: 16 * MIB,
             patience_ms: 10_000,
+            concurrency: DEFAULT_CONCURRENCY,
         }
     }
 }

@@ -288,17 +288,24 @@ fn impossible_limits_of_transactions_are_refused() {
             "transactions.patience_ms",
             "write 3600000",
         ),
+        (
+            "concurrency = 0",
+            range,
+            "transactions.concurrency",
+            "write 1",
+        ),
     ] {
         let text = with_machine(&format!("[transactions]\n{line}\n"));
         refused(&text, kind, 4, key, &[word]);
     }
     let text =
-        with_machine("[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\n");
+        with_machine("[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\nconcurrency = 8\n");
     let config = Config::from_str(&text, "x.toml").expect("the limits themselves");
     let expected = TransactionsConfig {
         objects: 100_000,
         bytes: GIB,
         patience_ms: 0,
+        concurrency: 8,
     };
     assert_eq!(config.transactions, expected);
 }
