@@ -101,23 +101,7 @@ fn read_done(worker: &mut Worker, _: u64, result: ReadResult) {
 #[test]
 fn an_object_is_read_from_every_machine_by_one_read() {
     let machines = cluster("read", 3, 1, Arc::new(|_: &mut Worker| {}));
-    let address = machines[1]
-        .ask(0, |worker, answer| {
-            let class = class_for_payload(100).unwrap();
-            let reserved = worker.reserve_object(class, None).unwrap();
-            let (memory, at) = worker.local_memory(reserved.address).unwrap();
-            let born = Incarnation::default().allocated();
-            write::install_new(
-                memory,
-                at,
-                class.object_bytes(),
-                Version::new(7),
-                born,
-                &[42; 100],
-            );
-            answer.send(reserved.address).unwrap();
-        })
-        .unwrap();
+    let address = make(&machines[1]);
     for (index, machine) in machines.iter().enumerate() {
         for round in 0..3 {
             let (before, after) = (reads(machine), read(machine, address));
@@ -133,6 +117,27 @@ fn an_object_is_read_from_every_machine_by_one_read() {
     stop(machines);
 }
 
+/// Makes an object of 100 bytes of 42 at version 7.
+fn make(machine: &Machine) -> farm_core::ids::Address {
+    machine
+        .ask(0, |worker, answer| {
+            let class = class_for_payload(100).unwrap();
+            let reserved = worker.reserve_object(class, None).unwrap();
+            let (memory, at) = worker.local_memory(reserved.address).unwrap();
+            let born = Incarnation::default().allocated();
+            write::install_new(
+                memory,
+                at,
+                class.object_bytes(),
+                Version::new(7),
+                born,
+                &[42; 100],
+            );
+            answer.send(reserved.address).unwrap();
+        })
+        .unwrap()
+}
+
 fn reads(machine: &Machine) -> u64 {
     machine
         .ask(0, |worker, answer| {
@@ -143,18 +148,47 @@ fn reads(machine: &Machine) -> u64 {
 
 fn read(machine: &Machine, address: farm_core::ids::Address) -> (u64, Vec<u8>) {
     machine
-        .ask(0, move |worker, answer| {
-            worker.put_layer(Box::new(ReadAnswer(answer)));
-            let request = ReadRequest {
-                address,
-                stride: 128,
-                bytes: 128,
-            };
-            worker
-                .read_lock_free(request, Cont::new(read_done, 0))
-                .unwrap();
-        })
+        .ask(0, move |worker, answer| begin_read(worker, address, answer))
         .unwrap()
+}
+
+fn begin_read(
+    worker: &mut Worker,
+    address: farm_core::ids::Address,
+    answer: mpsc::Sender<(u64, Vec<u8>)>,
+) {
+    worker.put_layer(Box::new(ReadAnswer(answer)));
+    let request = ReadRequest::object(address, 128);
+    worker
+        .read_lock_free(request, Cont::new(read_done, 0))
+        .unwrap();
+}
+
+/// Each worker once called for the capability of each region, all of them the first worker of its machine.
+#[test]
+fn the_workers_of_a_machine_fetch_a_capability_once() {
+    let machines = cluster("capability", 2, 4, Arc::new(|_: &mut Worker| {}));
+    let address = make(&machines[1]);
+    for _ in 0..3 {
+        let (answer, answers) = mpsc::channel();
+        for worker in 0..4 {
+            let answer = answer.clone();
+            machines[0]
+                .submit(worker, move |worker| begin_read(worker, address, answer))
+                .unwrap();
+        }
+        for _ in 0..4 {
+            assert_eq!(machines[0].wait_for(&answers).unwrap(), (7, vec![42; 100]));
+        }
+    }
+    let calls = |worker| {
+        machines[0].ask(worker, |worker, answer| {
+            answer.send(worker.message_counters().calls).unwrap();
+        })
+    };
+    let calls: u64 = (0..4).map(|worker| calls(worker).unwrap()).sum();
+    assert_eq!(calls, 1, "one call of the machine");
+    stop(machines);
 }
 
 /// A machine that leaves stops the others without a failure.

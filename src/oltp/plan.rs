@@ -78,7 +78,9 @@ impl Plan {
         let most = config.worker.operations_in_flight as usize;
         let concurrency = args
             .concurrency
-            .map_or((config.transactions.concurrency as usize).min(most), |n| n as usize);
+            .map_or((config.transactions.concurrency as usize).min(most), |n| {
+                n as usize
+            });
         if concurrency > most {
             let why = format!(
                 "a worker keeps at most {most} operations in flight; lower it, or raise \

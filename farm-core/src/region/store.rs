@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::placement::Placement;
+use super::remote::RemoteRegions;
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
     Cut, Geometry, Mismatch, Place, ReleaseError, SizeClass, Slab, TableError, choose_region_id,
@@ -31,6 +32,7 @@ pub struct Store {
     blocks: Mutex<BlockAllocator>,
     geometry: Geometry,
     regions: Regions,
+    remote: RemoteRegions,
 }
 
 impl Store {
@@ -62,6 +64,7 @@ impl Store {
             geometry: blocks.geometry(),
             blocks: Mutex::new(blocks),
             regions,
+            remote: RemoteRegions::default(),
         }
     }
 
@@ -74,6 +77,11 @@ impl Store {
     #[inline]
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Capabilities of other machines' regions.
+    pub(crate) fn remote(&self) -> &RemoteRegions {
+        &self.remote
     }
 
     /// A slab allocator for a worker.

@@ -11,12 +11,15 @@ use crate::limits::LARGEST_REPLY_BYTES;
 use crate::marks;
 use crate::mem::Memory;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::region::remote::Need;
 use crate::region::table::{Access, RegionIndex};
 
 /// Asks a machine for the capability of one of its regions.
 const REGION_CAPABILITY: MessageId = MessageId(MessageId::CORE);
 const CAPABILITY_BYTES: usize = 25;
 const _: () = assert!(CAPABILITY_BYTES as u64 <= LARGEST_REPLY_BYTES);
+/// One-way, within a machine: the call for the capability of a region has ended.
+const CAPABILITY_FETCHED: MessageId = MessageId(MessageId::CORE + 1);
 
 /// Why an address is of no use on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +60,7 @@ struct Waiting {
 impl Worker {
     pub(super) fn register_core_handlers(&mut self) {
         self.register(REGION_CAPABILITY, Self::answer_capability);
+        self.register(CAPABILITY_FETCHED, Self::capability_fetched);
         self.register_epoch_handlers();
     }
 
@@ -236,6 +240,16 @@ impl Worker {
         if machine == self.me.machine {
             return self.end_region_wait(id, ReadError::NoRegion);
         }
+        match self.store.remote().need(id, self.me.worker) {
+            Need::Use(capability) => self.import_region(id, &capability),
+            Need::Wait => marks::mark("region: another worker fetches the capability"),
+            Need::Call => self.call_for_region(region, ()),
+        }
+    }
+
+    fn call_for_region(&mut self, region: u64, (): ()) {
+        let id = RegionId::from_bits(region as u32).expect("the context is a region id");
+        let machine = self.store.placement().primary(id);
         let to = WorkerRef {
             machine,
             worker: WorkerId::FIRST,
@@ -245,23 +259,59 @@ impl Worker {
         match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::PeerLost(_)) => {
+                self.region_fetched(id, None);
                 self.end_region_wait(id, |_| ReadError::PeerLost(machine))
             }
-            Err(_) => self.when_room(Cont::new(Self::ask_for_region, region)),
+            Err(_) => self.when_room(Cont::new(Self::call_for_region, region)),
+        }
+    }
+
+    /// Notifies the workers that wait for the end of this worker's call.
+    fn region_fetched(&mut self, id: RegionId, capability: Option<Capability>) {
+        for worker in self.store.remote().fetched(id, capability) {
+            let context = u64::from(worker.index() as u32) << 32 | u64::from(id.to_bits());
+            self.notify_fetched(context, ());
+        }
+    }
+
+    fn notify_fetched(&mut self, context: u64, (): ()) {
+        let worker = WorkerId::new((context >> 32) as u16).expect("a worker of this machine");
+        let to = WorkerRef::new(self.me.machine, worker);
+        let body = (context as u32).to_le_bytes();
+        if let Err(CallError::Busy) = self.send(to, CAPABILITY_FETCHED, &[&body]) {
+            self.when_room(Cont::new(Self::notify_fetched, context));
+        }
+    }
+
+    fn capability_fetched(&mut self, request: Request, body: &[u8]) {
+        let region = <[u8; 4]>::try_from(body).ok().map(u32::from_le_bytes);
+        let region = region.filter(|region| RegionId::from_bits(*region).is_some());
+        match region.filter(|_| request.from.machine == self.me.machine) {
+            Some(region) => self.ask_for_region(region.into(), ()),
+            None => self.distrust(
+                request.from.machine,
+                "it sent word of a capability that this machine did not ask for".into(),
+            ),
         }
     }
 
     fn capability_came(&mut self, region: u64, reply: Result<&[u8], CallError>) {
         let id = RegionId::from_bits(region as u32).expect("the context is a region id");
         let machine = self.store.placement().primary(id);
-        let capability = match reply {
-            Ok(body) => decode_capability(machine, body),
-            Err(_) => return self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
-        };
-        let Some(capability) = capability else {
-            return self.end_region_wait(id, ReadError::NoRegion);
-        };
-        let memory = match self.endpoint.import(&capability) {
+        let capability = reply.ok().and_then(|body| decode_capability(machine, body));
+        marks::mark("region: capability fetched");
+        self.region_fetched(id, capability);
+        match (capability, reply) {
+            (Some(capability), _) => self.import_region(id, &capability),
+            (None, Ok(_)) => self.end_region_wait(id, ReadError::NoRegion),
+            (None, Err(_)) => self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
+        }
+    }
+
+    /// Maps a region, and starts the reads that wait for it.
+    fn import_region(&mut self, id: RegionId, capability: &Capability) {
+        let machine = capability.machine;
+        let memory = match self.endpoint.import(capability) {
             Ok(memory) => memory,
             // It answered, and was lost before this worker has noticed.
             Err(ImportError::NotConnected(machine)) => {
@@ -269,6 +319,7 @@ impl Worker {
             }
             Err(error) => {
                 tracing::error!(%error, region = %id, "cannot import a region");
+                self.store.remote().forget(id);
                 return self.end_region_wait(id, ReadError::NoRegion);
             }
         };
@@ -278,7 +329,6 @@ impl Worker {
             bytes: capability.bytes,
         };
         let index = self.regions.record(id, access);
-        marks::mark("region: capability fetched");
         for waiting in self.take_waiting(id) {
             self.start_read(waiting.request, index, waiting.cont, waiting.slot);
         }

@@ -298,8 +298,9 @@ fn impossible_limits_of_transactions_are_refused() {
         let text = with_machine(&format!("[transactions]\n{line}\n"));
         refused(&text, kind, 4, key, &[word]);
     }
-    let text =
-        with_machine("[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\nconcurrency = 8\n");
+    let text = with_machine(
+        "[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\nconcurrency = 8\n",
+    );
     let config = Config::from_str(&text, "x.toml").expect("the limits themselves");
     let expected = TransactionsConfig {
         objects: 100_000,
