@@ -12,9 +12,11 @@ use super::*;
 const UNIT: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
+/// Eight transactions at once, from which three halvings lead to one.
 fn config() -> BackoffConfig {
     BackoffConfig {
         unit_ns: UNIT,
+        concurrency: 8,
         ..BackoffConfig::default()
     }
 }

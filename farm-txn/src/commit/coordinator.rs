@@ -262,7 +262,7 @@ fn may_be_truncated(worker: &mut Worker, commit: &Commit) {
     let state = &mut transactions(worker).truncations;
     state.end(commit.sequence);
     for participant in commit.participants.iter().filter(|one| one.asked) {
-        state.tell(participant.machine, commit.sequence);
+        state.note(participant.machine, commit.sequence);
     }
 }
 

@@ -30,8 +30,13 @@ pub(crate) struct Truncations {
     last: u64,
     /// Transactions in the order of their numbers, and whether each may be truncated; the first may not.
     open: VecDeque<(u64, bool)>,
-    /// For each machine what it has not been told, in no order. Room for it is reserved.
-    untold: Vec<(MachineId, Vec<u64>)>,
+    /// Transactions that each machine may truncate and has not been sent, in no order, by the machine's index.
+    /// Room for them is reserved in its log.
+    unsent: Vec<Vec<u64>>,
+    /// Machines that ever had some.
+    machines: Vec<MachineId>,
+    /// All of them, summed over the machines.
+    waiting: usize,
     timer: bool,
     /// The head of the record that is being appended.
     head: Vec<u8>,
@@ -60,21 +65,29 @@ impl Truncations {
         self.open.front().map_or(self.last + 1, |open| open.0)
     }
 
-    pub(crate) fn tell(&mut self, machine: MachineId, sequence: u64) {
-        match self.untold.iter_mut().find(|known| known.0 == machine) {
-            Some((_, untold)) => untold.push(sequence),
-            None => self.untold.push((machine, vec![sequence])),
+    /// Notes that a machine may truncate a transaction.
+    pub(crate) fn note(&mut self, machine: MachineId, sequence: u64) {
+        let index = machine.index();
+        if self.unsent.len() <= index {
+            self.unsent.resize_with(index + 1, Vec::new);
         }
+        // A list that was ever used keeps its capacity.
+        if self.unsent[index].capacity() == 0 {
+            self.machines.push(machine);
+        }
+        self.unsent[index].push(sequence);
+        self.waiting += 1;
     }
 
-    fn untold(&mut self, machine: MachineId) -> Option<&mut Vec<u64>> {
-        let known = self.untold.iter_mut().find(|known| known.0 == machine)?;
-        Some(&mut known.1).filter(|untold| !untold.is_empty())
+    /// The transactions that a machine has not been sent, if there are some.
+    fn unsent(&mut self, machine: MachineId) -> Option<&mut Vec<u64>> {
+        let unsent = self.unsent.get_mut(machine.index());
+        unsent.filter(|unsent| !unsent.is_empty())
     }
 
-    /// Transactions that are to be truncated and have not been told of.
+    /// Truncations that have not been sent, summed over the machines.
     pub(crate) fn waiting(&self) -> usize {
-        self.untold.iter().map(|(_, untold)| untold.len()).sum()
+        self.waiting
     }
 }
 
@@ -100,12 +113,12 @@ pub(crate) fn append(worker: &mut Worker, out: Outgoing<'_>) -> Result<(), CallE
     let mut head = std::mem::take(&mut state.head);
     let (mut named, mut names) = (0, [0; MOST_TRUNCATED]);
     let mut told = 0;
-    if let Some(untold) = state.untold(out.to) {
+    if let Some(unsent) = state.unsent(out.to) {
         // Those below the low bound need no name.
-        untold.sort_unstable();
-        let below = untold.partition_point(|sequence| *sequence < low);
-        named = (untold.len() - below).min(MOST_TRUNCATED);
-        names[..named].copy_from_slice(&untold[below..][..named]);
+        unsent.sort_unstable();
+        let below = unsent.partition_point(|sequence| *sequence < low);
+        named = (unsent.len() - below).min(MOST_TRUNCATED);
+        names[..named].copy_from_slice(&unsent[below..][..named]);
         told = below + named;
     }
     let names = &names[..named];
@@ -125,9 +138,10 @@ pub(crate) fn append(worker: &mut Worker, out: Outgoing<'_>) -> Result<(), CallE
     let state = &mut layer.truncations;
     state.head = head;
     if appended.is_ok()
-        && let Some(untold) = state.untold(out.to)
+        && let Some(unsent) = state.unsent(out.to)
     {
-        untold.drain(..told);
+        unsent.drain(..told);
+        state.waiting -= told;
     }
     appended
 }
@@ -143,8 +157,8 @@ pub(crate) fn soon(worker: &mut Worker) {
 
 fn now(worker: &mut Worker, _: u64, (): ()) {
     transactions(worker).truncations.timer = false;
-    for place in 0..transactions(worker).truncations.untold.len() {
-        let machine = transactions(worker).truncations.untold[place].0;
+    for place in 0..transactions(worker).truncations.machines.len() {
+        let machine = transactions(worker).truncations.machines[place];
         explicitly(worker, machine);
     }
     soon(worker);
@@ -153,7 +167,7 @@ fn now(worker: &mut Worker, _: u64, (): ()) {
 /// Tells a machine by records that have nothing else; stops when there is no room, or the machine is
 /// lost.
 pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
-    while transactions(worker).truncations.untold(machine).is_some() {
+    while transactions(worker).truncations.unsent(machine).is_some() {
         marks::mark("truncate: by a record of its own");
         let out = Outgoing {
             to: machine,
@@ -169,10 +183,11 @@ pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
             // Its logs are lost with it.
             Err(_) => {
                 let state = &mut transactions(worker).truncations;
-                if let Some(untold) = state.untold(machine) {
-                    let bytes = untold.len() as u32 * reserved_bytes();
-                    untold.clear();
-                    worker.release_log(machine, bytes);
+                if let Some(unsent) = state.unsent(machine) {
+                    let count = unsent.len();
+                    unsent.clear();
+                    state.waiting -= count;
+                    worker.release_log(machine, count as u32 * reserved_bytes());
                 }
             }
         }
