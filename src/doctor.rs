@@ -5,6 +5,7 @@
 
 mod judge;
 mod rdma;
+mod sizing;
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -4,6 +4,7 @@
 
 mod fabric;
 mod pages;
+mod sizing;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLim
 
 pub use fabric::fabric_config;
 use pages::Pages;
+pub use sizing::Sizing;
 
 /// How long machines of one process wait for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -254,8 +256,9 @@ impl Machine {
             WorkerId::new(index as u16).expect("the configuration bounds the number of workers");
         let me = WorkerRef::new(self.id, worker);
         let operations = config.worker.operations_in_flight as usize;
-        let arena = arena(config, operations + 64);
-        let mut endpoint = self.fabric.endpoint(worker, &arena, operations + 64)?;
+        let reads = reads_in_flight(config);
+        let arena = arena(config, reads);
+        let mut endpoint = self.fabric.endpoint(worker, &arena, reads)?;
         let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_format(config))?;
         let exporter = self.exporter.clone();
         let inbox = Arc::new(Inbox::new(
@@ -536,6 +539,11 @@ fn idle_policy(config: &Config, id: MachineId) -> IdlePolicy {
             yielding: Duration::from_micros(config.worker.yield_us.into()),
         },
     }
+}
+
+/// Reads that a worker may have outstanding: those of its operations, and some of headers.
+fn reads_in_flight(config: &Config) -> usize {
+    config.worker.operations_in_flight as usize + 64
 }
 
 /// Slots for `reads` reads in flight; fewer of what the table's lookups read, where that is large.

@@ -10,6 +10,7 @@ use super::{Finding, Level, rdma};
 pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     let mut findings = vec![cores(facts), workers(facts, config)];
     findings.extend(pinning(facts, config));
+    findings.extend(super::sizing::sizing(config));
     findings.push(memory(facts, config));
     findings.push(cgroup(facts));
     if rdma::uses_verbs(config) {

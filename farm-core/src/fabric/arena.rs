@@ -33,6 +33,14 @@ impl ArenaConfig {
         Self { classes }
     }
 
+    /// Bytes of all slots.
+    pub fn bytes(&self) -> usize {
+        let classes = self.classes.iter();
+        classes
+            .map(|(bytes, count)| bytes * (count + KEPT_TO_SEND))
+            .sum()
+    }
+
     /// The same, with at least `count` slots of exactly `bytes` (rounded up to lines).
     #[must_use]
     pub fn with(mut self, bytes: usize, count: usize) -> Self {
