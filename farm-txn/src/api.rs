@@ -213,28 +213,43 @@ pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Ad
 /// more than was asked for.
 ///
 /// # Errors
-/// As [`free`].
+/// As [`free`]; [`TxError::Forgotten`].
 pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[u8], TxError> {
-    Ok(context_of(worker, tx, object)?.payload(object))
+    let context = context_of(worker, tx, object)?;
+    context.check_payload(object)?;
+    Ok(context.payload(object))
 }
 
 /// The payload of an object, to be changed: it is written when the transaction commits. Of the length that
 /// [`payload`] gives.
 ///
 /// # Errors
-/// As [`free`].
+/// As [`payload`].
 pub fn payload_mut(
     worker: &mut Worker,
     tx: TxHandle,
     object: ObjectId,
 ) -> Result<&mut [u8], TxError> {
-    Ok(context_of(worker, tx, object)?.payload_mut(object))
+    let context = context_of(worker, tx, object)?;
+    context.check_payload(object)?;
+    Ok(context.payload_mut(object))
+}
+
+/// Forgets the payload of an object that was only read; the commit validates its version all the same. See
+/// [`Tx::forget_payload`].
+///
+/// # Errors
+/// As [`free`].
+pub fn forget_payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<(), TxError> {
+    context_of(worker, tx, object)?.forget_payload(object);
+    Ok(())
 }
 
 /// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
 pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
     let result = match end(worker, tx) {
-        Ok(context) if context.is_distributed() => {
+        // Of many objects, work for several turns.
+        Ok(context) if context.is_distributed() || context.len() > coordinator::HERE_AT_ONCE => {
             return coordinator::begin(worker, context, cont);
         }
         Ok(mut context) => {

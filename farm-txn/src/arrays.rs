@@ -445,7 +445,7 @@ fn take_in(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, Tx
         let object = match tx.known(address, class) {
             Some(known) => known,
             None => {
-                tx.check_limits(class.payload_capacity())?;
+                tx.check_limits_of_read(address, class)?;
                 tx.take_in(words, address, machine, class)
             }
         };

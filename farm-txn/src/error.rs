@@ -38,8 +38,8 @@ pub enum TxError {
     TooLarge(#[from] TooLarge),
     /// The transaction has grown beyond its limits.
     #[error(
-        "the transaction would have {objects} objects and {bytes} bytes, beyond the most of {} and {}; \
-         split it",
+        "the transaction would have {objects} objects and {bytes} bytes, beyond its limits of {} and {}: \
+         raise transactions.objects or transactions.bytes, forget payloads, or split it",
         limits.objects, limits.bytes
     )]
     Limit {
@@ -96,6 +96,11 @@ pub enum TxError {
     /// [`Tx::all_or_nothing`](crate::Tx::all_or_nothing) tried.
     #[error("the object is not one of this transaction: it is of another, or was taken back")]
     OtherTransaction,
+    /// The transaction has forgotten the payload of the object: [`Tx::forget_payload`](crate::Tx::forget_payload).
+    #[error(
+        "the transaction has forgotten the payload of the object at {0}; read the object again"
+    )]
+    Forgotten(Address),
     /// A layer above, or the body of a transaction, refuses the operation, with its reason.
     /// [`crate::retry`] and [`crate::Handle::transact`] report it only of reads that were validated.
     #[error("{0}")]

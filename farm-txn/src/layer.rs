@@ -137,6 +137,7 @@ pub fn take(worker: &mut Worker) -> Box<Tx> {
 /// Gives a context back; whatever it still holds is aborted.
 pub fn give(worker: &mut Worker, mut tx: Box<Tx>) {
     tx.abort(worker);
+    tx.trim();
     if let Some(operation) = tx.operation.take() {
         worker.end_operation(operation);
     }

@@ -75,4 +75,7 @@ pub use error::{Abort, TxError};
 pub use layer::{attach, give, left_over, lock_exclusively, set_limits, take, transact_here};
 pub use retry::RetryCounters;
 pub use tasks::{Handle, Transaction, block_on, spawn};
+#[doc(hidden)]
+#[cfg(debug_assertions)]
+pub use tx::entries_looked_at;
 pub use tx::{ObjectId, Tx, TxLimits};

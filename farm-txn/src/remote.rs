@@ -76,7 +76,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
         if let Some(known) = tx.known(place.address, place.class) {
             return known;
         }
-        tx.check_limits(place.class.payload_capacity())?;
+        tx.check_limits_of_read(place.address, place.class)?;
         let words = &worker.arena().words(&slot)[..words];
         tx.take_in(words, place.address, place.machine, place.class)
     });

@@ -3,22 +3,32 @@
 use farm_core::alloc::{Geometry, SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
-use farm_core::object::{Image, Incarnation, Version, payload_capacity};
+use farm_core::object::{Image, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, Operation, Worker};
 use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
 
+mod entries;
+mod forget;
 mod index;
 mod objects;
+mod payloads;
 mod room;
+mod undo;
 
+pub(crate) use entries::Entries;
+#[doc(hidden)]
+#[cfg(debug_assertions)]
+pub use entries::entries_looked_at;
 use index::Index;
 use objects::Number;
 pub use objects::ObjectId;
+use payloads::{NOT_HELD, Payloads};
 use room::give_back;
 pub(crate) use room::reserve;
+use undo::Undo;
 
 /// Tries of a local read before the object counts as locked: a transaction whose objects are all here is
 /// done in less, unless its thread lost its core; one over several machines takes a round trip, too long
@@ -55,6 +65,13 @@ pub(crate) enum Intent {
     Free,
 }
 
+impl Intent {
+    /// Whether the commit locks and installs the object.
+    fn is_written(self) -> bool {
+        !matches!(self, Intent::Read | Intent::Absent)
+    }
+}
+
 /// Where an object is, and how large.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -75,24 +92,32 @@ pub(crate) struct Entry {
     /// The incarnation goes up with the write.
     pub(crate) bump: bool,
     pub(crate) intent: Intent,
-    /// Its machine was asked whether it is as it was read.
-    pub(crate) asked: bool,
+    /// It is recorded as it was when something was tried that may be taken back.
+    saved: bool,
     /// No other entry of the transaction had this number.
     serial: u32,
-    /// Where the payload is in the context's bytes.
+    /// Where the payload is, or [`NOT_HELD`].
     at: u32,
 }
+
+// With its place in the index, an object takes less than the 64 bytes that config/local.toml names.
+const _: () = assert!(size_of::<Entry>() <= 40);
+
+/// Entries, and bytes of payloads, from which on a context gives its memory back when its transaction ends.
+const KEPT_ENTRIES: usize = 4096;
+const KEPT_BYTES: usize = 1 << 20;
 
 /// A transaction context. Made once and used again: a warm one allocates nothing.
 #[derive(Debug, Default)]
 pub struct Tx {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Entries,
     index: Index,
-    bytes: Vec<u8>,
+    payloads: Payloads,
+    /// Entries that have forgotten their payloads.
+    forgotten: usize,
     words: Vec<u64>,
     limits: TxLimits,
-    /// What it was, while something is tried that may be taken back.
-    saved: (Vec<Entry>, Vec<u8>),
+    undo: Undo,
     /// Who hears that it has committed.
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// What its objects are known by; another for each transaction.
@@ -110,8 +135,8 @@ impl Tx {
     /// of another size, once the turn has ended.
     pub fn new() -> Self {
         Self {
-            entries: Vec::with_capacity(32),
-            bytes: Vec::with_capacity(8192),
+            entries: Entries::with_capacity(32),
+            payloads: Payloads::with_capacity(8192),
             ..Self::default()
         }
     }
@@ -168,7 +193,7 @@ impl Tx {
         if let Some(known) = self.known(address, class) {
             return known;
         }
-        self.check_limits(payload_capacity(class.object_bytes()))?;
+        self.check_limits_of_read(address, class)?;
         if address.is_null() || !address.is_line_aligned() {
             return Err(AddressError::Nowhere(address).into());
         }
@@ -183,7 +208,7 @@ impl Tx {
         read
     }
 
-    /// The object at an address that this transaction has met.
+    /// The object at an address that this transaction has met, unless it has forgotten its payload.
     #[inline]
     pub(crate) fn known(
         &self,
@@ -195,6 +220,7 @@ impl Tx {
         Some(match entry.intent {
             Intent::Free | Intent::Absent => Err(TxError::NotAllocated(address)),
             _ if entry.class != class => Err(wrong_size(address, class, entry.class)),
+            _ if entry.is_forgotten() => return None,
             _ => Ok(self.id(known)),
         })
     }
@@ -210,7 +236,11 @@ impl Tx {
     ) -> Result<ObjectId, TxError> {
         let image = Image::check(words).expect("copied until it was consistent");
         let (version, incarnation) = (image.version(), image.incarnation());
-        let start = self.bytes.len();
+        if self.forgotten > 0
+            && let Some(known) = self.position(address)
+        {
+            return self.recall(known, &image);
+        }
         let place = Place {
             address,
             machine,
@@ -218,13 +248,21 @@ impl Tx {
         };
         if !incarnation.is_allocated() {
             marks::mark("tx: read met a freed object");
-            self.push(place, version, incarnation, Intent::Absent, start);
+            self.push(place, version, incarnation, Intent::Absent, NOT_HELD);
             return Err(TxError::NotAllocated(address));
         }
-        let len = payload_capacity(class.object_bytes());
-        self.bytes.resize(start + len, 0);
-        image.copy_payload(0, &mut self.bytes[start..]);
-        Ok(self.push(place, version, incarnation, Intent::Read, start))
+        let at = self.payloads.add(class.payload_capacity());
+        let object = self.push(place, version, incarnation, Intent::Read, at);
+        self.copy_payload(&image);
+        Ok(object)
+    }
+
+    /// Copies the payload of the last entry out of its image.
+    #[inline]
+    fn copy_payload(&mut self, image: &Image<'_>) {
+        let last = self.entries.len() - 1;
+        let payload = self.entries[last].payload();
+        image.copy_payload(0, self.payloads.get_mut(payload));
     }
 
     /// A consistent image into `words`.
@@ -258,9 +296,20 @@ impl Tx {
         self.check_limits_of(1, more)
     }
 
+    /// Whether an object may be read that is not known, or was forgotten.
+    pub(crate) fn check_limits_of_read(
+        &self,
+        address: Address,
+        class: SizeClass,
+    ) -> Result<(), TxError> {
+        let known = self.forgotten > 0 && self.position(address).is_some();
+        self.check_limits_of(usize::from(!known), class.payload_capacity())
+    }
+
     /// Whether so many objects more, of so many bytes together, may be had.
     pub(crate) fn check_limits_of(&self, objects: usize, bytes: usize) -> Result<(), TxError> {
-        let (objects, bytes) = (self.entries.len() + objects, self.bytes.len() + bytes);
+        let objects = self.entries.len() + objects;
+        let bytes = self.payloads.held() + bytes;
         if objects > self.limits.objects || bytes > self.limits.bytes {
             return Err(TxError::Limit {
                 objects,
@@ -277,7 +326,7 @@ impl Tx {
         version: Version,
         incarnation: Incarnation,
         intent: Intent,
-        start: usize,
+        at: u32,
     ) -> ObjectId {
         let entry = Entry {
             address: place.address,
@@ -287,9 +336,9 @@ impl Tx {
             incarnation,
             bump: false,
             intent,
-            asked: false,
+            saved: false,
             serial: self.pushed,
-            at: start as u32,
+            at,
         };
         self.pushed += 1;
         self.entries.push(entry);
@@ -308,12 +357,12 @@ impl Tx {
         if entry.intent == Intent::Free {
             return &[];
         }
-        &self.bytes[entry.payload()]
+        self.payloads.get(entry.payload())
     }
 
     /// Forgets everything, and gives back what was reserved.
     pub fn abort(&mut self, worker: &mut Worker) {
-        for entry in &self.entries {
+        for entry in self.entries.iter() {
             let local = entry.machine.is_none();
             if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
             {
@@ -335,41 +384,6 @@ impl Tx {
         self.when_committed.push(cont);
     }
 
-    /// Does something of several steps, and takes all of it back if one of them fails: what was read,
-    /// written, allocated and freed since. The transaction goes on as if it had not been tried; objects
-    /// that it met first in what failed are none of it any more.
-    ///
-    /// # Errors
-    /// Those of `body`.
-    ///
-    /// # Panics
-    /// If `body` calls it in turn.
-    pub fn all_or_nothing<T, E>(
-        &mut self,
-        worker: &mut Worker,
-        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let (mut entries, mut bytes) = std::mem::take(&mut self.saved);
-        entries.clone_from(&self.entries);
-        bytes.clone_from(&self.bytes);
-        let told = self.when_committed.len();
-        let outcome = body(self, worker);
-        assert!(self.saved.0.capacity() == 0, "tried within what is tried");
-        let kept = mutants::is_on("an edit that failed is not taken back");
-        if outcome.is_err() && !kept {
-            std::mem::swap(&mut entries, &mut self.entries);
-            std::mem::swap(&mut bytes, &mut self.bytes);
-            self.index.rebuild(&self.entries);
-            self.when_committed.truncate(told);
-            let kept = |at| self.entries.get(at).is_some_and(Entry::is_reserved);
-            let gone = entries.iter().enumerate();
-            let gone = gone.filter(|(at, entry)| entry.is_reserved() && !kept(*at));
-            give_back(worker, gone.map(|(_, entry)| entry));
-        }
-        self.saved = (entries, bytes);
-        outcome
-    }
-
     /// Whether it is only to validate what it read.
     pub(crate) fn has_given_up(&self) -> bool {
         self.given_up
@@ -381,9 +395,28 @@ impl Tx {
         self.given_up = false;
         self.pushed = 0;
         self.entries.clear();
-        self.index.rebuild(&self.entries);
-        self.bytes.clear();
+        self.index.clear();
+        self.payloads.clear();
+        self.forgotten = 0;
+        self.undo.clear();
         self.when_committed.clear();
+    }
+
+    /// Gives back the memory of a large transaction that has ended.
+    pub(crate) fn trim(&mut self) {
+        debug_assert!(self.is_empty(), "the transaction has ended");
+        if self.entries.capacity() > KEPT_ENTRIES || self.index.capacity() > 2 * KEPT_ENTRIES {
+            (self.entries, self.index) = (Entries::default(), Index::default());
+        }
+        if self.payloads.capacity() > KEPT_BYTES {
+            self.payloads = Payloads::default();
+        }
+        if self.undo.capacity() > KEPT_BYTES {
+            self.undo = Undo::default();
+        }
+        if self.words.capacity() > KEPT_BYTES / 8 {
+            self.words = Vec::new();
+        }
     }
 }
 
@@ -412,7 +445,19 @@ pub(crate) fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> T
 }
 
 impl Entry {
-    /// The bytes of the payload in the context's, of one that is there.
+    /// Whether its payload was forgotten.
+    #[inline]
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.at == NOT_HELD && self.intent != Intent::Absent
+    }
+
+    /// Whether its payload is held.
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.at != NOT_HELD
+    }
+
+    /// The place of its payload, which is held.
     #[inline]
     fn payload(&self) -> std::ops::Range<usize> {
         let at = self.at as usize;
@@ -437,6 +482,6 @@ impl Entry {
 
     /// Whether the commit locks and installs it.
     pub(crate) fn is_written(&self) -> bool {
-        !matches!(self.intent, Intent::Read | Intent::Absent)
+        self.intent.is_written()
     }
 }

@@ -240,13 +240,20 @@ impl Script {
                 })
             }
             Part::Sum { next, sum } => {
-                *sum = sum.wrapping_add(read.map_or(0, |read| read.value.data[0]));
-                if *next < self.count {
-                    *next += 1;
-                    return Ok(Want::Read(self.first + *next - 1));
+                if let Some(read) = read {
+                    tx.forget_payload(read.handle);
+                    if *next > self.count {
+                        return Ok(Want::Commit);
+                    }
+                    *sum = sum.wrapping_add(read.value.data[0]);
                 }
-                self.judge_sum(*sum);
-                Ok(Want::Commit)
+                *next += 1;
+                if *next > self.count {
+                    self.judge_sum(*sum);
+                    // One that was forgotten, once more.
+                    return Ok(Want::Read(self.first));
+                }
+                Ok(Want::Read(self.first + *next - 1))
             }
             Part::Turn { read: before } => self.turn(tx, before, read),
             Part::Walk { met, steps } => self.walk(met, steps, read),

@@ -73,6 +73,7 @@ pub const ALL: &[&str] = &[
     "truncate: by name",
     "tx: a remote read waits for room",
     "tx: aborted with allocation",
+    "tx: forgotten object read again",
     "tx: lock conflict",
     "tx: read met a freed object",
     "tx: read tries ran out",

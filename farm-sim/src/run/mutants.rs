@@ -37,6 +37,7 @@ pub const ALL: &[Mutant] = &[
     mutant("lock at a newer version than read", "append"),
     mutant("validation skipped", "append"),
     mutant("refusal not validated", "bank"),
+    mutant("forgotten object not validated", "bank"),
     mutant("abort keeps the lock", "append"),
     mutant("validate before all locks", "append"),
     mutant("validation accepts a readable lock", "append"),

@@ -19,23 +19,29 @@
 
 use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
-use farm_core::messaging::{CallError, ReplyCont};
+use farm_core::limits::MAX_TRANSACTION_OBJECTS;
+use farm_core::messaging::CallError;
 use farm_core::object::LockMode;
-use farm_core::ring::log_record_bytes;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
-use super::primary::REPLY_BYTES;
+use super::plan::{Participant, Plan};
 use super::truncate::{self, Outgoing};
-use super::{here, validate};
+use super::validate::{self, Validation};
+use super::{here, reserve};
 use crate::error::{Abort, TxError};
 use crate::layer::{give, transactions};
-use crate::record::{self, Effect, FIXED_BYTES, Kind, LOCK_BYTES, MOST_TRUNCATED, Object};
-use crate::tx::{Entry, Intent, Tx};
+use crate::record::{self, Effect, Kind, Object};
+use crate::tx::{Intent, Tx};
 
-/// Bits of a context that tell the parts of one commit apart.
-const PART_BITS: u32 = 16;
+/// Bits of a context that tell the parts of one commit apart: its participants, or its entries.
+const PART_BITS: u32 = 32;
+// A transaction has no more entries than that.
+const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << PART_BITS);
+
+/// Entries whose objects lie on the coordinator's machine that are validated in one turn.
+pub(crate) const HERE_AT_ONCE: usize = 4096;
 
 /// What a step waits for.
 pub(super) enum Blocked {
@@ -43,11 +49,13 @@ pub(super) enum Blocked {
     Room,
     /// A slot for a header that is read.
     HeaderSlot,
+    /// The next turn: this one has done enough.
+    Turn,
 }
 
 /// What a commit is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Reserve,
     Lock,
     Validate,
@@ -55,41 +63,16 @@ enum Step {
     Abort,
 }
 
-/// Another machine whose objects are written.
-struct Participant {
-    machine: MachineId,
-    /// Bytes of the LOCK record after its head.
-    rest_bytes: usize,
-    /// What LOCK-REPLY will name: from the reservation on, until it has come or cannot come any more.
-    reply: Option<u64>,
-    /// LOCK is in its log.
-    asked: bool,
-}
-
-impl Participant {
-    fn lock_reserved(&self) -> u32 {
-        log_record_bytes(FIXED_BYTES + self.rest_bytes)
-    }
-
-    /// For COMMIT-PRIMARY, or ABORT.
-    fn end_reserved() -> u32 {
-        log_record_bytes(FIXED_BYTES)
-    }
-
-    fn reserved(&self) -> u32 {
-        self.lock_reserved() + Self::end_reserved() + truncate::reserved_bytes()
-    }
-}
-
 /// A commit that is under way.
 pub(crate) struct Commit {
     pub(super) tx: Box<Tx>,
     cont: Option<Cont<Result<(), TxError>>>,
-    sequence: u64,
+    /// It has objects of other machines.
+    distributed: bool,
+    pub(super) sequence: u64,
     step: Step,
-    participants: Vec<Participant>,
-    /// Ids of all regions that are written.
-    regions: Vec<u32>,
+    pub(super) plan: Plan,
+    pub(super) validation: Validation,
     /// Participants with which the step is done.
     next: usize,
     /// Answers that have not come.
@@ -112,14 +95,19 @@ impl Commit {
         self.why.get_or_insert(why);
     }
 
-    fn go_to(&mut self, step: Step) {
+    /// Whether it is to abort.
+    pub(super) fn stops(&self) -> bool {
+        self.why.is_some()
+    }
+
+    pub(super) fn go_to(&mut self, step: Step) {
         (self.step, self.next) = (step, 0);
     }
 }
 
 /// The context of a continuation for a part of a commit.
 pub(super) fn context(key: usize, part: usize) -> u64 {
-    debug_assert!(part < 1 << PART_BITS);
+    debug_assert!(part < 1 << PART_BITS && key < 1 << (u64::BITS - PART_BITS));
     (key as u64) << PART_BITS | part as u64
 }
 
@@ -135,48 +123,25 @@ pub(super) fn take(worker: &mut Worker, key: usize) -> Box<Commit> {
     commit.expect("a commit is worked on once at a time")
 }
 
-/// Begins the commit of a transaction that has objects of other machines. The continuation is called from
-/// the event loop.
+/// Begins the commit of a transaction that has objects of other machines, or many of this one. The continuation is
+/// called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
-    let mut participants = Vec::new();
-    let mut regions = Vec::new();
-    for entry in tx.entries.iter().filter(|entry| entry.is_written()) {
-        let region = entry.address.region().to_bits();
-        if !regions.contains(&region) {
-            regions.push(region);
-        }
-        let Some(machine) = entry.machine else {
-            continue;
-        };
-        let bytes = record::object_bytes(tx.payload_of(entry).len());
-        let mut known = participants.iter_mut();
-        match known.find(|known: &&mut Participant| known.machine == machine) {
-            Some(known) => known.rest_bytes += bytes,
-            None => participants.push(Participant {
-                machine,
-                rest_bytes: bytes,
-                reply: None,
-                asked: false,
-            }),
-        }
-    }
-    for participant in &mut participants {
-        participant.rest_bytes += LOCK_BYTES + record::region_bytes(regions.len());
-    }
+    let plan = Plan::of(&tx);
     // One object that was only read is as it was at that moment; more have to be of one moment. What a
     // transaction that has given up found out may be about more than its one object.
-    let step = match (regions.is_empty(), tx.entries.len()) {
+    let step = match (plan.only_reads(), tx.entries.len()) {
         (true, 0..=1) if !tx.has_given_up() => Step::Commit,
         (true, _) => Step::Validate,
         (false, _) => Step::Reserve,
     };
     let commit = Box::new(Commit {
+        distributed: tx.is_distributed(),
         tx,
         cont: Some(cont),
         sequence: 0,
         step,
-        participants,
-        regions,
+        plan,
+        validation: Validation::default(),
         next: 0,
         waiting: 0,
         blocked: false,
@@ -206,10 +171,11 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         match blocked {
             Blocked::Room => worker.when_room(resumed),
             Blocked::HeaderSlot => worker.when_header_slot(resumed),
+            Blocked::Turn => worker.defer(resumed),
         }
     }
     let tell = outcome(&mut commit);
-    let given_up = commit.tx.has_given_up();
+    let (distributed, given_up) = (commit.distributed, commit.tx.has_given_up());
     let told = match &tell {
         Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
         _ => SmallVec::new(),
@@ -224,7 +190,7 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
     }
     if let Some((cont, result)) = tell {
         let counters = &mut transactions(worker).counters;
-        counters.count(true, given_up, &result);
+        counters.count(distributed, given_up, &result);
         cont.resume(worker, result);
     }
 }
@@ -234,9 +200,11 @@ type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
 /// What is to be told now, once.
 fn outcome(commit: &mut Commit) -> Option<Told> {
     commit.cont?;
-    let done = commit.next >= commit.participants.len();
+    let done = commit.next >= commit.plan.participants.len();
     let result = match commit.step {
-        Step::Commit if commit.acknowledged || done && commit.participants.is_empty() => Ok(()),
+        Step::Commit if commit.acknowledged || done && commit.plan.participants.is_empty() => {
+            Ok(())
+        }
         Step::Commit if done && commit.waiting == 0 => {
             let machine = commit.lost.expect("nobody acknowledged it");
             Err(TxError::InDoubt(machine))
@@ -261,7 +229,7 @@ fn finish(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
 fn may_be_truncated(worker: &mut Worker, commit: &Commit) {
     let state = &mut transactions(worker).truncations;
     state.end(commit.sequence);
-    for participant in commit.participants.iter().filter(|one| one.asked) {
+    for participant in commit.plan.participants.iter().filter(|one| one.asked) {
         state.note(participant.machine, commit.sequence);
     }
 }
@@ -271,7 +239,7 @@ fn run(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Block
     loop {
         let before = commit.step;
         match before {
-            Step::Reserve => reserve(worker, key, commit)?,
+            Step::Reserve => reserve::reserve(worker, key, commit)?,
             Step::Lock => lock(worker, commit)?,
             Step::Validate => validate(worker, key, commit)?,
             Step::Commit => return end(worker, key, commit, Kind::CommitPrimary),
@@ -280,75 +248,6 @@ fn run(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Block
         if commit.step == before {
             return Ok(());
         }
-    }
-}
-
-/// Reserves at all participants, or at none: what others of this worker wait for is not held.
-fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    for at in 0..commit.participants.len() {
-        let error = match reserve_at(worker, context(key, at), &mut commit.participants[at]) {
-            Ok(()) => continue,
-            Err(error) => error,
-        };
-        for before in &mut commit.participants[..at] {
-            release_at(worker, before);
-        }
-        let machine = commit.participants[at].machine;
-        if let TxError::Busy = error {
-            marks::mark("commit: waits for room in a log");
-            truncate::explicitly(worker, machine);
-            return Err(Blocked::Room);
-        }
-        commit.participants.clear();
-        commit.stop(error);
-        commit.go_to(Step::Abort);
-        return Ok(());
-    }
-    commit.sequence = transactions(worker).truncations.begin();
-    let early = mutants::is_on("validate before all locks");
-    commit.go_to(if early { Step::Validate } else { Step::Lock });
-    Ok(())
-}
-
-fn reserve_at(
-    worker: &mut Worker,
-    context: u64,
-    participant: &mut Participant,
-) -> Result<(), TxError> {
-    let machine = participant.machine;
-    let bytes = FIXED_BYTES + participant.rest_bytes + MOST_TRUNCATED * 8;
-    let failed = |error| match error {
-        CallError::Busy => TxError::Busy,
-        CallError::TooLarge { bytes, most } => TxError::TooLargeForLog {
-            machine,
-            bytes,
-            most,
-        },
-        _ => Abort::Lost(machine).into(),
-    };
-    let most = worker.max_log_body(machine).map_err(failed)?;
-    if bytes > most {
-        return Err(failed(CallError::TooLarge { bytes, most }));
-    }
-    let reserved = participant.reserved();
-    worker.reserve_log(machine, reserved).map_err(failed)?;
-    let replied = ReplyCont::new(lock_replied, context);
-    let reply = worker
-        .log_poller(machine)
-        .and_then(|poller| worker.expect_reply(poller, REPLY_BYTES, replied));
-    let reply = reply.map_err(|error| {
-        worker.release_log(machine, reserved);
-        failed(error)
-    })?;
-    participant.reply = Some(reply);
-    Ok(())
-}
-
-/// Gives back what was reserved for a LOCK that was not sent, and what would have followed.
-fn release_at(worker: &mut Worker, participant: &mut Participant) {
-    worker.release_log(participant.machine, participant.reserved());
-    if let Some(reply) = participant.reply.take() {
-        worker.forget_reply(reply);
     }
 }
 
@@ -362,7 +261,7 @@ fn lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
             }
         }
     }
-    while commit.next < commit.participants.len() && commit.why.is_none() {
+    while commit.next < commit.plan.participants.len() && commit.why.is_none() {
         send_lock(worker, commit)?;
     }
     let missing = u32::from(mutants::is_on("commit with one reply missing"));
@@ -382,13 +281,13 @@ fn lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
 /// LOCK to the next participant.
 fn send_lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
     let at = commit.next;
-    let Participant { machine, reply, .. } = commit.participants[at];
+    let Participant { machine, reply, .. } = commit.plan.participants[at];
     let Some(reply) = reply else {
         commit.stop(Abort::Lost(machine).into());
         return Ok(());
     };
     let mut rest = std::mem::take(&mut transactions(worker).lock);
-    encode_lock(&mut rest, commit, machine, reply);
+    encode_lock(&mut rest, commit, at, reply);
     let sent = truncate::append(
         worker,
         Outgoing {
@@ -396,14 +295,14 @@ fn send_lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
             kind: Kind::Lock,
             sequence: commit.sequence,
             rest: &rest,
-            reserved: commit.participants[at].lock_reserved(),
+            reserved: commit.plan.participants[at].lock_reserved(),
             acknowledged: None,
         },
     );
     transactions(worker).lock = rest;
     match sent {
         Ok(()) => {
-            commit.participants[at].asked = true;
+            commit.plan.participants[at].asked = true;
             commit.waiting += 1;
             commit.next += 1;
             Ok(())
@@ -416,11 +315,10 @@ fn send_lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
     }
 }
 
-fn encode_lock(out: &mut Vec<u8>, commit: &Commit, machine: MachineId, reply: u64) {
-    let there = |entry: &&Entry| entry.machine == Some(machine) && entry.is_written();
-    let objects = commit.tx.entries.iter().filter(there);
+fn encode_lock(out: &mut Vec<u8>, commit: &Commit, participant: usize, reply: u64) {
+    let objects = commit.plan.objects(participant, &commit.tx);
     out.clear();
-    record::encode_lock(out, reply, &commit.regions, objects.clone().count());
+    record::encode_lock(out, reply, &commit.plan.regions, objects.len());
     for entry in objects {
         let effect = match entry.intent {
             Intent::Allocate => Effect::Allocate,
@@ -448,11 +346,11 @@ fn still_born_leaks() -> bool {
     mutants::is_on("still-born object not given back on abort")
 }
 
-fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
+pub(super) fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
     let (key, at) = of_context(context);
     let mut commit = take(worker, key);
     transactions(worker).counters.lock_replies += u64::from(reply.is_ok());
-    let participant = &mut commit.participants[at];
+    let participant = &mut commit.plan.participants[at];
     participant.reply = None;
     // If LOCK was not sent, the machine is lost: that is found when it is to be.
     commit.waiting -= u32::from(participant.asked);
@@ -465,12 +363,8 @@ fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallErro
 }
 
 fn validate(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    if commit.next == 0 && commit.why.is_none() {
-        commit.next = 1;
-        if let Err(abort) = here::validate(worker, &commit.tx) {
-            marks::mark("validate: a local object failed");
-            commit.stop(abort.into());
-        }
+    if commit.why.is_none() {
+        validate_here(worker, commit)?;
     }
     if commit.why.is_none() {
         validate::ask(worker, key, commit)?;
@@ -487,6 +381,28 @@ fn validate(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), 
     Ok(())
 }
 
+/// Validates the objects of this machine, those of as many entries as one turn has time for.
+fn validate_here(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
+    let (from, all) = (commit.validation.here, commit.tx.entries.len());
+    if from == all {
+        return Ok(());
+    }
+    if from == 0 {
+        here::fence(worker, &commit.tx);
+    }
+    let until = all.min(from + HERE_AT_ONCE);
+    commit.validation.here = until;
+    if let Err(abort) = here::validate(worker, &commit.tx, from..until) {
+        marks::mark("validate: a local object failed");
+        commit.stop(abort.into());
+        return Ok(());
+    }
+    match until == all {
+        true => Ok(()),
+        false => Err(Blocked::Turn),
+    }
+}
+
 /// COMMIT-PRIMARY or ABORT to every participant that was asked to lock, and the same here.
 fn end(worker: &mut Worker, key: usize, commit: &mut Commit, kind: Kind) -> Result<(), Blocked> {
     if std::mem::take(&mut commit.locked_here) {
@@ -498,11 +414,11 @@ fn end(worker: &mut Worker, key: usize, commit: &mut Commit, kind: Kind) -> Resu
     if kind == Kind::Abort && commit.next == 0 {
         give_back(worker, commit);
     }
-    while commit.next < commit.participants.len() {
+    while commit.next < commit.plan.participants.len() {
         let (at, reserved) = (commit.next, Participant::end_reserved());
-        let Participant { machine, asked, .. } = commit.participants[at];
+        let Participant { machine, asked, .. } = commit.plan.participants[at];
         if !asked {
-            release_at(worker, &mut commit.participants[at]);
+            reserve::release_at(worker, &mut commit.plan.participants[at]);
             commit.next += 1;
             continue;
         }
@@ -540,7 +456,7 @@ fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
         }
         Status::Torn | Status::Broken => {
             marks::mark("commit: a primary was lost");
-            commit.lost = Some(commit.participants[at].machine);
+            commit.lost = Some(commit.plan.participants[at].machine);
         }
     }
     go_on(worker, key, commit);
@@ -549,10 +465,16 @@ fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
 /// Gives back what was reserved for new objects, but for those that a primary knows of, who does it
 /// itself when it aborts.
 fn give_back(worker: &mut Worker, commit: &mut Commit) {
-    for participant in commit.participants.iter().filter(|one| one.asked) {
-        let known = |entry: &&mut Entry| entry.machine == Some(participant.machine);
-        let known = commit.tx.entries.iter_mut().filter(known);
-        known.for_each(|entry| entry.intent = Intent::Read);
+    let Commit { plan, tx, .. } = commit;
+    if tx.is_empty() {
+        // It was done before the first record found no room.
+        return;
+    }
+    let all = plan.participants.iter().enumerate();
+    for (at, _) in all.filter(|(_, participant)| participant.asked) {
+        for index in plan.of_participant(at) {
+            tx.entries[*index as usize].intent = Intent::Read;
+        }
     }
     commit.tx.abort(worker);
 }

@@ -1,12 +1,13 @@
 //! The objects of a transaction that lie on the machine that runs it.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use farm_core::object::{LockMode, write};
 use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
-use super::{conflict, is_unchanged, local, release};
+use super::{conflict, is_unchanged, is_validated, local, release};
 use crate::error::Abort;
 use crate::tx::{Entry, Intent, Tx};
 
@@ -51,17 +52,25 @@ fn unlock_first(worker: &mut Worker, tx: &Tx, count: usize) {
     }
 }
 
-/// Whether what was read and not written is as it was read; what lies elsewhere is looked at after this. A
-/// sequentially consistent fence stands before: of two transactions that each write what the other reads at
-/// least one sees the other's lock.
-pub(super) fn validate(worker: &mut Worker, tx: &Tx) -> Result<(), Abort> {
-    let here = |entry: &&Entry| entry.machine.is_none() && !entry.is_written();
-    let reads = tx.entries.iter().any(|entry| !entry.is_written());
-    let mut entries = tx.entries.iter();
-    if let Some(first) = entries.find(|entry| reads && entry.machine.is_none()) {
-        local(worker, first.address).0.fence(Ordering::SeqCst);
+/// A sequentially consistent fence between the locks of this machine's objects and the look at what was only read,
+/// here or elsewhere: of two transactions that each write what the other reads at least one sees the other's lock.
+pub(super) fn fence(worker: &mut Worker, tx: &Tx) {
+    let (mut reads, mut here) = (false, None);
+    for entry in tx.entries.iter() {
+        reads |= !entry.is_written();
+        if entry.machine.is_none() {
+            here = here.or(Some(entry.address));
+        }
+        if let (true, Some(address)) = (reads, here) {
+            return local(worker, address).0.fence(Ordering::SeqCst);
+        }
     }
-    for entry in tx.entries.iter().filter(here) {
+}
+
+/// Whether what was read here and not written is as it was read, of a range of entries. [`fence`] came before.
+pub(super) fn validate(worker: &mut Worker, tx: &Tx, range: Range<usize>) -> Result<(), Abort> {
+    let here = |entry: &&Entry| entry.machine.is_none() && is_validated(entry);
+    for entry in tx.entries.range(range).filter(here) {
         let (memory, at) = local(worker, entry.address);
         let now = write::load_version(memory, at);
         if !is_unchanged(now, entry.version) {

@@ -95,7 +95,9 @@ impl Tx {
         // One object that was only read is as it was at that moment. What a transaction that has given up found
         // out may be about more than that object.
         if self.entries.len() > 1 || self.has_given_up() {
-            here::validate(worker, self).inspect_err(|_| here::unlock(worker, self))?;
+            here::fence(worker, self);
+            let validated = here::validate(worker, self, 0..self.entries.len());
+            validated.inspect_err(|_| here::unlock(worker, self))?;
         }
         Ok(())
     }

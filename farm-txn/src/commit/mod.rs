@@ -5,14 +5,18 @@
 //! | `here` | what both ways do with the objects of the machine that runs the transaction |
 //! | `local` | all objects lie there (`FaRM'14 §3.4`) |
 //! | `coordinator` | objects lie on any machines: reserve, lock, validate, commit or abort (`FaRM'15 §4`) |
-//! | `validate` | the second step of it |
+//! | `plan` | which machines, regions and objects that concerns |
+//! | `reserve` | its step 0: room in logs |
+//! | `validate` | its step 2 |
 //! | `primary` | what the machines that hold written objects do |
 //! | `truncate` | how records leave the logs again |
 
 pub(crate) mod coordinator;
 mod here;
 mod local;
+mod plan;
 pub(crate) mod primary;
+mod reserve;
 pub(crate) mod truncate;
 pub(crate) mod validate;
 
@@ -26,6 +30,7 @@ use farm_core::worker::Worker;
 
 use crate::arrays::Adjacent;
 use crate::error::Abort;
+use crate::tx::Entry;
 
 /// Whether an object with this header is as it was read: unchanged, and locked in neither mode, else
 /// two transactions that each write what the other read would both commit.
@@ -36,6 +41,13 @@ fn is_unchanged(now: VersionWord, read: Version) -> bool {
     unchanged
         || readable && mutants::is_on("validation accepts a readable lock")
         || mutants::is_on("validation skipped")
+}
+
+/// Whether the object of an entry is validated by itself: it was only read, or found absent.
+#[inline]
+fn is_validated(entry: &Entry) -> bool {
+    let skipped = entry.is_forgotten() && mutants::is_on("forgotten object not validated");
+    !entry.is_written() && !skipped
 }
 
 fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {

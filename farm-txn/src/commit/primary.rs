@@ -16,6 +16,9 @@ use crate::layer::transactions;
 use crate::record::{Effect, Kind, Lock, Object, Record};
 use crate::tx::is_slot;
 
+#[cfg(test)]
+mod tests;
+
 /// LOCK-REPLY: every object is locked.
 pub(crate) const LOCKED: u8 = 0;
 /// One was locked by another transaction.
@@ -456,92 +459,5 @@ fn lock_late(worker: &mut Worker, context: u64, (): ()) {
     if let Ok(lock) = lock {
         // Whether it has the locks nobody asks any more.
         let _ = try_lock_all(worker, &lock);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use farm_core::config::Config;
-    use farm_core::machine::start_all;
-    use farm_core::object::{Incarnation, Version};
-
-    use super::*;
-    use crate::record;
-
-    /// Ways in which the third object of a LOCK record is wrong.
-    #[derive(Clone, Copy, Debug)]
-    enum Wrong {
-        /// Its region is of no machine.
-        Region,
-        /// Its address is not that of a line.
-        Address,
-        /// It is not there, though the record counts it.
-        Missing,
-    }
-
-    /// A LOCK of three objects, the last of which is wrong.
-    fn body(objects: &[Address; 2], wrong: Wrong) -> Vec<u8> {
-        let mut body = vec![0; record::FIXED_BYTES];
-        record::encode_lock(&mut body, 1, &[], 3);
-        let third = match wrong {
-            Wrong::Region => Some(Address::from_bits(5 << 32 | 64).unwrap()),
-            Wrong::Address => Some(Address::from_bits(objects[0].to_bits() | 8).unwrap()),
-            Wrong::Missing => None,
-        };
-        for address in objects.iter().copied().chain(third) {
-            let object = Object {
-                address,
-                class: class_for_payload(8).unwrap(),
-                version: Version::new(1),
-                incarnation: Incarnation(3),
-                effect: Effect::Write,
-                payload: &[7; 8],
-            };
-            record::encode_object(&mut body, &object);
-        }
-        body
-    }
-
-    /// A record that turned out to be wrong in the middle left the objects before it locked for good.
-    #[test]
-    fn a_lock_record_that_is_wrong_in_the_middle_leaves_nothing_locked() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config::tiny_for(1, 1);
-        config.cluster.name = "txn-primary".into();
-        config.cluster.run_dir = dir.path().to_path_buf().into();
-        let machine = start_all(&config, &(Arc::new(crate::attach) as _))
-            .unwrap()
-            .remove(0);
-        let locked: Vec<String> = machine
-            .ask(0, |worker, answer| {
-                let objects = [(); 2].map(|()| {
-                    crate::transact_here(worker, |tx, worker| {
-                        let object = tx.alloc(worker, 8, None)?;
-                        Ok(tx.address(object))
-                    })
-                    .unwrap()
-                });
-                let mut found = Vec::new();
-                for wrong in [Wrong::Region, Wrong::Address, Wrong::Missing] {
-                    let body = body(&objects, wrong);
-                    let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
-                    let refused = try_lock_all(worker, &record.lock().unwrap());
-                    assert!(refused.is_err(), "{wrong:?}");
-                    for address in objects {
-                        let (memory, at) = worker.local_memory(address).unwrap();
-                        let now = write::load_version(memory, at);
-                        if now.mode() != LockMode::Unlocked {
-                            found.push(format!("{wrong:?}: {address} is {:?}", now.mode()));
-                            write::unlock(memory, at, now.version());
-                        }
-                    }
-                }
-                answer.send(found).unwrap();
-            })
-            .unwrap();
-        machine.stop().unwrap();
-        assert_eq!(locked, Vec::<String>::new());
     }
 }

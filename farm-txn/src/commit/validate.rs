@@ -7,12 +7,14 @@ use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{LockMode, Version, VersionWord, write};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadResult, Worker};
+use smallvec::SmallVec;
 
 use super::coordinator::{self, Blocked, Commit};
+use super::plan::Plan;
 use super::primary::{
     HAS_CHANGED, LOCKED, NO_OBJECT, OTHER_CLASS, REPLY_BYTES, Refused, WAS_LOCKED,
 };
-use super::{conflict, is_unchanged};
+use super::{conflict, is_unchanged, is_validated};
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::tx::{Entry, Tx, wrong_size};
@@ -22,36 +24,124 @@ pub(crate) const VALIDATE: MessageId = MessageId(MessageId::TXN + 1);
 
 /// Most objects of one machine that are validated one by one; of more, a message asks for all.
 const MOST_ONE_SIDED: usize = 4;
+/// Most headers that one commit reads at one time: enough to hide their latency, few enough that others of the worker
+/// have slots.
+const MOST_HEADERS: usize = 64;
 /// An address and a version.
 const ASKED_BYTES: usize = 16;
 
-impl Entry {
-    fn is_validated(&self) -> bool {
-        !self.is_written()
-    }
+/// How far the validation of a commit is. Each entry is looked at once, and once more if there was no room to ask for
+/// it.
+#[derive(Default)]
+pub(super) struct Validation {
+    /// Entries before this, if of this machine, are as they were read.
+    pub(super) here: usize,
+    /// It is known which machines are asked by messages.
+    planned: bool,
+    /// Machines that are asked by messages, ascending, and where their entries end in `grouped`.
+    groups: SmallVec<[(MachineId, u32); 4]>,
+    /// The entries of those machines, one machine after the other.
+    grouped: Vec<u32>,
+    /// Entries of `grouped` before this were asked for.
+    sent: usize,
+    /// Entries before this were asked for, or are not to be asked for one by one.
+    looked_at: usize,
+    /// Entries for which there was no room, to be asked for one by one.
+    again: Vec<u32>,
+    /// Headers on their way.
+    headers: usize,
 }
 
-/// Asks for what was not asked for yet of the objects of other machines.
-pub(super) fn ask(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    let writes = commit.tx.entries.iter().any(Entry::is_written);
-    while let Some(at) = next_to_ask(&commit.tx) {
-        let machine = commit.tx.entries[at].machine.expect("of another machine");
-        let of_machine = commit.tx.entries.iter();
-        let asked = |entry: &&Entry| entry.machine == Some(machine) && entry.is_validated();
-        let many = of_machine.filter(asked).count() > MOST_ONE_SIDED;
-        let in_message = worker.max_message_body() / ASKED_BYTES;
-        // A transaction that only reads takes no processor of others.
-        let by_message = many && writes && in_message > MOST_ONE_SIDED;
-        if !by_message || !ask_many(worker, key, commit, machine, in_message) {
-            read_header(worker, key, commit, at)?;
+impl Validation {
+    /// Groups the entries of the machines that are asked by messages: those of which many objects were read, if
+    /// the transaction writes anything. One that only reads takes no processor of other machines.
+    fn plan(&mut self, plan: &Plan, tx: &Tx, in_message: usize) {
+        self.planned = true;
+        if plan.only_reads() || in_message <= MOST_ONE_SIDED {
+            return;
+        }
+        let many = plan
+            .reads
+            .iter()
+            .filter(|one| one.1 as usize > MOST_ONE_SIDED);
+        let mut begin = 0;
+        for (machine, count) in many {
+            self.groups.push((*machine, begin));
+            begin += count;
+        }
+        if self.groups.is_empty() {
+            return;
+        }
+        self.grouped.resize(begin as usize, 0);
+        // Where a group begins moves on with every entry, until it is where the group ends.
+        for (index, entry) in (0..).zip(tx.entries.iter()) {
+            if let Some(group) = self.group_of(entry).filter(|_| !entry.is_written()) {
+                let end = &mut self.groups[group].1;
+                self.grouped[*end as usize] = index;
+                *end += 1;
+            }
         }
     }
-    Ok(())
+
+    /// The group of an entry's machine, if it is asked by messages.
+    fn group_of(&self, entry: &Entry) -> Option<usize> {
+        let machine = entry.machine.filter(|_| !self.groups.is_empty())?;
+        self.groups
+            .binary_search_by_key(&machine, |group| group.0)
+            .ok()
+    }
+
+    /// The machine that is asked next by a message, and the entries of it that are left.
+    fn next_group(&self) -> Option<(MachineId, &[u32])> {
+        let (machine, end) = *self
+            .groups
+            .iter()
+            .find(|group| group.1 as usize > self.sent)?;
+        Some((machine, &self.grouped[self.sent..end as usize]))
+    }
+
+    /// The next entry that is asked for by itself.
+    fn next(&mut self, tx: &Tx) -> Option<usize> {
+        if let Some(again) = self.again.pop() {
+            return Some(again as usize);
+        }
+        while self.looked_at < tx.entries.len() {
+            let at = self.looked_at;
+            self.looked_at += 1;
+            let entry = &tx.entries[at];
+            if entry.machine.is_some() && is_validated(entry) && self.group_of(entry).is_none() {
+                return Some(at);
+            }
+        }
+        None
+    }
 }
 
-fn next_to_ask(tx: &Tx) -> Option<usize> {
-    let open = |entry: &Entry| entry.machine.is_some() && entry.is_validated() && !entry.asked;
-    tx.entries.iter().position(open)
+/// Asks for what was not asked for yet of the objects of other machines, as much as may be on its way at one time.
+pub(super) fn ask(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
+    if commit.plan.reads.is_empty() {
+        return Ok(());
+    }
+    let in_message = worker.max_message_body() / ASKED_BYTES;
+    if !commit.validation.planned {
+        let Commit {
+            validation,
+            plan,
+            tx,
+            ..
+        } = commit;
+        validation.plan(plan, tx, in_message);
+    }
+    while !commit.stops() && commit.validation.sent < commit.validation.grouped.len() {
+        ask_many(worker, key, commit, in_message);
+    }
+    while !commit.stops()
+        && commit.validation.headers < MOST_HEADERS
+        && let Some(at) = commit.validation.next(&commit.tx)
+    {
+        read_header(worker, key, commit, at)?;
+    }
+    Ok(())
 }
 
 fn read_header(
@@ -64,12 +154,15 @@ fn read_header(
     let address = commit.tx.entries[at].address;
     match worker.read_header(address, Cont::new(header_came, context)) {
         Ok(()) => {
-            commit.tx.entries[at].asked = true;
+            commit.validation.headers += 1;
             commit.waiting += 1;
             transactions(worker).counters.header_reads += 1;
             Ok(())
         }
-        Err(_) => Err(Blocked::HeaderSlot),
+        Err(_) => {
+            commit.validation.again.push(at as u32);
+            Err(Blocked::HeaderSlot)
+        }
     }
 }
 
@@ -77,6 +170,7 @@ fn header_came(worker: &mut Worker, context: u64, result: ReadResult) {
     let (key, at) = coordinator::of_context(context);
     let mut commit = coordinator::take(worker, key);
     commit.waiting -= 1;
+    commit.validation.headers -= 1;
     let (address, read) = {
         let entry = &commit.tx.entries[at];
         (entry.address, entry.version)
@@ -91,26 +185,24 @@ fn header_came(worker: &mut Worker, context: u64, result: ReadResult) {
             }
         }
         // It was refused for want of room.
-        Err(ReadError::Busy) => commit.tx.entries[at].asked = false,
+        Err(ReadError::Busy) => commit.validation.again.push(at as u32),
         Err(ReadError::PeerLost(machine)) => commit.stop(Abort::Lost(machine).into()),
         Err(_) => commit.stop(Abort::Changed(address).into()),
     }
     coordinator::go_on(worker, key, commit);
 }
 
-/// Asks a machine for as many of its objects as fit a message. False when there is no room for one now:
-/// whoever waits for the room could wait for the locks that this transaction holds.
-fn ask_many(
-    worker: &mut Worker,
-    key: usize,
-    commit: &mut Commit,
-    machine: MachineId,
-    most: usize,
-) -> bool {
-    let open =
-        |entry: &&mut Entry| entry.machine == Some(machine) && entry.is_validated() && !entry.asked;
-    let mut body = Vec::with_capacity(most * ASKED_BYTES);
-    for entry in commit.tx.entries.iter_mut().filter(open).take(most) {
+/// Asks the next machine for as many of its objects as fit a message. When there is no room for it now they are asked
+/// for one by one: whoever waits for the room could wait for the locks that this transaction holds.
+fn ask_many(worker: &mut Worker, key: usize, commit: &mut Commit, most: usize) {
+    let Commit { validation, tx, .. } = commit;
+    let Some((machine, left)) = validation.next_group() else {
+        return;
+    };
+    let asked = &left[..left.len().min(most)];
+    let mut body = Vec::with_capacity(asked.len() * ASKED_BYTES);
+    for index in asked {
+        let entry = &tx.entries[*index as usize];
         body.extend_from_slice(&entry.address.to_bits().to_le_bytes());
         body.extend_from_slice(&entry.version.get().to_le_bytes());
     }
@@ -118,20 +210,23 @@ fn ask_many(
     let to = worker.log_poller(machine);
     match to.and_then(|to| worker.call(to, VALIDATE, &[&body], REPLY_BYTES, cont)) {
         Ok(()) => {
-            let asked = commit.tx.entries.iter_mut().filter(open).take(most);
-            asked.for_each(|entry| entry.asked = true);
+            commit.validation.sent += asked.len();
             commit.waiting += 1;
             marks::mark("validate: by message");
             transactions(worker).counters.validates += 1;
-            true
         }
-        Err(CallError::PeerLost(machine)) => {
-            commit.stop(Abort::Lost(machine).into());
-            let asked = commit.tx.entries.iter_mut().filter(open);
-            asked.for_each(|entry| entry.asked = true);
-            true
+        Err(CallError::PeerLost(machine)) => commit.stop(Abort::Lost(machine).into()),
+        Err(_) => {
+            let asked = asked.len();
+            let Validation {
+                again,
+                grouped,
+                sent,
+                ..
+            } = &mut commit.validation;
+            again.extend_from_slice(&grouped[*sent..][..asked]);
+            *sent += asked;
         }
-        Err(_) => false,
     }
 }
 

@@ -194,9 +194,11 @@ impl Transaction {
     ///
     /// # Errors
     /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that this transaction has freed;
-    /// [`TxError::Ended`] as of [`Transaction::read`].
+    /// [`TxError::Forgotten`]; [`TxError::Ended`] as of [`Transaction::read`].
     pub fn payload(&self, object: ObjectId) -> Result<&[u8], TxError> {
-        Ok(self.of(object)?.payload(object))
+        let tx = self.of(object)?;
+        tx.check_payload(object)?;
+        Ok(tx.payload(object))
     }
 
     /// The payload of an object, to be changed: it is written when the transaction commits. Of the length that
@@ -205,13 +207,25 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::payload`].
     pub fn payload_mut(&mut self, object: ObjectId) -> Result<&mut [u8], TxError> {
-        Ok(self.of_mut(object)?.payload_mut(object))
+        let tx = self.of_mut(object)?;
+        tx.check_payload(object)?;
+        Ok(tx.payload_mut(object))
+    }
+
+    /// Forgets the payload of an object that was only read; the commit validates its version all the same. See
+    /// [`Tx::forget_payload`].
+    ///
+    /// # Errors
+    /// As [`Transaction::address`].
+    pub fn forget_payload(&mut self, object: ObjectId) -> Result<(), TxError> {
+        self.of_mut(object)?.forget_payload(object);
+        Ok(())
     }
 
     /// Frees an object, when the transaction commits. It is none of the transaction's from now on.
     ///
     /// # Errors
-    /// As [`Transaction::payload`].
+    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
     pub fn free(&mut self, object: ObjectId) -> Result<(), TxError> {
         self.of_mut(object)?.free(object);
         Ok(())
@@ -231,7 +245,7 @@ impl Transaction {
     /// Where an object is.
     ///
     /// # Errors
-    /// As [`Transaction::payload`].
+    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
     pub fn address(&self, object: ObjectId) -> Result<Address, TxError> {
         Ok(self.of(object)?.address(object))
     }
@@ -239,7 +253,7 @@ impl Transaction {
     /// The fat pointer that names an object once the transaction has committed.
     ///
     /// # Errors
-    /// As [`Transaction::payload`].
+    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
     pub fn pointer(&self, object: ObjectId) -> Result<FatPointer, TxError> {
         Ok(self.of(object)?.pointer(object))
     }
@@ -247,7 +261,7 @@ impl Transaction {
     /// An object's incarnation as it will be once the transaction has committed: see [`Tx::incarnation`].
     ///
     /// # Errors
-    /// As [`Transaction::payload`].
+    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
     pub fn incarnation(&self, object: ObjectId) -> Result<Incarnation, TxError> {
         Ok(self.of(object)?.incarnation(object))
     }
@@ -257,7 +271,9 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::payload`].
     pub fn increment_incarnation(&mut self, object: ObjectId) -> Result<(), TxError> {
-        self.of_mut(object)?.increment_incarnation(object);
+        let tx = self.of_mut(object)?;
+        tx.check_payload(object)?;
+        tx.increment_incarnation(object);
         Ok(())
     }
 

@@ -1,19 +1,25 @@
 //! Where in a transaction an object stands, by its address.
 
-use std::collections::BTreeMap;
-
 use farm_core::ids::Address;
+use farm_core::mem::LINE_BYTES;
 
-use super::Entry;
+use super::Entries;
 
-/// Up to so many, looking through all of them is as fast as a table.
+/// Up to this many entries, a search through all of them is as fast as a table.
 const LOOKED_THROUGH: usize = 32;
+/// Slots of the smallest table.
+const LEAST_SLOTS: usize = 128;
+/// The content of a slot without an entry.
+const EMPTY: u32 = u32::MAX;
 
-/// Finds entries: of a large transaction by a table, which small ones never fill.
+/// Finds entries: of a large transaction by a hash table with linear probing, which small ones never fill.
+///
+/// Entries are put in and taken out in the order of a stack. So taking one out empties its slot, and the table is
+/// as it was before: no slot of another entry was probed past one that was filled later.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// The first entry of each address.
-    places: BTreeMap<Address, usize>,
+    /// The first entry of each address, or [`EMPTY`]; a power of two, at most 7/8 of them taken.
+    slots: Vec<u32>,
     /// Entries that the table has.
     noted: usize,
 }
@@ -21,37 +27,84 @@ pub(super) struct Index {
 impl Index {
     /// The first entry of an address.
     #[inline]
-    pub(super) fn find(&self, entries: &[Entry], address: Address) -> Option<usize> {
+    pub(super) fn find(&self, entries: &Entries, address: Address) -> Option<usize> {
         if entries.len() <= LOOKED_THROUGH {
             return entries.iter().position(|entry| entry.address == address);
         }
         debug_assert_eq!(self.noted, entries.len());
-        self.places.get(&address).copied()
+        let slot = self.probe(entries, address);
+        let found = self.slots[slot];
+        (found != EMPTY).then_some(found as usize)
     }
 
     /// Entries were added.
     #[inline]
-    pub(super) fn follow(&mut self, entries: &[Entry]) {
+    pub(super) fn follow(&mut self, entries: &Entries) {
         if entries.len() > LOOKED_THROUGH {
             self.note(entries);
         }
     }
 
+    /// Entries from `kept` on are about to be taken away.
+    pub(super) fn truncate(&mut self, entries: &Entries, kept: usize) {
+        if kept <= LOOKED_THROUGH {
+            return self.clear();
+        }
+        for place in (kept..self.noted).rev() {
+            let slot = self.probe(entries, entries[place].address);
+            if self.slots[slot] == place as u32 {
+                self.slots[slot] = EMPTY;
+            }
+        }
+        self.noted = kept.min(self.noted);
+    }
+
+    /// All entries were taken away.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        if self.noted > 0 {
+            self.slots.fill(EMPTY);
+            self.noted = 0;
+        }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.capacity()
+    }
+
     #[cold]
-    fn note(&mut self, entries: &[Entry]) {
-        for (place, entry) in entries.iter().enumerate().skip(self.noted) {
-            self.places.entry(entry.address).or_insert(place);
+    fn note(&mut self, entries: &Entries) {
+        let needed = entries.len() * 8 / 7 + 1;
+        if needed > self.slots.len() {
+            let slots = needed.next_power_of_two().max(LEAST_SLOTS);
+            self.slots.clear();
+            self.slots.reserve_exact(slots);
+            self.slots.resize(slots, EMPTY);
+            self.noted = 0;
+        }
+        for place in self.noted..entries.len() {
+            let slot = self.probe(entries, entries[place].address);
+            // Of several entries of one address the first is found.
+            if self.slots[slot] == EMPTY {
+                self.slots[slot] = place as u32;
+            }
         }
         self.noted = entries.len();
     }
 
-    /// Entries were taken away.
+    /// The slot of an address: that of its entry, or the empty one where it would be put.
     #[inline]
-    pub(super) fn rebuild(&mut self, entries: &[Entry]) {
-        if self.noted > 0 {
-            self.places.clear();
-            self.noted = 0;
+    fn probe(&self, entries: &Entries, address: Address) -> usize {
+        let mask = self.slots.len() - 1;
+        let line = address.to_bits() / LINE_BYTES as u64;
+        let hash = line.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut slot = (hash >> 32) as usize & mask;
+        loop {
+            let found = self.slots[slot];
+            if found == EMPTY || entries[found as usize].address == address {
+                return slot;
+            }
+            slot = (slot + 1) & mask;
         }
-        self.follow(entries);
     }
 }

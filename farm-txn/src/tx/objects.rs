@@ -23,7 +23,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectId {
     tx: u64,
-    index: u32,
+    pub(super) index: u32,
     serial: u32,
 }
 
@@ -62,6 +62,20 @@ impl Tx {
         }
     }
 
+    /// As [`Tx::check`], of an object whose payload is wanted.
+    ///
+    /// # Errors
+    /// As [`Tx::check`]; [`TxError::Forgotten`] after [`Tx::forget_payload`].
+    #[inline]
+    pub fn check_payload(&self, object: ObjectId) -> Result<(), TxError> {
+        self.check(object)?;
+        let entry = self.entry(object);
+        match entry.is_held() {
+            true => Ok(()),
+            false => Err(TxError::Forgotten(entry.address)),
+        }
+    }
+
     #[inline]
     pub(super) fn id(&self, index: usize) -> ObjectId {
         ObjectId {
@@ -78,7 +92,7 @@ impl Tx {
     }
 
     #[inline]
-    fn entry(&self, object: ObjectId) -> &Entry {
+    pub(super) fn entry(&self, object: ObjectId) -> &Entry {
         self.get(object).unwrap_or_else(|| unusable())
     }
 
@@ -93,12 +107,23 @@ impl Tx {
     /// One that is not freed, to be changed.
     #[inline]
     fn live_mut(&mut self, object: ObjectId) -> &mut Entry {
-        let number = self.number.0;
-        let entry = self.entries.get_mut(object.index as usize);
-        let live = entry.filter(|entry| {
-            object.tx == number && object.serial == entry.serial && entry.intent != Intent::Free
-        });
-        live.unwrap_or_else(|| unusable())
+        self.live(object);
+        let index = object.index as usize;
+        self.touch(index);
+        &mut self.entries[index]
+    }
+
+    /// One that is not freed and has its payload, to be written.
+    #[inline]
+    fn write(&mut self, object: ObjectId) -> &mut Entry {
+        let entry = self.live_mut(object);
+        if !entry.is_held() {
+            unusable();
+        }
+        if entry.intent == Intent::Read {
+            entry.intent = Intent::Write;
+        }
+        entry
     }
 
     /// The object at an address, if the transaction has it.
@@ -166,38 +191,34 @@ impl Tx {
     /// The payload as this transaction sees it.
     ///
     /// # Panics
-    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
+    /// If the object is not of this transaction, or freed by it, or its payload was forgotten: see
+    /// [`Tx::check_payload`].
     #[inline]
     pub fn payload(&self, object: ObjectId) -> &[u8] {
         let entry = self.live(object);
-        &self.bytes[entry.payload()]
+        if !entry.is_held() {
+            unusable();
+        }
+        self.payloads.get(entry.payload())
     }
 
     /// The payload, to be changed: the object is written when the transaction commits.
     ///
     /// # Panics
-    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
+    /// As [`Tx::payload`].
     #[inline]
     pub fn payload_mut(&mut self, object: ObjectId) -> &mut [u8] {
-        let entry = self.live_mut(object);
-        if entry.intent == Intent::Read {
-            entry.intent = Intent::Write;
-        }
-        let payload = entry.payload();
-        &mut self.bytes[payload]
+        let payload = self.write(object).payload();
+        self.payloads.get_mut(payload)
     }
 
     /// Moves the object's incarnation on when the transaction commits, so that pointers held to it
     /// no longer match (`objIncrementIncarnation`).
     ///
     /// # Panics
-    /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
+    /// As [`Tx::payload`].
     pub fn increment_incarnation(&mut self, object: ObjectId) {
-        let entry = self.live_mut(object);
-        if entry.intent == Intent::Read {
-            entry.intent = Intent::Write;
-        }
-        entry.bump = true;
+        self.write(object).bump = true;
     }
 
     /// Frees the object when the transaction commits. One that this transaction allocated is given
@@ -225,7 +246,7 @@ impl Tx {
 fn unusable() -> ! {
     panic!(
         "the object is of another transaction, or of one that has ended, or was freed or taken back by \
-         this one: see Tx::check"
+         this one, or its payload was forgotten: see Tx::check_payload"
     );
 }
 

@@ -3,7 +3,7 @@
 use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
-use farm_core::object::{Incarnation, Version, payload_capacity, write};
+use farm_core::object::{Incarnation, Version, write};
 use farm_core::worker::Worker;
 
 use super::{Entry, Intent, ObjectId, Place, Tx};
@@ -24,7 +24,7 @@ impl Tx {
         hint: Option<Address>,
     ) -> Result<ObjectId, TxError> {
         let class = class_for_payload(payload_bytes)?;
-        self.check_limits(payload_capacity(class.object_bytes()))?;
+        self.check_limits(class.payload_capacity())?;
         let (address, version, incarnation) = reserve(worker, class, hint)?;
         // Seldom: the slot serves for the second time, not for the hundredth.
         if incarnation.count() == 1 {
@@ -49,21 +49,19 @@ impl Tx {
         if let Some(absent) = met.filter(|met| self.entries[*met].intent == Intent::Absent) {
             return self.allocate_absent(absent, place.class);
         }
-        let start = self.bytes.len();
-        let len = payload_capacity(place.class.object_bytes());
-        self.bytes.resize(start + len, 0);
-        self.push(place, version, incarnation, Intent::Allocate, start)
+        let at = self.payloads.add(place.class.payload_capacity());
+        self.push(place, version, incarnation, Intent::Allocate, at)
     }
 
     /// What this transaction has found to be absent, it allocates: at the version at which it was so.
     #[cold]
     fn allocate_absent(&mut self, absent: usize, class: SizeClass) -> ObjectId {
-        let (start, len) = (self.bytes.len(), payload_capacity(class.object_bytes()));
-        self.bytes.resize(start + len, 0);
+        self.touch(absent);
+        let at = self.payloads.add(class.payload_capacity());
         let entry = &mut self.entries[absent];
         entry.intent = Intent::Allocate;
         entry.class = class;
-        entry.at = start as u32;
+        entry.at = at;
         self.id(absent)
     }
 

@@ -19,8 +19,11 @@ pub(crate) struct Cluster {
 }
 
 pub(crate) fn cluster(name: &str, machines: u16, workers: u16) -> Cluster {
+    cluster_of(name, Config::tiny_for(machines, workers))
+}
+
+pub(crate) fn cluster_of(name: &str, mut config: Config) -> Cluster {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(machines, workers);
     config.cluster.name = name.into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
     let attach: Attach = Arc::new(farm_txn::attach);

@@ -9,6 +9,7 @@ mod conflicts;
 mod counts;
 mod handles;
 mod invariants;
+mod large;
 mod locks;
 mod misuse;
 mod model;
@@ -17,3 +18,5 @@ mod pointers;
 mod retries;
 mod shipping;
 mod tasks;
+#[cfg(debug_assertions)]
+mod work;

@@ -1,0 +1,167 @@
+//! What a commit over several machines concerns: which machines and regions it writes, which objects of each, and
+//! of which machines it only read objects. Found out in two passes over the entries.
+
+use farm_core::ids::MachineId;
+use farm_core::ring::log_record_bytes;
+use smallvec::SmallVec;
+
+use super::truncate;
+use crate::record::{self, FIXED_BYTES, LOCK_BYTES};
+use crate::tx::{Entry, Tx};
+
+/// Another machine whose objects are written.
+#[derive(Debug)]
+pub(super) struct Participant {
+    pub(super) machine: MachineId,
+    /// Bytes of the LOCK record after its head.
+    pub(super) rest_bytes: usize,
+    /// What LOCK-REPLY will name: from the reservation on, until it has come or cannot come any more.
+    pub(super) reply: Option<u64>,
+    /// LOCK is in its log.
+    pub(super) asked: bool,
+    /// Where its objects end in [`Plan::written`]; they begin where those of the participant before end.
+    end: u32,
+}
+
+impl Participant {
+    pub(super) fn lock_reserved(&self) -> u32 {
+        log_record_bytes(FIXED_BYTES + self.rest_bytes)
+    }
+
+    /// For COMMIT-PRIMARY, or ABORT.
+    pub(super) fn end_reserved() -> u32 {
+        log_record_bytes(FIXED_BYTES)
+    }
+
+    pub(super) fn reserved(&self) -> u32 {
+        self.lock_reserved() + Self::end_reserved() + truncate::reserved_bytes()
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Ascending by machine.
+    pub(super) participants: SmallVec<[Participant; 4]>,
+    /// Ids of all regions that are written, ascending.
+    pub(super) regions: SmallVec<[u32; 8]>,
+    /// Entries of other machines that are written, one participant after the other.
+    written: SmallVec<[u32; 16]>,
+    /// Other machines of which objects were only read, ascending, and how many.
+    pub(super) reads: SmallVec<[(MachineId, u32); 4]>,
+}
+
+impl Plan {
+    pub(super) fn of(tx: &Tx) -> Self {
+        let mut plan = Self::default();
+        // Objects of one machine, or region, often follow each other.
+        let (mut to, mut from, mut region) = (0, 0, 0);
+        for entry in tx.entries.iter() {
+            if !entry.is_written() {
+                if let Some(machine) = entry.machine {
+                    from = place_of(&mut plan.reads, from, machine, |one| one.0, (machine, 0));
+                    plan.reads[from].1 += 1;
+                }
+                continue;
+            }
+            let id = entry.address.region().to_bits();
+            region = place_of(&mut plan.regions, region, id, |one| *one, id);
+            if let Some(machine) = entry.machine {
+                let new = Participant {
+                    machine,
+                    rest_bytes: LOCK_BYTES,
+                    reply: None,
+                    asked: false,
+                    end: 0,
+                };
+                to = place_of(&mut plan.participants, to, machine, |one| one.machine, new);
+                let participant = &mut plan.participants[to];
+                participant.rest_bytes += record::object_bytes(tx.payload_of(entry).len());
+                participant.end += 1;
+            }
+        }
+        for participant in &mut plan.participants {
+            participant.rest_bytes += record::region_bytes(plan.regions.len());
+        }
+        plan.group(tx);
+        plan
+    }
+
+    /// Whether nothing is written.
+    pub(super) fn only_reads(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Groups the written entries by participant, whose `end` is how many it has.
+    fn group(&mut self, tx: &Tx) {
+        if self.participants.is_empty() {
+            return;
+        }
+        let mut end = 0;
+        for participant in &mut self.participants {
+            end += std::mem::replace(&mut participant.end, end);
+        }
+        self.written.resize(end as usize, 0);
+        // Each `end` is now where its participant's entries begin, and moves on with every one.
+        let mut at = 0;
+        for (index, entry) in (0..).zip(tx.entries.iter()) {
+            let Some(machine) = entry.machine.filter(|_| entry.is_written()) else {
+                continue;
+            };
+            if self.participants[at].machine != machine {
+                at = self.place(machine);
+            }
+            let end = &mut self.participants[at].end;
+            self.written[*end as usize] = index;
+            *end += 1;
+        }
+    }
+
+    fn place(&self, machine: MachineId) -> usize {
+        let found = self
+            .participants
+            .binary_search_by_key(&machine, |one| one.machine);
+        found.expect("every machine that is written is a participant")
+    }
+
+    /// The entries of a participant.
+    pub(super) fn of_participant(&self, at: usize) -> &[u32] {
+        let begin = at
+            .checked_sub(1)
+            .map_or(0, |before| self.participants[before].end);
+        &self.written[begin as usize..self.participants[at].end as usize]
+    }
+
+    /// The objects of a participant.
+    pub(super) fn objects<'a>(
+        &'a self,
+        at: usize,
+        tx: &'a Tx,
+    ) -> impl ExactSizeIterator<Item = &'a Entry> {
+        let entries = self.of_participant(at).iter();
+        entries.map(|index| &tx.entries[*index as usize])
+    }
+}
+
+/// The place of a key in an ascending list, perhaps that of the one before; `new` is inserted if it is not there.
+fn place_of<T, K: Ord, const N: usize>(
+    list: &mut SmallVec<[T; N]>,
+    before: usize,
+    key: K,
+    key_of: impl Fn(&T) -> K,
+    new: T,
+) -> usize
+where
+    [T; N]: smallvec::Array<Item = T>,
+{
+    if list.get(before).is_some_and(|one| key_of(one) == key) {
+        return before;
+    }
+    match list.binary_search_by_key(&key, key_of) {
+        Ok(at) => at,
+        Err(at) => {
+            list.insert(at, new);
+            at
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Payloads that a transaction over many objects does not keep.
+
+use farm_core::marks;
+use farm_core::object::Image;
+
+use super::{Entry, Intent, NOT_HELD, ObjectId, Tx};
+use crate::error::{Abort, TxError};
+
+impl Tx {
+    /// Forgets the payload of an object that was only read: what is left of it is its version, which the commit
+    /// validates. A transaction over many objects holds little that way. The object can be read again, and is then
+    /// as it was, or the transaction meets a conflict.
+    ///
+    /// No-op for an object that the transaction writes, allocates or frees, and inside of [`Tx::all_or_nothing`].
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use farm_core::{config::Config, machine::start_all};
+    /// # let mut config = Config::tiny_for(1, 1);
+    /// # config.cluster.name = "doc-forget".into();
+    /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
+    /// # let sum: u64 = machine.ask(0, |worker, answer| {
+    /// # let accounts: Vec<_> = (0..10).map(|_| farm_txn::transact_here(worker, |tx, worker| {
+    /// #     let object = tx.alloc(worker, 8, None)?;
+    /// #     tx.payload_mut(object)[0] = 7;
+    /// #     Ok(tx.address(object))
+    /// # }).unwrap()).collect();
+    /// // All accounts at one moment, of which one payload at a time is held.
+    /// let sum = farm_txn::transact_here(worker, |tx, worker| {
+    ///     let mut sum = 0;
+    ///     for address in accounts {
+    ///         let account = tx.read(worker, address, 8)?;
+    ///         sum += u64::from(tx.payload(account)[0]);
+    ///         tx.forget_payload(account);
+    ///     }
+    ///     Ok(sum)
+    /// });
+    /// # answer.send(sum.unwrap()).unwrap();
+    /// # })?;
+    /// # assert_eq!(sum, 70);
+    /// # machine.stop()?;
+    /// # Ok::<_, farm_core::machine::MachineError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If the object is not of this transaction: see [`Tx::check`].
+    pub fn forget_payload(&mut self, object: ObjectId) {
+        let entry = self.entry(object);
+        if entry.intent != Intent::Read || !entry.is_held() || self.undo.is_active() {
+            return;
+        }
+        let payload = entry.payload();
+        self.payloads.forget(payload);
+        self.entries[object.index as usize].at = NOT_HELD;
+        self.forgotten += 1;
+    }
+
+    /// Takes in the payload of an object that this transaction has forgotten, and has read again.
+    #[cold]
+    pub(super) fn recall(&mut self, known: usize, image: &Image<'_>) -> Result<ObjectId, TxError> {
+        marks::mark("tx: forgotten object read again");
+        let Entry {
+            address,
+            class,
+            version,
+            ..
+        } = self.entries[known];
+        if image.version() != version {
+            return Err(Abort::Changed(address).into());
+        }
+        self.touch(known);
+        self.entries[known].at = self.payloads.add(class.payload_capacity());
+        self.forgotten -= 1;
+        let payload = self.entries[known].payload();
+        image.copy_payload(0, self.payloads.get_mut(payload));
+        Ok(self.id(known))
+    }
+}

@@ -1,0 +1,146 @@
+//! The payloads that a transaction holds, one after the other in one buffer.
+
+use std::ops::Range;
+
+/// The place of a payload that is not held.
+pub(super) const NOT_HELD: u32 = u32::MAX;
+
+/// Bytes from which on the buffer grows by an eighth at a time instead of doubling.
+const GROWS_SLOWLY: usize = 1 << 20;
+
+/// The payloads that a transaction holds.
+#[derive(Debug, Default)]
+pub(super) struct Payloads {
+    bytes: Vec<u8>,
+    /// Bytes that are held; the others are vacant.
+    held: usize,
+    /// Places of payloads that were forgotten, by their length: the next ones as long go there.
+    vacant: Vec<(usize, Vec<u32>)>,
+    /// The next ones go behind all others, so that they can be taken back by [`Payloads::truncate`].
+    appends: bool,
+}
+
+impl Payloads {
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            ..Self::default()
+        }
+    }
+
+    /// Bytes that are held.
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Makes room for a payload, which begins as zeroes: returns its place.
+    #[inline]
+    pub(super) fn add(&mut self, bytes: usize) -> u32 {
+        self.held += bytes;
+        if let Some(place) = self.take_vacant(bytes) {
+            return place;
+        }
+        let start = self.bytes.len();
+        if start + bytes > self.bytes.capacity() && start >= GROWS_SLOWLY {
+            self.bytes.reserve_exact(bytes.max(start / 8));
+        }
+        self.bytes.resize(start + bytes, 0);
+        start as u32
+    }
+
+    #[inline]
+    fn take_vacant(&mut self, bytes: usize) -> Option<u32> {
+        if self.vacant.is_empty() || self.appends {
+            return None;
+        }
+        let as_long = self.vacant.iter_mut().find(|vacant| vacant.0 == bytes);
+        let place = as_long?.1.pop()?;
+        self.bytes[place as usize..][..bytes].fill(0);
+        Some(place)
+    }
+
+    /// Forgets a payload.
+    pub(super) fn forget(&mut self, payload: Range<usize>) {
+        self.held -= payload.len();
+        if self.held == 0 {
+            return self.clear();
+        }
+        let (bytes, place) = (payload.len(), payload.start as u32);
+        match self.vacant.iter_mut().find(|vacant| vacant.0 == bytes) {
+            Some((_, places)) => places.push(place),
+            None => self.vacant.push((bytes, vec![place])),
+        }
+    }
+
+    /// The end of all payloads, for [`Payloads::truncate`]; those that are added from now on come after it.
+    pub(super) fn begin_appending(&mut self) -> usize {
+        self.appends = true;
+        self.bytes.len()
+    }
+
+    pub(super) fn end_appending(&mut self) {
+        self.appends = false;
+    }
+
+    /// Takes back what was added since [`Payloads::begin_appending`] returned `end`, when `held` bytes were held.
+    pub(super) fn truncate(&mut self, end: usize, held: usize) {
+        self.bytes.truncate(end);
+        self.held = held;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.vacant.clear();
+        self.held = 0;
+    }
+
+    #[inline]
+    pub(super) fn get(&self, payload: Range<usize>) -> &[u8] {
+        &self.bytes[payload]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, payload: Range<usize>) -> &mut [u8] {
+        &mut self.bytes[payload]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_makes_room_for_what_is_as_long() {
+        let mut payloads = Payloads::with_capacity(0);
+        let places = [0; 3].map(|_| payloads.add(48));
+        assert_eq!((places, payloads.held()), ([0, 48, 96], 144));
+        payloads.get_mut(48..96).fill(7);
+        payloads.forget(48..96);
+        assert_eq!(payloads.held(), 96);
+        assert_eq!(payloads.add(112), 144, "none is as long");
+        assert_eq!(payloads.add(48), 48);
+        assert_eq!(payloads.get(48..96), [0; 48], "it begins as zeroes");
+        for payload in [0..48, 48..96, 96..144, 144..256] {
+            payloads.forget(payload);
+        }
+        assert_eq!((payloads.held(), payloads.add(8)), (0, 0), "all is vacant");
+    }
+
+    #[test]
+    fn what_may_be_taken_back_comes_after_all_others() {
+        let mut payloads = Payloads::with_capacity(0);
+        payloads.add(48);
+        payloads.add(48);
+        payloads.forget(0..48);
+        let (end, held) = (payloads.begin_appending(), payloads.held());
+        assert_eq!(payloads.add(48), 96);
+        payloads.truncate(end, held);
+        payloads.end_appending();
+        assert_eq!((payloads.held(), payloads.add(48)), (48, 0));
+    }
+}

@@ -1,0 +1,186 @@
+//! What a transaction over 100,000 objects takes of its worker's memory: 64 bytes for each, which
+//! `config/local.toml` promises, and the payloads that it holds.
+
+#![allow(clippy::disallowed_methods)] // Tests may wait.
+#![allow(unsafe_code)] // The counting allocator below; nothing else.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::{Arc, mpsc};
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::machine::start_all;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{ObjectId, TxError, TxHandle, api, transact_here};
+
+/// The system's allocator, which counts the bytes of threads that asked for it.
+struct Counting;
+
+thread_local! {
+    static COUNTS: Cell<bool> = const { Cell::new(false) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+    static MOST: Cell<i64> = const { Cell::new(0) };
+}
+
+fn count(bytes: i64) {
+    // A thread that ends may allocate when its locals are gone.
+    if COUNTS.try_with(Cell::get).unwrap_or(false) {
+        BYTES.set(BYTES.get() + bytes);
+        MOST.set(MOST.get().max(BYTES.get()));
+    }
+}
+
+// SAFETY: every call is the system allocator's own, with the arguments that came; counting touches
+// nothing but thread-locals without destructors, which allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count(bytes as i64 - layout.size() as i64);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(old, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        count(-(layout.size() as i64));
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const OBJECTS: usize = 100_000;
+/// Bytes that an object has room for, all of which are held with it.
+const PAYLOAD: usize = 48;
+/// Reads at one time.
+const AT_ONCE: usize = 16;
+
+/// A transaction that reads all objects, several at one time, and commits.
+struct Audit {
+    all: Vec<Address>,
+    next: usize,
+    left: usize,
+    forgets: bool,
+    sum: u64,
+    done: mpsc::Sender<(u64, Result<(), TxError>)>,
+}
+
+fn audit(worker: &mut Worker) -> &mut Audit {
+    worker.layer().expect("an audit is under way")
+}
+
+fn read(worker: &mut Worker, tx: TxHandle) {
+    let this = audit(worker);
+    let Some(address) = this.all.get(this.next).copied() else {
+        return;
+    };
+    this.next += 1;
+    let came = Cont::new(came, tx.to_context());
+    api::read(worker, tx, address, PAYLOAD, came);
+}
+
+fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+    let (tx, object) = (TxHandle::from_context(tx), object.unwrap());
+    let value = u64::from(api::payload(worker, tx, object).unwrap()[0]);
+    let this = audit(worker);
+    this.sum += value;
+    this.left -= 1;
+    let (left, forgets) = (this.left, this.forgets);
+    if forgets {
+        api::forget_payload(worker, tx, object).unwrap();
+    }
+    match left {
+        0 => api::commit(worker, tx, Cont::new(committed, 0)),
+        _ => read(worker, tx),
+    }
+}
+
+fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+    let this = worker.take_layer::<Audit>();
+    this.done.send((this.sum, outcome)).unwrap();
+}
+
+fn create(worker: &mut Worker, count: usize) -> Vec<Address> {
+    let made = transact_here(worker, |tx, worker| {
+        let one = |_| {
+            let object = tx.alloc(worker, PAYLOAD, None)?;
+            tx.payload_mut(object)[0] = 1;
+            Ok(tx.address(object))
+        };
+        (0..count).map(one).collect::<Result<Vec<_>, TxError>>()
+    });
+    made.unwrap()
+}
+
+#[test]
+fn a_transaction_over_100_000_objects_takes_64_bytes_for_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(2, 1);
+    config.cluster.name = "txn-memory".into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.memory.per_machine_bytes = 16 << 20;
+    config.transactions.objects = OBJECTS as u32;
+    config.transactions.bytes = 16 << 20;
+    let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _)).unwrap();
+    for holder in [1, 0] {
+        let all: Vec<Address> = machines[holder]
+            .ask(0, |worker, answer| {
+                let made = (0..OBJECTS / 500).flat_map(|_| create(worker, 500));
+                answer.send(made.collect()).unwrap();
+            })
+            .unwrap();
+        for forgets in [true, false] {
+            let all = all.clone();
+            let (done, ended) = mpsc::channel();
+            let begin = move |worker: &mut Worker, answer: mpsc::Sender<()>| {
+                worker.put_layer(Box::new(Audit {
+                    all,
+                    next: 0,
+                    left: OBJECTS,
+                    forgets,
+                    sum: 0,
+                    done,
+                }));
+                (BYTES.set(0), MOST.set(0), COUNTS.set(true));
+                let tx = api::begin(worker);
+                (0..AT_ONCE).for_each(|_| read(worker, tx));
+                answer.send(()).unwrap();
+            };
+            machines[0].ask(0, begin).unwrap();
+            let (sum, outcome) = machines[0].wait_for(&ended).unwrap();
+            outcome.unwrap();
+            assert_eq!(sum, OBJECTS as u64);
+            let (most, left): (i64, i64) = machines[0]
+                .ask(0, |_, answer| {
+                    COUNTS.set(false);
+                    answer.send((MOST.get(), BYTES.get())).unwrap();
+                })
+                .unwrap();
+            let each = most as f64 / OBJECTS as f64;
+            println!("holder {holder}, forgets {forgets}: {each:.1} bytes an object, {left} left");
+            let payload = if forgets { 0 } else { PAYLOAD as i64 };
+            assert!(
+                most <= (64 + payload) * OBJECTS as i64,
+                "{each:.1} bytes an object, of which {payload} are payload"
+            );
+            // What the context keeps for the next transaction, and queues that grew.
+            assert!(left < 1 << 20, "{left} bytes are left");
+        }
+    }
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+}

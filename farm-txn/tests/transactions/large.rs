@@ -1,0 +1,327 @@
+//! Transactions over many objects, of which few payloads are held.
+
+use std::sync::mpsc;
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Abort, Handle, ObjectId, Transaction, TxError, TxHandle, TxLimits, api};
+
+use crate::cluster::{Cluster, cluster, cluster_of, commit, create, overwrite, transact};
+use crate::tasks::{add_one, comes_to_rest, task};
+
+const BYTES: usize = 8;
+
+/// Machines with room for many objects, which transactions may have.
+fn large(name: &str, operations: u32) -> Cluster {
+    let mut config = Config::tiny_for(2, 1);
+    config.memory.per_machine_bytes = 16 << 20;
+    config.worker.operations_in_flight = operations;
+    config.transactions.objects = 100_000;
+    cluster_of(name, config)
+}
+
+/// Many objects of a machine, each of which is 1.
+fn many(cluster: &Cluster, machine: usize, count: usize) -> Vec<Address> {
+    cluster.on(machine, 0, move |w| {
+        let mut all = Vec::with_capacity(count);
+        while all.len() < count {
+            let more = (count - all.len()).min(500);
+            let made = transact(w, |tx, w| {
+                let one = |_| {
+                    let object = tx.alloc(w, BYTES, None)?;
+                    tx.payload_mut(object)[0] = 1;
+                    Ok(tx.address(object))
+                };
+                (0..more).map(one).collect::<Result<Vec<_>, TxError>>()
+            });
+            all.extend(made.unwrap());
+        }
+        all
+    })
+}
+
+/// The sum of all objects; one of them, if any, is changed by another transaction once all were read.
+async fn audit(farm: &Handle, all: &[Address], changed: Option<Address>) -> Result<u64, TxError> {
+    let mut tx = farm.begin();
+    let mut sum = 0;
+    for address in all {
+        let object = tx.read(*address, BYTES).await?;
+        sum += u64::from(tx.payload(object)?[0]);
+        tx.forget_payload(object)?;
+    }
+    if let Some(changed) = changed {
+        farm.transact(async |tx| add_one(tx, changed).await).await?;
+    }
+    tx.commit().await?;
+    Ok(sum)
+}
+
+/// The number of an object in its transaction had 16 bits on its way through a commit.
+#[test]
+fn a_transaction_over_70_000_objects_is_of_one_moment() {
+    const OBJECTS: usize = 70_000;
+    let cluster = large("seventy-thousand", 16);
+    for machine in [1, 0] {
+        let all = many(&cluster, machine, OBJECTS);
+        task(&cluster, 0, move |farm| async move {
+            assert_eq!(audit(&farm, &all, None).await.unwrap(), OBJECTS as u64);
+            for at in [0, 65_535, 65_536, OBJECTS - 1] {
+                let changed = all[at];
+                let conflict = audit(&farm, &all, Some(changed)).await.unwrap_err();
+                let (Abort::Changed(found) | Abort::Locked(found)) = (match conflict {
+                    TxError::Abort(abort) => abort,
+                    error => panic!("{error}"),
+                }) else {
+                    panic!("{conflict}");
+                };
+                assert_eq!(found, changed, "object {at}");
+            }
+        });
+        comes_to_rest(&cluster);
+    }
+    cluster.stop();
+}
+
+/// The most slots that were out at one time, looked at in every turn until a commit has ended.
+struct Slots {
+    most: usize,
+    ended: mpsc::Sender<(usize, Result<(), TxError>)>,
+}
+
+fn look(worker: &mut Worker, _: u64, (): ()) {
+    let taken = worker.arena().taken();
+    if let Some(slots) = worker.layer::<Slots>() {
+        slots.most = slots.most.max(taken);
+        worker.defer(Cont::new(look, 0));
+    }
+}
+
+fn has_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
+    let slots = worker.take_layer::<Slots>();
+    slots.ended.send((slots.most, result)).unwrap();
+}
+
+/// The validation of a large transaction took every slot that reads of others need.
+#[test]
+fn a_validation_leaves_slots_to_others() {
+    const OBJECTS: usize = 5_000;
+    let cluster = large("slots", 1024);
+    let all = many(&cluster, 1, OBJECTS);
+    let (tx, read) = mpsc::channel();
+    cluster.on(0, 0, move |w| {
+        farm_txn::spawn(w, |farm| async move {
+            let mut transaction = farm.begin();
+            for address in &all {
+                let object = transaction.read(*address, BYTES).await.unwrap();
+                transaction.forget_payload(object).unwrap();
+            }
+            let opened = transaction
+                .operation(|w, tx, cont: Cont<Result<TxHandle, TxError>>| cont.resume(w, Ok(tx)));
+            let handle = opened.await.unwrap();
+            tx.send((handle, transaction)).unwrap();
+        });
+    });
+    let (_, transaction) = cluster.machines[0].wait_for(&read).unwrap();
+    let (most, outcome) = cluster.machines[0]
+        .ask(0, move |w, ended| {
+            w.put_layer(Box::new(Slots { most: 0, ended }));
+            look(w, 0, ());
+            farm_txn::spawn(w, |farm| async move {
+                let outcome = transaction.commit().await;
+                let has_ended = |w: &mut Worker| has_ended(w, 0, outcome);
+                farm.with_worker(has_ended).await.unwrap();
+            });
+        })
+        .unwrap();
+    outcome.unwrap();
+    assert!((32..=80).contains(&most), "{most} slots were out");
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+#[test]
+fn a_forgotten_payload_is_validated_and_can_be_read_again() {
+    let cluster = cluster("forgotten", 2, 1);
+    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    let y = cluster.on(1, 0, |w| create(w, b"y"));
+    task(&cluster, 0, move |farm| async move {
+        // As it was; and forgotten it is a typed error.
+        let mut tx = farm.begin();
+        let (a, b) = (tx.read(x, 1).await.unwrap(), tx.read(y, 1).await.unwrap());
+        for object in [a, b, a] {
+            tx.forget_payload(object).unwrap();
+        }
+        for (object, address) in [(a, x), (b, y)] {
+            let forgotten = |error| matches!(error, TxError::Forgotten(at) if at == address);
+            assert!(forgotten(tx.payload(object).unwrap_err()));
+            assert!(forgotten(tx.payload_mut(object).unwrap_err()));
+            assert!(forgotten(tx.increment_incarnation(object).unwrap_err()));
+            assert_eq!(tx.address(object).unwrap(), address);
+        }
+        assert_eq!(tx.read(x, 1).await.unwrap(), a, "the same object");
+        assert_eq!(tx.read(y, 1).await.unwrap(), b, "the same object");
+        assert_eq!(
+            (tx.payload(a).unwrap()[0], tx.payload(b).unwrap()[0]),
+            (b'x', b'y')
+        );
+        tx.payload_mut(b).unwrap()[0] = b'Y';
+        tx.forget_payload(b).unwrap();
+        assert_eq!(tx.payload(b).unwrap()[0], b'Y', "what is written is kept");
+        tx.commit().await.unwrap();
+
+        for forgotten in [x, y] {
+            // Changed since it was forgotten: the commit finds that out, or who reads it again does.
+            for reads_again in [false, true] {
+                let mut tx = farm.begin();
+                for address in [x, y] {
+                    let object = tx.read(address, 1).await.unwrap();
+                    tx.forget_payload(object).unwrap();
+                }
+                let other = async |other: &mut Transaction| {
+                    let object = other.read(forgotten, 1).await?;
+                    other.payload_mut(object).map(|payload| payload[0] += 1)
+                };
+                farm.transact(other).await.unwrap();
+                let found = match reads_again {
+                    true => tx.read(forgotten, 1).await.map(|_| ()).unwrap_err(),
+                    false => tx.commit().await.unwrap_err(),
+                };
+                assert!(
+                    matches!(found, TxError::Abort(Abort::Changed(at) | Abort::Locked(at)) if at == forgotten),
+                    "{found}"
+                );
+            }
+        }
+    });
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// What is tried keeps all payloads, and what it read again is forgotten once more if it is taken back.
+#[test]
+fn what_is_taken_back_is_forgotten_as_before() {
+    let cluster = cluster("forgotten-back", 1, 1);
+    let [x, y] = [b"x", b"y"].map(|text| cluster.on(0, 0, |w| create(w, text)));
+    cluster.on(0, 0, move |w| {
+        let mut tx = farm_txn::take(w);
+        let (a, b) = (tx.read(w, x, 1).unwrap(), tx.read(w, y, 1).unwrap());
+        tx.forget_payload(a);
+        let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
+            tx.forget_payload(b);
+            assert_eq!(tx.payload(b)[0], b'y', "nothing is forgotten in here");
+            assert_eq!(tx.read(w, x, 1)?, a);
+            overwrite(tx, w, x, b"?")?;
+            overwrite(tx, w, y, b"?")?;
+            Err(TxError::GivenUp)
+        });
+        assert!(matches!(failed, Err(TxError::GivenUp)));
+        assert!(matches!(tx.check_payload(a), Err(TxError::Forgotten(at)) if at == x));
+        assert_eq!((tx.payload(b)[0], tx.is_written(b)), (b'y', false));
+        assert_eq!(tx.read(w, x, 1).unwrap(), a);
+        assert_eq!(tx.payload(a)[0], b'x');
+        let kept: Result<ObjectId, TxError> =
+            tx.all_or_nothing(w, |tx, w| overwrite(tx, w, x, b"X"));
+        assert_eq!(kept.unwrap(), a);
+        tx.commit(w).unwrap();
+        farm_txn::give(w, tx);
+        let seen = transact(w, |tx, w| {
+            let [a, b] = [tx.read(w, x, 1)?, tx.read(w, y, 1)?];
+            Ok([tx.payload(a)[0], tx.payload(b)[0]])
+        });
+        assert_eq!(seen.unwrap(), *b"Xy");
+    });
+    cluster.stop();
+}
+
+/// Limits are of payloads that are held, and of objects that are read once.
+#[test]
+fn limits_are_of_what_is_held() {
+    const LIMITS: TxLimits = TxLimits {
+        objects: 100,
+        bytes: 1000,
+    };
+    let cluster = cluster("held", 2, 1);
+    let all = many(&cluster, 1, 101);
+    let [over, again] = [all.clone(), all];
+    let read = |forgets: bool| {
+        let all = if forgets { over.clone() } else { again.clone() };
+        task(&cluster, 0, move |farm| async move {
+            farm.with_worker(|w| farm_txn::set_limits(w, LIMITS))
+                .await
+                .unwrap();
+            let mut tx = farm.begin();
+            for (at, address) in all.iter().enumerate() {
+                let object = match tx.read(*address, BYTES).await {
+                    Ok(object) => object,
+                    Err(error) => return (at, error),
+                };
+                if forgets {
+                    tx.forget_payload(object).unwrap();
+                    // Once more: it is no other object.
+                    tx.read(*address, BYTES).await.unwrap();
+                    tx.forget_payload(object).unwrap();
+                }
+            }
+            unreachable!("it is beyond its limits")
+        })
+    };
+    let (at, error) = read(true);
+    assert!(
+        matches!(
+            error,
+            TxError::Limit {
+                objects: 101,
+                bytes: 48,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(at, 100);
+    let (at, error) = read(false);
+    assert!(
+        matches!(
+            error,
+            TxError::Limit {
+                objects: 21,
+                bytes: 1008,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(at, 20);
+    let said = error.to_string();
+    assert!(
+        said.contains("transactions.objects") && said.contains("limits of 100"),
+        "{said}"
+    );
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
+
+/// By handles and continuations it is the same.
+#[test]
+fn a_handle_forgets_payloads() {
+    let cluster = cluster("handle-forgets", 1, 1);
+    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    let tx = cluster.on(0, 0, move |w| {
+        let tx = api::begin(w);
+        let object = api::with(w, tx, |tx, w| tx.read(w, x, 1)).unwrap().unwrap();
+        api::forget_payload(w, tx, object).unwrap();
+        let gone = api::payload(w, tx, object).unwrap_err();
+        assert!(matches!(gone, TxError::Forgotten(at) if at == x), "{gone}");
+        let gone = api::payload_mut(w, tx, object).unwrap_err();
+        assert!(matches!(gone, TxError::Forgotten(_)), "{gone}");
+        assert_eq!(api::address(w, tx, object).unwrap(), x);
+        tx
+    });
+    commit(&cluster, tx).unwrap();
+    let ended = cluster.on(0, 0, move |w| {
+        let object = api::with(w, tx, |tx, w| tx.read(w, x, 1)).map(|_| ());
+        object.unwrap_err()
+    });
+    assert!(matches!(ended, TxError::Ended));
+    cluster.stop();
+}
