@@ -17,8 +17,8 @@ use crate::config::{Config, ConfigError};
 use crate::control::Control;
 use crate::fabric::verbs::{SecretError, VerbsError};
 use crate::fabric::{
-    ArenaConfig, ConnectError, ExportError, Exporter, FabricMachine, FabricStartError, Patience,
-    PeerOffer,
+    ArenaConfig, ConnectError, Departed, ExportError, Exporter, FabricMachine, FabricStartError,
+    Patience, PeerOffer,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
@@ -188,7 +188,8 @@ impl Machine {
             threads: Vec::new(),
         };
         for index in 0..workers {
-            machine.start_worker(config, index, &peers, &attach)?;
+            let started = machine.start_worker(config, index, &peers, &attach);
+            started.inspect_err(|error| machine.fabric.fail(&error.to_string()))?;
         }
         Ok(machine)
     }
@@ -320,6 +321,12 @@ impl Machine {
         &self.control
     }
 
+    /// Machines of the cluster whose connections with this one have ended, in the order in which that was
+    /// noticed. This machine stops because of the first.
+    pub fn departed(&self) -> Vec<Departed> {
+        self.fabric.departed()
+    }
+
     /// Its memory.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -427,6 +434,16 @@ impl Machine {
         self.join_threads()
     }
 
+    /// Stops the machine because of a failure of what runs on it, and waits for it. The other machines take it
+    /// for lost, and report the reason.
+    pub fn stop_because(mut self, why: &str) {
+        self.control.stop();
+        self.wake();
+        // What the caller reports is why it stops.
+        let _ = self.join_threads();
+        self.fabric.fail(why);
+    }
+
     fn wake(&self) {
         for index in 0..self.inboxes.len() {
             self.exporter
@@ -441,11 +458,13 @@ impl Machine {
                 panicked = Some(me);
             }
         }
-        match (panicked, self.control.failure()) {
-            (Some(me), _) => Err(MachineError::Panicked(me)),
-            (None, Some(why)) => Err(MachineError::Failed(why)),
-            (None, None) => Ok(()),
-        }
+        let failed = match (panicked, self.control.failure()) {
+            (Some(me), _) => MachineError::Panicked(me),
+            (None, Some(why)) => MachineError::Failed(why),
+            (None, None) => return Ok(()),
+        };
+        self.fabric.fail(&failed.to_string());
+        Err(failed)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use farm_core::alloc::class_for_payload;
 use farm_core::config::{Config, IdlePolicy};
+use farm_core::fabric::{Departed, Departure};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::machine::{Attach, Machine, MachineError, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -39,6 +40,43 @@ fn echo(worker: &mut Worker, request: Request, body: &[u8]) {
 
 fn with_echo() -> Attach {
     Arc::new(|worker: &mut Worker| worker.register(ECHO, echo))
+}
+
+/// A machine that stopped because of a failure said goodbye as one that leaves, and its peers stopped without
+/// an error.
+#[test]
+fn a_failure_of_one_machine_is_a_failure_to_the_others_and_leaving_is_not() {
+    for fails in [true, false] {
+        let mut machines = cluster("farewell", 2, 1, with_echo());
+        let (second, first) = (machines.pop().unwrap(), machines.pop().unwrap());
+        assert_eq!(first.departed(), []);
+        match fails {
+            true => second.stop_because("the disk is full\nand more"),
+            false => second.stop().unwrap(),
+        }
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !first.control().is_stopping() {
+            assert!(Instant::now() < patience, "the departure was not noticed");
+            std::thread::yield_now();
+        }
+        let departed = Departed {
+            machine: MachineId::new(2).unwrap(),
+            how: if fails {
+                Departure::Lost
+            } else {
+                Departure::Left
+            },
+            why: fails.then(|| "the disk is full".to_owned()),
+        };
+        assert_eq!(first.departed(), [departed]);
+        let told = first.departed()[0].to_string();
+        match fails {
+            true => assert!(told.ends_with("m2 stopped because of a failure: the disk is full")),
+            false => assert!(told.ends_with("m2 left the cluster")),
+        }
+        let outcome = first.join();
+        assert_eq!(outcome.is_err(), fails, "{outcome:?}");
+    }
 }
 
 struct Answer(mpsc::Sender<Vec<u8>>);

@@ -2,7 +2,7 @@
 
 use super::shm::{self, ShmConfig, ShmMachine};
 use super::verbs::{VerbsConfig, VerbsError, VerbsExporter, VerbsMachine, VerbsStartError};
-use super::{ArenaConfig, Capability, ConnectError, Endpoint, Patience, PeerOffer};
+use super::{ArenaConfig, Capability, ConnectError, Departed, Endpoint, Patience, PeerOffer};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{MappingError, Memory};
 
@@ -37,7 +37,8 @@ pub enum ExportError {
     Device(#[from] VerbsError),
 }
 
-/// One machine on a fabric. Dropping it says goodbye to the peers.
+/// One machine on a fabric. Dropping it tells the peers that it leaves, or that it failed: see
+/// [`FabricMachine::fail`].
 pub enum FabricMachine {
     /// Processes on one host.
     Shm(ShmMachine),
@@ -79,6 +80,22 @@ impl FabricMachine {
         match self {
             Self::Shm(machine) => machine.connect(machines, offer, patience),
             Self::Verbs(machine) => machine.connect(machines, offer, patience),
+        }
+    }
+
+    /// Peers whose connections have ended, in the order in which that was noticed.
+    pub fn departed(&self) -> Vec<Departed> {
+        match self {
+            Self::Shm(machine) => machine.departed(),
+            Self::Verbs(machine) => machine.departed(),
+        }
+    }
+
+    /// When this machine is dropped, peers take it for lost, for this reason. Otherwise it leaves.
+    pub fn fail(&self, why: &str) {
+        match self {
+            Self::Shm(machine) => machine.fail(why),
+            Self::Verbs(machine) => machine.fail(why),
         }
     }
 

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 pub use arena::{Arena, ArenaConfig, Slot};
 pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
-pub use meeting::{ConnectError, Patience, PeerOffer};
+pub use meeting::{ConnectError, Departed, Patience, PeerOffer};
 
 use crate::ids::{MachineId, WorkerId};
 
@@ -194,7 +194,8 @@ pub struct Completion {
 pub enum Departure {
     /// The peer said that it was leaving.
     Left,
-    /// The connection broke without a word: the peer was killed, or the network failed.
+    /// The connection broke without a word (the peer was killed, or the network failed), or the peer
+    /// reported that it stops because of a failure.
     Lost,
 }
 

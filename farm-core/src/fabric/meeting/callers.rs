@@ -63,7 +63,9 @@ impl<S: Socket> Callers<S> {
             match caller.listen() {
                 Ok(Some(hello)) => said.push((hello, caller.socket)),
                 Ok(None) => self.waiting.push_back(caller),
-                Err(error) => tracing::warn!(%error, "a caller did not say hello"),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection ended before its first line was whole")
+                }
             }
         }
         said

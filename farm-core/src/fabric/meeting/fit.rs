@@ -3,6 +3,9 @@
 use crate::fabric::Capability;
 use crate::ids::MachineId;
 
+/// Machines of a list that a message names.
+const MOST_LISTED: usize = 16;
+
 pub(in crate::fabric) fn same_version(ours: u32, theirs: u32) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
@@ -20,6 +23,38 @@ pub(in crate::fabric) fn same_cluster(ours: &str, theirs: &str) -> Result<(), St
 /// As much of a stranger's text as is worth being told.
 pub(in crate::fabric) fn told(text: &str) -> String {
     text.chars().take(64).collect()
+}
+
+/// A machine, and the machines that its configuration lists.
+pub(in crate::fabric) type Listed<'a> = (MachineId, &'a [MachineId]);
+
+/// Both list the same machines.
+pub(in crate::fabric) fn same_machines(one: Listed<'_>, other: Listed<'_>) -> Result<(), String> {
+    let names = |machines: &[MachineId]| {
+        let names = machines.iter().take(MOST_LISTED).map(ToString::to_string);
+        let names = names.collect::<Vec<_>>().join(", ");
+        match machines.len() {
+            count if count > MOST_LISTED => format!("{names} and {} more", count - MOST_LISTED),
+            _ => names,
+        }
+    };
+    let sorted = |machines: &[MachineId]| {
+        let mut machines = machines.to_vec();
+        machines.sort_unstable();
+        machines
+    };
+    let (ours, theirs) = (sorted(one.1), sorted(other.1));
+    match ours == theirs {
+        true => Ok(()),
+        false => Err(format!(
+            "their configurations differ: that of {} lists machines {}, that of {} lists {}; start all \
+             machines from the same file",
+            one.0,
+            names(&ours),
+            other.0,
+            names(&theirs)
+        )),
+    }
 }
 
 /// By digest.

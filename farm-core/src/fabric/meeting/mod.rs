@@ -3,8 +3,8 @@
 //! noticed.
 //!
 //! Every pair of machines holds one socket, of whichever family. After the handshake it carries nothing
-//! but its end, which is how a dead peer is noticed, and one byte by which a living one says that it is
-//! leaving.
+//! but its end, which is how a dead peer is noticed, and the farewell of a living one: that it leaves, or
+//! that it stops because of a failure, and which.
 
 mod callers;
 mod fit;
@@ -12,15 +12,18 @@ mod lines;
 mod monitor;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Capability;
+use super::{Capability, Departure};
 use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
-pub(super) use fit::{offers_its_own, same_cluster, same_configuration, same_version, told};
+pub(super) use fit::{
+    offers_its_own, same_cluster, same_configuration, same_machines, same_version, told,
+};
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(super) use monitor::{Monitor, Socket, wait_readable};
 
@@ -70,6 +73,33 @@ pub struct PeerOffer {
     pub machine: MachineId,
     /// Memory that it offers to this machine, in the order it listed it.
     pub offer: Vec<Capability>,
+}
+
+/// A peer whose connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// The peer.
+    pub machine: MachineId,
+    /// How it ended.
+    pub how: Departure,
+    /// The failure that it reported, if it did.
+    pub why: Option<String>,
+}
+
+impl fmt::Display for Departed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let machine = self.machine;
+        match (self.how, &self.why) {
+            (Departure::Left, _) => write!(out, "machine {machine} left the cluster"),
+            (Departure::Lost, None) => write!(
+                out,
+                "machine {machine} is lost: its process ended or its connection broke"
+            ),
+            (Departure::Lost, Some(why)) => {
+                write!(out, "machine {machine} stopped because of a failure: {why}")
+            }
+        }
+    }
 }
 
 /// Why the machines of a cluster did not meet.
@@ -184,6 +214,12 @@ impl<'a> Awaited<'a> {
     pub(super) fn to_dial(&self) -> Vec<MachineId> {
         let smaller = self.missing.iter().copied();
         smaller.filter(|machine| *machine < self.own).collect()
+    }
+
+    /// Machines that call this one, if they know of it. They are asked whether they do.
+    pub(super) fn to_ask(&self) -> Vec<MachineId> {
+        let greater = self.missing.iter().copied();
+        greater.filter(|machine| *machine > self.own).collect()
     }
 
     /// Whether a call of this machine is waited for.

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,15 +13,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::fabric::Departure;
 use crate::ids::MachineId;
 
+/// First byte of the farewell of a machine that leaves.
 const GOODBYE: u8 = b'.';
+/// First byte of the farewell of a machine that stops because of a failure. The reason follows.
+const FAILURE: u8 = b'!';
+/// Most bytes of a reason.
+const MAX_REASON_BYTES: usize = 512;
 
 /// A connected stream of any family.
 pub(in crate::fabric) trait Socket: Read + Write + AsFd + Send + 'static {}
 
 impl<S: Read + Write + AsFd + Send + 'static> Socket for S {}
 
-/// What is called with how a machine ended.
-pub(in crate::fabric) type Ended = Box<dyn FnOnce(Departure) + Send>;
+/// Called with how a machine ended, and with the failure that it reported, if it did.
+pub(in crate::fabric) type Ended = Box<dyn FnOnce(Departure, Option<String>) + Send>;
 
 /// A socket whose end is waited for.
 struct Watched<S> {
@@ -29,8 +35,10 @@ struct Watched<S> {
     ended: Ended,
 }
 
-/// The thread, and how it is given sockets. Dropping it says goodbye to everybody.
+/// The thread, and how it is given sockets. Dropping it sends the farewell to all peers.
 pub(in crate::fabric) struct Monitor<S> {
+    /// What peers are sent in the end.
+    farewell: Arc<Mutex<Vec<u8>>>,
     /// A byte tells of a further socket, the end of it that the thread is to end.
     tell: UnixStream,
     further: Sender<Watched<S>>,
@@ -42,14 +50,30 @@ impl<S: Socket> Monitor<S> {
     pub(in crate::fabric) fn start(name: String) -> std::io::Result<Self> {
         let (tell, told) = UnixStream::pair()?;
         let (further, more) = channel();
+        let farewell = Arc::new(Mutex::new(vec![GOODBYE]));
+        let last = Arc::clone(&farewell);
         let thread = std::thread::Builder::new()
             .name(name)
-            .spawn(move || watch(&told, &more))?;
+            .spawn(move || watch(&told, &more, &last))?;
         Ok(Self {
+            farewell,
             tell,
             further,
             thread: Some(thread),
         })
+    }
+
+    /// Makes the farewell one of a failure: peers take this machine for lost, and learn why.
+    pub(in crate::fabric) fn fail(&self, why: &str) {
+        let why = why.lines().next().unwrap_or_default();
+        let mut end = why.len().min(MAX_REASON_BYTES);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut farewell = self.farewell.lock().expect("no copy panics half-way");
+        farewell.clear();
+        farewell.push(FAILURE);
+        farewell.extend_from_slice(&why.as_bytes()[..end]);
     }
 
     /// Watches a machine's socket, in place of an earlier one, and calls `ended` when it ends.
@@ -80,34 +104,47 @@ impl<S> Drop for Monitor<S> {
     }
 }
 
-fn watch<S: Socket>(told: &UnixStream, more: &Receiver<Watched<S>>) {
+fn watch<S: Socket>(told: &UnixStream, more: &Receiver<Watched<S>>, farewell: &Mutex<Vec<u8>>) {
     let mut all: Vec<Watched<S>> = Vec::new();
     loop {
         let peers = all.iter().map(|watched| watched.socket.as_fd());
         let readable = readable_of(peers.chain([told.as_fd()]), None);
         if readable.last() == Some(&true) && !matches!((&*told).read(&mut [0]), Ok(1)) {
+            let farewell = farewell.lock().expect("no copy panics half-way");
             for watched in &mut all {
-                // A peer that is gone needs no goodbye.
-                let _ = watched.socket.write_all(&[GOODBYE]);
+                // A peer that is gone needs no farewell.
+                let _ = watched.socket.write_all(&farewell);
             }
             return;
         }
-        for index in (0..all.len()).rev() {
-            if !readable[index] {
-                continue;
-            }
+        let mut ends = Vec::new();
+        for index in (0..all.len()).rev().filter(|index| readable[*index]) {
             let mut watched = all.swap_remove(index);
-            let mut byte = [0];
-            let how = match watched.socket.read(&mut byte) {
-                Ok(1) if byte[0] == GOODBYE => Departure::Left,
-                _ => Departure::Lost,
-            };
-            (watched.ended)(how);
+            let (how, why) = farewell_of(&mut watched.socket);
+            ends.push((watched.ended, how, why));
+        }
+        // A machine that ended without a word may be what others then failed because of: it comes first.
+        ends.sort_by_key(|(_, _, why)| why.is_some());
+        for (ended, how, why) in ends {
+            ended(how, why);
         }
         for watched in more.try_iter() {
             all.retain(|earlier| earlier.machine != watched.machine);
             all.push(watched);
         }
+    }
+}
+
+/// How the machine at the other end of a socket ended, which has bytes or has ended.
+fn farewell_of(socket: &mut impl Socket) -> (Departure, Option<String>) {
+    let mut bytes = [0; 1 + MAX_REASON_BYTES];
+    match socket.read(&mut bytes) {
+        Ok(read) if read > 0 && bytes[0] == GOODBYE => (Departure::Left, None),
+        Ok(read) if read > 0 && bytes[0] == FAILURE => {
+            let why = String::from_utf8_lossy(&bytes[1..read]).into_owned();
+            (Departure::Lost, Some(why))
+        }
+        _ => (Departure::Lost, None),
     }
 }
 
@@ -149,7 +186,10 @@ mod tests {
             let (their, our) = UnixStream::pair().unwrap();
             theirs.push(their);
             let told = told.clone();
-            let ended = move |how| told.send((id(machine), how)).unwrap();
+            let ended = move |how, why| {
+                assert_eq!(why, None);
+                told.send((id(machine), how)).unwrap();
+            };
             monitor.add(id(machine), our, Box::new(ended)).unwrap();
         }
         theirs[1].write_all(&[GOODBYE]).unwrap();
@@ -162,5 +202,64 @@ mod tests {
         let mut said = Vec::new();
         theirs.pop().unwrap().read_to_end(&mut said).unwrap();
         assert_eq!(said, [GOODBYE], "whoever leaves says so");
+    }
+
+    /// A machine that stopped because of a failure said goodbye as one that leaves: its peers ended without an
+    /// error, and with status 0.
+    #[test]
+    fn a_failure_is_told_from_a_goodbye() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut failing = Monitor::start("failing-monitor".into()).unwrap();
+        let unused = Box::new(|_, _| panic!("the peer did not end"));
+        failing.add(id(2), theirs, unused).unwrap();
+        let (told, tell) = channel();
+        let mut peer = Monitor::start("peer-monitor".into()).unwrap();
+        let ended = move |how, why| told.send((how, why)).unwrap();
+        peer.add(id(1), ours, Box::new(ended)).unwrap();
+        let long = "ü".repeat(MAX_REASON_BYTES);
+        failing.fail(&format!("first line of {long}\nsecond line"));
+        drop(failing);
+        let (how, why) = tell.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(how, Departure::Lost);
+        let why = why.expect("a reason");
+        assert!(
+            why.starts_with("first line of üü") && !why.contains("second"),
+            "{why}"
+        );
+        assert!(why.len() > MAX_REASON_BYTES - 4 && why.len() <= MAX_REASON_BYTES);
+    }
+
+    /// Of ends that are noticed at the same time, that of a killed machine comes before the failures that it
+    /// causes elsewhere.
+    #[test]
+    fn ends_without_a_word_come_before_reported_failures() {
+        let (told, tell) = channel();
+        let mut monitor = Monitor::start("test-monitor".into()).unwrap();
+        // The monitor's thread waits in this until all the other ends are there.
+        let (hold, held) = channel::<()>();
+        let mut sockets = Vec::new();
+        for machine in 1..=4 {
+            let (their, our) = UnixStream::pair().unwrap();
+            sockets.push(their);
+            let told = told.clone();
+            let ended = move |_, _| told.send(machine).unwrap();
+            monitor.add(id(machine), our, Box::new(ended)).unwrap();
+        }
+        let (first, our) = UnixStream::pair().unwrap();
+        let wait = move |_, _| held.recv().unwrap();
+        monitor.add(id(5), our, Box::new(wait)).unwrap();
+        drop(first);
+        for reporting in [0, 1, 3] {
+            sockets[reporting]
+                .write_all(b"!machine m3 is lost")
+                .unwrap();
+        }
+        drop(sockets.remove(2));
+        hold.send(()).unwrap();
+        let patience = Duration::from_secs(20);
+        let order: Vec<u16> = (0..4)
+            .map(|_| tell.recv_timeout(patience).unwrap())
+            .collect();
+        assert_eq!(order[0], 3, "{order:?}");
     }
 }

@@ -1,6 +1,10 @@
 //! Meeting the peers: every pair of machines holds one Unix socket. The machine with the greater id
 //! dials. Both say hello.
+//!
+//! A machine with a smaller id asks those that are to dial it whether they fit, as soon as they listen: one
+//! whose configuration does not list it would never dial. When the machines have met, `door` answers.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -11,12 +15,12 @@ use super::machine::Shared;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
     Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, receive_line, same_cluster,
-    same_configuration, same_version, send_line, wait_readable,
+    same_configuration, same_machines, same_version, send_line, wait_readable,
 };
 use crate::ids::MachineId;
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// First line of either side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,6 +28,10 @@ pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) cluster: String,
     pub(super) digest: u64,
+    /// The machines that its configuration lists.
+    pub(super) machines: Vec<MachineId>,
+    /// It does not connect by this, and asks only whether it fits.
+    pub(super) asks_only: bool,
     pub(super) machine: MachineId,
     pub(super) boot: u64,
     pub(super) doorbells: Capability,
@@ -32,9 +40,15 @@ pub(super) struct Hello {
 
 /// The acceptor's answer.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+pub(super) enum Answer {
     Welcome(Box<Hello>),
-    Refused(String),
+    /// The configurations fit, of a machine that only asks.
+    Fits,
+    Refused {
+        /// The machine that refuses.
+        machine: MachineId,
+        why: String,
+    },
 }
 
 pub(super) type Met = (Hello, Option<UnixStream>);
@@ -52,6 +66,7 @@ pub(super) fn meet(
     let mut met = Vec::with_capacity(machines.len());
     listener.set_nonblocking(true)?;
     let mut callers = Callers::new(machines.len());
+    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines.len()));
     while !awaited.is_complete() {
         let left = awaited.left()?;
         let mut found = Vec::new();
@@ -60,14 +75,28 @@ pub(super) fn meet(
                 found.push(dial(shared, machine, socket, offer(machine), left)?);
             }
         }
+        for machine in awaited.to_ask() {
+            if !asked.contains(&machine)
+                && let Some(socket) = ask(shared, machine)
+            {
+                asked.push(machine);
+                answers.admit(socket);
+            }
+        }
         if found.is_empty() {
-            wait_readable(callers.fds().chain([listener.as_fd()]), REDIAL);
+            let talking = callers.fds().chain(answers.fds());
+            wait_readable(talking.chain([listener.as_fd()]), REDIAL);
+        }
+        for (answer, _) in answers.hellos() {
+            if let Answer::Refused { machine, why } = answer {
+                return Err(ConnectError::Refused { machine, why });
+            }
         }
         while let Ok((socket, _)) = listener.accept() {
             callers.admit(socket);
         }
         for (hello, socket) in callers.hellos() {
-            found.push(accept(shared, &awaited, hello, socket, offer, left)?);
+            found.extend(accept(shared, &awaited, hello, socket, offer, left)?);
         }
         for (hello, _) in &found {
             awaited.met(hello.machine);
@@ -75,6 +104,18 @@ pub(super) fn meet(
         met.extend(found);
     }
     Ok(met)
+}
+
+/// Asks a machine, if it listens, whether this one fits. Waiting for the answer here would keep the machine
+/// waiting that dials this one meanwhile.
+fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
+    let mut socket = UnixStream::connect(shared.socket(machine)).ok()?;
+    let hello = Hello {
+        asks_only: true,
+        ..shared.hello(Vec::new())
+    };
+    send_line(&mut socket, &hello).ok()?;
+    Some(socket)
 }
 
 fn dial(
@@ -87,7 +128,15 @@ fn dial(
     let refused = |why: String| ConnectError::Refused { machine, why };
     socket.set_read_timeout(Some(timeout))?;
     send_line(&mut socket, &shared.hello(offer)).map_err(|error| refused(error.to_string()))?;
-    match receive_line::<Answer>(&socket).map_err(|why| refused(why.to_string()))? {
+    let answer = receive_line::<Answer>(&socket).map_err(|error| {
+        refused(match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                format!("it did not answer within {:.0} s", timeout.as_secs_f64())
+            }
+            _ => format!("it ended the conversation ({error})"),
+        })
+    })?;
+    match answer {
         Answer::Welcome(hello) if hello.machine == machine => {
             check(shared, &hello).map_err(refused)?;
             Ok((*hello, Some(socket)))
@@ -96,11 +145,12 @@ fn dial(
             "it says that it is machine {}",
             hello.machine
         ))),
-        Answer::Refused(why) => Err(refused(why)),
+        Answer::Fits => Err(refused("it answered what was not asked".into())),
+        Answer::Refused { why, .. } => Err(refused(why)),
     }
 }
 
-/// Answers a caller that said hello.
+/// Answers a caller that said hello; `None` if it only asked.
 fn accept(
     shared: &Shared,
     awaited: &Awaited<'_>,
@@ -108,33 +158,49 @@ fn accept(
     mut socket: UnixStream,
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
     timeout: Duration,
-) -> Result<Met, ConnectError> {
+) -> Result<Option<Met>, ConnectError> {
     socket.set_nonblocking(false)?;
     socket.set_write_timeout(Some(timeout))?;
     let machine = hello.machine;
     let judged = check(shared, &hello).and_then(|()| {
+        let awaited = hello.asks_only || awaited.awaits_call_of(machine);
         awaited
-            .awaits_call_of(machine)
             .then_some(())
             .ok_or_else(|| format!("machine {machine} is not awaited here"))
     });
     if let Err(why) = judged {
-        // The caller hears the reason; if it is gone, nobody is left to tell.
-        let _ = send_line(&mut socket, &Answer::Refused(why.clone()));
+        refuse(shared, &mut socket, why.clone());
         return Err(ConnectError::Refused { machine, why });
+    }
+    if hello.asks_only {
+        // An answer that does not arrive changes nothing.
+        let _ = send_line(&mut socket, &Answer::Fits);
+        return Ok(None);
     }
     let welcome = Answer::Welcome(Box::new(shared.hello(offer(machine))));
     send_line(&mut socket, &welcome).map_err(|error| ConnectError::Refused {
         machine,
         why: error.to_string(),
     })?;
-    Ok((hello, Some(socket)))
+    Ok(Some((hello, Some(socket))))
 }
 
-fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
+/// Refuses a caller.
+pub(super) fn refuse(shared: &Shared, socket: &mut UnixStream, why: String) {
+    let machine = shared.config.machine;
+    // A caller that has gone needs no reason.
+    let _ = send_line(socket, &Answer::Refused { machine, why });
+}
+
+/// Whether a machine of this hello and this one can work together.
+pub(super) fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
     let own = &shared.config;
     same_version(VERSION, hello.version)?;
     same_cluster(&own.cluster, &hello.cluster)?;
+    same_machines(
+        (own.machine, shared.machines()),
+        (hello.machine, &hello.machines),
+    )?;
     same_configuration(own.digest, hello.digest)?;
     let theirs = hello.offer.iter().chain([&hello.doorbells]);
     offers_its_own(hello.machine, hello.boot, theirs)

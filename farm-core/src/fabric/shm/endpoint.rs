@@ -402,7 +402,7 @@ impl Backend for ShmEndpoint {
     }
 
     fn close(&mut self, machine: MachineId) {
-        self.shared.depart(machine, Departure::Lost);
+        self.shared.depart(machine, Departure::Lost, None);
     }
 
     fn arm(&mut self) {

@@ -1,21 +1,30 @@
 //! Names on the file system: the run directory of a cluster (sockets and locks), and the files of
 //! shared memory.
 //!
-//! A machine's lock file is held locked for as long as its process lives. Who holds the lock of a
-//! machine may remove what an earlier process of that machine left behind. `leavings` says when
+//! A machine's lock file is held locked for as long as its process lives ([`Claim`]). The holder of the lock
+//! of a machine may remove what an earlier process of that machine left behind. `leavings` says when
 //! others may.
+//!
+//! A clean stop removes the lock file, under its lock. So a process that gets the lock of a file must find
+//! the file still under its name, or it holds a file that nobody else will ever open: then it tries again.
+//! The test `a_lock_that_is_removed_is_held_by_one_at_a_time` guards that.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fs4::fs_std::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::leavings::MemoryName;
 use crate::ids::MachineId;
+
+/// How often a lock that is held is tried again before its machine is taken to run, and how soon.
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// Why a machine could not start.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +63,40 @@ pub enum StartError {
     Mapping(#[from] crate::mem::MappingError),
 }
 
+/// The lock of a machine. Dropping it removes the lock file, and the cluster's directory if nothing else is in
+/// it.
+#[derive(Debug)]
+pub(super) struct Claim {
+    lock: File,
+    path: PathBuf,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Removed by hand, the name may be another process's by now.
+        if matches!(is_named(&self.lock, &self.path), Ok(true)) {
+            // What stays is removed by the next start, or by `farm clean`.
+            let _ = std::fs::remove_file(&self.path);
+        }
+        if let Some(dir) = self.path.parent() {
+            // Fails while other machines of the cluster have files in it. A start that finds it removed
+            // makes it again.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+/// Whether a path still names an open file.
+fn is_named(file: &File, path: &Path) -> std::io::Result<bool> {
+    let named = match std::fs::symlink_metadata(path) {
+        Ok(named) => named,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let open = file.metadata()?;
+    Ok((named.dev(), named.ino()) == (open.dev(), open.ino()))
+}
+
 /// The names of one machine of one cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
@@ -83,7 +126,7 @@ impl Names {
         self.run_dir.join(format!("m{}.sock", machine.get()))
     }
 
-    fn lock(&self, machine: MachineId) -> PathBuf {
+    pub(super) fn lock(&self, machine: MachineId) -> PathBuf {
         self.run_dir.join(format!("m{}.lock", machine.get()))
     }
 
@@ -101,21 +144,45 @@ impl Names {
     }
 
     /// Takes the machine's lock, and removes what an earlier process left behind.
-    pub(super) fn claim(&self, machine: MachineId) -> Result<File, StartError> {
+    pub(super) fn claim(&self, machine: MachineId) -> Result<Claim, StartError> {
+        let mut looks = 0;
+        let mut claim = loop {
+            match self.try_claim(machine) {
+                Ok(Some(claim)) => break claim,
+                Ok(None) => {}
+                // Perhaps only `find_leavings`, which holds a lock for as long as it takes to get it.
+                Err(StartError::AlreadyRunning { .. }) if looks < LOOKS => {
+                    looks += 1;
+                    std::thread::park_timeout(BETWEEN_LOOKS);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        claim.lock.set_len(0).map_err(os("write", &claim.path))?;
+        writeln!(claim.lock, "{}", std::process::id()).map_err(os("write", &claim.path))?;
+        self.clean(machine)?;
+        Ok(claim)
+    }
+
+    /// `None` if another process removed the directory or the lock file meanwhile.
+    fn try_claim(&self, machine: MachineId) -> Result<Option<Claim>, StartError> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.run_dir)
             .map_err(os("create", &self.run_dir))?;
         let path = self.lock(machine);
-        let mut lock = OpenOptions::new()
+        let opened = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(&path)
-            .map_err(os("open", &path))?;
+            .open(&path);
+        let mut lock = match opened {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(os("open", &path))?,
+        };
         if !lock.try_lock_exclusive().map_err(os("lock", &path))? {
             let mut pid = String::new();
             // Only for the message: an unreadable pid does not change the answer.
@@ -127,10 +194,8 @@ impl Names {
                 lock: path,
             });
         }
-        lock.set_len(0).map_err(os("write", &path))?;
-        writeln!(lock, "{}", std::process::id()).map_err(os("write", &path))?;
-        self.clean(machine)?;
-        Ok(lock)
+        let named = is_named(&lock, &path).map_err(os("look at", &path))?;
+        Ok(named.then_some(Claim { lock, path }))
     }
 
     /// Removes the machine's socket and shared memory. Only for the holder of its lock.
@@ -156,6 +221,15 @@ impl Names {
         }
         firsts.iter().try_for_each(|path| remove(path))
     }
+}
+
+/// Whether files in a directory are in memory, and not on a disk to which they are written back.
+pub(super) fn is_in_memory(dir: &Path) -> std::io::Result<bool> {
+    const TMPFS: u64 = 0x0102_1994;
+    const HUGETLBFS: u64 = 0x9584_58f6;
+    const RAMFS: u64 = 0x8584_58f6;
+    let found = rustix::fs::statfs(dir)?.f_type as u32;
+    Ok([TMPFS, HUGETLBFS, RAMFS].contains(&found.into()))
 }
 
 pub(super) fn remove(path: &Path) -> Result<(), StartError> {
@@ -200,6 +274,54 @@ mod tests {
         names
             .claim(id(2))
             .expect("another machine of the same cluster may start");
+    }
+
+    /// Lock files stayed for ever, because removing one let two processes run as one machine: one held the
+    /// removed file, the other a new one.
+    #[test]
+    fn a_lock_that_is_removed_is_held_by_one_at_a_time() {
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+        const CLAIMS: usize = 2000;
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names::new(&dir.path().join("run"), dir.path(), "removed");
+        let (held, claims) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while claims.load(Ordering::Relaxed) < CLAIMS {
+                        match names.claim(id(1)) {
+                            Ok(claim) => {
+                                assert!(!held.swap(true, Ordering::SeqCst), "two hold one machine");
+                                assert!(names.lock(id(1)).exists());
+                                claims.fetch_add(1, Ordering::Relaxed);
+                                std::thread::yield_now();
+                                held.store(false, Ordering::SeqCst);
+                                drop(claim);
+                            }
+                            Err(StartError::AlreadyRunning { .. }) => std::thread::yield_now(),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        let left = std::fs::read_dir(dir.path().join("run")).unwrap();
+        assert_eq!(left.count(), 0, "the lock and its directory are removed");
+    }
+
+    #[test]
+    fn a_lock_file_that_another_process_made_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names::new(dir.path(), dir.path(), "by-hand");
+        let claim = names.claim(id(1)).unwrap();
+        // Removed by hand, and then started again.
+        std::fs::remove_file(names.lock(id(1))).unwrap();
+        let other = names.claim(id(1)).unwrap();
+        drop(claim);
+        assert!(names.lock(id(1)).exists());
+        assert!(names.claim(id(1)).is_err());
+        drop(other);
+        assert!(!names.lock(id(1)).exists());
     }
 
     #[test]

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::connect::{self, Hello};
+use super::door::Door;
 use super::endpoint::ShmEndpoint;
-use super::files::{Names, StartError, os};
+use super::files::{Claim, Names, StartError, is_in_memory, os};
 use super::leavings::{hold, remove_leavings};
 use super::park::Doorbells;
 use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, random_words};
-use crate::fabric::{ArenaConfig, Capability, Departure, ImportError};
+use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
 
@@ -77,8 +78,12 @@ pub(super) struct Shared {
     next_key: AtomicU64,
     pub(super) doorbells: Doorbells,
     doorbell_capability: Capability,
+    /// The machines that the configuration lists. Set when this machine begins to connect.
+    machines: OnceLock<Vec<MachineId>>,
     /// Peers in ascending order of id; this machine is one of them. Set once connected.
     peers: OnceLock<Vec<PeerState>>,
+    /// Peers whose connections have ended, in that order.
+    departed: Mutex<Vec<Departed>>,
     /// Counts departures, so that a poll notices one by one load.
     pub(super) departures: AtomicU32,
     /// Memory of peers that is mapped, by machine and key: one mapping serves all workers.
@@ -121,11 +126,17 @@ impl Shared {
         Ok((memory, index))
     }
 
-    /// Called by the monitor when a peer's socket ends.
-    pub(super) fn depart(&self, machine: MachineId, how: Departure) {
+    /// The connection of a peer has ended, with the failure that it reported, if it did.
+    pub(super) fn depart(&self, machine: MachineId, how: Departure, why: Option<String>) {
         let Some(index) = self.peer_index(machine) else {
             return;
         };
+        let mut departed = self.departed.lock().expect("no push panics half-way");
+        // A connection that a worker broke ends for the monitor, too.
+        if !departed.iter().any(|known| known.machine == machine) {
+            departed.push(Departed { machine, how, why });
+        }
+        drop(departed);
         let state = if how == Departure::Left { LEFT } else { LOST };
         self.peers()[index].state.store(state, Ordering::Release);
         self.departures.fetch_add(1, Ordering::Release);
@@ -140,8 +151,15 @@ impl Shared {
         }
     }
 
+    /// The machines that the configuration lists.
+    pub(super) fn machines(&self) -> &[MachineId] {
+        self.machines.get().map_or(&[], Vec::as_slice)
+    }
+
     pub(super) fn hello(&self, offer: Vec<Capability>) -> Hello {
         Hello {
+            machines: self.machines().to_vec(),
+            asks_only: false,
             version: connect::VERSION,
             cluster: self.config.cluster.clone(),
             digest: self.config.digest,
@@ -186,13 +204,15 @@ fn first_file(
     }
 }
 
-/// One machine on the shared-memory fabric. Dropping it says goodbye to the peers and removes its
-/// files.
+/// One machine on the shared-memory fabric. Dropping it sends the farewell to the peers and removes its
+/// files, its lock among them.
 pub struct ShmMachine {
     shared: Arc<Shared>,
     listener: UnixListener,
+    /// Answers callers once the machines have met.
+    door: Option<Door>,
     monitor: Option<Monitor<UnixStream>>,
-    _lock: File,
+    _lock: Claim,
     /// Tells every other start that uses the memory directory that this machine lives. Dropped after
     /// the files are removed.
     _alive: File,
@@ -206,12 +226,20 @@ impl ShmMachine {
     pub fn start(config: ShmConfig) -> Result<Self, StartError> {
         let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
         let lock = names.claim(config.machine)?;
+        if let Ok(false) = is_in_memory(&config.memory_dir) {
+            tracing::warn!(
+                "memory.dir = {:?} is on a disk: the kernel writes the memory of the cluster back to it, which is \
+                 slow and fills it; set memory.dir to a tmpfs, such as /dev/shm, or a hugetlbfs",
+                config.memory_dir
+            );
+        }
         remove_leavings(&config.memory_dir);
         let machine = config.machine;
         match Self::listen(config, names.clone()) {
             Ok((shared, listener, alive)) => Ok(Self {
                 shared,
                 listener,
+                door: None,
                 monitor: None,
                 _lock: lock,
                 _alive: alive,
@@ -246,7 +274,9 @@ impl ShmMachine {
             next_key: AtomicU64::new(1),
             doorbells: Doorbells::new(Memory::of(doorbells).window(0, bytes)),
             doorbell_capability,
+            machines: OnceLock::new(),
             peers: OnceLock::new(),
+            departed: Mutex::default(),
             departures: AtomicU32::new(0),
             imported: Mutex::new(BTreeMap::new()),
         });
@@ -284,6 +314,8 @@ impl ShmMachine {
         patience: impl Into<Patience<'p>>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {
         let own = self.shared.config.machine;
+        let listed = self.shared.machines.set(machines.to_vec());
+        listed.map_err(|_| ConnectError::Twice)?;
         let mut met = connect::meet(
             &self.shared,
             &self.listener,
@@ -325,11 +357,26 @@ impl ShmMachine {
         let mut monitor = Monitor::start(name)?;
         for (machine, socket) in sockets {
             let shared = Arc::clone(&self.shared);
-            let ended = move |how| shared.depart(machine, how);
+            let ended = move |how, why| shared.depart(machine, how, why);
             monitor.add(machine, socket, Box::new(ended))?;
         }
         self.monitor = Some(monitor);
+        let listener = self.listener.try_clone()?;
+        self.door = Some(Door::open(Arc::clone(&self.shared), listener)?);
         Ok(offers)
+    }
+
+    /// Peers whose connections have ended, in the order in which that was noticed.
+    pub fn departed(&self) -> Vec<Departed> {
+        let departed = self.shared.departed.lock();
+        departed.expect("no push panics half-way").clone()
+    }
+
+    /// When this machine is dropped, peers take it for lost, for this reason. Otherwise it leaves.
+    pub fn fail(&self, why: &str) {
+        if let Some(monitor) = &self.monitor {
+            monitor.fail(why);
+        }
     }
 
     /// The endpoint of one of this machine's workers.
@@ -345,6 +392,7 @@ impl ShmMachine {
 
 impl Drop for ShmMachine {
     fn drop(&mut self) {
+        drop(self.door.take());
         drop(self.monitor.take());
         if let Err(error) = self.shared.names.clean(self.shared.config.machine) {
             tracing::warn!(%error, "leaving files behind; the next start of this machine removes them");

@@ -10,14 +10,16 @@
 //! | file | what |
 //! |---|---|
 //! | `files` | names, the lock that says "this machine runs" |
-//! | `leavings` | files of machines that are gone, of whichever cluster |
+//! | `leavings` | files of machines that are gone, of any cluster: found, counted and removed |
 //! | `machine` | what the workers of one machine share: exports, peers, doorbells |
 //! | `connect` | the handshake |
+//! | `door` | refuses machines that call when the cluster has met |
 //! | `endpoint` | a worker's posts and polls |
 //! | `park` | sleeping and waking through a shared futex |
 #![allow(unsafe_code)]
 
 mod connect;
+mod door;
 mod endpoint;
 mod files;
 mod leavings;
@@ -27,4 +29,5 @@ mod pending;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
+pub use leavings::{Leaving, Left, find_leavings, remove_leaving};
 pub use machine::{Exporter, ShmConfig, ShmMachine};

@@ -596,7 +596,7 @@ impl Backend for VerbsEndpoint {
         let known = self.known.iter().find(|known| known.machine == machine);
         if let Some(known) = known {
             self.shared
-                .depart(machine, known.generation, Departure::Lost);
+                .depart(machine, known.generation, Departure::Lost, None);
         }
     }
 

@@ -19,7 +19,7 @@ use super::queues::Queues;
 use super::registration::{ProtectionDomain, Reach, Registration};
 use super::throttle::Throttle;
 use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, random_words};
-use crate::fabric::{ArenaConfig, Capability, Departure, ExportError, ImportError};
+use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ExportError, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, Memory, WORD_BYTES};
 
@@ -114,6 +114,8 @@ pub(super) struct Shared {
     exports: Mutex<BTreeMap<u64, Export>>,
     /// In the order in which they came to be known; nobody is ever removed.
     peers: Mutex<Vec<Peer>>,
+    /// Peers whose connections have ended, in that order.
+    departed: Mutex<Vec<Departed>>,
     /// Counts what changes among the peers, so that a poll notices by one load.
     pub(super) changes: AtomicU32,
     pub(super) parking: Parking,
@@ -167,8 +169,15 @@ impl Shared {
         Ok((index, peer.generation, Some(memory)))
     }
 
-    /// A peer's connection has ended. Of an earlier connection that is no news.
-    pub(super) fn depart(&self, machine: MachineId, generation: u32, how: Departure) {
+    /// A peer's connection has ended, with the failure that it reported, if it did. No-op for an earlier
+    /// connection.
+    pub(super) fn depart(
+        &self,
+        machine: MachineId,
+        generation: u32,
+        how: Departure,
+        why: Option<String>,
+    ) {
         let mut peers = self.peers();
         let peer = peers.iter_mut().find(|peer| peer.machine == machine);
         let Some(peer) = peer.filter(|peer| peer.generation == generation) else {
@@ -178,6 +187,9 @@ impl Shared {
             return;
         }
         peer.departed = Some(how);
+        let mut departed = self.departed.lock().expect("no push panics half-way");
+        departed.push(Departed { machine, how, why });
+        drop(departed);
         // Those that a group has are torn down by it.
         peer.pairs.clear();
         drop(peers);
@@ -194,7 +206,7 @@ impl Shared {
     pub(super) fn break_link(&self, peer: usize, generation: u32, why: &str) {
         let machine = self.peers()[peer].machine;
         tracing::warn!(%machine, "the connection broke: {why}");
-        self.depart(machine, generation, Departure::Lost);
+        self.depart(machine, generation, Departure::Lost, None);
     }
 
     /// Wakes one of those that share a worker's queues.
@@ -317,7 +329,7 @@ impl Shared {
     }
 }
 
-/// One machine on the verbs fabric. Dropping it says goodbye to the peers.
+/// One machine on the verbs fabric. Dropping it sends the farewell to the peers.
 pub struct VerbsMachine {
     shared: Arc<Shared>,
     listener: TcpListener,
@@ -369,6 +381,7 @@ impl VerbsMachine {
             boot,
             exports: Mutex::default(),
             peers: Mutex::default(),
+            departed: Mutex::default(),
             changes: AtomicU32::new(0),
             parking: Parking::new(config.workers)?,
             inline_bytes: AtomicU32::new(config.connection.inline_bytes),
@@ -384,6 +397,19 @@ impl VerbsMachine {
             monitor: None,
             queues,
         })
+    }
+
+    /// Peers whose connections have ended, in the order in which that was noticed.
+    pub fn departed(&self) -> Vec<Departed> {
+        let departed = self.shared.departed.lock();
+        departed.expect("no push panics half-way").clone()
+    }
+
+    /// When this machine is dropped, peers take it for lost, for this reason. Otherwise it leaves.
+    pub fn fail(&self, why: &str) {
+        if let Some(monitor) = &self.monitor {
+            monitor.fail(why);
+        }
     }
 
     /// The device, port and address that it uses.
@@ -453,7 +479,7 @@ impl VerbsMachine {
         {
             let generation = self.shared.arrive(machine, &hello, pairs);
             let shared = Arc::clone(&self.shared);
-            let ended = move |how| shared.depart(machine, generation, how);
+            let ended = move |how, why| shared.depart(machine, generation, how, why);
             let monitor = self.monitor.as_mut();
             let monitor = monitor.expect("a machine that has connected has a monitor");
             monitor.add(machine, socket, Box::new(ended))?;
@@ -515,7 +541,7 @@ impl VerbsMachine {
 
 impl Drop for VerbsMachine {
     fn drop(&mut self) {
-        // Says goodbye. Workers that have ended have taken their connections with them.
+        // Sends the farewell. Workers that have ended have taken their connections with them.
         drop(self.monitor.take());
     }
 }
