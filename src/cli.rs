@@ -42,6 +42,7 @@ Examples:
   farm workload bank --verify                    transactions of three processes, judged
   farm sim --seeds 1000                          a thousand clusters in a simulator, and a verdict
   farm bench limit                               how fast this host's memory is: the bound of all
+  farm clean --dry-run                           what killed clusters left in memory
 
 `farm <command> --help` tells about each. Configuration files are documented in config/local.toml.
 Exit status: 0 only if nothing failed and nothing was read wrong; 2 for a wrong command line or
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Sim(SimArgs),
     /// Tell what this host offers a cluster, and what to change, with the command.
     Doctor(DoctorArgs),
+    /// Remove the shared memory, locks and sockets of machines that were killed.
+    Clean(CleanArgs),
 }
 
 /// Where the configuration comes from.
@@ -318,7 +321,10 @@ pub(crate) enum Workload {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every machine of a cluster is given the same file. The machines find each other by cluster.name in
-cluster.run_dir; one whose file differs is refused.
+cluster.run_dir; one whose file differs is refused at once, on both sides, also by a cluster that runs.
+
+A node stops at SIGINT or SIGTERM, and when another machine of the cluster left or was lost; it says
+which. Exit status: 0 after a signal to it or to the machine that left, 1 after a failure.
 
 Example, each in its own terminal:
   farm node --config my.toml --machine 1
@@ -493,6 +499,27 @@ pub(crate) struct DoctorArgs {
     /// Print everything as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `farm clean`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Processes that are killed (kill -9, or for want of memory) leave their shared memory in memory.dir, and
+their locks and sockets in cluster.run_dir. The next start with the same memory.dir removes them, too.
+Every running machine holds locks on its files; what is locked is never touched, and neither are files of
+other users. Of all clusters that used these two directories, not only of the configuration's.
+
+Examples:
+  farm clean --dry-run
+  farm clean
+  farm clean --set memory.dir=/mnt/farm-huge --set cluster.run_dir=/tmp/farm-0")]
+pub(crate) struct CleanArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Only list what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// `KEY=VALUE`.

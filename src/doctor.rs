@@ -4,6 +4,7 @@
 //! a function of the two, tested on hosts that are not at hand.
 
 mod judge;
+mod leavings;
 mod rdma;
 mod sizing;
 
@@ -15,6 +16,7 @@ use farm_core::config::Config;
 use farm_core::config::host::{HostFacts, probe_with_devices, run_dir};
 use serde::Serialize;
 
+use crate::clean;
 use crate::cli::DoctorArgs;
 use judge::judge;
 
@@ -22,7 +24,8 @@ use judge::judge;
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
     let facts = probe_with_devices(&config.memory.dir);
-    let findings = judge(&facts, &config);
+    let mut findings = judge(&facts, &config);
+    findings.push(leavings::finding(&clean::find(&config), &config));
     let text = if args.json {
         let report = Report {
             host: &facts,

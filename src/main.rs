@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod clean;
 mod cli;
 mod cluster;
 mod doctor;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
 fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => doctor::run(&args),
+        Command::Clean(args) => clean::run(&args),
         Command::Demo(args) => ycsb::demo(&args, log),
         Command::Ycsb(args) => ycsb::run(&args, log),
         Command::Tatp(args) => oltp::tatp(&args, log),

@@ -370,6 +370,40 @@ fn a_memory_directory_that_is_none_is_named() {
         .failed(2, &["memory.dir", "no such directory"]);
 }
 
+/// A cluster whose memory.dir is on a disk started without a word.
+#[test]
+fn a_memory_directory_on_a_disk_is_warned_of() {
+    let place = Place::new("on-disk");
+    let dir = place.path("memory");
+    std::fs::create_dir(&dir).unwrap();
+    const TMPFS: u32 = 0x0102_1994;
+    if rustix::fs::statfs(&dir).unwrap().f_type as u32 == TMPFS {
+        eprintln!("SKIPPED: temporary files are in memory here");
+        return;
+    }
+    let setting = format!("memory.dir={}", dir.display());
+    let args = [
+        "--set",
+        &setting,
+        "--records",
+        "1000",
+        "--duration",
+        "0.1",
+        "--warmup",
+        "0",
+    ];
+    let ended = place.small("ycsb", &args).end().ok();
+    for text in [dir.to_str().unwrap(), "is on a disk", "/dev/shm"] {
+        assert!(
+            ended.stderr.contains(text),
+            "no {text:?} in\n{}",
+            ended.stderr
+        );
+    }
+    let quiet = place.small("ycsb", &args[2..]).end().ok();
+    assert!(!quiet.stderr.contains("is on a disk"), "{}", quiet.stderr);
+}
+
 /// A mounted tmpfs.
 struct Tmpfs(PathBuf);
 
@@ -496,7 +530,7 @@ fn a_table_that_does_not_fit_is_told_and_stops_all() {
         ],
     ] {
         let ended = place.small("ycsb", args).end_within(DEADLINE);
-        ended.failed(1, &["machine m", "memory.per_machine_bytes"]);
+        ended.failed(1, &["machine m", "raise memory.per_machine_bytes"]);
         assert_eq!(place.leavings(), Vec::<String>::new());
     }
 }

@@ -94,6 +94,7 @@ fn two_nodes_meet_and_stop_when_interrupted() {
     let config = config(&place, "cluster.toml", 2, "");
     let nodes = nodes(&place, &config, 2);
     assert!(!place.memory().is_empty() && place.sockets().len() == 2);
+    assert_eq!(place.names().len(), 4, "a lock and a socket each");
     for node in &nodes {
         node.signal(Signal::INT);
     }
@@ -110,10 +111,198 @@ fn a_node_that_is_stopped_stops_the_others() {
     let mut nodes = nodes(&place, &config, 3);
     let leaving = nodes.remove(1);
     leaving.signal(Signal::TERM);
-    leaving.end_within(PROMPT).ok();
-    for node in nodes {
-        node.end_within(NOTICED);
+    let left = leaving.end_within(PROMPT).ok();
+    let said = "machine m2 stops: it was asked to (SIGINT or SIGTERM)";
+    assert!(left.stderr.contains(said), "{}", left.stderr);
+    for (node, id) in nodes.into_iter().zip(["m1", "m3"]) {
+        // It ended without a line.
+        let ended = node.end_within(NOTICED).ok();
+        let said = format!("machine {id} stops: machine m2 left the cluster");
+        assert!(ended.stderr.contains(&said), "{}", ended.stderr);
     }
+    assert_eq!(place.leavings(), Vec::<String>::new());
+}
+
+/// A driven node took no notice of SIGTERM.
+#[test]
+fn a_driven_machine_that_is_asked_to_stop_is_named() {
+    let place = Place::new("asked");
+    for early in [true, false] {
+        let launcher = if early {
+            let launcher = place.small("ycsb", &LARGE);
+            wait_for_load(&place);
+            launcher
+        } else {
+            mid_run(&place)
+        };
+        place.node(2).signal(Signal::TERM);
+        let ended = launcher.end_within(NOTICED);
+        ended.failed(1, &["machine m2: it was asked to stop (SIGTERM)"]);
+        assert!(place.processes().is_empty(), "{:?}", place.processes());
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+/// A signal to all processes of a command stops it as one to its launcher does.
+#[test]
+fn a_command_whose_processes_are_all_asked_to_stop_is_interrupted() {
+    let place = Place::new("all-asked");
+    let mut launcher = place.small_in_group("ycsb", &LONG);
+    launcher.wait_for("running workload a");
+    launcher.signal_group(Signal::TERM);
+    launcher.end_within(PROMPT).failed(130, &["interrupted"]);
+    assert_eq!(place.leavings(), Vec::<String>::new());
+}
+
+/// The machine list of a cluster that runs, and a configuration that lists others, too: the machine of the
+/// second was refused only after 60 seconds, by "Resource temporarily unavailable".
+#[test]
+fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
+    let place = Place::new("another-list");
+    let list = |file: &str, ids: &[u16]| {
+        let sections = ids.iter().map(|id| format!("[[machine]]\nid = {id}\n"));
+        config(&place, file, 0, &sections.collect::<String>())
+    };
+    let (running, all) = (list("two.toml", &[2, 3]), list("four.toml", &[1, 2, 3, 4]));
+    let mut nodes: Vec<Run> = [2, 3].map(|id| place.start_node(&running, id)).into();
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    // One that the others would call, and one that calls the others.
+    for id in [1, 4] {
+        let refused = place.start_node(&all, id).end_within(NOTICED);
+        let lists =
+            format!("that of m{id} lists m1, m2, m3, m4; start all machines from the same file");
+        refused.failed(
+            1,
+            &[
+                "machine m",
+                "their configurations differ",
+                " lists machines m2, m3",
+                &lists,
+            ],
+        );
+    }
+    for node in &mut nodes {
+        assert!(node.goes_on(), "the refusal harmed it:\n{}", node.stderr());
+    }
+    let said: String = nodes.iter().map(Run::stderr).collect();
+    for id in ["m1", "m4"] {
+        let line = format!("machine {id} was refused: their configurations differ");
+        assert!(said.contains(&line), "no {line:?} in\n{said}");
+    }
+    // The same configuration, while machine 2 of it runs: that is another refusal.
+    let again = place.start_node(&running, 2).end_within(NOTICED);
+    again.failed(1, &["already running"]);
+    for node in nodes {
+        node.signal(Signal::INT);
+        node.end_within(PROMPT).ok();
+    }
+    assert_eq!(place.leavings(), Vec::<String>::new());
+}
+
+/// The same while the machines wait for each other.
+#[test]
+fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
+    let place = Place::new("lists-waiting");
+    let two = config(&place, "two.toml", 2, "");
+    let three = config(&place, "three.toml", 3, "");
+    for (first, second) in [
+        ((&two, 1), (&three, 2)),
+        ((&two, 2), (&three, 3)),
+        ((&three, 1), (&two, 2)),
+    ] {
+        let mut waiting = place.start_node(first.0, first.1);
+        waiting.wait_for("waits");
+        let other = place.start_node(second.0, second.1);
+        for node in [waiting, other] {
+            let texts = ["their configurations differ", "m1, m2, m3", "same file"];
+            node.end_within(NOTICED).failed(1, &texts);
+        }
+        assert_eq!(place.leavings(), Vec::<String>::new());
+    }
+}
+
+/// All processes of a run are killed: what they leave is named by the doctor, and removed by `farm clean`,
+/// which leaves a running cluster alone.
+#[test]
+fn what_a_killed_run_left_is_named_and_removed() {
+    let (killed, running) = (Place::new("killed-run"), Place::new("runs-on"));
+    let config = config(&running, "two.toml", 2, "");
+    let nodes = nodes(&running, &config, 2);
+    let (its_memory, its_names) = (running.memory(), running.names());
+    let launcher = mid_run(&killed);
+    let all = killed.processes();
+    assert_eq!(all.len(), 4);
+    all.iter().for_each(|process| process.signal(Signal::KILL));
+    assert_eq!(launcher.end_within(PROMPT).signal, Some(9));
+    killed.wait_gone(NOTICED);
+    killed.forget_temporary_files();
+    let (left, names) = (killed.memory(), killed.names());
+    assert!(left.len() > 3 && names.len() == 6, "{left:?} {names:?}");
+
+    let doctor = killed.small("doctor", &[] as &[&str]).end().ok();
+    let run_dir = killed.path("run").display().to_string();
+    for text in [
+        "advice   leftovers".to_owned(),
+        killed.name().to_owned(),
+        format!("farm clean --set cluster.run_dir={run_dir}"),
+    ] {
+        assert!(
+            doctor.stdout.contains(&text),
+            "no {text:?} in\n{}",
+            doctor.stdout
+        );
+    }
+    let dry = killed.small("clean", &["--dry-run"]).end().ok();
+    let memory = format!(
+        "cluster \"{}\": would remove {} file(s), ",
+        killed.name(),
+        left.len()
+    );
+    let others = format!("cluster \"{}\"", running.name());
+    assert!(
+        dry.stdout.contains(&memory) && dry.stdout.contains("MiB"),
+        "{}",
+        dry.stdout
+    );
+    assert!(
+        dry.stdout
+            .contains("would remove 6 file(s) of machine(s) m1, m2, m3"),
+        "{}",
+        dry.stdout
+    );
+    assert!(!dry.stdout.contains(&others), "{}", dry.stdout);
+    assert_eq!(
+        (killed.memory().len(), killed.names().len()),
+        (left.len(), 6)
+    );
+
+    let cleaned = killed.small("clean", &[] as &[&str]).end().ok();
+    assert!(
+        cleaned
+            .stdout
+            .contains(&memory.replace("would remove", "removed")),
+        "{}",
+        cleaned.stdout
+    );
+    assert_eq!(killed.leavings(), Vec::<String>::new());
+    // The other cluster's run directory, too, while its machines run.
+    running.small("clean", &[] as &[&str]).end().ok();
+    assert_eq!(
+        (running.memory().len(), running.names()),
+        (its_memory.len(), its_names)
+    );
+    for node in nodes {
+        node.signal(Signal::INT);
+        node.end_within(PROMPT).ok();
+    }
+    let nothing = killed.small("clean", &[] as &[&str]).end().ok();
+    assert!(
+        !nothing.stdout.contains(killed.name()) || !nothing.stdout.contains("cluster \""),
+        "{}",
+        nothing.stdout
+    );
 }
 
 #[test]
@@ -242,7 +431,7 @@ fn the_nodes_end_when_their_launcher_is_killed() {
         assert_eq!(launcher.end_within(PROMPT).signal, Some(9));
         place.wait_gone(NOTICED);
         assert!(place.memory().is_empty(), "{:?}", place.memory());
-        assert!(place.sockets().is_empty(), "{:?}", place.sockets());
+        assert!(place.names().is_empty(), "{:?}", place.names());
         place.forget_temporary_files();
     };
     let running = mid_run(&place);
@@ -334,8 +523,9 @@ fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
         scribble(&rings[ring], word);
         let second = nodes.pop().unwrap().end_within(NOTICED);
         let second = second.failed(1, &["was cut off", "holds garbage", "ring offset"]);
-        // The first is told that the second left.
+        // The first notices a failure; it was told that the second left, and ended with status 0.
         let first = nodes.pop().unwrap().end_within(NOTICED);
+        let first = first.failed(1, &["machine m2", "failure", "was cut off"]);
         for said in [second.stderr, first.stderr] {
             assert!(!said.contains("panicked"), "{said}");
             reports.push_str(&said);

@@ -177,6 +177,10 @@ impl Cluster {
                 told.push(line);
             }
         }
+        // A signal that reached the nodes, too: they stop because the whole command does.
+        if self.interrupted.load(Ordering::Relaxed) {
+            bail!(Interrupted);
+        }
         bail!("the cluster stopped\n  {}", told.join("\n  "))
     }
 

@@ -20,12 +20,13 @@ use farm_bench::ycsb::recorder::Recorder;
 use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_core::config::Config;
 use farm_core::config::host::{check_machine_memory, probe};
-use farm_core::fabric::{ConnectError, Patience};
+use farm_core::fabric::{ConnectError, Departure, Patience};
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::ops::OwnShards;
 use farm_kv::{KvError, TableId, TableSpec};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::interrupts;
 use super::protocol::{News, Order, WorkloadOrder};
@@ -39,6 +40,31 @@ const LOOK: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_secs(5);
 /// How often it tells how far a load is.
 const PROGRESS: Duration = Duration::from_millis(100);
+
+/// A driven node was asked to stop by SIGTERM.
+#[derive(Debug, thiserror::Error)]
+#[error("it was asked to stop (SIGTERM)")]
+struct Terminated;
+
+/// Why a machine stopped that was not asked to: its failure, and what its peers reported.
+fn why_stopped(machine: &Machine) -> String {
+    let departed = machine.departed();
+    // What a peer reported says more than that it is lost.
+    let peers = departed
+        .iter()
+        .filter(|peer| peer.how == Departure::Left || peer.why.is_some())
+        .map(ToString::to_string);
+    let reasons: Vec<String> = machine
+        .control()
+        .failure()
+        .into_iter()
+        .chain(peers)
+        .collect();
+    match reasons.is_empty() {
+        true => "it was asked to stop".to_owned(),
+        false => reasons.join("; "),
+    }
+}
 
 /// Runs `farm node`.
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
@@ -59,20 +85,30 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
         }
     };
     check_machine_memory(&config, id, &probe(&config.memory.dir))?;
-    let outcome = if args.driven {
-        driven(&config, id)
-    } else {
-        alone(&config, id)
-    };
-    if args.driven
-        && let Err(error) = &outcome
-    {
-        tell(&News::Failed {
-            why: crate::with_causes(error),
-        });
-        return Ok(ExitCode::FAILURE);
+    if !args.driven {
+        return alone(&config, id).map(|()| ExitCode::SUCCESS);
     }
-    outcome.map(|()| ExitCode::SUCCESS)
+    Ok(match driven(&config, id) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Of a machine that did not start. All else was reported before the machine ended.
+            if !error.is::<Reported>() {
+                report_failure(&error);
+            }
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// The node failed, and the launcher knows why.
+#[derive(Debug, thiserror::Error)]
+#[error("reported to the launcher")]
+struct Reported;
+
+fn report_failure(error: &anyhow::Error) {
+    tell(&News::Failed {
+        why: crate::with_causes(error),
+    });
 }
 
 /// Starts a machine; `None` if it was told to stop before it had met the others.
@@ -108,6 +144,9 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         ));
     }
     let Some(machine) = start(config, id, &interrupted)? else {
+        crate::say(format_args!(
+            "machine {id} stops: it was asked to while it waited for the others"
+        ));
         return Ok(());
     };
     crate::say(format_args!(
@@ -116,40 +155,50 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     ));
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
+            crate::say(format_args!(
+                "machine {id} stops: it was asked to (SIGINT or SIGTERM)"
+            ));
             return Ok(machine.stop()?);
         }
         std::thread::park_timeout(LOOK);
     }
-    Ok(machine.join()?)
+    let why = why_stopped(&machine);
+    match machine.join() {
+        Ok(()) => {
+            crate::say(format_args!(
+                "machine {id} stops: {why}; memory is not replicated, so the cluster is started as a whole"
+            ));
+            Ok(())
+        }
+        Err(error) => Err(anyhow::Error::new(error).context(format!("machine {id} stops: {why}"))),
+    }
 }
 
 /// Follows the launcher's orders until its input ends.
 fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
     // A terminal sends its interrupts to the launcher too, and that decides.
-    let _ignored = interrupts()?;
+    let ignored = Arc::new(AtomicBool::new(false));
+    let terminated = Arc::new(AtomicBool::new(false));
+    for (signal, flag) in [(SIGINT, ignored), (SIGTERM, Arc::clone(&terminated))] {
+        signal_hook::flag::register(signal, flag).context("cannot handle signals")?;
+    }
     let (orders, abandoned) = listen();
     let Some(machine) = start(config, id, &abandoned)? else {
         return Ok(());
     };
     tell(&News::Ready);
-    let mut driven = Driven::new(config, id, &machine, abandoned);
-    loop {
-        match orders.recv_timeout(LOOK) {
-            Ok(Order::Open(table)) => driven.open(table.into())?,
-            Ok(Order::Load(workload)) => driven.load(&workload)?,
-            Ok(order @ Order::Run { .. }) => driven.run(order)?,
-            Ok(Order::Mutant { name }) => driven.mutant(&name)?,
-            Ok(Order::LockExclusively) => driven.lock_exclusively()?,
-            Ok(Order::Oltp(order)) => driven.follow(order)?,
-            Ok(Order::Work(spec)) => driven.work(&spec)?,
-            Ok(Order::TellWork) => driven.tell_work()?,
-            Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(machine.stop()?),
-            Err(RecvTimeoutError::Timeout) if machine.control().is_stopping() => {
-                return Ok(machine.join()?);
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
+    let driven = Driven::new(config, id, &machine, abandoned, terminated);
+    let Err(error) = driven.follow_all(&orders) else {
+        return Ok(machine.stop()?);
+    };
+    // The launcher learns why before the other machines do, which stop because of it.
+    report_failure(&error);
+    if error.is::<Terminated>() {
+        machine.stop()?;
+    } else {
+        machine.stop_because(&crate::with_causes(&error));
     }
+    bail!(Reported)
 }
 
 /// The launcher's orders, and whether they have ended: then nobody waits for what is being done.
@@ -196,6 +245,8 @@ struct Driven<'a> {
     loaded: (u64, f64),
     /// The launcher is gone.
     abandoned: Arc<AtomicBool>,
+    /// The node was asked to stop by a signal.
+    terminated: Arc<AtomicBool>,
 }
 
 impl<'a> Driven<'a> {
@@ -204,6 +255,7 @@ impl<'a> Driven<'a> {
         id: MachineId,
         machine: &'a Machine,
         abandoned: Arc<AtomicBool>,
+        terminated: Arc<AtomicBool>,
     ) -> Self {
         let before = config.machines.iter().filter(|machine| machine.id < id);
         let first = before.map(|machine| u64::from(machine.workers)).sum();
@@ -222,7 +274,37 @@ impl<'a> Driven<'a> {
             tracker: None,
             loaded: (0, 0.0),
             abandoned,
+            terminated,
         }
+    }
+
+    /// Follows orders until there are no more, or one of them is to stop.
+    fn follow_all(mut self, orders: &Receiver<Order>) -> anyhow::Result<()> {
+        loop {
+            match orders.recv_timeout(LOOK) {
+                Ok(Order::Open(table)) => self.open(table.into())?,
+                Ok(Order::Load(workload)) => self.load(&workload)?,
+                Ok(order @ Order::Run { .. }) => self.run(order)?,
+                Ok(Order::Mutant { name }) => self.mutant(&name)?,
+                Ok(Order::LockExclusively) => self.lock_exclusively()?,
+                Ok(Order::Oltp(order)) => self.follow(order)?,
+                Ok(Order::Work(spec)) => self.work(&spec)?,
+                Ok(Order::TellWork) => self.tell_work()?,
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => self.check_running()?,
+            }
+        }
+    }
+
+    /// Whether it is to go on.
+    fn check_running(&self) -> anyhow::Result<()> {
+        if self.terminated.load(Ordering::Relaxed) {
+            bail!(Terminated);
+        }
+        if self.machine.control().is_stopping() {
+            bail!(why_stopped(self.machine));
+        }
+        Ok(())
     }
 
     /// Does something on every worker and waits for each one's answer.
@@ -240,12 +322,11 @@ impl<'a> Driven<'a> {
         while all.len() < self.machine.workers() {
             match answers.recv_timeout(PROGRESS) {
                 Ok(answer) => all.push(answer),
-                Err(_) if self.machine.control().is_stopping() => {
-                    let why = self.machine.control().failure();
-                    bail!(why.unwrap_or_else(|| "the cluster is stopping".into()));
-                }
                 Err(_) if self.abandoned.load(Ordering::Acquire) => bail!("the launcher is gone"),
-                Err(_) => meanwhile(),
+                Err(_) => {
+                    self.check_running()?;
+                    meanwhile();
+                }
             }
         }
         Ok(all)

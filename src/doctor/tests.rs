@@ -416,6 +416,45 @@ fn a_device_that_a_machine_is_to_use_and_is_not_here_is_named() {
     );
 }
 
+/// 808 MB stayed in memory after `kill -9` of a run, and the doctor found all well.
+#[test]
+fn what_killed_machines_left_is_named_with_the_command_that_removes_it() {
+    use farm_core::fabric::shm::{Leaving, Left};
+    use farm_core::ids::MachineId;
+
+    let left = |machine, what, bytes| Leaving {
+        cluster: "local".to_owned(),
+        machine: MachineId::new(machine).unwrap(),
+        dir: PathBuf::from("/mnt/huge"),
+        files: 4,
+        bytes,
+        what,
+    };
+    let mut config = config();
+    let finding = leavings::finding(&[], &config);
+    assert_eq!(finding.level, Level::Ok);
+    let unknown = left(3, Left::UnknownMemory("farm-0-m3-l0".to_owned()), 5);
+    let finding = leavings::finding(std::slice::from_ref(&unknown), &config);
+    assert_eq!(finding.level, Level::Note);
+    assert_eq!(finding.commands, ["farm clean --dry-run"]);
+    config.memory.dir = PathBuf::from("/mnt/huge");
+    config.cluster.run_dir = PathBuf::from("/run/mine").into();
+    let memory = |machine| left(machine, Left::Memory("farm-0-m1-l0".to_owned()), 400 << 20);
+    let all = [memory(1), memory(2), left(1, Left::Names, 0), unknown];
+    let finding = leavings::finding(&all, &config);
+    assert_eq!(
+        (finding.level, finding.fact.as_str()),
+        (
+            Level::Advice,
+            "killed machines of cluster(s) local left 12 file(s), 800 MiB"
+        )
+    );
+    assert_eq!(
+        finding.commands,
+        ["farm clean --set memory.dir=/mnt/huge --set cluster.run_dir=/run/mine"]
+    );
+}
+
 #[test]
 fn what_is_printed_has_every_finding_and_a_sum() {
     let facts = HostFacts {

@@ -1,7 +1,7 @@
 //! Runs the `farm` program as a user does, each cluster with a name and directories of its own.
 //!
 //! A [`Place`] is where one cluster lives. When it is dropped it makes sure that nothing of the
-//! cluster is left: no process, no shared memory, no socket, no temporary file. Whatever a failed
+//! cluster is left: no process, no shared memory, no lock or socket, no temporary file. Whatever a failed
 //! test leaves is removed. Every wait has a deadline.
 
 // Each test program uses a part of this.
@@ -215,18 +215,22 @@ impl Place {
         self.memory_in(Path::new(MEMORY_DIR))
     }
 
-    /// Files of the run directory, but for the locks, which stay.
-    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+    /// Files of the cluster in the run directory: locks and sockets.
+    pub(crate) fn names(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.path("run").join(&self.name)) else {
             return Vec::new();
         };
-        let paths = entries.flatten().map(|entry| entry.path());
-        paths
-            .filter(|path| path.extension().is_none_or(|end| end != "lock"))
-            .collect()
+        entries.flatten().map(|entry| entry.path()).collect()
     }
 
-    /// Everything of the cluster that is there: processes, memory, sockets, temporary files.
+    /// The sockets among them.
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        let mut names = self.names();
+        names.retain(|path| path.extension().is_some_and(|end| end == "sock"));
+        names
+    }
+
+    /// Everything of the cluster that is there: processes, memory, locks and sockets, temporary files.
     pub(crate) fn leavings(&self) -> Vec<String> {
         let temporary = fs::read_dir(self.path("tmp"))
             .unwrap()
@@ -235,7 +239,7 @@ impl Place {
         let files = self
             .memory()
             .into_iter()
-            .chain(self.sockets())
+            .chain(self.names())
             .chain(temporary);
         let files = files.map(|path| path.display().to_string());
         files

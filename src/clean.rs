@@ -1,0 +1,162 @@
+//! `farm clean`: what killed machines left in shared memory and in the run directory, listed and removed.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use farm_core::config::Config;
+use farm_core::config::host::run_dir;
+use farm_core::config::rounded_size;
+use farm_core::fabric::shm::{Leaving, Left, find_leavings, remove_leaving};
+
+use crate::cli::CleanArgs;
+
+/// Runs `farm clean`.
+pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config.resolve()?;
+    let leavings = find(&config);
+    let mut out = io::stdout().lock();
+    let (mut files, mut bytes) = (0, 0);
+    for group in Group::of(&leavings) {
+        let (removed_files, removed_bytes) = match args.dry_run || group.is_unknown {
+            true => (group.files(), group.bytes()),
+            false => group.remove()?,
+        };
+        let verb = match (group.is_unknown, args.dry_run) {
+            (true, _) => "kept",
+            (false, true) => "would remove",
+            (false, false) => "removed",
+        };
+        let what = counted(removed_files, removed_bytes);
+        writeln!(
+            out,
+            "cluster \"{}\": {verb} {what} of {} in {}",
+            group.cluster,
+            group.machines(),
+            group.dir()
+        )?;
+        if group.is_unknown {
+            let reason = "the file is missing by whose lock a running machine is known";
+            writeln!(
+                out,
+                "  {reason}; if none of these machines runs, remove them:"
+            )?;
+            group
+                .commands()
+                .try_for_each(|command| writeln!(out, "  {command}"))?;
+        } else {
+            files += removed_files;
+            bytes += removed_bytes;
+        }
+    }
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    let (memory, names) = (config.memory.dir.display(), run_dir(&config));
+    let what = counted(files, bytes);
+    writeln!(
+        out,
+        "{verb} {what} in all, of {memory} and {}",
+        names.display()
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What killed machines left in the directories of a configuration.
+pub(crate) fn find(config: &Config) -> Vec<Leaving> {
+    find_leavings(&config.memory.dir, &run_dir(config))
+}
+
+/// As in `12 file(s), 808 MiB`.
+pub(crate) fn counted(files: u64, bytes: u64) -> String {
+    match bytes {
+        0 => format!("{files} file(s)"),
+        _ => format!("{files} file(s), {}", rounded_size(bytes)),
+    }
+}
+
+/// What the machines of one cluster left of one kind.
+pub(crate) struct Group<'a> {
+    pub(crate) cluster: &'a str,
+    /// Shared memory of which nothing tells whether it is in use.
+    pub(crate) is_unknown: bool,
+    dir: &'a Path,
+    leavings: Vec<&'a Leaving>,
+}
+
+impl<'a> Group<'a> {
+    /// By cluster, directory, and whether it may be removed.
+    pub(crate) fn of(leavings: &'a [Leaving]) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for leaving in leavings {
+            let is_unknown = matches!(leaving.what, Left::UnknownMemory(_));
+            let same = |group: &&mut Self| {
+                (group.cluster, group.dir, group.is_unknown)
+                    == (&leaving.cluster, leaving.dir.as_path(), is_unknown)
+            };
+            match groups.iter_mut().find(same) {
+                Some(group) => group.leavings.push(leaving),
+                None => groups.push(Self {
+                    cluster: &leaving.cluster,
+                    is_unknown,
+                    dir: &leaving.dir,
+                    leavings: vec![leaving],
+                }),
+            }
+        }
+        groups
+    }
+
+    pub(crate) fn files(&self) -> u64 {
+        self.leavings.iter().map(|leaving| leaving.files).sum()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.leavings.iter().map(|leaving| leaving.bytes).sum()
+    }
+
+    /// As in `machine(s) m1, m2`.
+    fn machines(&self) -> String {
+        let mut machines: Vec<_> = self
+            .leavings
+            .iter()
+            .map(|leaving| leaving.machine)
+            .collect();
+        machines.sort_unstable();
+        machines.dedup();
+        let names: Vec<String> = machines.iter().map(ToString::to_string).collect();
+        format!("machine(s) {}", names.join(", "))
+    }
+
+    fn dir(&self) -> std::path::Display<'_> {
+        self.dir.display()
+    }
+
+    /// Removes all of it whose machines are still gone; files and bytes that were removed.
+    fn remove(&self) -> anyhow::Result<(u64, u64)> {
+        let mut removed = (0, 0);
+        for leaving in &self.leavings {
+            let (files, bytes) = remove_leaving(leaving).with_context(|| {
+                format!(
+                    "what machine {} of cluster \"{}\" left",
+                    leaving.machine, self.cluster
+                )
+            })?;
+            removed = (removed.0 + files, removed.1 + bytes);
+        }
+        Ok(removed)
+    }
+
+    /// The commands that remove what may be in use.
+    fn commands(&self) -> impl Iterator<Item = String> {
+        self.leavings
+            .iter()
+            .filter_map(|leaving| match &leaving.what {
+                Left::UnknownMemory(start) => Some(format!("rm {}/{start}-*", self.dir())),
+                _ => None,
+            })
+    }
+}

@@ -1,0 +1,51 @@
+//! What killed machines left on this host.
+
+use farm_core::config::{Config, RunDir};
+use farm_core::fabric::shm::Leaving;
+
+use super::{Finding, Level};
+use crate::clean::{Group, counted};
+
+/// Names what killed machines left, with the command that removes it.
+pub(super) fn finding(leavings: &[Leaving], config: &Config) -> Finding {
+    let groups = Group::of(leavings);
+    let of = |groups: &[&Group<'_>]| {
+        let files = groups.iter().map(|group| group.files()).sum();
+        let bytes = groups.iter().map(|group| group.bytes()).sum();
+        let mut clusters: Vec<&str> = groups.iter().map(|group| group.cluster).collect();
+        clusters.sort_unstable();
+        clusters.dedup();
+        (counted(files, bytes), clusters.join(", "))
+    };
+    let (unknown, removable): (Vec<&Group<'_>>, Vec<&Group<'_>>) =
+        groups.iter().partition(|group| group.is_unknown);
+    if !removable.is_empty() {
+        let (what, clusters) = of(&removable);
+        let fact = format!("killed machines of cluster(s) {clusters} left {what}");
+        let advice = "remove it; the next start with this memory.dir does, too";
+        return Finding::new(Level::Advice, "leftovers", fact)
+            .advice(advice)
+            .command(format!("farm clean{}", settings(config)));
+    }
+    if !unknown.is_empty() {
+        let (what, clusters) = of(&unknown);
+        let fact = format!("{what} of cluster(s) {clusters} may be of killed machines");
+        return Finding::new(Level::Note, "leftovers", fact)
+            .advice("nothing tells whether they run; farm clean names the files")
+            .command(format!("farm clean --dry-run{}", settings(config)));
+    }
+    Finding::new(Level::Ok, "leftovers", "none of killed machines")
+}
+
+/// The options by which `farm clean` finds the directories of a configuration.
+fn settings(config: &Config) -> String {
+    let mut settings = String::new();
+    let dir = config.memory.dir.display().to_string();
+    if dir != "/dev/shm" {
+        settings.push_str(&format!(" --set memory.dir={dir}"));
+    }
+    if let RunDir::Path(path) = &config.cluster.run_dir {
+        settings.push_str(&format!(" --set cluster.run_dir={}", path.display()));
+    }
+    settings
+}
