@@ -172,6 +172,7 @@ impl Machine {
             block_bytes: options.block_bytes,
             region_bytes: options.region_bytes,
             per_machine_bytes: u64::MAX,
+            seed: options.seed,
         };
         let machines: Vec<_> = (1..=3).filter_map(MachineId::new).collect();
         let placement = Placement::new(&machines);

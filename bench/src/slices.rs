@@ -1,6 +1,6 @@
 //! Throughput over time: how many operations ended in each slice of the measured part of a run.
 //!
-//! A driver has a [`Slicer`]. It compares the turn's time with the end of the slice once per operation and
+//! A driver has a `Slicer`. It compares the turn's time with the end of the slice once per operation and
 //! does the rest only where a slice ends. [`Slices`] of several workers add up, across processes too.
 //! [`SliceRates`] is what a report shows, and says whether the run was uneven.
 

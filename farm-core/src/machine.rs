@@ -589,6 +589,7 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
         block_bytes: config.memory.block_bytes as usize,
         region_bytes: config.memory.region_bytes as usize,
         per_machine_bytes: config.memory.per_machine_bytes,
+        seed: exporter.boot(),
     };
     let exporter = exporter.clone();
     let pages = Pages::of(config);

@@ -60,7 +60,7 @@ fn on<T: Send + 'static>(
 fn fill(machine: &Machine, worker: u16, class: SizeClass) -> usize {
     on(machine, worker, move |worker| {
         let before = kept(worker).objects.len();
-        while let Ok(object) = worker.reserve_object(class, None) {
+        while let Ok((object, _)) = worker.reserve_object(class, None) {
             kept(worker).objects.push(object.address);
         }
         kept(worker).objects.len() - before
@@ -79,7 +79,7 @@ fn free_all(machine: &Machine, worker: u16) {
 fn fill_and_free(machine: &Machine) {
     on(machine, 0, |worker| {
         for _ in 0..1000 {
-            let object = worker.reserve_object(SMALL, None).unwrap();
+            let (object, _) = worker.reserve_object(SMALL, None).unwrap();
             kept(worker).objects.push(object.address);
         }
     });

@@ -11,7 +11,7 @@ use farm_core::fabric::{Departed, Departure};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::machine::{Attach, Machine, MachineError, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{Image, Incarnation, Version, write};
+use farm_core::object::{Image, write};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 
 const ECHO: MessageId = MessageId(MessageId::APPLICATION);
@@ -139,11 +139,11 @@ fn read_done(worker: &mut Worker, _: u64, result: ReadResult) {
 #[test]
 fn an_object_is_read_from_every_machine_by_one_read() {
     let machines = cluster("read", 3, 1, Arc::new(|_: &mut Worker| {}));
-    let address = make(&machines[1]);
+    let (address, version) = make(&machines[1]);
     for (index, machine) in machines.iter().enumerate() {
         for round in 0..3 {
             let (before, after) = (reads(machine), read(machine, address));
-            assert_eq!(after, (7, vec![42; 100]));
+            assert_eq!(after, (version, vec![42; 100]));
             let posted = reads(machine) - before;
             assert_eq!(
                 posted,
@@ -155,23 +155,17 @@ fn an_object_is_read_from_every_machine_by_one_read() {
     stop(machines);
 }
 
-/// Makes an object of 100 bytes of 42 at version 7.
-fn make(machine: &Machine) -> farm_core::ids::Address {
+/// Makes an object of 100 bytes of 42; its address and version.
+fn make(machine: &Machine) -> (farm_core::ids::Address, u64) {
     machine
         .ask(0, |worker, answer| {
             let class = class_for_payload(100).unwrap();
-            let reserved = worker.reserve_object(class, None).unwrap();
+            let (reserved, room) = worker.reserve_object(class, None).unwrap();
             let (memory, at) = worker.local_memory(reserved.address).unwrap();
-            let born = Incarnation::default().allocated();
-            write::install_new(
-                memory,
-                at,
-                class.object_bytes(),
-                Version::new(7),
-                born,
-                &[42; 100],
-            );
-            answer.send(reserved.address).unwrap();
+            let (version, born) = (room.version.next(), room.incarnation.allocated());
+            let bytes = class.object_bytes();
+            write::install_new(memory, at, bytes, version, born, &[42; 100]);
+            answer.send((reserved.address, version.get())).unwrap();
         })
         .unwrap()
 }
@@ -196,7 +190,7 @@ fn begin_read(
     answer: mpsc::Sender<(u64, Vec<u8>)>,
 ) {
     worker.put_layer(Box::new(ReadAnswer(answer)));
-    let request = ReadRequest::object(address, 128);
+    let request = ReadRequest::object(address, class_for_payload(100).unwrap());
     worker
         .read_lock_free(request, Cont::new(read_done, 0))
         .unwrap();
@@ -206,7 +200,7 @@ fn begin_read(
 #[test]
 fn the_workers_of_a_machine_fetch_a_capability_once() {
     let machines = cluster("capability", 2, 4, Arc::new(|_: &mut Worker| {}));
-    let address = make(&machines[1]);
+    let (address, version) = make(&machines[1]);
     for _ in 0..3 {
         let (answer, answers) = mpsc::channel();
         for worker in 0..4 {
@@ -216,7 +210,8 @@ fn the_workers_of_a_machine_fetch_a_capability_once() {
                 .unwrap();
         }
         for _ in 0..4 {
-            assert_eq!(machines[0].wait_for(&answers).unwrap(), (7, vec![42; 100]));
+            let read = machines[0].wait_for(&answers).unwrap();
+            assert_eq!(read, (version, vec![42; 100]));
         }
     }
     let calls = |worker| {

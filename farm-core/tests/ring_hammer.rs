@@ -16,6 +16,7 @@ use farm_core::fabric::Endpoint;
 use farm_core::ids::WorkerId;
 use farm_core::mem::{Access, LINE_BYTES, Mapping, Memory};
 use farm_core::ring::{Capacity, Header, Kind, Record, RingReceiver, RingSender, SendError};
+use farm_core::time::Nanos;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -188,7 +189,11 @@ fn check(record: &Record<'_>, script: &mut Script) {
 impl Receiving {
     /// Takes the next record, if a whole one is there.
     fn take(&mut self) -> bool {
-        let Some(record) = self.ring.peek(&mut self.endpoint).expect("a sound ring") else {
+        let Some(record) = self
+            .ring
+            .peek(&mut self.endpoint, Nanos::default())
+            .expect("a sound ring")
+        else {
             return false;
         };
         check(&record, &mut self.script);

@@ -67,9 +67,10 @@ impl From<ReadError> for KvError {
             ReadError::Busy => KvError::Busy,
             ReadError::PeerLost(machine) => KvError::PeerLost(machine),
             ReadError::StaysLocked(_) => KvError::Conflict,
-            ReadError::BadAddress(_) | ReadError::NoRegion(_) => {
-                KvError::Damaged(error.to_string())
-            }
+            ReadError::BadAddress(_)
+            | ReadError::WrongSize { .. }
+            | ReadError::Gone(_)
+            | ReadError::NoRegion(_) => KvError::Damaged(error.to_string()),
         }
     }
 }

@@ -220,8 +220,8 @@ fn follow(worker: &mut Worker, slot: Slot, next: Next) {
         return cont.resume(worker, Err(KvError::Conflict));
     }
     let table = entry.place.table;
-    let bytes = state.tables[&table.0].layout.block_bytes();
-    let request = ReadRequest::object(next.address, bytes);
+    let class = state.tables[&table.0].layout.block_class;
+    let request = ReadRequest::object(next.address, class);
     let cont = Cont::new(block_came, slot.index() as u64);
     worker.read_into(slot, request, cont);
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use farm_core::alloc::ArrayRun;
 use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{Version, payload_capacity, write};
+use farm_core::object::{payload_capacity, write};
 use farm_core::region::placement::Placement;
 use farm_core::worker::{Cont, ReadRequest, Worker};
 use xxhash_rust::xxh3::xxh3_64;
@@ -147,7 +148,7 @@ impl Table {
     /// The read of a bucket and the one after it.
     #[inline]
     pub(crate) fn buckets_request(&self, shard: u32, bucket: u32) -> ReadRequest {
-        ReadRequest::objects(self.bucket(shard, bucket), self.layout.bucket_bytes(), 2)
+        ReadRequest::objects(self.bucket(shard, bucket), self.layout.bucket_class, 2)
     }
 
     /// The address of a bucket.
@@ -324,7 +325,7 @@ fn make(worker: &mut Worker, spec: TableSpec, layout: Layout, shard: u32) -> Res
     state.initialising.push(Initialising {
         table: spec.id,
         shard,
-        first: run.first(),
+        buckets: run,
         next: 0,
     });
     worker.defer(Cont::new(initialise, 0));
@@ -335,7 +336,7 @@ fn make(worker: &mut Worker, spec: TableSpec, layout: Layout, shard: u32) -> Res
 pub(crate) struct Initialising {
     table: u16,
     shard: u32,
-    first: Address,
+    buckets: ArrayRun,
     next: u32,
 }
 
@@ -350,33 +351,24 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
     let (bytes, buckets) = (table.layout.bucket_bytes(), table.spec.buckets + 1);
     let until = buckets.min(work.next + INIT_STEP);
     let empty = vec![0; payload_capacity(bytes)];
+    let first = work.buckets.first();
     let (memory, at) = worker
-        .local_memory(work.first)
+        .local_memory(first)
         .expect("the shard was allocated here");
     for bucket in work.next..until {
-        let at = at + bucket as usize * bytes;
-        let version = write::load_version(memory, at).version();
-        let incarnation = write::load_incarnation(memory, at);
+        let room = work.buckets.begin(bucket);
         // New memory is zero; that of freed objects of the same class is not.
-        let payload = match version {
-            Version::ZERO => &[],
-            _ => &empty[..],
-        };
-        write::install_new(
-            memory,
-            at,
-            bytes,
-            version.next(),
-            incarnation.allocated(),
-            payload,
-        );
+        let payload = if room.is_new { &[] } else { &empty[..] };
+        let (version, born) = (room.version.next(), room.incarnation.allocated());
+        let at = at + bucket as usize * bytes;
+        write::install_new(memory, at, bytes, version, born, payload);
     }
     work.next = until;
     if until < buckets {
         kv(worker).initialising.push(work);
         return worker.defer(Cont::new(initialise, 0));
     }
-    found(worker, work.table, work.shard, work.first);
+    found(worker, work.table, work.shard, first);
 }
 
 fn ask(worker: &mut Worker, context: u64, (): ()) {

@@ -3,7 +3,7 @@
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
-use farm_core::object::Image;
+use farm_core::object::{Image, Incarnation, Version};
 use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
 use farm_sim::fabric::SimConfig;
@@ -16,12 +16,15 @@ const LARGE: usize = 300;
 /// Objects of the first machine that are read while they are freed.
 const WATCHED: usize = 4;
 
+/// Version, incarnation, and first byte.
+type Seen = (Version, Incarnation, u8);
+
 /// A reader, which has one operation for all of its reads.
 #[derive(Default)]
 struct Reader {
     targets: Vec<Address>,
-    /// Version and incarnation word that were seen last of each.
-    seen: Vec<(u64, u64)>,
+    /// What was seen last of each.
+    seen: Vec<Option<Seen>>,
     operation: Option<Operation>,
     left: u32,
     wrong: Option<String>,
@@ -37,12 +40,8 @@ fn reader(worker: &mut Worker) -> &mut Reader {
 }
 
 fn read(worker: &mut Worker, target: u64, (): ()) {
-    let bytes = class_for_payload(SMALL).unwrap().object_bytes() as u32;
-    let request = ReadRequest {
-        address: reader(worker).targets[target as usize],
-        stride: bytes,
-        bytes,
-    };
+    let address = reader(worker).targets[target as usize];
+    let request = ReadRequest::object(address, class_for_payload(SMALL).unwrap());
     if worker
         .read_lock_free(request, Cont::new(came, target))
         .is_err()
@@ -62,7 +61,7 @@ fn came(worker: &mut Worker, target: u64, result: ReadResult) {
             let image = Image::check(&words).unwrap();
             let mut payload = [0; SMALL];
             image.copy_payload(0, &mut payload);
-            Ok((image.version().get(), image.incarnation().0, payload[0]))
+            Ok((image.version(), image.incarnation(), payload[0]))
         }
         Err(error) => Err(error),
     };
@@ -82,7 +81,7 @@ fn came(worker: &mut Worker, target: u64, result: ReadResult) {
 
 /// While the operation is open, an address that it holds leads to the header of the object it knew,
 /// which was freed at most once.
-fn judge(state: &mut Reader, target: usize, found: Result<(u64, u64, u8), ReadError>) {
+fn judge(state: &mut Reader, target: usize, found: Result<Seen, ReadError>) {
     let (version, incarnation, payload) = match found {
         Ok(found) => found,
         Err(error) => {
@@ -90,15 +89,16 @@ fn judge(state: &mut Reader, target: usize, found: Result<(u64, u64, u8), ReadEr
             return;
         }
     };
-    let (last_version, last_incarnation) = state.seen[target];
-    let as_it_was = incarnation == 1 && payload == 7;
-    let freed = incarnation == 2;
-    let forward = version >= last_version && incarnation >= last_incarnation;
-    if !(as_it_was || freed) || !forward {
-        let why = format!("{:?} after {:?}", found, state.seen[target]);
+    let last = state.seen[target];
+    let follows = last.is_none_or(|(last_version, last, _)| {
+        let freed_since = last.is_allocated() && incarnation == last.freed();
+        version >= last_version && (incarnation == last || freed_since)
+    });
+    if incarnation.is_allocated() && payload != 7 || !follows {
+        let why = format!("{found:?} after {last:?}");
         state.wrong.get_or_insert(why);
     }
-    state.seen[target] = (version, incarnation);
+    state.seen[target] = Some((version, incarnation, payload));
 }
 
 fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Result<Address, TxError> {
@@ -163,7 +163,7 @@ fn run(seed: u64) -> (Result<(), String>, u64) {
                 .collect();
             let operation = Some(worker.begin_operation());
             *reader(worker) = Reader {
-                seen: vec![(0, 0); targets.len()],
+                seen: vec![None; targets.len()],
                 targets,
                 operation,
                 left: 10 << (seed % 5),

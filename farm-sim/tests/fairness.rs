@@ -126,8 +126,7 @@ fn read_for_ever(cluster: &Cluster, worker: usize, target: Address) {
 
 fn issue(worker: &mut Worker, number: u64, (): ()) {
     let target = load(worker).target.unwrap();
-    let bytes = class_for_payload(PAYLOAD).unwrap().object_bytes();
-    let request = ReadRequest::object(target, bytes);
+    let request = ReadRequest::object(target, class_for_payload(PAYLOAD).unwrap());
     if worker
         .read_lock_free(request, Cont::new(came, number))
         .is_err()
@@ -161,7 +160,11 @@ fn transact(cluster: &Cluster, worker: usize, object: Address) {
 
 fn read(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let tx = TxHandle::from_context(tx);
-    match object.and_then(|object| Ok(api::payload_mut(worker, tx, object)?[0] += 1)) {
+    let changed = object.and_then(|object| {
+        api::payload_mut(worker, tx, object)?[0] += 1;
+        Ok(())
+    });
+    match changed {
         Ok(()) => api::commit(worker, tx, Cont::new(ended, 0)),
         Err(error) => load(worker).done = Some(Err(error.to_string())),
     }

@@ -5,7 +5,7 @@
 //! | `txCreate` | [`begin`] |
 //! | `txAlloc` | [`alloc`], [`alloc_array`] |
 //! | `txFree` | [`free`], [`free_array`] |
-//! | `txRead` | [`read`], [`read_array`] |
+//! | `txRead` | [`read`], [`read_pointer`], [`read_array`] |
 //! | `txWrite` | [`payload_mut`] of an object that was read |
 //! | `txCommit` | [`commit`] |
 //! | `lockFreeStart`, `lockFreeRead`, `lockFreeEnd` | [`Worker::begin_operation`], [`Worker::read_lock_free`], [`Worker::end_operation`] |
@@ -16,6 +16,7 @@
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
+use farm_core::object::FatPointer;
 use farm_core::worker::{AddressError, Cont, Worker};
 
 #[doc(inline)]
@@ -117,12 +118,13 @@ pub fn read(
 
 /// As [`read`], of an object of a known size class: what a fat pointer names.
 ///
-/// An object of this machine that has another class is [`TxError::WrongSize`]. Of one of another machine
-/// a one-sided read cannot tell in general: its class stands in that machine's block table, not in the
-/// object. Read with a larger class, an object and what lies behind it hardly ever look like one whole
-/// object: it ends as [`Abort::TimedOut`], after as many tries as for a lock that is never given up. Read
-/// with a smaller class, its first bytes look whole and are given. Who stores an address stores the size
-/// beside it, as a fat pointer does.
+/// The continuation gets [`TxError::WrongSize`] if the object has another class, on any machine: the class is in its
+/// header.
+///
+/// If no object starts at the address, it gets [`TxError::Address`] on this machine. On another machine the read finds
+/// payload instead of a header, and ends with [`TxError::WrongSize`] or [`TxError::Address`]; or, if the payload has
+/// the right class by chance and looks locked, with [`Abort::TimedOut`]. Payload that looks like an unlocked object of
+/// the class is given as one. A fat pointer excludes that by its incarnation.
 pub fn read_class(
     worker: &mut Worker,
     tx: TxHandle,
@@ -133,6 +135,31 @@ pub fn read_class(
     let result = with(worker, tx, |tx, worker| {
         tx.read_class(worker, address, class)
     });
+    read_on(worker, tx, (address, class), None, cont, result);
+}
+
+/// As [`read`], of the object that a fat pointer names, and of no other that came to be in its place
+/// (`FaRM'14 §3.5`). The continuation gets [`TxError::NotAllocated`] if that object was freed.
+pub fn read_pointer(
+    worker: &mut Worker,
+    tx: TxHandle,
+    pointer: FatPointer,
+    cont: Cont<Result<ObjectId, TxError>>,
+) {
+    let result = with(worker, tx, |tx, worker| tx.read_pointer(worker, pointer));
+    let place = (pointer.address, pointer.class());
+    read_on(worker, tx, place, Some(pointer), cont, result);
+}
+
+/// Delivers what a read of this machine gave, or reads from the machine that has the object.
+fn read_on(
+    worker: &mut Worker,
+    tx: TxHandle,
+    (address, class): (Address, SizeClass),
+    pointer: Option<FatPointer>,
+    cont: Cont<Result<ObjectId, TxError>>,
+    result: Result<Result<ObjectId, TxError>, TxError>,
+) {
     let result = result.and_then(|result| result);
     let machine = match result {
         Err(TxError::Address(AddressError::Elsewhere { machine, .. })) => Some(machine),
@@ -145,7 +172,13 @@ pub fn read_class(
         machine,
         class,
     };
-    remote::read(worker, Asked { tx, place, cont });
+    let asked = Asked {
+        tx,
+        place,
+        pointer,
+        cont,
+    };
+    remote::read(worker, asked);
 }
 
 /// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the
@@ -170,7 +203,13 @@ pub fn alloc(
                 machine: Some(machine),
                 class,
             };
-            return remote::alloc(worker, Asked { tx, place, cont });
+            let asked = Asked {
+                tx,
+                place,
+                pointer: None,
+                cont,
+            };
+            return remote::alloc(worker, asked);
         }
         (_, Err(error)) => Err(error.into()),
         (None, Ok(_)) => with(worker, tx, |tx, worker| {

@@ -42,7 +42,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
-use farm_core::alloc::SizeClass;
+use farm_core::alloc::{AllocError, SizeClass};
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -97,7 +97,7 @@ impl Adjacent {
 
     /// The read that brings them.
     pub(crate) fn request(&self) -> ReadRequest {
-        ReadRequest::objects(self.first, self.class.object_bytes(), self.count)
+        ReadRequest::objects(self.first, self.class, self.count)
     }
 
     /// What was read of each of them.
@@ -243,9 +243,8 @@ pub fn alloc_array(
     let checked = check_room(worker, &asked);
     match machine {
         None => {
-            let reserved = checked.and_then(|()| Ok(worker.reserve_array(class, count, hint)?));
-            match reserved {
-                Ok(array) => asked.objects.first = array.first(),
+            match checked.and_then(|()| Ok(reserve(worker, class, count, hint)?)) {
+                Ok(first) => asked.objects.first = first,
                 Err(error) => asked.failed = Some(error),
             }
             begin(worker, asked, post);
@@ -352,17 +351,28 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     }
 }
 
+/// Reserves room for an array on this machine and writes its first headers. Returns the address of its first object.
+fn reserve(
+    worker: &mut Worker,
+    class: SizeClass,
+    count: u32,
+    near: Option<Address>,
+) -> Result<Address, AllocError> {
+    let array = worker.reserve_array(class, count, near)?;
+    for index in 0..count {
+        array.begin(index);
+    }
+    Ok(array.first())
+}
+
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
     let Some(asked) = Adjacent::decode(body) else {
         let why = "it asks for room for no array".into();
         return worker.distrust(request.from.machine, why);
     };
-    match worker.reserve_array(asked.class, asked.count, Some(asked.first)) {
-        Ok(array) => {
-            let first = array.first().to_bits();
-            worker.reply(request, &[&first.to_le_bytes()]);
-        }
+    match reserve(worker, asked.class, asked.count, Some(asked.first)) {
+        Ok(first) => worker.reply(request, &[&first.to_bits().to_le_bytes()]),
         Err(_) => {
             marks::mark("alloc: refused to another machine");
             worker.reply(request, &[]);
@@ -387,7 +397,7 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
         .read_lock_free(request, Cont::new(came, key))
         .is_err()
     {
-        worker.when_slot(request.bytes as usize, Cont::new(post, key));
+        worker.when_slot(request.bytes(), Cont::new(post, key));
     }
 }
 

@@ -21,9 +21,7 @@ pub enum TxError {
     /// The object was freed, or was never there.
     #[error("there is no object at {0}: it was freed, or never allocated")]
     NotAllocated(Address),
-    /// The object is not of the size that was asked for. Told when it is read, of objects of this machine
-    /// and of those of others that the transaction has met before, and by the commit of one that is to
-    /// be written: see [`crate::api::read_class`].
+    /// The object is not of the size that was asked for: see [`crate::api::read_class`].
     #[error("the object at {address} is for payloads of {is} bytes, not of {asked}")]
     WrongSize {
         /// The address.
@@ -131,9 +129,9 @@ pub enum Abort {
     /// An object changed after this transaction read it.
     #[error("the object at {0} was changed by another transaction")]
     Changed(Address),
-    /// An object stayed locked for as long as anybody tries to read it: a machine died with the lock; or what was
-    /// read is larger than the object, and never looks whole.
-    #[error("the object at {0} stayed locked, or is not of the size that was read")]
+    /// An object stayed locked for all tries of a read: a machine died with the lock, or no object starts at the
+    /// address.
+    #[error("the object at {0} stayed locked, or no object starts at that address")]
     TimedOut(Address),
     /// A machine that holds objects of the transaction was lost.
     #[error("machine {0}, which holds objects of the transaction, is lost")]

@@ -9,8 +9,8 @@
 //! LOCK      word      token that LOCK-REPLY answers to
 //!           word      regions written (low half), objects of this machine (high half)
 //!           words     ids of all regions written anywhere, two in a word
-//!           objects   address, version that was read, incarnation after, and class | what | bytes of payload,
-//!                     then the payload, padded to a word
+//!           objects   address, version that was read, second word of the header after, and
+//!                     class | what | bytes of payload, then the payload, padded to a word
 //! ```
 //!
 //! The kind is the record's id in the ring, the transaction's sequence number its token; configuration,
@@ -83,7 +83,7 @@ pub struct Object<'a> {
     pub class: SizeClass,
     /// At which version it is to be locked.
     pub version: Version,
-    /// Its incarnation after the commit.
+    /// The second word of its header after the commit.
     pub incarnation: Incarnation,
     /// What happens to it.
     pub effect: Effect,
@@ -268,8 +268,11 @@ impl<'a> Lock<'a> {
 fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     let wrong = |what, found| RecordError::Word { what, found };
     let (address, version) = (words.word()?, words.word()?);
-    let (incarnation, rest) = (words.word()?, words.word()?);
+    let (incarnation, rest) = (Incarnation(words.word()?), words.word()?);
     let class = SizeClass::new(rest as u8);
+    if incarnation.class() != class {
+        return Err(wrong("header of another size class:", incarnation.0));
+    }
     let effect = match (rest >> 8) as u8 {
         1 => Effect::Write,
         2 => Effect::Allocate,
@@ -286,7 +289,7 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
         address: at.ok_or(wrong("address", address))?,
         class,
         version: Version::checked(version).ok_or(wrong("version", version))?,
-        incarnation: Incarnation(incarnation),
+        incarnation,
         effect,
         payload: &payload[..bytes],
     })
@@ -388,7 +391,7 @@ mod tests {
             address: address(offset),
             class: SizeClass::new(7),
             version: Version::new(version),
-            incarnation: Incarnation(version * 3),
+            incarnation: Incarnation::new(SizeClass::new(7), version * 3),
             effect: [Effect::Write, Effect::Allocate, Effect::Free][usize::from(effect % 3)],
             payload,
         }
@@ -458,6 +461,17 @@ mod tests {
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(read_all(1, 12, &bytes).is_err());
+        }
+
+        /// The installed header would have another class than the block.
+        #[test]
+        fn a_header_of_another_class_is_refused(class: u8) {
+            let mut other = object(1, 2, 0, b"payload");
+            other.incarnation = Incarnation::new(SizeClass::new(class), 5).allocated();
+            let mut bytes = Vec::new();
+            encode_object(&mut bytes, &other);
+            let read = decode_object(&mut Words(&bytes));
+            prop_assert_eq!(read.is_ok(), class == 7, "{:?}", read);
         }
 
         /// Nobody's bytes do harm, with the right checksum or without.

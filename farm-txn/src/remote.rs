@@ -5,14 +5,14 @@ use farm_core::fabric::Slot;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{Incarnation, Version};
+use farm_core::object::{FatPointer, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
 use crate::api::{self, TxHandle};
 use crate::arrays::Adjacent;
 use crate::error::{Abort, TxError};
 use crate::layer::{send_release_to, transactions};
-use crate::tx::{ObjectId, Place};
+use crate::tx::{ObjectId, Place, wrong_size};
 
 /// Asks a machine to reserve room for an object near another.
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
@@ -27,6 +27,8 @@ pub(crate) struct Asked {
     pub(crate) tx: TxHandle,
     /// What is read, or near what is to be allocated.
     pub(crate) place: Place,
+    /// What names the object that is read, if a fat pointer does.
+    pub(crate) pointer: Option<FatPointer>,
     pub(crate) cont: Cont<Result<ObjectId, TxError>>,
 }
 
@@ -53,32 +55,40 @@ pub(crate) fn read(worker: &mut Worker, asked: Asked) {
 }
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
-    let place = transactions(worker).asked[key as usize].place;
-    let bytes = place.class.object_bytes();
-    let request = ReadRequest::object(place.address, bytes);
-    if worker
-        .read_lock_free(request, Cont::new(came, key))
-        .is_err()
-    {
+    let Asked { place, pointer, .. } = transactions(worker).asked[key as usize];
+    let cont = Cont::new(came, key);
+    let posted = match pointer {
+        Some(pointer) => worker.read_pointer_lock_free(pointer, cont),
+        None => worker.read_lock_free(ReadRequest::object(place.address, place.class), cont),
+    };
+    if posted.is_err() {
+        let bytes = place.class.object_bytes();
         marks::mark("tx: a remote read waits for room");
         worker.when_slot(bytes, Cont::new(post, key));
     }
 }
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
-    let Asked { tx, place, .. } = transactions(worker).asked[key as usize];
+    let asked = transactions(worker).asked[key as usize];
+    let Asked { tx, place, .. } = asked;
     let slot = match counted(worker, &place, result) {
         Ok(slot) => slot,
         Err(error) => return end(worker, key, Err(error)),
     };
     let words = place.class.object_bytes() / 8;
     let read = api::with(worker, tx, |tx, worker| {
-        if let Some(known) = tx.known(place.address, place.class) {
-            return known;
+        let object = match tx.known(place.address, place.class) {
+            Some(known) => known?,
+            None => {
+                tx.check_limits_of_read(place.address, place.class)?;
+                let words = &worker.arena().words(&slot)[..words];
+                tx.take_in(words, place.address, place.machine, place.class)?
+            }
+        };
+        match asked.pointer {
+            Some(pointer) => tx.named(object, pointer),
+            None => Ok(object),
         }
-        tx.check_limits_of_read(place.address, place.class)?;
-        let words = &worker.arena().words(&slot)[..words];
-        tx.take_in(words, place.address, place.machine, place.class)
     });
     worker.arena().give(slot);
     end(worker, key, read.and_then(|read| read));
@@ -104,6 +114,8 @@ pub(crate) fn error_of_read(error: ReadError, address: Address) -> TxError {
     match error {
         ReadError::PeerLost(machine) => Abort::Lost(machine).into(),
         ReadError::StaysLocked(address) => Abort::TimedOut(address).into(),
+        ReadError::WrongSize { address, asked, is } => wrong_size(address, asked, is),
+        ReadError::Gone(address) => TxError::NotAllocated(address),
         _ => AddressError::Nowhere(address).into(),
     }
 }
@@ -146,7 +158,8 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let Ok(reply) = reply else {
         return nobody_answers(worker, key, ());
     };
-    let Some((address, version, incarnation)) = decode(reply) else {
+    let room = decode(reply).filter(|room| room.2.class() == place.class);
+    let Some((address, version, incarnation)) = room else {
         return end(worker, key, Err(TxError::NoMemory(machine)));
     };
     let place = Place { address, ..place };
@@ -178,15 +191,13 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = "it asks for room for no object".into();
         return worker.distrust(request.from.machine, why);
     };
-    let Ok((address, version, incarnation)) = crate::tx::reserve(worker, class, Some(hint)) else {
+    let Ok((address, room)) = crate::tx::reserve(worker, class, Some(hint)) else {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);
     };
     let mut reply = [0; RESERVED_BYTES];
-    for (place, word) in [address.to_bits(), version.get(), incarnation.0]
-        .iter()
-        .enumerate()
-    {
+    let words = [address.to_bits(), room.version.get(), room.incarnation.0];
+    for (place, word) in words.iter().enumerate() {
         reply[place * 8..][..8].copy_from_slice(&word.to_le_bytes());
     }
     worker.reply(request, &[&reply]);

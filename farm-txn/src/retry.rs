@@ -11,7 +11,7 @@
 //! - A conflict ([`Abort::Locked`], [`Abort::Changed`], [`Abort::TimedOut`]) is tried again after the wait
 //!   that the worker's [`Backoff`](crate::Backoff) asks for. Reads that time out for as long as
 //!   [`set_patience`] says, by default `transactions.patience_ms` of the configuration, end it: a machine died
-//!   with the lock, or the object is not of the size that is read.
+//!   with the lock, or no object starts at the address.
 //! - [`TxError::Busy`] is tried again when there may be room.
 //! - [`Abort::Lost`] and [`TxError::InDoubt`] are never tried again: the first would fail again, and of
 //!   the second nobody knows whether it took effect.

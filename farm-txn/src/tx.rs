@@ -3,7 +3,7 @@
 use farm_core::alloc::{Geometry, SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::mem::Memory;
-use farm_core::object::{Image, Incarnation, Version};
+use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, Operation, Worker};
 use farm_core::{marks, mutants};
 use smallvec::SmallVec;
@@ -208,6 +208,35 @@ impl Tx {
         read
     }
 
+    /// Reads the object of this machine that a fat pointer names, and no other that came to be in its place
+    /// (`FaRM'14 §3.5`).
+    ///
+    /// # Errors
+    /// As [`Tx::read`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object of the pointer was
+    /// freed.
+    pub fn read_pointer(
+        &mut self,
+        worker: &mut Worker,
+        pointer: FatPointer,
+    ) -> Result<ObjectId, TxError> {
+        match self.read_class(worker, pointer.address, pointer.class()) {
+            Ok(object) => self.named(object, pointer),
+            // The memory serves objects of another size now.
+            Err(TxError::WrongSize { .. } | TxError::Address(AddressError::Nowhere(_))) => {
+                Err(TxError::NotAllocated(pointer.address))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The object, if a fat pointer names it.
+    pub(crate) fn named(&self, object: ObjectId, pointer: FatPointer) -> Result<ObjectId, TxError> {
+        match pointer.names(self.incarnation(object)) {
+            true => Ok(object),
+            false => Err(TxError::NotAllocated(pointer.address)),
+        }
+    }
+
     /// The object at an address that this transaction has met, unless it has forgotten its payload.
     #[inline]
     pub(crate) fn known(
@@ -246,6 +275,10 @@ impl Tx {
             machine,
             class,
         };
+        // A slot that was never used has a header of zero.
+        if incarnation.class() != class && incarnation.0 != 0 {
+            return Err(wrong_size(address, class, incarnation.class()));
+        }
         if !incarnation.is_allocated() {
             marks::mark("tx: read met a freed object");
             self.push(place, version, incarnation, Intent::Absent, NOT_HELD);

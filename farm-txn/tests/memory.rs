@@ -154,7 +154,9 @@ fn a_transaction_over_100_000_objects_takes_64_bytes_for_each() {
                     sum: 0,
                     done,
                 }));
-                (BYTES.set(0), MOST.set(0), COUNTS.set(true));
+                BYTES.set(0);
+                MOST.set(0);
+                COUNTS.set(true);
                 let tx = api::begin(worker);
                 (0..AT_ONCE).for_each(|_| read(worker, tx));
                 answer.send(()).unwrap();

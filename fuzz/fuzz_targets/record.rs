@@ -86,6 +86,7 @@ fn read(record: &Record<'_>, bytes: usize) {
         used += OBJECT + object.payload.len().next_multiple_of(WORD);
         assert!(used <= bytes && object.payload.len() <= object.class.payload_capacity());
         assert!(!object.address.is_null() && object.address.is_line_aligned());
+        assert_eq!(object.incarnation.class(), object.class);
     }
     if whole {
         assert_eq!((objects, used), (lock.count, bytes));

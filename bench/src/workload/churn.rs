@@ -3,11 +3,13 @@
 //! An entry's data is the pointer, and the id of the write by which the object got its incarnation. The
 //! object carries that id, too: who reads an object that a pointer names must find the same in it. An object
 //! may be the first of an array, which comes and goes as a whole: each member carries the array's id.
+//!
+//! Clients also keep pointers and follow them later, when the memory may serve objects of other sizes. And they
+//! read objects with a wrong size, which the platform must refuse.
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
-use farm_core::object::FatPointer;
-use farm_core::object::Image;
+use farm_core::object::{FatPointer, Image};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use farm_txn::{ObjectId as TxObject, Tx};
 use rand::Rng;
@@ -19,6 +21,8 @@ use super::{Kind, work};
 
 /// Objects of the longest array.
 const MOST_MEMBERS: u32 = 3;
+/// Most pointers that a worker keeps.
+const MOST_KEPT: usize = 32;
 
 /// An object that an entry named when it was read without locks.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,10 @@ pub(super) struct Named {
     entry: usize,
     born: u64,
     pointer: FatPointer,
+    /// Size class of the read; another one than the pointer's in a read that must be refused.
+    class: SizeClass,
+    /// Whether the operation that read the entry is still open.
+    is_fresh: bool,
 }
 
 fn pointer(value: &Value) -> Option<FatPointer> {
@@ -35,7 +43,7 @@ fn pointer(value: &Value) -> Option<FatPointer> {
 
 /// Where a member of the array is whose first a pointer names.
 pub(super) fn member(pointer: FatPointer, index: u32) -> Option<Address> {
-    let bytes = SizeClass::new(pointer.class).object_bytes() as u32;
+    let bytes = pointer.class().object_bytes() as u32;
     pointer.address.checked_add(index.checked_mul(bytes)?)
 }
 
@@ -257,12 +265,44 @@ impl Named {
             entry,
             born: value.data[2],
             pointer,
+            class: pointer.class(),
+            is_fresh: true,
         })
     }
 }
 
-/// Reads the object that an entry named, without locks.
-pub(super) fn follow(worker: &mut Worker, client: usize, named: Named) {
+/// Reads the object that an entry named, without locks; one time in eight with a wrong size.
+pub(super) fn follow(worker: &mut Worker, client: usize, mut named: Named) {
+    let rng = &mut work(worker).clients[client].rng;
+    if rng.random_bool(0.125) {
+        let other = named.class.get() ^ rng.random_range(1..4);
+        named.class = SizeClass::new(other);
+    } else if rng.random_bool(0.5) {
+        let (number, kept) = (rng.random_range(0..MOST_KEPT), &mut work(worker).kept);
+        let named = Named {
+            is_fresh: false,
+            ..named
+        };
+        match kept.get_mut(number) {
+            Some(older) => *older = named,
+            None => kept.push(named),
+        }
+    }
+    begin(worker, client, named);
+}
+
+/// Reads the object that a kept pointer names, outside of any operation. Returns false if the drawn place is empty.
+pub(super) fn follow_kept(worker: &mut Worker, client: usize) -> bool {
+    let work = work(worker);
+    let number = work.clients[client].rng.random_range(0..MOST_KEPT);
+    let Some(named) = work.kept.get(number).copied() else {
+        return false;
+    };
+    begin(worker, client, named);
+    true
+}
+
+fn begin(worker: &mut Worker, client: usize, named: Named) {
     work(worker).clients[client].doing = Doing::Named(named);
     read(worker, client as u64, ());
 }
@@ -271,12 +311,15 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     let Doing::Named(named) = work(worker).clients[client as usize].doing else {
         return;
     };
-    let bytes = SizeClass::new(named.pointer.class).object_bytes();
-    let request = ReadRequest::object(named.pointer.address, bytes);
-    if worker
-        .read_lock_free(request, Cont::new(came, client))
-        .is_err()
-    {
+    let cont = Cont::new(came, client);
+    let posted = match named.is_fresh {
+        true => worker.read_lock_free(
+            ReadRequest::object(named.pointer.address, named.class),
+            cont,
+        ),
+        false => worker.read_pointer_lock_free(named.pointer, cont),
+    };
+    if posted.is_err() {
         client::again_soon(worker, client, read);
     }
 }
@@ -290,16 +333,33 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
         Ok(slot) => slot,
         Err(ReadError::Busy) => return client::again_soon(worker, client, read),
         Err(ReadError::PeerLost(_)) => return client::end_all(worker),
-        Err(_) => return client::ended(worker, index),
+        Err(error) => {
+            let held = named.is_fresh && named.class == named.pointer.class();
+            if held && !matches!(error, ReadError::StaysLocked(_)) {
+                let why = format!(
+                    "client {index} has an operation open on {}, named by entry {}, and its read failed: {error}",
+                    named.pointer.address, named.entry
+                );
+                work(worker).log.violations.push(why);
+            }
+            return client::ended(worker, index);
+        }
     };
-    let bytes = SizeClass::new(named.pointer.class).object_bytes();
+    let bytes = named.class.object_bytes();
     let words = &worker.arena().words(&slot)[..bytes / 8];
     let incarnation = Image::check(words)
         .expect("a consistent image")
         .incarnation();
     let (version, payload) = client::image_of(words, bytes);
     worker.arena().give(slot);
-    if named.pointer.names(incarnation) {
+    if named.class != named.pointer.class() {
+        let why = format!(
+            "client {index} read {} of version {version} with {bytes} bytes, and the object has {}",
+            named.pointer.address,
+            named.pointer.class().object_bytes()
+        );
+        work(worker).log.violations.push(why);
+    } else if named.pointer.names(incarnation) {
         judge(worker, index, named, version, &payload);
     }
     client::ended(worker, index);

@@ -128,10 +128,16 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
     state.begun = now;
     work.progress.begun += 1;
     let lock_free = state.rng.random_range(0..100) < spec.lock_free;
+    let kept = spec.kind == Kind::Churn && state.rng.random_bool(0.25);
     match spec.kind {
         Kind::Table => table::begin(worker, index),
         kind if kind.has_rows() => rows::begin(worker, index),
         _ if lock_free => {
+            if kept && churn::follow_kept(worker, index) {
+                return;
+            }
+            let work = self::work(worker);
+            let state = &mut work.clients[index];
             let object = state.rng.random_range(0..work.addresses.len());
             let more = state.rng.random_range(0..MOST_READS);
             state.doing = Doing::Read { object, more };
@@ -257,7 +263,7 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     };
     state.begun = now;
     let class = class_for_payload(bytes).expect("the object was made");
-    let request = ReadRequest::object(work.addresses[object], class.object_bytes());
+    let request = ReadRequest::object(work.addresses[object], class);
     if worker
         .read_lock_free(request, Cont::new(came, client))
         .is_err()

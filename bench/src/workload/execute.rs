@@ -1,7 +1,7 @@
 //! Running transactions: on the worker that a client shipped them to, at once where all their objects
 //! are its machine's, else by continuations.
 
-use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
 use farm_core::messaging::Request;
 use farm_core::object::FatPointer;
@@ -184,10 +184,7 @@ fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(
                 let address = address_of(worker, object)?;
                 tx.read(worker, address, script.spec.payload())
             }
-            Want::Follow(pointer) => {
-                let class = SizeClass::new(pointer.class);
-                tx.read_class(worker, pointer.address, class)
-            }
+            Want::Follow(pointer) => tx.read_class(worker, pointer.address, pointer.class()),
             Want::FollowAll(pointer, count) => {
                 got = follow_all(worker, tx, pointer, count)?;
                 continue;
@@ -206,7 +203,7 @@ fn follow_all(
     pointer: FatPointer,
     count: u32,
 ) -> Result<Got, Stop> {
-    let class = SizeClass::new(pointer.class);
+    let class = pointer.class();
     let mut all = Vec::new();
     for index in 0..count {
         let read = member(pointer, index).map(|address| tx.read_class(worker, address, class));
@@ -277,11 +274,10 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
     match wanted {
         Ok((Want::Read(_), address)) => api::read(worker, tx, address, payload, cont),
         Ok((Want::Follow(pointer), _)) => {
-            let class = SizeClass::new(pointer.class);
-            api::read_class(worker, tx, pointer.address, class, cont);
+            api::read_class(worker, tx, pointer.address, pointer.class(), cont);
         }
         Ok((Want::FollowAll(pointer, count), _)) => {
-            let (first, class) = (pointer.address, SizeClass::new(pointer.class));
+            let (first, class) = (pointer.address, pointer.class());
             api::read_array(worker, tx, first, class, count, Cont::new(all_came, key));
         }
         Ok((Want::Allocate { bytes, count, .. }, near)) => match class_for_payload(bytes) {

@@ -164,7 +164,7 @@ fn check_named(
     pointer: FatPointer,
     born: u64,
 ) -> Result<u64, String> {
-    let class = SizeClass::new(pointer.class);
+    let class = pointer.class();
     let what = |why| format!("what entry {entry} names: {why}");
     let (_, named) = look(worker, pointer.address, class).map_err(what)?;
     let [found, members, array] = named.data;

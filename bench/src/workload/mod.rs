@@ -74,6 +74,8 @@ struct Work {
     table: Option<TableId>,
     rows: Option<rows::Rows>,
     clients: Vec<Client>,
+    /// Pointers that churn's clients follow later.
+    kept: Vec<churn::Named>,
     /// Clients that have not ended.
     clients_left: usize,
     /// Transactions that run here by continuations; out while one is gone on with.

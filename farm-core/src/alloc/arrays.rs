@@ -6,8 +6,10 @@
 use super::bitmap::FreeSlots;
 use super::block::Place;
 use super::fit::Demand;
+use super::rebuild::check_headers;
 use super::{AllocError, Block, BlockAllocator, Mismatch, ReleaseError, SizeClass};
 use crate::ids::{Address, RegionId, WorkerId};
+use crate::object::write::{self, Room};
 use crate::{marks, mutants};
 
 /// Adjacent objects of one class.
@@ -34,12 +36,24 @@ impl ArrayRun {
     pub fn class(&self) -> SizeClass {
         self.block.head().class
     }
+
+    /// Prepares the slot at `index` for its object and returns the version and incarnation that the object
+    /// continues from. Writes the header of a slot that was never used. Call it for each object before its address
+    /// is published.
+    ///
+    /// # Panics
+    /// If `index` is not below `count`.
+    pub fn begin(&self, index: u32) -> Room {
+        assert!(index < self.count, "object {index} of {}", self.count);
+        let (block, at) = (&self.block, self.block.offset_of(index));
+        write::begin(block.table().memory(), at, self.class(), block.base())
+    }
 }
 
 impl BlockAllocator {
     /// Allocates `count` adjacent objects of one class, near `near` if it can be: in its region,
     /// on its ring, anywhere. The transaction that fills them sets their allocated bits. Their memory is
-    /// zero, or holds freed objects of the class, with the versions to go on from.
+    /// zero, or holds freed objects of the class; [`ArrayRun::begin`] returns the versions to continue from.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then.
@@ -120,14 +134,16 @@ impl BlockAllocator {
         Ok(head.class)
     }
 
-    /// Whether every object of an array that has come back is gone from memory, too.
+    /// Checks that every object of an array that was given back is not allocated in memory, and that headers have
+    /// the array's class.
     ///
     /// # Errors
     /// The first [`Mismatch`].
     pub fn check_arrays(&self) -> Result<(), Mismatch> {
         for region in &self.regions {
             for (index, held) in &region.arrays {
-                let block = region.table.block(*index, region.table.head(*index)?);
+                let block = region.table.block(*index, region.table.head(*index)?)?;
+                check_headers(&block)?;
                 let mut back = (0..held.slots()).filter(|slot| !held.is_free(*slot));
                 if let Some(slot) = back.find(|slot| block.is_allocated(*slot)) {
                     return Err(Mismatch::Object {

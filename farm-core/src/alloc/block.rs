@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
 use crate::mem::Memory;
@@ -31,6 +34,9 @@ pub struct BlockConfig {
     pub region_bytes: usize,
     /// Most bytes of regions on this machine.
     pub per_machine_bytes: u64,
+    /// Seed of the bases of new regions' blocks ([`Base`](crate::object::Base)). Draw a new one at each start of a
+    /// machine, so that pointers that were stored before a restart do not match.
+    pub seed: u64,
 }
 
 /// Makes regions: picks an id ([`super::choose_region_id`]), maps and exports memory, records the
@@ -108,6 +114,8 @@ pub struct BlockAllocator {
     pub(super) config: BlockConfig,
     geometry: Geometry,
     source: Box<dyn RegionSource + Send>,
+    /// Draws the bases of new regions.
+    rng: Xoshiro256PlusPlus,
     pub(super) regions: Vec<RegionBlocks>,
     pub(super) in_use: u64,
     /// Cuts so far: see [`BlockAllocator::cut`].
@@ -127,6 +135,7 @@ impl BlockAllocator {
             config,
             geometry,
             source: Box::new(source),
+            rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             regions: Vec::new(),
             in_use: 0,
             cuts: 0,
@@ -347,7 +356,9 @@ impl BlockAllocator {
         );
         // A mapping may be longer, by whole pages; the region is not.
         let memory = memory.window(0, self.config.region_bytes);
-        self.adopt_region(BlockTable::format(memory, id, self.config.block_bytes)?)?;
+        let block_bytes = self.config.block_bytes;
+        let table = BlockTable::format(memory, id, block_bytes, &mut self.rng)?;
+        self.adopt_region(table)?;
         marks::mark("alloc: region made");
         Ok(self.regions.len() - 1)
     }

@@ -91,6 +91,31 @@ pub enum TableError {
         /// Its state.
         bits: u64,
     },
+    /// A base that is not valid.
+    #[error("region {region}: block {block} has the impossible base {bits:#018x}")]
+    BadBase {
+        /// The region.
+        region: RegionId,
+        /// The block.
+        block: u32,
+        /// Its base.
+        bits: u64,
+    },
+    /// A block that cannot be reclaimed, because its versions or incarnations are the greatest possible.
+    #[error(
+        "region {region}: block {block} is not reclaimed: its headers have versions up to {version:#x} and \
+         incarnations up to {incarnation:#x}, and no base is greater; a header in it is damaged"
+    )]
+    NoBase {
+        /// The region.
+        region: RegionId,
+        /// The block.
+        block: u32,
+        /// The greatest version in it.
+        version: u64,
+        /// The greatest incarnation in it.
+        incarnation: u64,
+    },
     /// A run that leaves the region, is too short for an object, or is not followed by its blocks.
     #[error("region {region}: the run of {run} blocks of class {class} at block {block} is broken")]
     BadRun {

@@ -126,7 +126,7 @@ impl RegionBlocks {
         vacancies.swap_remove(at);
         let head = demand.head(owner, run);
         self.table.rewrite_head(index, head);
-        Ok(Some(self.table.block(index, head)))
+        self.table.block(index, head).map(Some)
     }
 
     /// Free blocks, first fit.
@@ -162,13 +162,13 @@ impl RegionBlocks {
             };
             if let Some((index, run)) = fitting {
                 let head = demand.head(owner, run);
-                self.table.write_run(index, head);
+                let block = self.table.write_run(index, head)?;
                 self.free -= run;
                 if lowest == Some(index) {
                     lowest = Some(index + run);
                 }
                 self.lowest_free = lowest.unwrap_or(self.lowest_free);
-                return Ok(Some(self.table.block(index, head)));
+                return Ok(Some(block));
             }
             from = end;
         }

@@ -5,6 +5,11 @@ use crate::mem::{LINE_BYTES, WORD_BYTES};
 
 use super::SizeClass;
 
+/// Bytes of a block's entry in the table: state and base.
+const ENTRY_BYTES: usize = 2 * WORD_BYTES;
+// No entry lies across two lines.
+const _: () = assert!(LINE_BYTES.is_multiple_of(ENTRY_BYTES));
+
 /// At most 1/32 of a block is lost behind its last object, where that can be had.
 const MOST_TAIL_SHARE: usize = 32;
 /// A run is at most this many times as long as one object needs...
@@ -49,7 +54,7 @@ impl Geometry {
 
     /// Bytes of the table, header included; whole lines.
     pub fn table_bytes(self) -> usize {
-        LINE_BYTES + (self.blocks as usize * WORD_BYTES).next_multiple_of(LINE_BYTES)
+        LINE_BYTES + (self.blocks as usize * ENTRY_BYTES).next_multiple_of(LINE_BYTES)
     }
 
     /// The first block that the table leaves room in.
@@ -59,7 +64,12 @@ impl Geometry {
 
     /// Offset of a block's state.
     pub(super) fn state_offset(block: u32) -> usize {
-        LINE_BYTES + block as usize * WORD_BYTES
+        LINE_BYTES + block as usize * ENTRY_BYTES
+    }
+
+    /// Offset of a block's base.
+    pub(super) fn base_offset(block: u32) -> usize {
+        Self::state_offset(block) + WORD_BYTES
     }
 
     /// Offset of a block's first object.
@@ -132,20 +142,20 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn a_region_of_2_gib_has_a_table_of_16_kib_and_a_line() {
+    fn a_region_of_2_gib_has_a_table_of_32_kib_and_a_line() {
         let geometry = Geometry::new(MIB, 2048 * MIB).unwrap();
         assert_eq!((geometry.blocks(), geometry.first_block()), (2048, 0));
-        assert_eq!((geometry.table_bytes(), geometry.start(0)), (16448, 16448));
+        assert_eq!((geometry.table_bytes(), geometry.start(0)), (32832, 32832));
         assert_eq!(geometry.start(1), MIB);
         assert_eq!(geometry.slots(1, 1, SizeClass::SMALLEST), 16384);
-        assert_eq!(geometry.slots(0, 1, SizeClass::SMALLEST), 16384 - 257);
+        assert_eq!(geometry.slots(0, 1, SizeClass::SMALLEST), 16384 - 513);
     }
 
     #[test]
     fn a_table_may_fill_whole_blocks() {
         let geometry = Geometry::new(4096, 8 * MIB).unwrap();
-        assert_eq!(geometry.table_bytes(), 16384 + 64);
-        assert_eq!((geometry.first_block(), geometry.start(4)), (4, 16448));
+        assert_eq!(geometry.table_bytes(), 32768 + 64);
+        assert_eq!((geometry.first_block(), geometry.start(8)), (8, 32832));
         assert!(Geometry::new(4096, 4096 * 8).is_some());
         for (block, region) in [
             (4096, 4095),

@@ -19,9 +19,11 @@
 //!   stale pointer into it always meets a header (type stability, `FaRM'14 §3.5`). Freed slots serve
 //!   again at once; the incarnation in the header tells stale pointers apart. Who knows when epochs
 //!   end is the [worker](crate::worker).
-//! - The allocator writes block tables and nothing else. The allocated bit in an object's header is
+//! - The allocator writes block tables and the first header of a slot. The allocated bit in an object's header is
 //!   written by the commit of the transaction that allocates or frees it; between transactions,
 //!   reserved slots and allocated bits agree ([`Slab::check`]).
+//! - Versions and incarnations at an address never go back: the base of a block is greater than all that its
+//!   memory had before.
 //! - A request that fails changes nothing.
 //! - Reserving and releasing in blocks that the slab has allocates nothing and takes no lock.
 //!
@@ -33,7 +35,7 @@
 //! use farm_core::mem::Memory;
 //!
 //! let config =
-//!     BlockConfig { block_bytes: 4096, region_bytes: 1 << 16, per_machine_bytes: 1 << 20 };
+//!     BlockConfig { block_bytes: 4096, region_bytes: 1 << 16, per_machine_bytes: 1 << 20, seed: 7 };
 //! let mut next = RegionId::new(7, 1).unwrap();
 //! let mut blocks = BlockAllocator::new(config, move |_near| {
 //!     next = next.successor();
@@ -61,6 +63,7 @@ mod geometry;
 mod rebuild;
 mod region;
 mod retire;
+mod run;
 mod slab;
 mod state;
 mod table;
@@ -77,7 +80,8 @@ pub use geometry::Geometry;
 pub use rebuild::Mismatch;
 pub use region::choose_region_id;
 pub use retire::Cut;
+pub use run::Block;
 pub use slab::{Reserved, Slab};
 pub use state::{BlockHead, BlockKind, BlockState};
-pub use table::{Block, BlockTable, class_at};
+pub use table::{BlockTable, class_at};
 pub use usage::{BlockUsage, ClassUsage};

@@ -38,6 +38,18 @@ pub enum Mismatch {
         /// What the object's header has.
         allocated: bool,
     },
+    /// A header is not of its block's class, or its version or incarnation is below the block's base.
+    #[error("{address}: header {header:#018x?} in a block of class {class} with base {base:#x}")]
+    Header {
+        /// The object.
+        address: Address,
+        /// Its two words.
+        header: [u64; 2],
+        /// The block's size class.
+        class: u8,
+        /// The block's base.
+        base: u64,
+    },
     /// A table is damaged.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -100,6 +112,7 @@ impl Slab {
                 block: block.index(),
             });
         };
+        check_headers(block)?;
         for slot in 0..block.slots() {
             let (reserved, allocated) = (!known.slots.is_free(slot), block.is_allocated(slot));
             if reserved != allocated {
@@ -113,6 +126,24 @@ impl Slab {
         }
         Ok(())
     }
+}
+
+/// Checks every header of a block against the block's class and base.
+pub(super) fn check_headers(block: &Block) -> Result<(), Mismatch> {
+    let Some(slot) = (0..block.slots()).find(|slot| !block.is_sound(*slot)) else {
+        return Ok(());
+    };
+    let mut header = [0; 2];
+    let table = block.table();
+    table
+        .memory()
+        .read_words(block.offset_of(slot), &mut header);
+    Err(Mismatch::Header {
+        address: block.address_of(slot),
+        header,
+        class: block.head().class.get(),
+        base: block.base().to_bits(),
+    })
 }
 
 /// Calls `each` with every slab block of a table that is `owner`'s.

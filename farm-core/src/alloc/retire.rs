@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!            Slab::retire                    reclaim: an epoch has ended since
-//!  slab ─────────────────────▶ vacant ────────────────────────────────────────▶ free, zeroed
+//!  slab ─────────────────────▶ vacant ────────────────────────────────────────▶ free, zeroed,
 //!   ▲                            │
 //!   └──── its own class asks ────┘
 //! ```
@@ -15,7 +15,9 @@
 //! ([`crate::worker`]) first makes a [`Cut`], then waits, then frees what was retired before the cut and
 //! is vacant still. An end of the epoch that is given up leaves nothing to be undone.
 //!
-//! Freed memory is zeroed: versions and incarnations begin anew, as nobody is left to compare them.
+//! Reclaiming zeroes the memory and moves the block's [base](crate::object::Base) beyond every version and
+//! incarnation in it. The next objects start from that base, so that a fat pointer to an object that was freed
+//! never names a later one (docs/decisions/0014).
 
 use super::slab::NONE;
 use super::{Block, BlockAllocator, BlockHead, BlockKind, BlockSource, Slab, TableError};
@@ -124,8 +126,7 @@ impl BlockAllocator {
     }
 
     /// Takes a block that was vacant before the cut and is so still; nobody else gets it.
-    /// [`freed`](Self::freed) it when its memory is zeroed: that is left to the caller, who need not
-    /// hold a lock meanwhile.
+    /// The caller [renews](Block::renew) it, which needs no lock, and then calls [`freed`](Self::freed).
     ///
     /// Only when no operation is left in the cluster that began before the cut.
     ///
@@ -144,13 +145,13 @@ impl BlockAllocator {
                     "block {index}"
                 );
                 vacancies.swap_remove(at);
-                return Ok(Some(region.table.block(index, head)));
+                return region.table.block(index, head).map(Some);
             }
         }
         Ok(None)
     }
 
-    /// A block that was taken by [`take_vacant_before`](Self::take_vacant_before), and is zeroed,
+    /// A block that was taken by [`take_vacant_before`](Self::take_vacant_before), and is renewed,
     /// serves any class from now on, alone or with its neighbours.
     ///
     /// # Panics
@@ -174,7 +175,7 @@ impl BlockAllocator {
     pub fn reclaim(&mut self, cut: Cut) -> Result<u64, TableError> {
         let mut gained = 0;
         while let Some(block) = self.take_vacant_before(cut)? {
-            block.zero();
+            block.renew()?;
             self.freed(&block);
             gained += block.bytes() as u64;
         }
@@ -196,16 +197,5 @@ impl BlockAllocator {
     /// Whether available memory has fallen below its threshold.
     pub fn is_low(&self) -> bool {
         self.available_bytes() < self.config.per_machine_bytes / LOW_MEMORY_SHARE
-    }
-}
-
-impl Block {
-    /// Zeroes its memory, as new objects expect it.
-    pub fn zero(&self) {
-        let geometry = self.table().geometry();
-        let end = (self.index() + self.head().run) as usize * geometry.block_bytes();
-        self.table()
-            .memory()
-            .zero(self.first_offset(), end - self.first_offset());
     }
 }

@@ -15,6 +15,8 @@
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
 use crate::mem::Memory;
+use crate::object::Base;
+use crate::object::write::{self, Room};
 
 use super::bitmap::FreeSlots;
 use super::region::ring_distance;
@@ -33,6 +35,8 @@ pub struct Reserved {
     /// Its size.
     pub class: SizeClass,
     region: u32,
+    /// Base of its block.
+    base: Base,
 }
 
 /// A region that the slab allocator has blocks in, or was once asked to allocate near to.
@@ -203,6 +207,14 @@ impl Slab {
         memory.expect("a slot was reserved by this slab allocator")
     }
 
+    /// Returns the version and incarnation that the object in a reserved slot continues from. Writes the header
+    /// of a slot that was never used.
+    #[inline]
+    pub fn begin(&self, reserved: &Reserved) -> Room {
+        let at = reserved.address.offset() as usize;
+        write::begin(self.memory(reserved), at, reserved.class, reserved.base)
+    }
+
     /// What there is of one class.
     pub fn usage(&self, class: SizeClass) -> ClassUsage {
         self.classes[class.index()].usage
@@ -318,6 +330,7 @@ impl Slab {
             address,
             class,
             region: block.region,
+            base: block.block.base(),
         };
         self.classes[class.index()].usage.live += 1;
         if block.slots.free() == 0 {

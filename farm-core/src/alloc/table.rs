@@ -1,18 +1,21 @@
 //! The block table at the start of each region: what every block of the region is (`FaRM'14 §3.3`).
 //!
 //! ```text
-//! 0    magic "FaRMblk1"
+//! 0    magic "FaRMblk2"
 //! 8    region id (32 bits) | number of blocks (32 bits)
 //! 16   bytes of a block
 //! 24   xxh3 of the three words above
 //! 32   zero up to 64
-//! 64   state of block 0, 8 bytes ([`BlockState`])
-//! 72   state of block 1 ...
+//! 64   state of block 0, 8 bytes ([`BlockState`]); base of block 0, 8 bytes ([`Base`])
+//! 80   state and base of block 1 ...
 //!      ... up to whole lines; the objects of block 0 start here, all others at their block
 //! ```
 //!
 //! Invariants, checked by [`BlockTable::open`]: every head's run is inside the region, is followed
-//! by exactly its further blocks, and has room for an object; blocks that the table fills say so.
+//! by exactly its further blocks, and has room for an object; blocks that the table fills say so; every base
+//! is valid. The base of a run is that of its head: the greatest of its blocks' when the run was made. The base of a
+//! free block is greater than every version and incarnation that was in it, so that none ever goes back
+//! (`tests::retire`).
 //! Only the region's primary writes, and only its [`super::BlockAllocator`]; anybody may read: states
 //! are single words, written so that a head is never there without the rest of its run (a run is
 //! written from its end and freed from its head). A machine that dies between leaves blocks that
@@ -22,79 +25,20 @@
 
 use std::sync::atomic::Ordering;
 
+use rand::Rng;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
-use crate::object::Incarnation;
+use crate::object::Base;
 
 use super::geometry::Geometry;
-use super::{BlockHead, BlockKind, BlockState, LocateError, SizeClass, TableError};
+use super::{Block, BlockHead, BlockKind, BlockState, LocateError, SizeClass, TableError};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk1");
+const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk2");
 const HEADER_WORDS: usize = 4;
 // The header is one line at most, where the states begin.
 const _: () = assert!(HEADER_WORDS * WORD_BYTES <= LINE_BYTES);
-/// The second word of an object's header.
-const INCARNATION_OFFSET: usize = WORD_BYTES;
-
-/// A block in use: a run of the region's blocks with objects of one class.
-#[derive(Clone, Debug)]
-pub struct Block {
-    table: BlockTable,
-    index: u32,
-    head: BlockHead,
-}
-
-impl Block {
-    /// The table it stands in.
-    pub fn table(&self) -> &BlockTable {
-        &self.table
-    }
-
-    /// Number of its first block in the region.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// Class, owner, kind and run.
-    pub fn head(&self) -> BlockHead {
-        self.head
-    }
-
-    /// Offset of its first object in the region.
-    pub fn first_offset(&self) -> usize {
-        self.table.geometry.start(self.index)
-    }
-
-    /// Bytes of the region it takes.
-    pub fn bytes(&self) -> usize {
-        self.head.run as usize * self.table.geometry.block_bytes()
-    }
-
-    /// Objects it has room for.
-    pub fn slots(&self) -> u32 {
-        self.table
-            .geometry
-            .slots(self.index, self.head.run, self.head.class)
-    }
-
-    /// Offset of the object in this slot.
-    pub(super) fn offset_of(&self, slot: u32) -> usize {
-        self.first_offset() + slot as usize * self.head.class.object_bytes()
-    }
-
-    /// Address of the object in this slot.
-    pub(super) fn address_of(&self, slot: u32) -> Address {
-        Address::new(self.table.region, self.offset_of(slot) as u32)
-    }
-
-    /// Whether the object in this slot has its allocated bit (`FaRM'14 §3.3`).
-    pub(super) fn is_allocated(&self, slot: u32) -> bool {
-        let word = self.offset_of(slot) + INCARNATION_OFFSET;
-        Incarnation(self.table.memory.load(word, Ordering::Acquire)).is_allocated()
-    }
-}
 
 /// The block table of one region. A cheap handle: clones are of the same table.
 #[derive(Clone, Debug)]
@@ -105,7 +49,7 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// Writes an empty table over the start of a region of zeroed memory.
+    /// Writes an empty table over the start of a region of zeroed memory, with bases that `rng` draws.
     ///
     /// # Errors
     /// [`TableError::BadGeometry`] when not even one block is left beside the table.
@@ -113,6 +57,7 @@ impl BlockTable {
         memory: Memory,
         region: RegionId,
         block_bytes: usize,
+        rng: &mut impl Rng,
     ) -> Result<BlockTable, TableError> {
         let geometry = Geometry::new(block_bytes, memory.len()).ok_or(TableError::BadGeometry {
             region,
@@ -128,6 +73,9 @@ impl BlockTable {
         table.memory.zero(0, geometry.table_bytes());
         for block in 0..geometry.first_block() {
             table.set(block, BlockState::Table);
+        }
+        for block in 0..geometry.blocks() {
+            table.set_base(block, Base::random(rng));
         }
         let mut header = [
             MAGIC,
@@ -215,6 +163,9 @@ impl BlockTable {
     /// # Errors
     /// The first thing that an allocator cannot have left there.
     pub fn check(&self) -> Result<(), TableError> {
+        for block in 0..self.geometry.blocks() {
+            self.base(block)?;
+        }
         for block in 0..self.geometry.first_block() {
             let state = self.state(block)?;
             if state != BlockState::Table {
@@ -287,6 +238,26 @@ impl BlockTable {
         BlockState::from_bits(bits).ok_or_else(|| self.bad_state(block, bits))
     }
 
+    /// The base of a block.
+    ///
+    /// # Errors
+    /// [`TableError::BadBase`] when it is not valid.
+    ///
+    /// # Panics
+    /// If the region has no such block.
+    pub fn base(&self, block: u32) -> Result<Base, TableError> {
+        let region = self.region;
+        assert!(block < self.geometry.blocks(), "block {block} of {region}");
+        let bits = self
+            .memory
+            .load(Geometry::base_offset(block), Ordering::Acquire);
+        Base::from_bits(bits).ok_or(TableError::BadBase {
+            region,
+            block,
+            bits,
+        })
+    }
+
     /// The head at `index`, where one must be.
     pub(super) fn head(&self, index: u32) -> Result<BlockHead, TableError> {
         match self.state(index)? {
@@ -304,7 +275,7 @@ impl BlockTable {
         for index in from.max(self.geometry.first_block())..self.geometry.blocks() {
             match self.state(index)? {
                 BlockState::Free => {}
-                BlockState::Head(head) => return Ok(Some(self.block(index, head))),
+                BlockState::Head(head) => return self.block(index, head).map(Some),
                 BlockState::Rest { .. } => return Err(self.orphan(index)),
                 BlockState::Table => {
                     return Err(self.bad_state(index, BlockState::Table.to_bits()));
@@ -316,16 +287,12 @@ impl BlockTable {
 
     /// Where the search for the block after this one starts.
     pub fn next_after(block: &Block) -> u32 {
-        block.index.saturating_add(block.head.run)
+        block.index().saturating_add(block.head().run)
     }
 
     /// The block whose head is at `index`.
-    pub(super) fn block(&self, index: u32, head: BlockHead) -> Block {
-        Block {
-            table: self.clone(),
-            index,
-            head,
-        }
+    pub(super) fn block(&self, index: u32, head: BlockHead) -> Result<Block, TableError> {
+        Ok(Block::new(self.clone(), index, head, self.base(index)?))
     }
 
     /// The block that this offset of the region is in: two loads.
@@ -380,13 +347,20 @@ impl BlockTable {
         self.object_at(offset).map(|head| head.owner)
     }
 
-    /// Takes free blocks for a run: from its last block to its head, which publishes it.
-    pub(super) fn write_run(&self, index: u32, head: BlockHead) {
+    /// Takes free blocks for a run: from its last block to its head, which publishes it. The head gets the
+    /// greatest base of the blocks.
+    pub(super) fn write_run(&self, index: u32, head: BlockHead) -> Result<Block, TableError> {
+        let mut base = self.base(index)?;
+        for further in index + 1..index + head.run {
+            base = base.max(self.base(further)?);
+        }
+        self.set_base(index, base);
         for back in (1..head.run).rev() {
             self.set(index + back, BlockState::Rest { back });
         }
         self.set(index, BlockState::Head(head));
         self.publish();
+        self.block(index, head)
     }
 
     /// Rewrites the head of a run that keeps its blocks and class.
@@ -405,7 +379,7 @@ impl BlockTable {
 
     /// Whoever is told of a change, or takes the lock of the block allocator next, sees it: and what
     /// was written to the block before.
-    fn publish(&self) {
+    pub(super) fn publish(&self) {
         self.memory.fence(Ordering::SeqCst);
     }
 
@@ -413,6 +387,14 @@ impl BlockTable {
         self.memory.store(
             Geometry::state_offset(block),
             state.to_bits(),
+            Ordering::Release,
+        );
+    }
+
+    pub(super) fn set_base(&self, block: u32, base: Base) {
+        self.memory.store(
+            Geometry::base_offset(block),
+            base.to_bits(),
             Ordering::Release,
         );
     }

@@ -147,6 +147,14 @@ impl Exporter {
         }
     }
 
+    /// The number of this start of the machine, drawn at random.
+    pub fn boot(&self) -> u64 {
+        match self {
+            Self::Shm(exporter) => exporter.boot(),
+            Self::Verbs(exporter) => exporter.boot(),
+        }
+    }
+
     /// Wakes a worker of this machine.
     pub fn wake(&self, worker: WorkerId) {
         match self {

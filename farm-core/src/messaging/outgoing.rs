@@ -8,6 +8,7 @@ use super::{CallError, Links, MessageId, ReplyCont, Request};
 use crate::fabric::Endpoint;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::ring::{Header, Kind, RingError, SendError};
+use crate::time::Nanos;
 use crate::{marks, mutants};
 
 /// Records taken from one ring before the next ring has its turn.
@@ -59,6 +60,8 @@ pub(crate) struct Messaging {
     deferred: VecDeque<DeferredReply>,
     /// A record for another worker was found and could not be handed over, since the last poll began.
     hand_over_waits: bool,
+    /// The moment of the poll of all rings.
+    polled: Nanos,
     max_body: usize,
     pub(crate) counters: MessageCounters,
 }
@@ -91,6 +94,7 @@ impl Messaging {
             generation: 0,
             deferred: VecDeque::with_capacity(64),
             hand_over_waits: false,
+            polled: Nanos::default(),
             max_body: max_message,
             counters: MessageCounters::default(),
         }
@@ -307,8 +311,9 @@ impl Messaging {
         sent
     }
 
-    /// A poll of all rings begins: tells how many there are.
-    pub(crate) fn begin_poll(&mut self) -> usize {
+    /// Begins a poll of all rings at the moment `now`. Returns how many there are.
+    pub(crate) fn begin_poll(&mut self, now: Nanos) -> usize {
+        self.polled = now;
         self.hand_over_waits = false;
         self.links.incoming.len()
     }
@@ -336,7 +341,7 @@ impl Messaging {
         let incoming = &mut self.links.incoming[ring];
         let (machine, sender) = (incoming.machine, incoming.sender);
         let garbage = |why: String| Garbage { machine, why };
-        let record = match incoming.ring.peek(endpoint) {
+        let record = match incoming.ring.peek(endpoint, self.polled) {
             Ok(None) => return Ok(Taken::Nothing),
             Ok(Some(record)) => record,
             Err(error) => return Err(garbage(ring_error(machine, sender, &error))),

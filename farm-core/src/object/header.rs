@@ -1,5 +1,13 @@
 //! The two words of an object's header, and fat pointers.
+//!
+//! ```text
+//!          63             56 55        54                     2 1     0
+//! word 0  |                 version (62)                       | mode |
+//! word 1  | size class (8)  | allocated |      incarnation (55)       |
+//! pointer | size class (8)  |     0     |      incarnation (55)       |  after the address
+//! ```
 
+use crate::alloc::SizeClass;
 use crate::ids::Address;
 
 /// How an object is locked.
@@ -14,8 +22,8 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// A version of an object: grows with every committed write and never goes back while the object's
-/// block keeps its class.
+/// A version of an object, below 2^62. It grows with every committed write. At an address it never goes back, even
+/// if the memory serves objects of other sizes in between ([`Base`](super::Base)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Version(u64);
 
@@ -38,7 +46,7 @@ impl Version {
         Self(number)
     }
 
-    /// From a number that somebody else wrote; `None` if no version has it.
+    /// The version with a number that another machine sent; `None` if no version has it.
     pub fn checked(number: u64) -> Option<Self> {
         (number as u16 != BEING_WRITTEN && number >> 62 == 0).then_some(Self(number))
     }
@@ -100,95 +108,122 @@ impl VersionWord {
     }
 }
 
-/// The second word of a header: how often the object was freed or its chain changed under its
-/// readers, and in the lowest bit whether it is allocated.
+/// Bits of an incarnation's count.
+pub const INCARNATION_BITS: u32 = 55;
+const COUNT_MASK: u64 = (1 << INCARNATION_BITS) - 1;
+const ALLOCATED: u64 = 1 << INCARNATION_BITS;
+/// Bits below the size class.
+pub(super) const CLASS_SHIFT: u32 = INCARNATION_BITS + 1;
+// Count, allocated bit and size class fill the word.
+const _: () = assert!(CLASS_SHIFT + u8::BITS == u64::BITS);
+
+/// The second word of a header: the object's size class (8 bits), the allocated bit, and the incarnation (55 bits),
+/// which grows when the object is freed, or when its chain changes under readers.
+///
+/// The word is zero in a slot that was not used since its block was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
+    /// The word of an object that is not allocated; uses the low 55 bits of `count`.
+    #[inline]
+    pub const fn new(class: SizeClass, count: u64) -> Self {
+        Self((class.get() as u64) << CLASS_SHIFT | count & COUNT_MASK)
+    }
+
+    /// The object's size class.
+    #[inline]
+    pub const fn class(self) -> SizeClass {
+        SizeClass::new((self.0 >> CLASS_SHIFT) as u8)
+    }
+
     /// Whether the object is allocated.
     #[inline]
-    pub fn is_allocated(self) -> bool {
-        self.0 & 1 == 1
+    pub const fn is_allocated(self) -> bool {
+        self.0 & ALLOCATED != 0
     }
 
-    /// The count, without the allocated bit.
+    /// The count, below 2^55.
     #[inline]
-    pub fn count(self) -> u64 {
-        self.0 >> 1
+    pub const fn count(self) -> u64 {
+        self.0 & COUNT_MASK
     }
 
-    /// The same count, allocated.
+    /// The same class and count, allocated.
     #[must_use]
-    pub fn allocated(self) -> Self {
-        Self(self.0 | 1)
+    pub const fn allocated(self) -> Self {
+        Self(self.0 | ALLOCATED)
     }
 
     /// Freed: not allocated, and one up, so that pointers to what was here no longer match.
     #[must_use]
     pub fn freed(self) -> Self {
-        if crate::mutants::is_on("incarnation not bumped") {
-            return Self(self.0 & !1);
-        }
-        Self((self.0 & !1).wrapping_add(2))
+        Self(self.incremented().0 & !ALLOCATED)
     }
 
-    /// One up and still allocated: pointers held from before no longer match
+    /// One up, with the same class and allocated bit: older pointers no longer match
     /// (`objIncrementIncarnation`, `FaRM'14` figure 6).
     #[must_use]
     pub fn incremented(self) -> Self {
         if crate::mutants::is_on("incarnation not bumped") {
             return self;
         }
-        Self(self.0.wrapping_add(2))
+        Self(self.0 & !COUNT_MASK | (self.0 + 1) & COUNT_MASK)
     }
 }
 
-/// A pointer that knows which object it meant: 128 bits of address, size class and the low 56 bits
-/// of the incarnation's count (`FaRM'14 §3.5`).
+/// A pointer to one incarnation of an object: 128 bits with the address, the size class (8) and the incarnation (55)
+/// (`FaRM'14 §3.5`).
+///
+/// Its second word is the header's second word with the allocated bit clear, so that a pointer that is stored in an
+/// object does not look like the header of an allocated object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FatPointer {
     /// Where.
     pub address: Address,
-    /// How large, as a size class.
-    pub class: u8,
-    /// Which incarnation was meant: the count's low 56 bits.
-    incarnation: u64,
+    /// Size class and count; not allocated.
+    meant: Incarnation,
 }
 
-const INCARNATION_BITS: u32 = 56;
-
 impl FatPointer {
-    /// The pointer to an object as it is now.
-    pub fn new(address: Address, class: u8, incarnation: Incarnation) -> Self {
+    /// The pointer to an object with this header word.
+    pub const fn new(address: Address, incarnation: Incarnation) -> Self {
         Self {
             address,
-            class,
-            incarnation: incarnation.count() & ((1 << INCARNATION_BITS) - 1),
+            meant: Incarnation(incarnation.0 & !ALLOCATED),
         }
     }
 
+    /// The size class of the object.
+    #[inline]
+    pub const fn class(&self) -> SizeClass {
+        self.meant.class()
+    }
+
     /// Whether an object with this header word is the one that was meant, and is allocated.
+    #[inline]
     pub fn names(&self, incarnation: Incarnation) -> bool {
-        incarnation.is_allocated()
-            && incarnation.count() & ((1 << INCARNATION_BITS) - 1) == self.incarnation
+        incarnation == self.meant.allocated()
+    }
+
+    /// Whether the object with this header word is not the one that was meant, and never will be: incarnations do not
+    /// go back. False while the commit that makes the pointer valid is not installed.
+    pub fn is_stale(&self, incarnation: Incarnation) -> bool {
+        let (meant, found) = (self.meant.count(), incarnation.count());
+        incarnation.class() != self.class() || found != meant && found + 1 != meant
     }
 
     /// Its 16 bytes, as two words.
-    pub fn to_words(self) -> [u64; 2] {
-        [
-            self.address.to_bits(),
-            u64::from(self.class) << INCARNATION_BITS | self.incarnation,
-        ]
+    pub const fn to_words(self) -> [u64; 2] {
+        [self.address.to_bits(), self.meant.0]
     }
 
-    /// From two words; `None` if the address names nothing.
+    /// The pointer with these words; `None` if the address is not valid or the allocated bit is set.
     pub fn from_words(words: [u64; 2]) -> Option<Self> {
-        let address = Address::from_bits(words[0])?;
+        let meant = Incarnation(words[1]);
         Some(Self {
-            address,
-            class: (words[1] >> INCARNATION_BITS) as u8,
-            incarnation: words[1] & ((1 << INCARNATION_BITS) - 1),
+            address: Address::from_bits(words[0])?,
+            meant: (!meant.is_allocated()).then_some(meant)?,
         })
     }
 }
@@ -197,6 +232,7 @@ impl FatPointer {
 mod tests {
     use super::*;
     use crate::ids::RegionId;
+    use proptest::prelude::*;
 
     #[test]
     fn counting_skips_the_mark() {
@@ -216,14 +252,54 @@ mod tests {
     }
 
     #[test]
-    fn a_fat_pointer_stops_naming_what_was_freed() {
+    fn the_bits_are_as_drawn() {
+        let word = Incarnation::new(SizeClass::new(0xab), 0x1234).allocated();
+        assert_eq!(word.0, 0xab80_0000_0000_1234);
         let address = Address::new(RegionId::new(1, 2).unwrap(), 128);
-        let born = Incarnation::default().allocated();
-        let pointer = FatPointer::new(address, 3, born);
-        assert!(pointer.names(born));
-        assert!(!pointer.names(born.freed()), "freed");
-        assert!(!pointer.names(born.freed().allocated()), "reused");
-        assert!(!pointer.names(born.incremented()), "incremented");
-        assert_eq!(FatPointer::from_words(pointer.to_words()), Some(pointer));
+        let words = FatPointer::new(address, word).to_words();
+        assert_eq!(words, [address.to_bits(), 0xab00_0000_0000_1234]);
+        assert_eq!(FatPointer::from_words([address.to_bits(), word.0]), None);
+        assert_eq!(FatPointer::from_words([64, 0]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn counting_leaves_the_class_and_the_allocated_bit(class: u8, count: u64, allocated: bool) {
+            let class = SizeClass::new(class);
+            let mut word = Incarnation::new(class, count);
+            if allocated {
+                word = word.allocated();
+            }
+            let next = (word.count() + 1) % (1 << 55);
+            let parts = |word: Incarnation| (word.class(), word.is_allocated(), word.count());
+            prop_assert_eq!(parts(word), (class, allocated, count % (1 << 55)));
+            prop_assert_eq!(parts(word.incremented()), (class, allocated, next));
+            prop_assert_eq!(parts(word.freed()), (class, false, next));
+            prop_assert_eq!(parts(word.allocated()), (class, true, count % (1 << 55)));
+        }
+
+        #[test]
+        fn a_fat_pointer_names_its_class_and_incarnation_and_no_other(class: u8, count: u64, other: u8) {
+            let address = Address::new(RegionId::new(1, 2).unwrap(), 128);
+            let born = Incarnation::new(SizeClass::new(class), count).allocated();
+            let pointer = FatPointer::new(address, born);
+            prop_assert_eq!(pointer.class(), SizeClass::new(class));
+            prop_assert!(pointer.names(born));
+            prop_assert!(!pointer.names(born.freed()), "freed");
+            prop_assert!(!pointer.names(born.freed().allocated()), "reused");
+            prop_assert!(!pointer.names(born.incremented()), "incremented");
+            prop_assert!(!pointer.is_stale(born));
+            prop_assert!(pointer.is_stale(born.freed()) && pointer.is_stale(born.incremented()));
+            // Before the commit that allocates the object, or gives it a new incarnation.
+            let unborn = Incarnation::new(SizeClass::new(class), count);
+            prop_assert!(!pointer.is_stale(unborn));
+            let renamed = FatPointer::new(address, born.incremented());
+            prop_assert!(!renamed.is_stale(born) || born.count() == COUNT_MASK);
+            let of_other = Incarnation::new(SizeClass::new(other), count).allocated();
+            prop_assert_eq!(pointer.names(of_other), other == class);
+            prop_assert_eq!(FatPointer::from_words(pointer.to_words()), Some(pointer));
+            // A stored pointer does not name itself.
+            prop_assert!(!pointer.names(Incarnation(pointer.to_words()[1])));
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! An image of an object, as a one-sided read brought it: checked, and its payload taken out.
 
-use super::header::{Incarnation, LockMode, Version, VersionWord};
+use super::Base;
+use super::header::{CLASS_SHIFT, Incarnation, LockMode, Version, VersionWord};
 use super::{FIRST_LINE_PAYLOAD, HEADER_BYTES, LINE_PAYLOAD, LINE_VERSION_BYTES};
+use crate::alloc::SizeClass;
 use crate::mem::{LINE_BYTES, LINE_WORDS};
 use crate::mutants;
 
@@ -14,15 +16,17 @@ pub enum Inconsistent {
     Torn,
 }
 
-/// Whether images of adjacent objects of `stride` words each, the last possibly cut short at a line,
-/// would all pass [`Image::check`].
+/// Whether images of adjacent objects of `class`, `stride` words each, would all pass [`Image::check`], and all
+/// headers have that class. If not, [`misread`] finds the reason.
 #[inline]
-pub fn all_consistent(words: &[u64], stride: usize) -> bool {
-    let (mut at, mut locked, mut differ) = (0, false, 0);
+pub fn all_consistent(words: &[u64], stride: usize, class: SizeClass) -> bool {
+    let expected = Incarnation::new(class, 0).0;
+    let (mut at, mut locked, mut differ, mut other) = (0, false, 0, 0);
     while at < words.len() {
         let end = words.len().min(at + stride);
         let header = VersionWord(words[at]);
         locked |= header.mode() == LockMode::Exclusive;
+        other |= words[at + 1] ^ expected;
         let line = header.version().line();
         at += LINE_WORDS;
         while at < end {
@@ -32,6 +36,52 @@ pub fn all_consistent(words: &[u64], stride: usize) -> bool {
     }
     (!locked || mutants::is_on("reader trusts an exclusive lock"))
         && (differ == 0 || mutants::is_on("skip the line check"))
+        && (other >> CLASS_SHIFT == 0 || mutants::is_on("a read does not look at the class"))
+}
+
+/// Why images did not pass [`all_consistent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misread {
+    /// A writer is active at one of the objects: read again.
+    Busy,
+    /// A header has another size class. Reading again would not help: a valid address leads to a header of its
+    /// class for as long as an operation holds it.
+    OtherClass {
+        /// Index of the object in the read.
+        index: usize,
+        /// The class that its header has.
+        is: SizeClass,
+    },
+    /// The words at the place of a header are not a header.
+    NoHeader {
+        /// Index of the object in the read.
+        index: usize,
+    },
+}
+
+/// Finds why images of adjacent objects of `class`, `stride` words each, did not pass [`all_consistent`]. Returns
+/// `None` if the only reason is slots that were never used, whose headers are zero: the others are consistent.
+///
+/// A header keeps its class while a writer holds its lock. The class is therefore checked before lock and line versions,
+/// which may be payload of an object of another class.
+#[cold]
+pub fn misread(words: &[u64], stride: usize, class: SizeClass) -> Option<Misread> {
+    let mut busy = false;
+    for (index, object) in words.chunks(stride).enumerate() {
+        let incarnation = Incarnation(object[1]);
+        if object[0] == 0 && incarnation.0 == 0 {
+            // Its lines are zero, too, unless an object is being written there.
+            busy |= Image::check(object).is_err();
+        } else if incarnation.count() < Base::LEAST_INCARNATION {
+            return Some(Misread::NoHeader { index });
+        } else if incarnation.class() != class {
+            let is = incarnation.class();
+            return Some(Misread::OtherClass { index, is });
+        } else {
+            busy |= Image::check(object).is_err();
+        }
+    }
+    busy.then_some(Misread::Busy)
 }
 
 /// A consistent image of one object, borrowed from the slot it was read into.
@@ -155,6 +205,66 @@ mod tests {
             image.copy_payload(from, &mut out);
             assert_eq!(out, payload[from..]);
             assert_eq!(image.bytes()[position(from)], payload[from]);
+        }
+    }
+
+    /// Two objects of two lines each, as their memory begins, at versions of their own.
+    fn two_objects(class: SizeClass) -> [u64; 32] {
+        let memory = crate::mem::Memory::anonymous(4096);
+        let base = Base::from_bits(1 << 60).unwrap();
+        for at in [0, 128] {
+            let new = write::begin(&memory, at, class, base);
+            let version = Version::new(new.version.get() + at as u64);
+            let incarnation = new.incarnation.allocated();
+            write::install_new(&memory, at, 128, version, incarnation, b"payload");
+        }
+        let mut words = [0; 32];
+        memory.copy_objects(0, 128, &mut words).unwrap();
+        words
+    }
+
+    /// What a read of two objects of 128 bytes shows where the second is as `change` makes it.
+    fn shown(change: impl FnOnce(&mut [u64])) -> (bool, Option<Misread>) {
+        let class = SizeClass::new(1);
+        let mut words = two_objects(class);
+        change(&mut words[16..]);
+        let consistent = all_consistent(&words, 16, class);
+        (consistent, misread(&words, 16, class))
+    }
+
+    #[test]
+    fn another_class_is_found_whatever_locks_and_lines_look_like() {
+        assert_eq!(shown(|_| ()), (true, None));
+        let locked: fn(&mut [u64]) = |words| words[0] |= 2;
+        let torn: fn(&mut [u64]) = |words| words[8] ^= 1;
+        for busy in [locked, torn] {
+            assert_eq!(shown(busy), (false, Some(Misread::Busy)));
+        }
+        let (index, is) = (1, SizeClass::new(7));
+        for also in [locked, torn, |_| ()] {
+            let (consistent, why) = shown(|words| {
+                also(words);
+                words[1] = Incarnation::new(is, words[1]).allocated().0;
+            });
+            assert!(!consistent);
+            assert_eq!(why, Some(Misread::OtherClass { index, is }));
+        }
+    }
+
+    #[test]
+    fn words_that_are_not_a_header_are_found() {
+        let unused = shown(|words| words.fill(0));
+        assert_eq!(unused, (false, None), "no object has been there");
+        // Payload of zeroes behind a line version; small numbers; a pointer's address.
+        for (first, second) in [
+            (0x1237, 0),
+            (0, 5),
+            (2, 0x1234_5678),
+            (0x1236, 1 << 56 | 77),
+        ] {
+            let (consistent, why) = shown(|words| (words[0], words[1]) = (first, second));
+            assert!(!consistent, "{first:#x} {second:#x}");
+            assert_eq!(why, Some(Misread::NoHeader { index: 1 }));
         }
     }
 

@@ -1,16 +1,20 @@
 //! Objects in shared memory: how they are laid out, read without locks, and written.
 //!
 //! An object starts at a cache line. Its header is a version word, whose two low bits are the lock
-//! mode, and an incarnation word. Every further line begins with the low 16 bits of the version, so
-//! that a reader who takes whole lines can tell a consistent image from a torn one without asking
-//! the owner (`FaRM'14 §3.5`, figure 8). See `docs/layouts.md` for the bytes.
+//! mode, and a word of size class, allocated bit and incarnation. Every further line begins with the low
+//! 16 bits of the version, so that a reader who takes whole lines can tell a consistent image from a torn
+//! one without asking the owner (`FaRM'14 §3.5`, figure 8). The size class shows a
+//! read of the wrong size. Versions and incarnations of a block start from its [`Base`] and never go back. See
+//! `docs/layouts.md` for the bytes.
 
+mod base;
 pub mod header;
 pub mod image;
 pub mod write;
 
+pub use base::Base;
 pub use header::{FatPointer, Incarnation, LockMode, Version, VersionWord};
-pub use image::{Image, Inconsistent, all_consistent};
+pub use image::{Image, Inconsistent, Misread, all_consistent, misread};
 
 use crate::mem::LINE_BYTES;
 

@@ -8,7 +8,8 @@
 use std::sync::atomic::Ordering;
 
 use super::header::{BEING_WRITTEN, Incarnation, LockMode, Version, VersionWord};
-use super::{FIRST_LINE_PAYLOAD, HEADER_BYTES, LINE_PAYLOAD};
+use super::{Base, FIRST_LINE_PAYLOAD, HEADER_BYTES, LINE_PAYLOAD};
+use crate::alloc::SizeClass;
 use crate::mem::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
 use crate::mutants;
 
@@ -25,6 +26,44 @@ pub fn load_version(memory: &Memory, at: usize) -> VersionWord {
 #[inline]
 pub fn load_incarnation(memory: &Memory, at: usize) -> Incarnation {
     Incarnation(memory.load(at + WORD_BYTES, Ordering::Acquire))
+}
+
+/// A slot that is ready for a new object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Version in the slot's header; the object's first version is the next one.
+    pub version: Version,
+    /// Second word of the slot's header, not allocated; the object's is this one with the allocated bit.
+    pub incarnation: Incarnation,
+    /// Whether the slot was never used since its block was made: its payload is zero.
+    pub is_new: bool,
+}
+
+/// Returns the version and incarnation that an object in a free slot continues from. Writes the first header of a slot
+/// that was not used since its block was made, from the block's base.
+///
+/// Only the owner of the slot may call this, while no object is in it.
+#[inline]
+pub fn begin(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
+    let incarnation = load_incarnation(memory, at);
+    let is_new = incarnation.0 == 0;
+    if !is_new {
+        let version = load_version(memory, at).version();
+        return Room {
+            version,
+            incarnation,
+            is_new,
+        };
+    }
+    let (version, incarnation) = (base.version(), base.incarnation(class));
+    // The class first: a reader that sees the version sees the class.
+    memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
+    unlock(memory, at, version);
+    Room {
+        version,
+        incarnation,
+        is_new,
+    }
 }
 
 /// Locks an unlocked object that still has `version`. False if it is locked or has moved on.

@@ -147,7 +147,7 @@ impl Store {
 
     /// Frees one block that was vacant before the cut for objects of any class, and gives its bytes; see
     /// [`BlockAllocator::take_vacant_before`] for when this may be. The lock is not held while the
-    /// block is zeroed.
+    /// block is renewed.
     ///
     /// # Errors
     /// [`TableError`] when a region's table is damaged.
@@ -155,7 +155,7 @@ impl Store {
         let Some(block) = lock(&self.blocks).take_vacant_before(cut)? else {
             return Ok(None);
         };
-        block.zero();
+        block.renew()?;
         lock(&self.blocks).freed(&block);
         Ok(Some(block.bytes() as u64))
     }

@@ -357,6 +357,9 @@ pub enum Expected {
         /// The trailer with it.
         word: u64,
     },
+    /// The missing words of a record that is half there (found: its trailer, or 0): none landed within the time in
+    /// which one can still be on its way.
+    Rest,
     /// A place in the sender's memory that may be written (found: its offset there).
     HeadCopy,
 }
@@ -376,6 +379,9 @@ impl fmt::Display for Expected {
             Self::Worker => f.write_str("a worker that a machine can have"),
             Self::Trailer { word } => write!(f, "trailer {word:#018x}"),
             Self::Checksum { word } => write!(f, "trailer {word:#018x} by the record's checksum"),
+            Self::Rest => f.write_str(
+                "the rest of the record, no word of which landed for 5 s: the record is damaged",
+            ),
             Self::HeadCopy => f.write_str("a head copy that may be written"),
         }
     }

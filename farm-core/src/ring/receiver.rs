@@ -5,7 +5,27 @@ use super::{SetupError, Wholeness, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Source, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
+use crate::time::Nanos;
 use crate::{marks, mutants};
+
+/// Nanoseconds of polling a record that is half there, after which its words are compared with those of the last
+/// comparison. A reliable connection breaks in less time than this if a packet does not arrive: if no word of the record
+/// landed meanwhile, none is on its way, and the record is damaged.
+const HALF_THERE_PATIENCE: u64 = 5_000_000_000;
+/// Most nanoseconds between two polls that count. After a pause of the whole host the receiver may run before the
+/// device does.
+const MOST_BETWEEN_POLLS: u64 = 100_000_000;
+
+/// A record with missing words.
+#[derive(Clone, Copy, Debug)]
+struct HalfThere {
+    /// The last poll.
+    polled: Nanos,
+    /// Nanoseconds of polling since the last comparison.
+    waited: u64,
+    /// Digest of the words at the last comparison; 0 before the first.
+    digest: u64,
+}
 
 /// What the two sides agreed on when they connected, as the receiver sees it.
 #[derive(Clone, Debug)]
@@ -75,6 +95,9 @@ pub struct RingReceiver<W = Memory> {
     copy: Box<[u64]>,
     head_copy: Remote,
     wholeness: Wholeness,
+    /// Whether all words of a record are there once its trailer is.
+    lands_in_order: bool,
+    half_there: Option<HalfThere>,
     notify: Option<WorkerId>,
     /// The connection is closed: what is in the ring can be read, but nobody waits for space.
     closed: bool,
@@ -123,6 +146,8 @@ impl<W: Words> RingReceiver<W> {
             copy,
             head_copy: config.head_copy,
             wholeness: config.wholeness,
+            lands_in_order: endpoint.capabilities().ordered_placement,
+            half_there: None,
             notify: config.notify,
             closed: false,
             failed: None,
@@ -143,20 +168,26 @@ impl<W: Words> RingReceiver<W> {
         self.read
     }
 
-    /// The next record of the ring, if a whole one is there. It is given again, without a second copy,
-    /// until [`RingReceiver::consume`] or [`RingReceiver::keep`].
+    /// The next record of the ring, if a whole one is there at the moment `now`. It is given again, without a
+    /// second copy, until [`RingReceiver::consume`] or [`RingReceiver::keep`].
     ///
     /// # Errors
-    /// [`RingError`] when the ring holds garbage, at this and at every later call.
+    /// [`RingError`] when the ring holds garbage, at this and at every later call. If words land in any order,
+    /// garbage with a word of zero looks like a record that is half there: it is an error after 5 to 10 seconds of
+    /// polling in which no word of it lands.
     #[inline]
-    pub fn peek(&mut self, endpoint: &mut Endpoint) -> Result<Option<Record<'_>>, RingError> {
+    pub fn peek(
+        &mut self,
+        endpoint: &mut Endpoint,
+        now: Nanos,
+    ) -> Result<Option<Record<'_>>, RingError> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
         #[cfg(feature = "mutants")]
         self.zero_late();
         if self.staged.is_none() {
-            self.staged = self.stage()?;
+            self.staged = self.stage(now)?;
         }
         if self.report_is_due() {
             self.report(endpoint);
@@ -284,7 +315,7 @@ impl<W: Words> RingReceiver<W> {
     /// Copies the record at the head out if it is whole. Steps over one filler; a second one in
     /// succession is not valid, so this is bounded.
     #[inline]
-    fn stage(&mut self) -> Result<Option<RecordHead>, RingError> {
+    fn stage(&mut self, now: Nanos) -> Result<Option<RecordHead>, RingError> {
         let mut word = self.head_word();
         if word == 0 {
             return Ok(None);
@@ -299,7 +330,7 @@ impl<W: Words> RingReceiver<W> {
             head = self.decode(word)?;
         }
         match head {
-            Head::Record(head) => self.copy_out(head, word),
+            Head::Record(head) => self.copy_out(head, word, now),
             // Not at offset 0: decoding a filler there fails, as it would be the whole buffer.
             Head::Filler { .. } => unreachable!("a filler at offset 0 was accepted"),
         }
@@ -324,12 +355,17 @@ impl<W: Words> RingReceiver<W> {
         &mut self,
         head: RecordHead,
         head_word: u64,
+        now: Nanos,
     ) -> Result<Option<RecordHead>, RingError> {
         let offset = self.offset();
-        let trailer_offset = offset + head.record_bytes - WORD_BYTES as u32;
+        let trailer_offset = self.trailer_offset(head);
         let trailer = self.buffer.load_acquire(trailer_offset as usize);
         if trailer == 0 {
-            return Ok(None);
+            return match self.lands_in_order {
+                // The sender stores the words one by one, and may be paused.
+                true => Ok(None),
+                false => self.look_again(head, trailer, now),
+            };
         }
         if !layout::is_trailer_of(trailer, self.sequence, self.wholeness) {
             let word = layout::trailer_word(self.sequence);
@@ -338,10 +374,12 @@ impl<W: Words> RingReceiver<W> {
         let words = head.record_bytes as usize / WORD_BYTES - 2;
         self.buffer
             .copy_out(offset as usize + WORD_BYTES, &mut self.copy[..words]);
-        if self.wholeness == Wholeness::Checksum
-            && !self.sums_up(trailer, head_word, words, trailer_offset)?
-        {
-            return Ok(None);
+        if self.wholeness == Wholeness::Checksum {
+            let word = layout::checksum_trailer(self.sequence, head_word, &self.copy[..words]);
+            if trailer != word && !mutants::is_on("record checksum not looked at") {
+                return self.does_not_sum_up(head, trailer, word, now);
+            }
+            self.half_there = None;
         }
         if head.pad_bytes > 0 {
             let last = self.copy[words - 1];
@@ -353,25 +391,59 @@ impl<W: Words> RingReceiver<W> {
         Ok(Some(head))
     }
 
-    /// Whether the words that were copied out are those that the trailer was made of. If not, some are
-    /// still to come: until then they are zero.
-    fn sums_up(
+    /// Handles a record whose trailer is not `word`, the one for the words that were copied out. Words that have not
+    /// landed are zero; if none can be missing, the record is damaged.
+    #[cold]
+    fn does_not_sum_up(
         &mut self,
+        head: RecordHead,
         trailer: u64,
-        head_word: u64,
-        words: usize,
-        trailer_offset: u32,
-    ) -> Result<bool, RingError> {
-        let copy = &self.copy[..words];
-        let word = layout::checksum_trailer(self.sequence, head_word, copy);
-        if trailer == word || mutants::is_on("record checksum not looked at") {
-            return Ok(true);
-        }
+        word: u64,
+        now: Nanos,
+    ) -> Result<Option<RecordHead>, RingError> {
         marks::mark("ring: record half there");
-        match copy.contains(&0) {
-            true => Ok(false),
-            false => Err(self.fail(trailer_offset, Expected::Checksum { word }, trailer)),
+        let words = head.record_bytes as usize / WORD_BYTES - 2;
+        if self.lands_in_order || !self.copy[..words].contains(&0) {
+            let at = self.trailer_offset(head);
+            return Err(self.fail(at, Expected::Checksum { word }, trailer));
         }
+        self.look_again(head, trailer, now)
+    }
+
+    /// Waits for the missing words of a record, which may be damaged instead.
+    #[cold]
+    fn look_again(
+        &mut self,
+        head: RecordHead,
+        trailer: u64,
+        now: Nanos,
+    ) -> Result<Option<RecordHead>, RingError> {
+        let first = HalfThere {
+            polled: now,
+            waited: 0,
+            digest: 0,
+        };
+        let mut half = self.half_there.unwrap_or(first);
+        half.waited += (now - half.polled).min(MOST_BETWEEN_POLLS);
+        half.polled = now;
+        if half.waited >= HALF_THERE_PATIENCE {
+            let words = head.record_bytes as usize / WORD_BYTES - 2;
+            let body = self.offset() as usize + WORD_BYTES;
+            self.buffer.copy_out(body, &mut self.copy[..words]);
+            let digest = layout::checksum_trailer(self.sequence, trailer, &self.copy[..words]);
+            if digest == half.digest {
+                let at = self.trailer_offset(head);
+                return Err(self.fail(at, Expected::Rest, trailer));
+            }
+            (half.waited, half.digest) = (0, digest);
+        }
+        self.half_there = Some(half);
+        Ok(None)
+    }
+
+    #[inline]
+    fn trailer_offset(&self, head: RecordHead) -> u32 {
+        self.offset() + head.record_bytes - WORD_BYTES as u32
     }
 
     #[cold]

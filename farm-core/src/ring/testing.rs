@@ -17,6 +17,7 @@ use super::api::mem::{Memory, WORD_BYTES};
 use super::api::ring::{
     Capacity, ReceiverConfig, RingReceiver, RingSender, SenderConfig, Wholeness,
 };
+use super::api::time::Nanos;
 
 /// What writes land in.
 pub trait Target: Send + 'static {
@@ -398,7 +399,7 @@ pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)>
         buffer.write_words(offset, &[u64::from_le_bytes(word)]);
     }
     let back = Wire::new(vec![Memory::anonymous(WORD_BYTES)]);
-    let endpoint = back.endpoint(PAIR_INLINE_BYTES);
+    let endpoint = back.endpoint_that(PAIR_INLINE_BYTES, size & 2 == 0);
     let position = (first * WORD_BYTES) as u64;
     let config = ReceiverConfig {
         wholeness: match size & 2 {
@@ -411,6 +412,11 @@ pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)>
     Some((receiver, endpoint, buffer))
 }
 
+/// Nanoseconds between polls of a record that is half there.
+pub const BETWEEN_POLLS: u64 = 100_000_000;
+/// Polls after which such a record has become an error.
+pub const MOST_POLLS: u64 = 110;
+
 /// Reads everything there is and checks what must hold whatever the ring's content. Tells how many
 /// records came.
 pub fn drain_untrusted(bytes: &[u8]) -> usize {
@@ -419,15 +425,21 @@ pub fn drain_untrusted(bytes: &[u8]) -> usize {
     };
     let most = buffer.len() / (3 * WORD_BYTES);
     let start = receiver.head();
-    let mut records = 0;
+    let (mut records, mut polls) = (0, 0);
     loop {
-        match receiver.peek(&mut endpoint) {
+        let now = Nanos(polls * BETWEEN_POLLS);
+        match receiver.peek(&mut endpoint, now) {
             Ok(Some(record)) => assert!(record.body.len() <= buffer.len() / 8 - 3 * WORD_BYTES),
+            // A record that is half there becomes an error.
+            Ok(None) if polls < MOST_POLLS => {
+                polls += 1;
+                continue;
+            }
             Ok(None) => break,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 assert_eq!(
-                    receiver.peek(&mut endpoint),
+                    receiver.peek(&mut endpoint, now),
                     Err(error),
                     "the error did not stick"
                 );

@@ -365,7 +365,7 @@ impl Worker {
             return None;
         }
         let from = log.from;
-        let found = match log.ring.peek(&mut self.endpoint) {
+        let found = match log.ring.peek(&mut self.endpoint, self.now) {
             Ok(None) => return None,
             Ok(Some(record)) => record,
             Err(error) => {

@@ -2,7 +2,7 @@
 //! the allocation of objects on this machine.
 
 use super::epoch::{Shortage, Source};
-use super::reads::{ReadError, ReadRequest, ReadResult};
+use super::request::{ReadError, ReadRequest, ReadResult};
 use super::{Cont, Worker};
 use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
 use crate::fabric::{Capability, ImportError, Slot};
@@ -11,6 +11,7 @@ use crate::limits::LARGEST_REPLY_BYTES;
 use crate::marks;
 use crate::mem::Memory;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::object::write::Room;
 use crate::region::remote::Need;
 use crate::region::table::{Access, RegionIndex};
 
@@ -126,7 +127,8 @@ impl Worker {
         }
     }
 
-    /// Reserves room for an object of this machine, near `hint` if it can be.
+    /// Reserves room for an object of this machine, near `hint` if it can be. Returns the slot, and the version and
+    /// incarnation that the object continues from.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then. Where memory is short, the machine begins to win back the
@@ -136,13 +138,13 @@ impl Worker {
         &mut self,
         class: SizeClass,
         hint: Option<Address>,
-    ) -> Result<Reserved, AllocError> {
+    ) -> Result<(Reserved, Room), AllocError> {
         let mut source = Source::of(&self.store);
         let reserved = self.slab.reserve(class, hint, &mut source);
         if let Some(shortage) = source.shortage {
             self.memory_is_short(shortage);
         }
-        reserved
+        reserved.map(|reserved| (reserved, self.slab.begin(&reserved)))
     }
 
     /// Gives room of this machine back: that this worker reserved, or that is in an array. Gives the worker
@@ -177,8 +179,8 @@ impl Worker {
     }
 
     /// Reserves room for an array of adjacent objects on this machine, near `near` if it can be. Each of
-    /// them comes to be, and is given back, like one that [`Worker::reserve_object`] reserved; their
-    /// memory serves again when the last is given back.
+    /// them [begins](ArrayRun::begin), comes to be, and is given back, like one that [`Worker::reserve_object`]
+    /// reserved; their memory serves again when the last is given back.
     ///
     /// # Errors
     /// [`AllocError`]; nothing was taken then. As [`Worker::reserve_object`], a shortage may pass.

@@ -12,6 +12,7 @@ mod layers;
 mod log;
 mod memory;
 mod reads;
+mod request;
 mod rest;
 mod room;
 mod timers;
@@ -32,7 +33,8 @@ pub use idle::{Idle, IdlePolicy, Idler};
 pub use inbox::{Inbox, InboxFull};
 pub use log::{Append, LogCounters, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;
-pub use reads::{ReadCounters, ReadError, ReadRequest, ReadResult};
+pub use reads::ReadCounters;
+pub use request::{ReadError, ReadRequest, ReadResult};
 pub use rest::Leftover;
 
 use crate::config::TransactionsConfig;

@@ -1,5 +1,6 @@
 //! Lock-free reads (`FaRM'14 §3.5`): one one-sided read of one object or of adjacent ones, checked,
-//! and tried again after a randomized backoff while a writer is in the way.
+//! and tried again after a randomized backoff while a writer is in the way. A read with a wrong size class ends at
+//! once.
 //!
 //! A read of this machine's own memory takes the same path with a queue of its own in place of the
 //! fabric's: the post asks for the lines, the poll makes the checked copy.
@@ -8,12 +9,13 @@ use std::collections::VecDeque;
 
 use rand::Rng;
 
+use super::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
 use super::{Cont, Operation, Worker};
 use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, Token};
 use crate::ids::{Address, MachineId};
 use crate::marks;
 use crate::mem::{LINE_BYTES, Memory};
-use crate::object::{HEADER_BYTES, all_consistent};
+use crate::object::{FatPointer, HEADER_BYTES, Incarnation, Misread, all_consistent, misread};
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
@@ -30,63 +32,6 @@ const PREFETCH_AHEAD: usize = 32;
 
 /// The token of every read; others are of writes whose acknowledgement is waited for.
 const READ: Token = Token(0);
-
-/// The stride of a read that is not of objects, but of one object's header.
-pub(super) const HEADER_ONLY: u32 = 0;
-
-/// What to read: one object, or adjacent ones of the same size.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadRequest {
-    /// The first object.
-    pub address: Address,
-    /// Bytes of one object, whole lines.
-    pub stride: u32,
-    /// Bytes to read, whole lines; the last object may be cut short.
-    pub bytes: u32,
-}
-
-impl ReadRequest {
-    /// Of one object of so many bytes.
-    #[inline]
-    pub fn object(address: Address, bytes: usize) -> Self {
-        Self::objects(address, bytes, 1)
-    }
-
-    /// Of `count` adjacent objects of so many bytes each.
-    #[inline]
-    pub fn objects(first: Address, bytes: usize, count: u32) -> Self {
-        let stride = bytes as u32;
-        Self {
-            address: first,
-            stride,
-            bytes: stride * count,
-        }
-    }
-}
-
-/// Why a lock-free read failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// The connection to the machine that holds the object is broken.
-    #[error("machine {0}, which holds the object, is lost")]
-    PeerLost(MachineId),
-    /// The address is outside of its region, or not that of an object.
-    #[error("address {0} is not an object's")]
-    BadAddress(Address),
-    /// Nobody knows the region.
-    #[error("the region of address {0} does not exist")]
-    NoRegion(Address),
-    /// The object stayed locked for all of a bounded number of tries.
-    #[error("the object at {0} stayed locked")]
-    StaysLocked(Address),
-    /// Too many reads are in flight: the arena has no slot. Returned when a read is begun, never by its
-    /// continuation. See [`Worker::when_slot`].
-    #[error("too many reads in flight")]
-    Busy,
-}
-
-/// The end of a lock-free read: the slot holds consistent images. Give it back to the arena.
-pub type ReadResult = Result<Slot, ReadError>;
 
 /// Counts of lock-free reads; the fabric counts its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +60,8 @@ pub(crate) struct Reads {
     of_slot: Vec<Option<InFlight>>,
     /// The operation that it is, by the same number.
     operations: Vec<Operation>,
+    /// The pointer that it follows, by the same number. Stale where the read's request has none.
+    named: Vec<Option<FatPointer>>,
     /// Reads of local memory not copied yet, oldest first.
     local: VecDeque<Slot>,
     /// Slots of reads that back off, until their timers run out.
@@ -129,6 +76,7 @@ impl Reads {
             most_tries,
             of_slot: (0..slots).map(|_| None).collect(),
             operations: vec![Operation::default(); slots],
+            named: vec![None; slots],
             local: VecDeque::with_capacity(reads),
             backing_off: Vec::with_capacity(reads),
             counters: ReadCounters::default(),
@@ -178,6 +126,27 @@ impl Worker {
         Ok(())
     }
 
+    /// As [`Worker::read_lock_free`], of the object that a fat pointer names. Ends with [`ReadError::Gone`] if the header is
+    /// that of a later object, or memory that serves other sizes. If the read succeeds, the caller still has to check
+    /// that the pointer [names](FatPointer::names) what it brought.
+    ///
+    /// # Errors
+    /// As [`Worker::read_lock_free`].
+    pub fn read_pointer_lock_free(
+        &mut self,
+        pointer: FatPointer,
+        cont: Cont<ReadResult>,
+    ) -> Result<(), ReadError> {
+        let request = ReadRequest::named(pointer);
+        let Some(slot) = self.endpoint.arena().take(request.bytes as usize) else {
+            marks::mark("read: arena full");
+            return Err(ReadError::Busy);
+        };
+        self.reads.named[slot.index()] = Some(pointer);
+        self.read_into(slot, request, cont);
+        Ok(())
+    }
+
     /// As [`Worker::read_lock_free`], to a slot that the caller has: its [`Slot::index`] is the
     /// caller's until it gives the slot back. A read that fails gives the slot back just before the
     /// continuation is called.
@@ -201,11 +170,7 @@ impl Worker {
         address: Address,
         cont: Cont<ReadResult>,
     ) -> Result<(), ReadError> {
-        let request = ReadRequest {
-            address,
-            stride: HEADER_ONLY,
-            bytes: HEADER_BYTES as u32,
-        };
+        let request = ReadRequest::header(address);
         let Some(slot) = self.endpoint.arena().take_to_send(HEADER_BYTES) else {
             marks::mark("read: arena full");
             return Err(ReadError::Busy);
@@ -248,7 +213,7 @@ impl Worker {
             }
             &Access::Remote { machine, .. } => {
                 // Reads that wait for room go first, but for headers, whose commit holds locks.
-                if self.unposted.len() > 0 && request.stride != HEADER_ONLY {
+                if self.unposted.len() > 0 && request.lines != HEADER_ONLY {
                     return self.post_later(machine, slot);
                 }
                 if let Err(slot) = self.post_to(request, region, slot) {
@@ -291,9 +256,11 @@ impl Worker {
         let read = Read {
             from: Remote { memory, offset },
             bytes: request.bytes,
-            kind: match request.stride {
+            kind: match request.lines {
                 HEADER_ONLY => ReadKind::Raw,
-                stride => ReadKind::Objects { stride },
+                _ => ReadKind::Objects {
+                    stride: request.stride(),
+                },
             },
             fence: false,
             token: READ,
@@ -438,13 +405,15 @@ impl Worker {
         let read = self.reads.of_slot[slot.index()]
             .as_ref()
             .expect("a slot on its way has a read");
-        let ReadRequest { stride, bytes, .. } = read.request;
-        let cont = read.cont;
+        let (request, cont) = (read.request, read.cont);
         let consistent = match status {
-            Status::Ok if stride == HEADER_ONLY => true,
-            Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(stride) => {
-                let words = &self.endpoint.arena().words(&slot)[..bytes as usize / 8];
-                all_consistent(words, stride as usize / 8)
+            Status::Ok if request.lines == HEADER_ONLY => true,
+            Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines) => {
+                let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
+                if !all_consistent(words, request.stride() as usize / 8, request.class) {
+                    return self.not_consistent(slot);
+                }
+                true
             }
             Status::Ok => return self.again(slot, "read: too slow to be trusted"),
             Status::Torn => false,
@@ -456,6 +425,39 @@ impl Worker {
         } else {
             self.again(slot, "read: locked or torn, again");
         }
+    }
+
+    /// Handles images that did not pass [`all_consistent`].
+    #[cold]
+    fn not_consistent(&mut self, slot: Slot) {
+        let read = self.reads.of(&slot);
+        let (request, cont) = (read.request, read.cont);
+        let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
+        let why = misread(words, request.stride() as usize / 8, request.class);
+        let found = Incarnation(words[1]);
+        let address = |index: usize| {
+            let further = request.address.checked_add(index as u32 * request.stride());
+            further.expect("it was read from the region")
+        };
+        let named = self.reads.named[slot.index()].filter(|_| request.is_named);
+        let error = match why {
+            Some(_) if named.is_some_and(|named| named.is_stale(found)) => {
+                ReadError::Gone(request.address)
+            }
+            Some(Misread::Busy) => return self.again(slot, "read: locked or torn, again"),
+            Some(Misread::OtherClass { index, is }) => ReadError::WrongSize {
+                address: address(index),
+                asked: request.class,
+                is,
+            },
+            Some(Misread::NoHeader { index }) => ReadError::BadAddress(address(index)),
+            None => {
+                self.end_operation(self.reads.operations[slot.index()]);
+                return cont.resume(self, Ok(slot));
+            }
+        };
+        marks::mark("read: of another class");
+        self.finish(slot, error);
     }
 
     #[cold]
@@ -518,31 +520,29 @@ impl Worker {
     }
 }
 
-/// The time after which a read of an object of so many bytes is not trusted, in nanoseconds.
+/// The time after which a read of an object of so many lines is not trusted, in nanoseconds.
 #[inline]
-fn wrap_bound(stride: u32) -> u64 {
-    WRAP_BOUND_OF_LINE * u64::from(stride / LINE_BYTES as u32)
+fn wrap_bound(lines: u16) -> u64 {
+    WRAP_BOUND_OF_LINE * u64::from(lines)
 }
 
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
     let line = LINE_BYTES as u64;
-    let (stride, bytes) = (u64::from(request.stride), u64::from(request.bytes));
-    if request.stride == HEADER_ONLY {
-        return bytes == HEADER_BYTES as u64
-            && offset.is_multiple_of(line)
-            && offset + line <= region_bytes;
-    }
-    bytes > 0 && (offset | stride | bytes).is_multiple_of(line) && offset + bytes <= region_bytes
+    let bytes = match request.lines {
+        HEADER_ONLY => line,
+        _ => u64::from(request.bytes),
+    };
+    bytes > 0 && offset.is_multiple_of(line) && offset + bytes <= region_bytes
 }
 
 fn copy(memory: &Memory, request: &ReadRequest, out: &mut [u64]) -> Status {
     let out = &mut out[..request.bytes as usize / 8];
     let at = request.address.offset() as usize;
-    if request.stride == HEADER_ONLY {
+    if request.lines == HEADER_ONLY {
         memory.read_words(at, out);
         return Status::Ok;
     }
-    match memory.copy_objects(at, request.stride as usize, out) {
+    match memory.copy_objects(at, request.stride() as usize, out) {
         Ok(_) => Status::Ok,
         Err(_) => Status::Torn,
     }

@@ -113,7 +113,7 @@ impl Worker {
     fn poll_rings(&mut self) -> bool {
         let mut busy = false;
         let mut body = std::mem::take(&mut self.message_body);
-        for ring in 0..self.messaging.begin_poll() {
+        for ring in 0..self.messaging.begin_poll(self.now) {
             for _ in 0..self.messaging.burst() {
                 match self.messaging.take(ring, &mut self.endpoint, &mut body) {
                     Ok(Taken::Nothing) => break,

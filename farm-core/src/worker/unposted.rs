@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::Worker;
-use super::reads::HEADER_ONLY;
+use super::request::HEADER_ONLY;
 use crate::fabric::Slot;
 use crate::ids::MachineId;
 
@@ -33,7 +33,7 @@ impl Worker {
     pub(super) fn post_later(&mut self, machine: MachineId, slot: Slot) {
         let place = self.machines().iter().position(|known| known.0 == machine);
         let place = place.expect("a region lies on a machine of the cluster");
-        let header = self.reads.request(&slot).stride == HEADER_ONLY;
+        let header = self.reads.request(&slot).lines == HEADER_ONLY;
         let unposted = &mut self.unposted;
         unposted.count += 1;
         if header {

@@ -68,6 +68,7 @@ pub(super) fn unpack(bytes: &[u8]) -> (Option<Next>, u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farm_core::alloc::SizeClass;
     use proptest::prelude::*;
 
     proptest! {
@@ -76,7 +77,7 @@ mod tests {
             ring in 0u32..100, at in 1u32..1 << 25, line in 0u32..1 << 26, count in 0u64..1 << 48, spare in 0u8..64,
         ) {
             let address = Address::new(RegionId::new(ring, at).unwrap(), line * 64);
-            let incarnation = Incarnation(count << 1 | 1);
+            let incarnation = Incarnation::new(SizeClass::new(1), count).allocated();
             let next = Next::new(address, incarnation);
             prop_assert_eq!(unpack(&pack(Some(next), spare)), (Some(next), spare));
             prop_assert_eq!(unpack(&pack(None, spare)), (None, spare));

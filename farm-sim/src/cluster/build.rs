@@ -158,6 +158,7 @@ fn store(
         block_bytes: limits.block_bytes,
         region_bytes: limits.region_bytes,
         per_machine_bytes: limits.per_machine_bytes,
+        seed: seed ^ u64::from(id.get()) << 16,
     };
     let fabric = fabric.clone();
     let export = Box::new(move |bytes| Ok(fabric.export(id, bytes, false)));

@@ -58,6 +58,7 @@ pub const ALL: &[&str] = &[
     "read: given up",
     "read: header slot waited for",
     "read: locked or torn, again",
+    "read: of another class",
     "read: peer lost",
     "read: post refused",
     "read: slot waited for",

@@ -52,6 +52,8 @@ pub const ALL: &[Mutant] = &[
     mutant("incarnation not bumped", "churn"),
     mutant("array given back with its first object", "churn"),
     mutant("block reused before the epoch ended", "churn"),
+    mutant("a reused block's versions begin anew", "churn"),
+    mutant("a read does not look at the class", "churn"),
     mutant("epoch answered before old operations ended", "churn"),
     mutant("skip the re-poll after arm", "append"),
     mutant("wake not sent", "append"),

@@ -11,6 +11,7 @@ use farm_core::ring::{
     Capacity, Header, Kind, ReceiverConfig, RingReceiver, RingSender, SendError, SenderConfig,
     Wholeness,
 };
+use farm_core::time::Nanos;
 use farm_sim::conformance::host::{Variant, VerbsPlace};
 use farm_sim::conformance::{OURS, PEER};
 
@@ -121,7 +122,7 @@ impl RingEnd {
         let until = Instant::now() + 4 * PATIENCE;
         for token in 0..RECORDS {
             while ring
-                .peek(&mut self.endpoint)
+                .peek(&mut self.endpoint, Nanos::default())
                 .expect("a sound ring")
                 .is_none()
             {
@@ -130,7 +131,9 @@ impl RingEnd {
                 assert!(Instant::now() < until, "record {token} does not come");
                 std::thread::yield_now();
             }
-            let record = ring.peek(&mut self.endpoint).expect("a sound ring");
+            let record = ring
+                .peek(&mut self.endpoint, Nanos::default())
+                .expect("a sound ring");
             let record = record.expect("it was there");
             assert_eq!(record.token, token);
             assert!(record.body == body(token), "record {token} was changed");

@@ -139,6 +139,10 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let tx = lend(worker, shared, slot, context);
             api::read_class(worker, tx, address, class, Cont::new(object_came, key));
         }
+        Op::ReadPointer(pointer) => {
+            let tx = lend(worker, shared, slot, context);
+            api::read_pointer(worker, tx, pointer, Cont::new(object_came, key));
+        }
         Op::Alloc(bytes, hint) => {
             let tx = lend(worker, shared, slot, context);
             api::alloc(worker, tx, bytes, hint, Cont::new(object_came, key));
@@ -155,9 +159,9 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
             let tx = lend(worker, shared, slot, context);
             api::validate(worker, tx, Cont::new(committed, key));
         }
-        Op::Look(wanted) => match wanted.check(worker) {
+        Op::Look(wanted, pointer) => match wanted.check(worker) {
             Ok(()) => {
-                shared.note(slot, |slot| slot.look = Some(wanted));
+                shared.note(slot, |slot| slot.look = Some((wanted, pointer)));
                 look(worker, key, ());
             }
             Err(error) => answer(worker, slot, None, Answer::Looked(Err(error))),
@@ -247,19 +251,21 @@ fn entered(worker: &mut Worker, key: u64, (): ()) {
 
 /// Posts a lock-free read.
 fn look(worker: &mut Worker, key: u64, (): ()) {
-    let Some(wanted) = tasks(worker).shared.look_of(key as usize) else {
+    let Some((wanted, pointer)) = tasks(worker).shared.look_of(key as usize) else {
         return;
     };
-    if worker
-        .read_lock_free(wanted.request(), Cont::new(looked, key))
-        .is_err()
-    {
-        worker.when_slot(wanted.request().bytes as usize, Cont::new(look, key));
+    let cont = Cont::new(looked, key);
+    let posted = match pointer {
+        Some(pointer) => worker.read_pointer_lock_free(pointer, cont),
+        None => worker.read_lock_free(wanted.request(), cont),
+    };
+    if posted.is_err() {
+        worker.when_slot(wanted.request().bytes(), Cont::new(look, key));
     }
 }
 
 fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
-    let Some(wanted) = tasks(worker).shared.look_of(key as usize) else {
+    let Some((wanted, _)) = tasks(worker).shared.look_of(key as usize) else {
         return;
     };
     let read = match result {

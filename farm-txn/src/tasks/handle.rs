@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::alloc::class_for_payload;
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
@@ -57,11 +57,9 @@ impl Handle {
     /// Reads an object that holds payloads of `payload_bytes`, wherever it is, as it was at one moment:
     /// no transaction, nothing to validate (`FaRM'14 §3.5`). Gives `payload_bytes` bytes.
     ///
-    /// Whoever knows an address knows the size: of a smaller one the first bytes are given, and a larger one
-    /// never looks whole, which ends as [`Abort::TimedOut`](crate::Abort::TimedOut).
-    ///
     /// # Errors
-    /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`];
+    /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`]; [`TxError::WrongSize`] when the
+    /// object has another size class;
     /// [`Abort::Lost`](crate::Abort::Lost), [`Abort::TimedOut`](crate::Abort::TimedOut).
     /// [`TxError::Ended`] when the worker has stopped.
     pub async fn read_lock_free(
@@ -97,27 +95,32 @@ impl Handle {
             payload.truncate(payload_bytes);
             payload
         };
-        let found = self.look(objects).await?.into_iter();
+        let found = self.look(objects, None).await?.into_iter();
         Ok(found.map(|found| found.map(payload)).collect())
     }
 
     /// Reads the object that a fat pointer names, as [`Handle::read_lock_free`] does, and no other that came
-    /// to be in its place (`FaRM'14 §3.5`). Gives all bytes of its payload.
+    /// to be in its place (`FaRM'14 §3.5`), whatever its memory serves meanwhile: pointers stay valid for
+    /// ever. Gives all bytes of its payload.
     ///
     /// # Errors
-    /// As [`Handle::read_lock_free`]; [`TxError::NotAllocated`] too where the pointer is of an object that
-    /// was there before.
+    /// As [`Handle::read_lock_free`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object
+    /// of the pointer was freed.
     pub async fn read_pointer_lock_free(&self, pointer: FatPointer) -> Result<Vec<u8>, TxError> {
-        let class = SizeClass::new(pointer.class);
-        let found = self.look(Adjacent::one(pointer.address, class)).await?;
+        let object = Adjacent::one(pointer.address, pointer.class());
+        let found = self.look(object, Some(pointer)).await?;
         match found.into_iter().next().flatten() {
             Some((incarnation, payload)) if pointer.names(incarnation) => Ok(payload),
             _ => Err(TxError::NotAllocated(pointer.address)),
         }
     }
 
-    async fn look(&self, objects: Adjacent) -> Result<Vec<Option<Found>>, TxError> {
-        match self.shared.call(None, Op::Look(objects)).await.1 {
+    async fn look(
+        &self,
+        objects: Adjacent,
+        pointer: Option<FatPointer>,
+    ) -> Result<Vec<Option<Found>>, TxError> {
+        match self.shared.call(None, Op::Look(objects, pointer)).await.1 {
             Answer::Looked(found) => found,
             _ => Err(TxError::Ended),
         }

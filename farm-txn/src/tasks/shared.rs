@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, WorkerRef};
-use farm_core::object::Incarnation;
+use farm_core::object::{FatPointer, Incarnation};
 use farm_core::time::Nanos;
 use farm_core::worker::{Inbox, Worker};
 
@@ -51,14 +51,15 @@ pub(super) type Found = (Incarnation, Vec<u8>);
 /// A call.
 pub(super) enum Op {
     Read(Address, SizeClass),
+    ReadPointer(FatPointer),
     Alloc(usize, Option<Address>),
     Commit,
     /// A layer above works on the transaction, and answers by a continuation with this context.
     Operation(Operation),
     /// A commit of what was read alone.
     Validate,
-    /// A lock-free read.
-    Look(Adjacent),
+    /// A lock-free read, by a fat pointer if there is one.
+    Look(Adjacent, Option<FatPointer>),
     Enter,
     Conflict(u32),
     Room,
@@ -88,7 +89,7 @@ pub(super) struct Slot {
     /// The transaction that the worker has for this call.
     tx: Option<TxHandle>,
     /// What a lock-free read reads.
-    pub(super) look: Option<Adjacent>,
+    pub(super) look: Option<(Adjacent, Option<FatPointer>)>,
 }
 
 #[derive(Default)]
@@ -258,7 +259,7 @@ impl Shared {
         self.lock().slots[slot].tx
     }
 
-    pub(super) fn look_of(&self, slot: usize) -> Option<Adjacent> {
+    pub(super) fn look_of(&self, slot: usize) -> Option<(Adjacent, Option<FatPointer>)> {
         self.lock().slots[slot].look
     }
 

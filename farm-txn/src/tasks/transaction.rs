@@ -79,18 +79,14 @@ impl Transaction {
     }
 
     /// Reads the object that a fat pointer names, and no other that came to be in its place
-    /// (`FaRM'14 §3.5`).
+    /// (`FaRM'14 §3.5`), whatever its memory serves meanwhile: pointers stay valid for ever.
     ///
     /// # Errors
-    /// As [`Transaction::read`]; [`TxError::NotAllocated`] too where the pointer is of an object that was there
-    /// before: as certain as where there is none.
+    /// As [`Transaction::read`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object of the
+    /// pointer was freed. If the pointer does not match the object that is there, that is certain without a commit:
+    /// incarnations never go back.
     pub async fn read_pointer(&mut self, pointer: FatPointer) -> Result<ObjectId, TxError> {
-        let class = SizeClass::new(pointer.class);
-        let object = self.read_class(pointer.address, class).await?;
-        match pointer.names(self.incarnation(object)?) {
-            true => Ok(object),
-            false => Err(TxError::NotAllocated(pointer.address)),
-        }
+        self.object(Op::ReadPointer(pointer)).await
     }
 
     /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read:

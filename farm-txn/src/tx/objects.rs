@@ -167,7 +167,8 @@ impl Tx {
         self.entry(object).version
     }
 
-    /// Its incarnation as it will be once the transaction has committed (`objGetIncarnation`).
+    /// The second word of its header, with size class and incarnation, as it will be once the transaction has
+    /// committed (`objGetIncarnation`).
     ///
     /// # Panics
     /// If the object is not of this transaction: see [`Tx::check`].
@@ -181,11 +182,7 @@ impl Tx {
     /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
     pub fn pointer(&self, object: ObjectId) -> FatPointer {
         let entry = self.live(object);
-        FatPointer::new(
-            entry.address,
-            entry.class.index() as u8,
-            entry.installed_incarnation(),
-        )
+        FatPointer::new(entry.address, entry.installed_incarnation())
     }
 
     /// The payload as this transaction sees it.

@@ -3,7 +3,8 @@
 use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
-use farm_core::object::{Incarnation, Version, write};
+use farm_core::object::write::Room;
+use farm_core::object::{Incarnation, Version};
 use farm_core::worker::Worker;
 
 use super::{Entry, Intent, ObjectId, Place, Tx};
@@ -25,9 +26,8 @@ impl Tx {
     ) -> Result<ObjectId, TxError> {
         let class = class_for_payload(payload_bytes)?;
         self.check_limits(class.payload_capacity())?;
-        let (address, version, incarnation) = reserve(worker, class, hint)?;
-        // Seldom: the slot serves for the second time, not for the hundredth.
-        if incarnation.count() == 1 {
+        let (address, room) = reserve(worker, class, hint)?;
+        if !room.is_new {
             marks::mark("alloc: slot used again");
         }
         let place = Place {
@@ -35,7 +35,7 @@ impl Tx {
             machine: None,
             class,
         };
-        Ok(self.reserved(place, version, incarnation))
+        Ok(self.reserved(place, room.version, room.incarnation))
     }
 
     /// Adds an object that will come to be, whose slot is reserved.
@@ -47,20 +47,29 @@ impl Tx {
     ) -> ObjectId {
         let met = self.position(place.address);
         if let Some(absent) = met.filter(|met| self.entries[*met].intent == Intent::Absent) {
-            return self.allocate_absent(absent, place.class);
+            return self.allocate_absent(absent, place.class, (version, incarnation));
         }
         let at = self.payloads.add(place.class.payload_capacity());
         self.push(place, version, incarnation, Intent::Allocate, at)
     }
 
-    /// What this transaction has found to be absent, it allocates: at the version at which it was so.
+    /// Allocates a slot that this transaction has read as absent, at the version of that read. A slot that was never
+    /// used then got its first header by the reservation.
     #[cold]
-    fn allocate_absent(&mut self, absent: usize, class: SizeClass) -> ObjectId {
+    fn allocate_absent(
+        &mut self,
+        absent: usize,
+        class: SizeClass,
+        (version, incarnation): (Version, Incarnation),
+    ) -> ObjectId {
         self.touch(absent);
         let at = self.payloads.add(class.payload_capacity());
         let entry = &mut self.entries[absent];
         entry.intent = Intent::Allocate;
         entry.class = class;
+        if entry.incarnation.0 == 0 {
+            (entry.version, entry.incarnation) = (version, incarnation);
+        }
         entry.at = at;
         self.id(absent)
     }
@@ -91,18 +100,14 @@ impl Tx {
     }
 }
 
-/// Reserves room for an object of this machine: where, and the version and incarnation that the memory has.
+/// Reserves room for an object of this machine.
 pub(crate) fn reserve(
     worker: &mut Worker,
     class: SizeClass,
     hint: Option<Address>,
-) -> Result<(Address, Version, Incarnation), AllocError> {
-    let address = worker.reserve_object(class, hint)?.address;
-    let (memory, at) = worker
-        .local_memory(address)
-        .expect("it was reserved on this machine");
-    let version = write::load_version(memory, at).version();
-    Ok((address, version, write::load_incarnation(memory, at)))
+) -> Result<(Address, Room), AllocError> {
+    let (reserved, room) = worker.reserve_object(class, hint)?;
+    Ok((reserved.address, room))
 }
 
 /// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another

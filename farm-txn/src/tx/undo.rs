@@ -2,6 +2,7 @@
 
 use farm_core::alloc::SizeClass;
 use farm_core::mutants;
+use farm_core::object::{Incarnation, Version};
 use farm_core::worker::Worker;
 
 use super::room::give_back;
@@ -33,6 +34,8 @@ struct Changed {
     /// Where its payload is in [`Undo::payloads`].
     saved_at: u32,
     class: SizeClass,
+    version: Version,
+    incarnation: Incarnation,
     intent: Intent,
     bump: bool,
 }
@@ -115,6 +118,8 @@ impl Tx {
             at: entry.at,
             saved_at: undo.payloads.len() as u32,
             class: entry.class,
+            version: entry.version,
+            incarnation: entry.incarnation,
             intent: entry.intent,
             bump: entry.bump,
         });
@@ -136,6 +141,7 @@ impl Tx {
         for was in &undo.changed {
             let entry = &mut self.entries[was.index as usize];
             (entry.at, entry.class) = (was.at, was.class);
+            (entry.version, entry.incarnation) = (was.version, was.incarnation);
             (entry.intent, entry.bump) = (was.intent, was.bump);
             if entry.is_held() {
                 let payload = self.payloads.get_mut(entry.payload());

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use farm_core::alloc::{ClassUsage, SizeClass};
+use farm_core::alloc::{ArrayRun, ClassUsage, SizeClass};
 use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -106,11 +106,8 @@ pub(crate) struct Seen {
 
 fn start_look(worker: &mut Worker, address: Address, bytes: usize, answer: Look) {
     worker.put_layer(Box::new(answer));
-    let request = ReadRequest {
-        address,
-        stride: bytes as u32,
-        bytes: bytes as u32,
-    };
+    let class = SizeClass::for_object_bytes(bytes).unwrap();
+    let request = ReadRequest::object(address, class);
     worker
         .read_lock_free(request, Cont::new(looked, bytes as u64))
         .unwrap();
@@ -133,6 +130,27 @@ fn looked(worker: &mut Worker, bytes: u64, result: ReadResult) {
         seen
     });
     worker.take_layer::<Look>().send(seen).unwrap();
+}
+
+/// Puts an object into an array, and gives its first version.
+pub(crate) fn put_in_array(
+    worker: &mut Worker,
+    array: &ArrayRun,
+    index: u32,
+    payload: &[u8],
+) -> Version {
+    let room = array.begin(index);
+    let (version, born) = (room.version.next(), room.incarnation.allocated());
+    let (memory, at) = worker.local_memory(array.address(index).unwrap()).unwrap();
+    write::install_new(
+        memory,
+        at,
+        array.class().object_bytes(),
+        version,
+        born,
+        payload,
+    );
+    version
 }
 
 /// Commits a new object whose payload starts with `payload`.

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use farm_core::alloc::class_for_payload;
+use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
-use farm_core::object::{FatPointer, Image, Incarnation, Version, write};
+use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_txn::{Tx, TxError};
 use rand::Rng;
 
-use crate::cluster::{Cluster, cluster, create, transact};
+use crate::cluster::{Cluster, cluster, create, put_in_array, transact};
 
 /// Transactions of one worker between two turns of its event loop.
 const A_TURN: u64 = 64;
@@ -259,11 +259,8 @@ fn watch(worker: &mut Worker, _: u64, (): ()) {
         watcher.done.send((watcher.reads, watcher.moving)).unwrap();
         return;
     }
-    let request = ReadRequest {
-        address: at(watcher.first, account),
-        stride: ACCOUNT_BYTES as u32,
-        bytes: 2 * ACCOUNT_BYTES as u32,
-    };
+    let class = class_for_payload(ACCOUNT_PAYLOAD).unwrap();
+    let request = ReadRequest::objects(at(watcher.first, account), class, 2);
     worker
         .read_lock_free(request, Cont::new(watched, account as u64))
         .unwrap();
@@ -297,23 +294,11 @@ fn money_is_neither_made_nor_lost() {
     let class = class_for_payload(ACCOUNT_PAYLOAD).unwrap();
     assert_eq!(class.object_bytes(), ACCOUNT_BYTES);
     let first = cluster.on(0, 0, move |w| {
-        let first = w
-            .reserve_array(class, ACCOUNTS as u32, None)
-            .unwrap()
-            .first();
-        for index in 0..ACCOUNTS {
-            let (memory, at) = w.local_memory(at(first, index)).unwrap();
-            let born = Incarnation::default().allocated();
-            write::install_new(
-                memory,
-                at,
-                ACCOUNT_BYTES,
-                Version::new(1),
-                born,
-                &account(START),
-            );
+        let array = w.reserve_array(class, ACCOUNTS as u32, None).unwrap();
+        for index in 0..ACCOUNTS as u32 {
+            put_in_array(w, &array, index, &account(START));
         }
-        first
+        array.first()
     });
     let mut watchers = vec![];
     for worker in [0, 1] {
@@ -417,7 +402,7 @@ fn replace(worker: &mut Worker, root: Address, tag: u64) -> Result<(), TxError> 
         let root = tx.read(w, root, 24)?;
         let (pointer, _) = pointer_and_tag(tx.payload(root));
         let old = tx.read(w, pointer.address, TARGET_PAYLOAD)?;
-        assert_eq!(tx.class(old).get(), pointer.class);
+        assert_eq!(tx.class(old), pointer.class());
         tx.free(old);
         let new = tx.alloc(w, TARGET_PAYLOAD, None)?;
         tx.payload_mut(new)[..TARGET_PAYLOAD].copy_from_slice(&target(tag));
@@ -461,11 +446,7 @@ fn follow(worker: &mut Worker, _: u64, (): ()) {
             .unwrap();
         return;
     }
-    let request = ReadRequest {
-        address: follower.root,
-        stride: 64,
-        bytes: 64,
-    };
+    let request = ReadRequest::object(follower.root, SizeClass::SMALLEST);
     worker
         .read_lock_free(request, Cont::new(root_came, 0))
         .unwrap();
@@ -489,11 +470,7 @@ fn root_came(worker: &mut Worker, _: u64, result: ReadResult) {
     let (_, payload) = payload_of::<24>(worker, result, 64);
     let (pointer, tag) = pointer_and_tag(&payload);
     worker.layer::<Follower>().unwrap().pointer = Some((pointer, tag));
-    let request = ReadRequest {
-        address: pointer.address,
-        stride: 128,
-        bytes: 128,
-    };
+    let request = ReadRequest::object(pointer.address, pointer.class());
     worker
         .read_lock_free(request, Cont::new(target_came, 0))
         .unwrap();
@@ -628,12 +605,8 @@ fn next_of(worker: &mut Worker, which: u64, (): ()) {
     }
     reader.left -= 1;
     let address = reader.objects[which as usize];
-    let bytes = class_for_payload(TOGETHER_PAYLOAD).unwrap().object_bytes() as u32;
-    let request = ReadRequest {
-        address,
-        stride: bytes,
-        bytes,
-    };
+    let class = class_for_payload(TOGETHER_PAYLOAD).unwrap();
+    let request = ReadRequest::object(address, class);
     let cont = Cont::new(one_came, which);
     worker.read_lock_free(request, cont).unwrap();
 }

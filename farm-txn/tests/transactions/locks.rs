@@ -20,7 +20,7 @@ fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
             };
             cluster.on(0, 0, move |w| lock(w, address, LockMode::Readable));
             let seen = cluster.look(machine, address, bytes).unwrap();
-            assert_eq!((seen.mode, seen.version.get()), (LockMode::Readable, 1));
+            assert_eq!((seen.mode, seen.version.line()), (LockMode::Readable, 1));
             assert_eq!(seen.payload[..bytes - 30], vec![1; bytes - 30]);
             cluster.on(0, 0, move |w| {
                 assert_eq!(
@@ -46,7 +46,7 @@ fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
                 .recv_timeout(Duration::from_secs(10))
                 .unwrap()
                 .unwrap();
-            assert_eq!((seen.mode, seen.version.get()), (LockMode::Unlocked, 1));
+            assert_eq!((seen.mode, seen.version.line()), (LockMode::Unlocked, 1));
         }
     }
     for machine in [0, 1] {

@@ -16,6 +16,7 @@ mod model;
 mod objects;
 mod pointers;
 mod retries;
+mod reused;
 mod shipping;
 mod tasks;
 #[cfg(debug_assertions)]

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
-use farm_core::worker::{AddressError, Cont, Worker};
+use farm_core::object::{FIRST_LINE_PAYLOAD, Incarnation, LockMode, object_bytes_for, write};
+use farm_core::worker::{AddressError, Cont, ReadError, Worker};
 use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, TxLimits, api};
 
-use crate::cluster::{Cluster, cluster, commit, contents, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, commit, contents, create, lock, overwrite, transact};
 
 type Answer = mpsc::Sender<Result<(TxHandle, ObjectId), TxError>>;
 
@@ -150,39 +151,152 @@ fn a_wrong_size_is_a_typed_error() {
     cluster.stop();
 }
 
-/// What cannot be told of another machine's object when it is read: a larger class ends as a lock that is
-/// never given up, a smaller one gives the first bytes. See `api::read_class`. Its primary can tell when it
-/// is to be written: such a commit once left half an object, which nobody could read any more.
+/// The size of another machine's object is told by its header, also while a transaction holds it: a larger class once
+/// ended as a lock that is never given up, a smaller one gave the first bytes.
 #[test]
-fn a_wrong_size_of_a_remote_object_is_found_out_if_it_is_too_large() {
+fn a_wrong_size_of_a_remote_object_is_a_typed_error_whatever_its_lock() {
     let cluster = cluster("remote-size", 2, 1);
-    let all = [(); 8].map(|()| cluster.on(1, 0, |w| create(w, &[5; 100])));
-    let error = read(&cluster, all[0], 700).unwrap_err();
-    assert!(
-        matches!(error, TxError::Abort(Abort::TimedOut(at)) if at == all[0]),
-        "{error}"
-    );
-    let (tx, object) = read(&cluster, all[0], 10).unwrap();
-    cluster.on(0, 0, move |w| {
-        assert_eq!(api::payload(w, tx, object).unwrap()[..10], [5; 10]);
-        api::payload_mut(w, tx, object).unwrap().fill(6);
-    });
-    let error = commit(&cluster, tx).unwrap_err();
+    let at = cluster.on(1, 0, |w| create(w, &[5; 100]));
     let bytes = |payload| class_for_payload(payload).unwrap().payload_capacity();
+    for mode in [LockMode::Unlocked, LockMode::Exclusive] {
+        if mode == LockMode::Exclusive {
+            cluster.on(1, 0, move |w| lock(w, at, mode));
+        }
+        for asked in [10, 170, 700, 3000] {
+            let error = read(&cluster, at, asked).unwrap_err();
+            assert!(
+                matches!(error, TxError::WrongSize { address, asked: a, is }
+                    if address == at && a == bytes(asked) && is == bytes(100)),
+                "{error}"
+            );
+            let error = cluster.look(0, at, object_bytes_for(asked)).unwrap_err();
+            assert!(
+                matches!(error, ReadError::WrongSize { address, is, .. }
+                    if address == at && is == class_for_payload(100).unwrap()),
+                "{error}"
+            );
+        }
+    }
+    assert_eq!(cluster.on(0, 0, |w| w.read_counters().restarts), 0);
+    cluster.on(1, 0, move |w| {
+        lock(w, at, LockMode::Unlocked);
+        assert_eq!(contents(w, at, 100).unwrap(), [5; 100]);
+        transact(w, |tx, w| overwrite(tx, w, at, &[7; 100]).map(drop)).unwrap();
+    });
+    assert_eq!(cluster.look(0, at, 128).unwrap().payload[..100], [7; 100]);
+    cluster.stop();
+}
+
+/// What a remote read finds where no object starts: payload of zeroes or small numbers behind a line version, whose
+/// low bits look like each of the locks in turn. It ends at once, and is no object.
+#[test]
+fn bytes_that_are_no_header_are_no_object() {
+    let cluster = cluster("no-header", 2, 1);
+    let of_words = |word: u64| word.to_le_bytes().repeat(100);
+    for small in [0, 5] {
+        let at = cluster.on(1, 0, move |w| create(w, &of_words(small)));
+        for _ in 0..4 {
+            for line in 1..8 {
+                let inside = at.checked_add(line * 64).unwrap();
+                for bytes in [8, 100] {
+                    match read(&cluster, inside, bytes).map(drop) {
+                        Err(TxError::Address(AddressError::Nowhere(address))) => {
+                            assert_eq!(address, inside);
+                        }
+                        // It looks like an object of the least class that is not allocated.
+                        Err(TxError::NotAllocated(_)) if bytes == 8 => {}
+                        other => panic!("line {line}, {bytes} bytes: {other:?}"),
+                    }
+                }
+            }
+            cluster.on(1, 0, move |w| {
+                let payload = of_words(small);
+                transact(w, |tx, w| overwrite(tx, w, at, &payload).map(drop)).unwrap();
+            });
+        }
+    }
+    assert_eq!(cluster.on(0, 0, |w| w.read_counters().restarts), 0);
+    cluster.stop();
+}
+
+/// Bytes that look like the header of an object of the class that is read, locked for ever: nothing tells them from
+/// one, but they are not taken for it.
+#[test]
+fn bytes_that_look_like_a_locked_object_end_as_one() {
+    let cluster = cluster("like-locked", 2, 1);
+    let class = class_for_payload(100).unwrap();
+    let like = Incarnation::new(class, 1 << 53).allocated();
+    let at = cluster.on(1, 0, move |w| {
+        let mut payload = vec![0; 200];
+        payload[FIRST_LINE_PAYLOAD + 6..][..8].copy_from_slice(&like.0.to_le_bytes());
+        let at = create(w, &payload);
+        // Its line version is then 2.
+        transact(w, |tx, w| overwrite(tx, w, at, &payload).map(drop)).unwrap();
+        at
+    });
+    let inside = at.checked_add(64).unwrap();
+    let header = cluster.on(1, 0, move |w| {
+        let (memory, at) = w.local_memory(inside).unwrap();
+        (
+            write::load_version(memory, at).mode(),
+            write::load_incarnation(memory, at),
+        )
+    });
+    assert_eq!(header, (LockMode::Exclusive, like));
+    let error = read(&cluster, inside, 100).map(drop).unwrap_err();
     assert!(
-        matches!(error, TxError::WrongSize { address, asked, is }
-            if address == all[0] && asked == bytes(10) && is == bytes(100)),
+        matches!(error, TxError::Abort(Abort::TimedOut(address)) if address == inside),
         "{error}"
     );
-    // It is as it was, and nobody has it locked.
-    cluster.on(1, 0, move |w| {
-        assert_eq!(contents(w, all[0], 100).unwrap(), [5; 100]);
-        transact(w, |tx, w| overwrite(tx, w, all[0], &[7; 100]).map(drop)).unwrap();
+    cluster.stop();
+}
+
+/// A remote read of the wrong size ends at once, and never with the bytes of two objects. One of 100 bytes, of
+/// two lines, was once taken for whole where the first line is of an object at version 4 and the second
+/// begins with the header of one at version 1: its first 16 bits are 1 << 2. It gave the neighbour's bytes, and
+/// committed.
+#[test]
+fn a_remote_read_of_another_size_is_refused_at_once() {
+    let cluster = cluster("other-size", 2, 1);
+    // The version that `create` gives is the first; three more writes of one of each two neighbours.
+    let all = cluster.on(1, 0, |w| {
+        let all = [(); 8].map(|()| create(w, &[5; 8]));
+        for address in all.iter().step_by(2) {
+            for _ in 0..3 {
+                transact(w, |tx, w| overwrite(tx, w, *address, &[6; 8]).map(drop)).unwrap();
+            }
+        }
+        all
     });
-    assert_eq!(
-        cluster.look(0, all[0], 128).unwrap().payload[..100],
-        [7; 100]
-    );
+    let is = class_for_payload(8).unwrap().payload_capacity();
+    for bytes in [100, 170, 700] {
+        let restarts = |w: &mut Worker| w.read_counters().restarts;
+        let before = cluster.on(0, 0, restarts);
+        let asked = class_for_payload(bytes).unwrap().payload_capacity();
+        for address in all {
+            match read(&cluster, address, bytes) {
+                Err(TxError::WrongSize {
+                    address: at,
+                    asked: a,
+                    is: i,
+                }) => {
+                    assert_eq!((at, a, i), (address, asked, is));
+                }
+                Err(other) => panic!("{bytes} bytes at {address}: {other}"),
+                Ok((tx, object)) => {
+                    let seen =
+                        cluster.on(0, 0, move |w| api::payload(w, tx, object).unwrap().to_vec());
+                    let outcome = commit(&cluster, tx);
+                    panic!("{bytes} bytes at {address}: {outcome:?} with {seen:?}");
+                }
+            }
+        }
+        assert_eq!(
+            cluster.on(0, 0, restarts),
+            before,
+            "no read was tried again"
+        );
+    }
     cluster.stop();
 }
 

@@ -12,6 +12,7 @@ use farm_core::ring::{
     Capacity, Header, Kind, ReceiverConfig, Record, RingReceiver, RingSender, SendError,
     SenderConfig,
 };
+use farm_core::time::Nanos;
 use hdrhistogram::Histogram;
 
 use crate::micro::{MicroError, PATIENCE, Place, WORKER, check_peers, machine_id, rate_of, record};
@@ -181,7 +182,7 @@ impl Side {
         loop {
             if let Some(record) = self
                 .receiver
-                .peek(&mut self.endpoint)
+                .peek(&mut self.endpoint, Nanos::default())
                 .map_err(MicroError::broken)?
             {
                 check_reply(&record, bytes)?;
@@ -198,7 +199,7 @@ impl Side {
         let mut count = 0;
         while let Some(record) = self
             .receiver
-            .peek(&mut self.endpoint)
+            .peek(&mut self.endpoint, Nanos::default())
             .map_err(MicroError::broken)?
         {
             check_reply(&record, bytes)?;
@@ -228,7 +229,7 @@ impl Side {
         loop {
             let Some(record) = self
                 .receiver
-                .peek(&mut self.endpoint)
+                .peek(&mut self.endpoint, Nanos::default())
                 .map_err(MicroError::broken)?
             else {
                 // Its departure is the order to end.

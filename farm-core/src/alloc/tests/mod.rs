@@ -19,6 +19,7 @@ const TINY: BlockConfig = BlockConfig {
     block_bytes: 4096,
     region_bytes: 16 * 4096,
     per_machine_bytes: 4 * 16 * 4096,
+    seed: 3,
 };
 
 /// A block allocator for machine 1 of 3, whose regions are placed as in production.

@@ -1,18 +1,17 @@
 //! Blocks that change their class: case by case, and against a memory of everything that ever lived.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
-
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 use super::slabs::{set_allocated, worker};
 use super::{TINY, tiny_machine};
 use crate::alloc::{
-    AllocError, BlockAllocator, BlockConfig, BlockSource, Cut, ReleaseError, Reserved, SizeClass,
-    Slab,
+    AllocError, BlockAllocator, BlockConfig, BlockSource, BlockTable, Cut, ReleaseError, Reserved,
+    SizeClass, Slab,
 };
 use crate::ids::Address;
-use crate::object::Incarnation;
+use crate::object::write::Room;
+use crate::object::{LockMode, VersionWord};
 
 const ONE_REGION: BlockConfig = BlockConfig {
     per_machine_bytes: TINY.region_bytes as u64,
@@ -71,7 +70,8 @@ fn a_retired_block_serves_its_own_class_at_any_time() {
     let again = other.reserve(class, None, &mut blocks).unwrap();
     assert_eq!(again.address, object.address);
     assert_eq!(blocks.owner_of(again.address), Ok(worker(1)));
-    assert_eq!(count_at(&other, &again), 1, "its header is as it was");
+    let before = room_at(&other, &again);
+    assert!(!before.is_new, "its header is as it was");
     assert_eq!(blocks.reclaim(cut), Ok(0));
     other.release(again.address).unwrap();
     assert_eq!(other.retire(&mut blocks), 1);
@@ -79,7 +79,95 @@ fn a_retired_block_serves_its_own_class_at_any_time() {
     let cut = blocks.cut().unwrap();
     assert_eq!(blocks.reclaim(cut), Ok(4096));
     let fresh = slab.reserve(class, None, &mut blocks).unwrap();
-    assert_eq!(count_at(&slab, &fresh), 0);
+    assert_eq!(fresh.address, object.address);
+    let after = room_at(&slab, &fresh);
+    assert!(
+        after.is_new && after.version > before.version,
+        "{after:?} after {before:?}"
+    );
+    assert!(after.incarnation.count() > before.incarnation.count());
+}
+
+/// A machine dies while it renews a block: the headers that it had not zeroed continue, the others start from a greater
+/// base.
+#[test]
+fn a_block_that_was_half_renewed_serves_its_class() {
+    let mut blocks = tiny_machine(ONE_REGION, 5);
+    let mut slab = Slab::new(worker(0), blocks.changes());
+    let class = SizeClass::new(1);
+    let objects: Vec<_> = (0..10)
+        .map(|_| {
+            let object = slab.reserve(class, None, &mut blocks).unwrap();
+            set_allocated(&slab, &object, true);
+            set_allocated(&slab, &object, false);
+            object
+        })
+        .collect();
+    let before: Vec<Room> = objects.iter().map(|one| room_at(&slab, one)).collect();
+    for object in &objects {
+        slab.release(object.address).unwrap();
+    }
+    slab.retire(&mut blocks);
+    let cut = blocks.cut().unwrap();
+    let block = blocks.take_vacant_before(cut).unwrap().unwrap();
+    block.renew().unwrap();
+    // As if the last five objects had not been zeroed yet.
+    let memory = block.table().memory().clone();
+    for (object, room) in objects.iter().zip(&before).skip(5) {
+        let version = VersionWord::of(room.version, LockMode::Unlocked).0;
+        let header = [version, room.incarnation.0];
+        memory.write_words(object.address.offset() as usize, &header);
+    }
+    let region = block.table().region();
+    let table = BlockTable::open_after_crash(memory, region).unwrap();
+    let mut heir =
+        BlockAllocator::new(ONE_REGION, |_near| Err(AllocError::NoRegion("none".into())));
+    heir.adopt_region(table).unwrap();
+    let mut slab = Slab::new(worker(0), heir.changes());
+    for (index, room) in before.into_iter().enumerate() {
+        let object = slab.reserve(class, None, &mut heir).unwrap();
+        assert_eq!(object.address, objects[index].address);
+        let now = room_at(&slab, &object);
+        if index < 5 {
+            assert!(
+                now.is_new && now.version > room.version,
+                "{now:?}, {room:?}"
+            );
+        } else {
+            assert_eq!(now, room);
+        }
+    }
+}
+
+/// The base of a run is beyond the versions and incarnations of all of its blocks.
+#[test]
+fn a_run_begins_beyond_what_all_of_its_blocks_had() {
+    let mut blocks = tiny_machine(ONE_REGION, 5);
+    let mut slab = Slab::new(worker(0), blocks.changes());
+    let objects = fill(&mut slab, SizeClass::SMALLEST, &mut blocks);
+    let mut most = (0, 0);
+    for (index, object) in objects.iter().enumerate() {
+        // Some objects are written and freed far more often than others.
+        for _ in 0..if index % 97 == 0 { 200 } else { 1 } {
+            set_allocated(&slab, object, true);
+            set_allocated(&slab, object, false);
+        }
+        let room = room_at(&slab, object);
+        most.0 = most.0.max(room.version.get());
+        most.1 = most.1.max(room.incarnation.count());
+        slab.release(object.address).unwrap();
+    }
+    slab.retire(&mut blocks);
+    let cut = blocks.cut().unwrap();
+    blocks.reclaim(cut).unwrap();
+    let class = SizeClass::for_object_bytes(3000).unwrap();
+    let array = blocks.allocate_array(class, 20, worker(0), None).unwrap();
+    assert!(array.block.head().run > 12);
+    for index in 0..20 {
+        let room = array.begin(index);
+        assert!(room.version.get() > most.0 && room.incarnation.count() > most.1);
+        assert_eq!(room.incarnation.class(), class);
+    }
 }
 
 /// The last block takes the place of the one that goes, wherever that was.
@@ -129,9 +217,8 @@ fn adjacent_blocks_that_were_freed_are_one_stretch() {
     assert!(slab.reserve(wide, None, &mut blocks).is_ok());
 }
 
-fn count_at(slab: &Slab, reserved: &Reserved) -> u64 {
-    let at = reserved.address.offset() as usize + 8;
-    Incarnation(slab.memory(reserved).load(at, Ordering::Relaxed)).count()
+fn room_at(slab: &Slab, reserved: &Reserved) -> Room {
+    slab.begin(reserved)
 }
 
 #[derive(Debug, Clone)]
@@ -155,11 +242,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// An object that was: its class, its incarnation when it was freed, and when that was.
+/// A freed object: its class, its header when it was freed, and the step of that.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     class: SizeClass,
-    count: u64,
+    room: Room,
     freed_at: usize,
 }
 
@@ -188,7 +275,8 @@ impl Model {
         if let Some((at, (_, other))) = self.live.range(..end).next_back() {
             prop_assert!(at.checked_add(bytes(other.class)).unwrap() <= start);
         }
-        let count = count_at(&self.slabs[by], &object);
+        let room = room_at(&self.slabs[by], &object);
+        prop_assert_eq!(room.incarnation.class(), class);
         let under: Vec<(Address, Gone)> = self
             .gone
             .range(..end)
@@ -198,10 +286,15 @@ impl Model {
             .map(|(at, gone)| (*at, *gone))
             .collect();
         for (at, gone) in under {
-            let same = at == start && gone.class == class && gone.count == count;
+            let same = at == start && gone.class == class && gone.room == room;
             prop_assert!(
                 same || gone.freed_at < self.reclaimed_to,
                 "{object:?} lies where {gone:?} was at {at}"
+            );
+            let (now, then) = (room.incarnation.count(), gone.room.incarnation.count());
+            prop_assert!(
+                same || room.version > gone.room.version && now > then,
+                "{room:?} is not beyond {gone:?} at {at}"
             );
             self.gone.remove(&at);
         }
@@ -215,7 +308,7 @@ impl Model {
         set_allocated(&self.slabs[by], &object, false);
         let gone = Gone {
             class: object.class,
-            count: count_at(&self.slabs[by], &object),
+            room: room_at(&self.slabs[by], &object),
             freed_at: now,
         };
         self.gone.insert(address, gone);

@@ -1,6 +1,5 @@
 //! What slab allocators do, case by case.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::{TINY, tiny_machine};
@@ -8,7 +7,7 @@ use crate::alloc::{
     AllocError, BlockAllocator, BlockConfig, Mismatch, ReleaseError, Reserved, SizeClass, Slab,
 };
 use crate::ids::{Address, WorkerId};
-use crate::object::Incarnation;
+use crate::object::write::{self, Room};
 
 pub(super) fn worker(id: u16) -> WorkerId {
     WorkerId::new(id).unwrap()
@@ -20,19 +19,21 @@ fn one_slab() -> (BlockAllocator, Slab) {
     (blocks, slab)
 }
 
-/// What a committing transaction does to the header's second word.
+/// What a committing transaction does to a header.
 pub(super) fn set_allocated(slab: &Slab, reserved: &Reserved, allocated: bool) {
-    let (memory, at) = (
-        slab.memory(reserved),
-        reserved.address.offset() as usize + 8,
-    );
-    let word = Incarnation(memory.load(at, Ordering::Relaxed));
+    let Room {
+        version,
+        incarnation,
+        ..
+    } = slab.begin(reserved);
     let word = if allocated {
-        word.allocated()
+        incarnation.allocated()
     } else {
-        word.freed()
+        incarnation.freed()
     };
-    memory.store(at, word.0, Ordering::Release);
+    let (memory, at) = (slab.memory(reserved), reserved.address.offset() as usize);
+    let bytes = reserved.class.object_bytes();
+    write::install_new(memory, at, bytes, version.next(), word, &[]);
 }
 
 #[test]
@@ -42,11 +43,11 @@ fn slots_follow_one_another_and_freed_ones_serve_first() {
     let reserved: Vec<_> = (0..40)
         .map(|_| slab.reserve(class, None, &mut blocks).unwrap())
         .collect();
-    // Block 0 has 4096 - 192 bytes: 30 objects of 128. The others are in the next block.
+    // Block 0 has 4096 - 320 bytes: 29 objects of 128. The others are in the next block.
     let offsets: Vec<_> = reserved.iter().map(|r| r.address.offset()).collect();
-    let expected: Vec<_> = (0..30)
-        .map(|i| 192 + i * 128)
-        .chain((0..10).map(|i| 4096 + i * 128))
+    let expected: Vec<_> = (0..29)
+        .map(|i| 320 + i * 128)
+        .chain((0..11).map(|i| 4096 + i * 128))
         .collect();
     assert_eq!(offsets, expected);
     slab.release(reserved[33].address).unwrap();
@@ -56,7 +57,7 @@ fn slots_follow_one_another_and_freed_ones_serve_first() {
     let usage = slab.usage(class);
     assert_eq!(
         (usage.blocks, usage.slots, usage.live, usage.free_slots()),
-        (2, 62, 39, 23)
+        (2, 61, 39, 22)
     );
     assert_eq!(usage.reserved_bytes, 8192);
     assert!((usage.internal_fragmentation(class, 39 * 99) - 0.1).abs() < 1e-9);
@@ -71,24 +72,24 @@ fn slots_follow_one_another_and_freed_ones_serve_first() {
 #[test]
 fn what_is_no_reserved_slot_is_not_released() {
     let (mut blocks, mut slab) = one_slab();
-    let class = SizeClass::new(2);
+    let class = SizeClass::new(1);
     let reserved = slab.reserve(class, None, &mut blocks).unwrap();
     let at = |bytes| reserved.address.checked_add(bytes).unwrap();
     let no_object = |bytes| ReleaseError::NoObject {
         address: at(bytes),
-        object_bytes: 192,
+        object_bytes: 128,
     };
     for (address, error) in [
         (at(64), no_object(64)),
-        (at(192), ReleaseError::Free(at(192))),
-        (at(20 * 192), no_object(20 * 192)), // in the block, behind its last object
+        (at(128), ReleaseError::Free(at(128))),
+        (at(29 * 128), no_object(29 * 128)), // in the block, behind its last object
         (at(4096), ReleaseError::NotOurs(at(4096))),
         (at(1 << 30), ReleaseError::NotOurs(at(1 << 30))),
         (
             Address::new(reserved.address.region(), 0),
             ReleaseError::NoObject {
                 address: Address::new(reserved.address.region(), 0),
-                object_bytes: 192,
+                object_bytes: 128,
             },
         ),
         (Address::NULL, ReleaseError::NotOurs(Address::NULL)),

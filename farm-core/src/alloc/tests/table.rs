@@ -1,14 +1,18 @@
 //! Any bytes are a block table or a typed error.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
 
 use crate::alloc::{
     BlockHead, BlockKind, BlockState, BlockTable, LocateError, SizeClass, TableError,
 };
 use crate::ids::{RegionId, WorkerId};
 use crate::mem::Memory;
+use crate::object::Base;
 
 const BLOCKS: u32 = 16;
 
@@ -16,35 +20,48 @@ fn region() -> RegionId {
     RegionId::new(5, 77).unwrap()
 }
 
+fn format(memory: Memory, block_bytes: usize) -> Result<BlockTable, TableError> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+    BlockTable::format(memory, region(), block_bytes, &mut rng)
+}
+
 /// A table with a run of one block at 0, of three at 2, a vacant one at 6.
 fn sample() -> BlockTable {
-    let table = BlockTable::format(Memory::anonymous(16 * 4096), region(), 4096).unwrap();
+    let table = format(Memory::anonymous(16 * 4096), 4096).unwrap();
     let head = |kind, class, owner, run| BlockHead {
         kind,
         class: SizeClass::new(class),
         owner: WorkerId::new(owner).unwrap(),
         run,
     };
-    table.write_run(0, head(BlockKind::Slab, 0, 1, 1));
-    table.write_run(2, head(BlockKind::Array, 30, 2, 3));
-    table.write_run(6, head(BlockKind::Vacant, 3, 0, 1));
+    table.write_run(0, head(BlockKind::Slab, 0, 1, 1)).unwrap();
+    table
+        .write_run(2, head(BlockKind::Array, 30, 2, 3))
+        .unwrap();
+    table
+        .write_run(6, head(BlockKind::Vacant, 3, 0, 1))
+        .unwrap();
     table
 }
 
 fn state_offset(block: u32) -> usize {
-    64 + 8 * block as usize
+    64 + 16 * block as usize
+}
+
+fn base_offset(block: u32) -> usize {
+    state_offset(block) + 8
 }
 
 #[test]
 fn the_bytes_are_as_drawn() {
     let table = sample();
-    let mut words = [0; 8 + 7];
+    let mut words = [0; 8 + 14];
     table.memory().read_words(0, &mut words);
-    assert_eq!(words[0].to_le_bytes(), *b"FaRMblk1");
+    assert_eq!(words[0].to_le_bytes(), *b"FaRMblk2");
     assert_eq!(words[1], u64::from(region().to_bits()) | 16 << 32);
     assert_eq!(words[2], 4096);
     assert_eq!(
-        words[3], 0xfa6e_8ac7_826b_2b26,
+        words[3], 0xb68f_0d5c_cc84_aac6,
         "the checksum is part of the format"
     );
     assert_eq!(words[4..8], [0; 4]);
@@ -54,19 +71,26 @@ fn the_bytes_are_as_drawn() {
         three | 2 << 16 | 30 << 8 | 5,
         one | 3 << 8 | 9,
     );
-    assert_eq!(
-        words[8..],
-        [slab, 0, array, one | 2, 2 << 32 | 2, 0, vacant]
-    );
-    assert_eq!(table.geometry().start(0), 64 + 128);
+    let states: Vec<u64> = words[8..].iter().step_by(2).copied().collect();
+    assert_eq!(states, [slab, 0, array, one | 2, 2 << 32 | 2, 0, vacant]);
+    let bases: Vec<u64> = words[9..].iter().step_by(2).copied().collect();
+    for (block, bits) in (0..).zip(&bases) {
+        let base = Base::from_bits(*bits).unwrap();
+        assert_eq!(table.base(block), Ok(base));
+        assert!(bits >> 59 == 1 && *bits as u16 == 0, "{bits:#x}");
+    }
+    assert_eq!(bases.iter().collect::<BTreeSet<_>>().len(), 7 - 1);
+    let of_run = bases[2..5].iter().max();
+    assert_eq!(bases.get(2), of_run, "the head has the greatest");
+    assert_eq!(table.geometry().start(0), 64 + 256);
 }
 
 #[test]
 fn offsets_lead_to_their_blocks() {
     let table = sample();
     let owner = |offset| table.owner_of(offset).map(WorkerId::get);
-    assert_eq!(owner(192), Ok(1));
-    assert_eq!(owner(192 + 64 * 10), Ok(1));
+    assert_eq!(owner(320), Ok(1));
+    assert_eq!(owner(320 + 64 * 10), Ok(1));
     // Class 30 has 31 lines; its fifth object is in the run's second and third block.
     let stride = SizeClass::new(30).object_bytes() as u32;
     assert_eq!(owner(2 * 4096 + 4 * stride), Ok(2));
@@ -80,9 +104,9 @@ fn offsets_lead_to_their_blocks() {
             },
         ),
         (
-            192 + 8,
+            320 + 8,
             LocateError::NoObject {
-                address: at(200),
+                address: at(328),
                 object_bytes: 64,
             },
         ),
@@ -127,7 +151,7 @@ fn what_is_wrong_with_a_header_is_said() {
         Err(TableError::BadGeometry { blocks: 16, .. })
     ));
     assert!(matches!(
-        BlockTable::format(Memory::anonymous(4096), region, 8192),
+        format(Memory::anonymous(4096), 8192),
         Err(TableError::BadGeometry { blocks: 0, .. })
     ));
     let nothing = Memory::anonymous(4096).window(0, 0);
@@ -182,6 +206,25 @@ fn broken_runs_are_found() {
     }
 }
 
+#[test]
+fn bases_that_are_none_are_found() {
+    let region = region();
+    for block in [0, 3, 15] {
+        for bits in [0, 1, 1 << 16, 1 << 62, (1 << 60) + 1] {
+            let table = sample();
+            let at = base_offset(block);
+            table.memory().store(at, bits, Ordering::Release);
+            let found = BlockTable::open(table.memory().clone(), region).unwrap_err();
+            let error = TableError::BadBase {
+                region,
+                block,
+                bits,
+            };
+            assert_eq!(found, error);
+        }
+    }
+}
+
 /// Blocks beyond the end of a run, which lead back to it, are not in it.
 #[test]
 fn a_run_that_shrank_does_not_cover_what_it_did() {
@@ -218,7 +261,7 @@ fn a_run_cut_short_by_a_crash_is_freed() {
 proptest! {
     #[test]
     fn damaged_tables_never_panic(
-        damage in prop::collection::vec((0usize..24, any::<u64>(), 0u8..4), 1..6),
+        damage in prop::collection::vec((0usize..40, any::<u64>(), 0u8..4), 1..6),
         offset: u32,
     ) {
         let table = sample();
@@ -237,6 +280,7 @@ proptest! {
         }
         let mut next = 0;
         while let Ok(Some(block)) = table.next_block(next) {
+            prop_assert!(Base::from_bits(block.base().to_bits()).is_some());
             prop_assert!(block.index() >= next && block.index() < BLOCKS);
             next = BlockTable::next_after(&block);
         }

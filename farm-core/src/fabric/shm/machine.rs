@@ -407,6 +407,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
+    /// The number of this start of the machine, drawn at random.
+    pub fn boot(&self) -> u64 {
+        self.shared.boot
+    }
+
     /// See [`ShmMachine::export`].
     ///
     /// # Errors

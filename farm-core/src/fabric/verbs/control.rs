@@ -39,7 +39,7 @@ use crate::limits::MAX_WORKERS;
 use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// What every greeting begins with, so that a stranger on the port is known as one.
 pub(super) const PROTOCOL: &str = "farm/verbs";
 /// Fewest bytes of a secret.

@@ -553,6 +553,11 @@ pub struct VerbsExporter {
 }
 
 impl VerbsExporter {
+    /// The number of this start of the machine, drawn at random.
+    pub fn boot(&self) -> u64 {
+        self.shared.boot
+    }
+
     /// Makes memory that peers can import. Its pages are there, and locked, when this returns.
     ///
     /// # Errors

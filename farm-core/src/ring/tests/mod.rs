@@ -9,6 +9,7 @@ mod oracle;
 use super::testing::Pair;
 use super::{Header, Kind, SendError};
 use crate::ids::WorkerId;
+use crate::time::Nanos;
 
 fn header(kind: Kind, token: u64) -> Header {
     Header {
@@ -28,7 +29,7 @@ fn send(pair: &mut Pair, kind: Kind, token: u64, body: &[u8]) -> Result<(), Send
 fn peek(pair: &mut Pair) -> Option<(Header, Vec<u8>)> {
     let record = pair
         .receiver
-        .peek(&mut pair.receiver_endpoint)
+        .peek(&mut pair.receiver_endpoint, Nanos::default())
         .expect("a sound ring")?;
     let (to_worker, message_id) = (record.to_worker, record.message_id);
     let header = Header {

@@ -18,6 +18,7 @@ use crate::ring::{
     Capacity, Kind, ReceiverConfig, RingReceiver, RingSender, SendError, SenderConfig, Wholeness,
     Words,
 };
+use crate::time::Nanos;
 
 /// Memory as loom sees it. `land` stores as a one-sided write does, the rest as [`Memory`] does.
 ///
@@ -95,8 +96,9 @@ impl Ends {
     fn with(publish: Ordering, wholeness: Wholeness) -> Self {
         let bytes = 512;
         let (buffer, head_copy) = (Model::new(bytes, publish), Model::new(WORD_BYTES, publish));
-        let mut forth = Wire::new(vec![buffer.clone()]).endpoint(64);
-        let back = Wire::new(vec![head_copy.clone()]).endpoint(64);
+        let ordered = wholeness == Wholeness::LastWord;
+        let mut forth = Wire::new(vec![buffer.clone()]).endpoint_that(64, ordered);
+        let back = Wire::new(vec![head_copy.clone()]).endpoint_that(64, ordered);
         let capacity = Capacity::new(bytes as u64).unwrap();
         let sending = SenderConfig {
             wholeness,
@@ -142,7 +144,10 @@ fn receive(
     token: u64,
     bytes: usize,
 ) -> bool {
-    let Some(record) = receiver.peek(endpoint).expect("a sound ring") else {
+    let Some(record) = receiver
+        .peek(endpoint, Nanos::default())
+        .expect("a sound ring")
+    else {
         return false;
     };
     assert_eq!(

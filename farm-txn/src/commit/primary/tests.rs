@@ -20,8 +20,12 @@ enum Wrong {
     Missing,
 }
 
-/// A LOCK of three objects, the last of which is wrong.
-fn body(objects: &[Address; 2], wrong: Wrong) -> Vec<u8> {
+/// A LOCK of three objects, the last of which is wrong; the others have the version and incarnation of the first.
+fn body(
+    objects: &[Address; 2],
+    (version, incarnation): (Version, Incarnation),
+    wrong: Wrong,
+) -> Vec<u8> {
     let mut body = vec![0; record::FIXED_BYTES];
     record::encode_lock(&mut body, 1, &[], 3);
     let third = match wrong {
@@ -33,8 +37,8 @@ fn body(objects: &[Address; 2], wrong: Wrong) -> Vec<u8> {
         let object = Object {
             address,
             class: class_for_payload(8).unwrap(),
-            version: Version::new(1),
-            incarnation: Incarnation(3),
+            version,
+            incarnation,
             effect: Effect::Write,
             payload: &[7; 8],
         };
@@ -64,7 +68,13 @@ fn a_lock_record_that_is_wrong_in_the_middle_leaves_nothing_locked() {
             });
             let mut found = Vec::new();
             for wrong in [Wrong::Region, Wrong::Address, Wrong::Missing] {
-                let body = body(&objects, wrong);
+                let header = objects.map(|address| {
+                    let (memory, at) = worker.local_memory(address).unwrap();
+                    let version = write::load_version(memory, at).version();
+                    (version, write::load_incarnation(memory, at))
+                });
+                assert_eq!(header[0], header[1], "both are new in one block");
+                let body = body(&objects, header[0], wrong);
                 let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
                 let refused = try_lock_all(worker, &record.lock().unwrap());
                 assert!(refused.is_err(), "{wrong:?}");

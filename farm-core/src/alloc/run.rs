@@ -1,0 +1,140 @@
+//! A block in use: its objects' places and headers, and what is done to it before it serves another class.
+
+use std::sync::atomic::Ordering;
+
+use super::{BlockHead, BlockTable, TableError};
+use crate::ids::Address;
+use crate::mem::WORD_BYTES;
+use crate::object::{Base, Incarnation, VersionWord};
+
+/// The second word of an object's header.
+const INCARNATION_OFFSET: usize = WORD_BYTES;
+
+/// A block in use: a run of the region's blocks with objects of one class.
+#[derive(Clone, Debug)]
+pub struct Block {
+    table: BlockTable,
+    index: u32,
+    head: BlockHead,
+    base: Base,
+}
+
+impl Block {
+    pub(super) fn new(table: BlockTable, index: u32, head: BlockHead, base: Base) -> Self {
+        Self {
+            table,
+            index,
+            head,
+            base,
+        }
+    }
+
+    /// The table it stands in.
+    pub fn table(&self) -> &BlockTable {
+        &self.table
+    }
+
+    /// Number of its first block in the region.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Class, owner, kind and run.
+    pub fn head(&self) -> BlockHead {
+        self.head
+    }
+
+    /// Lower bound of the versions and incarnations of its objects.
+    pub fn base(&self) -> Base {
+        self.base
+    }
+
+    /// Offset of its first object in the region.
+    pub fn first_offset(&self) -> usize {
+        self.table.geometry().start(self.index)
+    }
+
+    /// Bytes of the region it takes.
+    pub fn bytes(&self) -> usize {
+        self.head.run as usize * self.table.geometry().block_bytes()
+    }
+
+    /// Objects it has room for.
+    pub fn slots(&self) -> u32 {
+        self.table
+            .geometry()
+            .slots(self.index, self.head.run, self.head.class)
+    }
+
+    /// Offset of the object in this slot.
+    pub(super) fn offset_of(&self, slot: u32) -> usize {
+        self.first_offset() + slot as usize * self.head.class.object_bytes()
+    }
+
+    /// Address of the object in this slot.
+    pub(super) fn address_of(&self, slot: u32) -> Address {
+        Address::new(self.table.region(), self.offset_of(slot) as u32)
+    }
+
+    /// Whether the object in this slot has its allocated bit (`FaRM'14 §3.3`).
+    pub(super) fn is_allocated(&self, slot: u32) -> bool {
+        self.incarnation_of(slot).is_allocated()
+    }
+
+    /// The second word of the header in this slot.
+    fn incarnation_of(&self, slot: u32) -> Incarnation {
+        let word = self.offset_of(slot) + INCARNATION_OFFSET;
+        Incarnation(self.table.memory().load(word, Ordering::Acquire))
+    }
+
+    /// Version and incarnation in the header of this slot; zero if the slot was never used.
+    fn numbers_of(&self, slot: u32) -> (u64, u64) {
+        let version = self
+            .table
+            .memory()
+            .load(self.offset_of(slot), Ordering::Acquire);
+        let version = VersionWord(version).version().get();
+        (version, self.incarnation_of(slot).count())
+    }
+
+    /// Whether this slot was never used, or its header has the block's class and numbers from its base on.
+    pub(super) fn is_sound(&self, slot: u32) -> bool {
+        let incarnation = self.incarnation_of(slot);
+        let (class, base) = (self.head.class, self.base);
+        let (version, count) = self.numbers_of(slot);
+        let begun = version >= base.version().get() && count >= base.incarnation(class).count();
+        incarnation.0 == 0 || incarnation.class() == class && begun
+    }
+
+    /// Prepares the block, no slot of which is taken, for objects of any class: moves its base beyond every version
+    /// and incarnation in it, then zeroes its memory.
+    ///
+    /// The base is stored first: if the machine dies in between, the block still has its class, and its headers are
+    /// either zero or unchanged.
+    ///
+    /// # Errors
+    /// [`TableError::NoBase`]; nothing was changed.
+    pub fn renew(&self) -> Result<(), TableError> {
+        let most = (0..self.slots()).map(|slot| self.numbers_of(slot));
+        let most = most.fold((0, 0), |most, (version, count)| {
+            (most.0.max(version), most.1.max(count))
+        });
+        let (version, incarnation) = most;
+        let (table, index) = (&self.table, self.index);
+        let base = self.base.beyond(version, incarnation);
+        let base = base.ok_or(TableError::NoBase {
+            region: table.region(),
+            block: index,
+            version,
+            incarnation,
+        })?;
+        for block in index..index + self.head.run {
+            table.set_base(block, base);
+        }
+        table.publish();
+        let end = (index + self.head.run) as usize * table.geometry().block_bytes();
+        let first = self.first_offset();
+        table.memory().zero(first, end - first);
+        Ok(())
+    }
+}

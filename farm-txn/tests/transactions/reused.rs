@@ -1,0 +1,186 @@
+//! Memory that has served objects of one size, and serves others now: pointers from before name nothing in it.
+//!
+//! Blocks that were reclaimed once were zeroed and counted incarnations from 0 again, so that a fat pointer
+//! from before named the first object that came to be in its place.
+
+use std::time::Instant;
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::object::FatPointer;
+use farm_core::worker::Worker;
+use farm_txn::{Abort, Handle, Tx, TxError};
+
+use crate::cluster::{Cluster, cluster_of, transact};
+use crate::tasks::{PATIENCE, comes_to_rest, task};
+
+const BLOCKS: usize = 16;
+const LINE: usize = 64;
+
+/// Two machines of one region of a few small blocks each.
+fn cluster(name: &str) -> Cluster {
+    let mut config = Config::tiny_for(2, 1);
+    config.memory.region_bytes = (BLOCKS * 4096) as u64;
+    config.memory.per_machine_bytes = (BLOCKS * 4096) as u64;
+    cluster_of(name, config)
+}
+
+/// Makes one object, if there is memory for it.
+fn make(worker: &mut Worker, bytes: usize, fill: &[u8]) -> Option<FatPointer> {
+    let made = transact(worker, |tx, worker| {
+        let object = tx.alloc(worker, bytes, None)?;
+        let payload = tx.payload_mut(object);
+        for (at, byte) in payload.iter_mut().enumerate() {
+            *byte = fill[at % fill.len()];
+        }
+        Ok(tx.pointer(object))
+    });
+    made.ok()
+}
+
+/// Fills the memory of machine 0 with objects; waits until memory of other sizes has come back.
+fn fill(cluster: &Cluster, bytes: usize, with: impl Fn(&[u8]) -> Vec<u8>) -> Vec<FatPointer> {
+    let late = Instant::now() + PATIENCE;
+    let fill = with(&[]);
+    let mut made = vec![];
+    loop {
+        let fill = fill.clone();
+        let more = cluster.on(0, 0, move |w| {
+            std::iter::from_fn(|| make(w, bytes, &fill)).collect::<Vec<_>>()
+        });
+        let done = more.is_empty() && !made.is_empty();
+        made.extend(more);
+        // Vacant blocks may still be on their way back.
+        let usage = cluster.on(0, 0, |w| w.store().usage().unwrap());
+        if done && usage.vacant_bytes == 0 {
+            return made;
+        }
+        assert!(Instant::now() < late, "{} objects, {usage:?}", made.len());
+        std::thread::yield_now();
+    }
+}
+
+fn free(cluster: &Cluster, objects: &[FatPointer], bytes: usize) {
+    let addresses: Vec<Address> = objects.iter().map(|pointer| pointer.address).collect();
+    cluster.on(0, 0, move |w| {
+        for address in addresses {
+            transact(w, |tx, w| {
+                tx.read(w, address, bytes).map(|object| tx.free(object))
+            })
+            .unwrap();
+        }
+    });
+}
+
+/// Follows pointers, by a lock-free read and by a transaction that writes; gives those that were not refused as
+/// pointers to what is gone, and what became of each.
+async fn followed(farm: Handle, pointers: Vec<FatPointer>) -> Vec<(FatPointer, String)> {
+    let mut taken = vec![];
+    for pointer in pointers {
+        let gone =
+            |error: &TxError| matches!(error, TxError::NotAllocated(at) if *at == pointer.address);
+        match farm.read_pointer_lock_free(pointer).await {
+            Err(error) if gone(&error) => {}
+            Err(error) => taken.push((pointer, format!("a lock-free read: {error}"))),
+            Ok(payload) => taken.push((pointer, format!("lock-free: {payload:?}"))),
+        }
+        let mut tx = farm.begin();
+        match tx.read_pointer(pointer).await {
+            Err(error) if gone(&error) => {}
+            Err(error) => taken.push((pointer, format!("a transaction: {error}"))),
+            Ok(object) => {
+                tx.payload_mut(object).unwrap()[0] ^= 1;
+                let outcome = tx.commit().await;
+                taken.push((pointer, format!("overwritten: {outcome:?}")));
+            }
+        }
+    }
+    taken
+}
+
+/// Pointers to every line of memory, kept while the memory serves objects of other sizes and of the same one
+/// again: a line is then the start of a smaller object, or of a larger one, or in the midst of one, or behind the
+/// last of a block. Objects hold bytes of several kinds, the pointers themselves among them.
+#[test]
+fn pointers_to_every_line_of_reused_memory_name_nothing() {
+    let cluster = cluster("reused");
+    let sizes = [8, 100, 8, 170, 8, 1000, 100, 8, 3000, 170, 3000, 8, 100];
+    let mut stale: Vec<FatPointer> = vec![];
+    for (generation, bytes) in sizes.into_iter().enumerate() {
+        let words = |word: u64| word.to_le_bytes().to_vec();
+        // A pointer as an application would store it, to one of the objects of before.
+        let stored = stale.pop().map_or(vec![3], |pointer| {
+            let all = pointer.to_words().into_iter().flat_map(u64::to_le_bytes);
+            all.collect()
+        });
+        let made = fill(&cluster, bytes, |_| match generation % 4 {
+            0 => vec![0],
+            1 => stored.clone(),
+            2 => words(u64::MAX),
+            _ => (0..=255).collect(),
+        });
+        if generation == 0 {
+            let lines = BLOCKS * 4096 / LINE;
+            assert!(made.len() > lines * 9 / 10, "{} of {lines}", made.len());
+        }
+        for machine in [0, 1] {
+            let pointers = stale.clone();
+            let taken = task(&cluster, machine, |farm| followed(farm, pointers));
+            assert!(
+                taken.is_empty(),
+                "generation {generation}, of {bytes} bytes: machine {machine} followed {} of {} pointers, first {:?}, \
+                 last {:?}",
+                taken.len(),
+                stale.len() * 2,
+                taken[0],
+                taken.last(),
+            );
+            // And those that are there are still found.
+            let found = made[made.len() / 2];
+            let read = task(&cluster, machine, move |farm| async move {
+                farm.read_pointer_lock_free(found).await
+            });
+            assert!(read.is_ok(), "{read:?}");
+        }
+        free(&cluster, &made, bytes);
+        comes_to_rest(&cluster);
+        stale.extend(made);
+    }
+    cluster.stop();
+}
+
+/// A transaction that read an object before its memory served another one, of the same size and version.
+/// Contexts of a worker's pool hold their memory; this one is none.
+#[test]
+fn a_commit_from_before_does_not_overwrite_what_came_after() {
+    let cluster = cluster("reused-write");
+    let first = fill(&cluster, 100, |_| vec![1]);
+    let at = first[0].address;
+    cluster.on(0, 0, move |w| {
+        let mut tx = Tx::new();
+        let object = tx.read(w, at, 100).unwrap();
+        tx.payload_mut(object).fill(9);
+        w.put_layer(Box::new(tx));
+    });
+    free(&cluster, &first, 100);
+    let other = fill(&cluster, 8, |_| vec![2]);
+    free(&cluster, &other, 8);
+    let second = fill(&cluster, 100, |_| vec![3]);
+    assert!(second.iter().any(|pointer| pointer.address == at));
+    let (outcome, now) = cluster.on(0, 0, move |w| {
+        let mut tx = w.take_layer::<Tx>();
+        let outcome = tx.commit(w);
+        let now = transact(w, |tx, w| {
+            tx.read(w, at, 100).map(|object| tx.payload(object)[0])
+        });
+        (outcome, now.unwrap())
+    });
+    assert_eq!(now, 3, "what came after was overwritten: {outcome:?}");
+    assert!(
+        matches!(outcome, Err(TxError::Abort(Abort::Changed(_)))),
+        "{outcome:?}"
+    );
+    free(&cluster, &second, 100);
+    comes_to_rest(&cluster);
+    cluster.stop();
+}
