@@ -423,6 +423,7 @@ pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
         let digest = u64::from_le_bytes(bytes[6..].try_into().expect("a word"));
         (id, shard, digest)
     });
+    let me = worker.me().machine;
     let state: &mut Kv = kv(worker);
     let table = asked.and_then(|(id, ..)| state.tables.get(&id));
     let (Some((_, shard, digest)), Some(table)) = (asked, table) else {
@@ -431,7 +432,10 @@ pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     if table.spec.digest() != digest {
         return worker.reply(request, &[&[ANOTHER_TABLE]]);
     }
-    if table.failed.is_some() {
+    // Any other failure is not of this machine's shards; the asker finds out about it by itself.
+    if let Some(KvError::Memory { machine, .. }) = table.failed
+        && machine == me
+    {
         return worker.reply(request, &[]);
     }
     let shard = table.shards.get(shard as usize);
