@@ -143,7 +143,7 @@ fn the_bench_takes_turns_with_perftest() {
         ended.stdout
     );
     let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
-    let rows = report["rows"].as_array().unwrap();
+    let rows = report["runs"][0]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 8, "{}", ended.stdout);
     for row in rows {
         for figures in [
