@@ -97,6 +97,16 @@ fn is_named(file: &File, path: &Path) -> std::io::Result<bool> {
     Ok((named.dev(), named.ino()) == (open.dev(), open.ino()))
 }
 
+/// Whether a directory could not be made only because another process made and removed it meanwhile: a file in
+/// its place stays.
+fn is_passing(error: &std::io::Error, dir: &Path) -> bool {
+    error.kind() == std::io::ErrorKind::AlreadyExists
+        && std::fs::symlink_metadata(dir).map_or_else(
+            |error| error.kind() == std::io::ErrorKind::NotFound,
+            |found| found.is_dir(),
+        )
+}
+
 /// The names of one machine of one cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
@@ -166,11 +176,14 @@ impl Names {
 
     /// `None` if another process removed the directory or the lock file meanwhile.
     fn try_claim(&self, machine: MachineId) -> Result<Option<Claim>, StartError> {
-        std::fs::DirBuilder::new()
+        let made = std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&self.run_dir)
-            .map_err(os("create", &self.run_dir))?;
+            .create(&self.run_dir);
+        match made {
+            Err(error) if is_passing(&error, &self.run_dir) => return Ok(None),
+            made => made.map_err(os("create", &self.run_dir))?,
+        }
         let path = self.lock(machine);
         let opened = OpenOptions::new()
             .read(true)
@@ -307,6 +320,18 @@ mod tests {
         });
         let left = std::fs::read_dir(dir.path().join("run")).unwrap();
         assert_eq!(left.count(), 0, "the lock and its directory are removed");
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_run_directory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("c"), b"").unwrap();
+        let names = Names::new(dir.path(), dir.path(), "c");
+        let text = names.claim(id(1)).unwrap_err().to_string();
+        assert!(
+            text.contains("cannot create") && text.contains("exists"),
+            "{text}"
+        );
     }
 
     #[test]
