@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc;
 use std::sync::{Arc, atomic::AtomicU32, atomic::Ordering};
+use std::time::Duration;
 
 use farm_core::config::Config;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -200,6 +201,25 @@ impl Cluster {
         workers.map(ask).collect()
     }
 
+    /// Returns when every worker has taken up what had been sent to it: work from outside runs before a turn polls
+    /// the rings, so that one request alone can come before counts that were told earlier.
+    fn hear_all(&self) {
+        struct Heard(mpsc::Sender<()>);
+        fn heard(worker: &mut Worker, _: u64, (): ()) {
+            let Heard(answer) = *worker.take_layer();
+            answer.send(()).unwrap();
+        }
+        for machine in &self.machines {
+            for index in 0..WORKERS {
+                let in_next_turn = |worker: &mut Worker, answer| {
+                    worker.put_layer(Box::new(Heard(answer)));
+                    worker.set_timer(Duration::ZERO, Cont::new(heard, 0));
+                };
+                machine.ask(index, in_next_turn).unwrap();
+            }
+        }
+    }
+
     /// Holds all shards against their invariants and counts, once everything has been told.
     fn check(&self, pairs: [usize; 2]) {
         let left =
@@ -211,6 +231,7 @@ impl Cluster {
         {
             std::thread::yield_now();
         }
+        self.hear_all();
         for (table, pairs) in self.tables.into_iter().zip(pairs) {
             let facts = self.on_each(farm_kv::ops::check, table);
             let shards = facts.into_iter().flat_map(Result::unwrap);
