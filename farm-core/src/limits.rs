@@ -106,7 +106,7 @@ pub const LOW_MEMORY_SHARE: u64 = 8;
 
 /// Tries before a lock-free read is given up: its object is locked and stays so. With the waits between
 /// them a tenth of a second, far beyond any commit.
-pub const READ_TRIES: u32 = 10_000;
+pub const READ_TRIES: u16 = 10_000;
 
 const _: () = assert!(DEFAULT_REGION_BYTES <= MAX_REGION_BYTES);
 // The memory of all machines together is counted in 64 bits.

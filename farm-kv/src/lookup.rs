@@ -47,7 +47,7 @@ pub(crate) struct Lookup {
     /// The overflow block that is being read.
     block: Option<Next>,
     /// From the first read to the last: a bucket's read gives the address for a block's.
-    operation: Operation,
+    operation: Option<Operation>,
     cont: GetCont,
 }
 
@@ -87,7 +87,7 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
     let lookup = slot.index();
-    let operation = worker.begin_operation();
+    let operation = Some(worker.begin_operation());
     kv(worker).lookups[lookup] = Some(Lookup {
         place,
         key: *key,
@@ -97,7 +97,7 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
         operation,
         cont,
     });
-    worker.read_into(slot, request, Cont::new(buckets_came, lookup as u64));
+    worker.read_within(slot, request, Cont::new(buckets_came, lookup as u64));
     Ok(())
 }
 
@@ -125,14 +125,13 @@ type Search = fn(&Layout, &Lookup, &[u8]) -> Step;
 #[inline]
 fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let entry = state.lookups[lookup].as_ref().expect("it is in flight");
+    let entry = state.lookups[lookup].as_mut().expect("it is in flight");
     let slot = match result {
         Ok(slot) => slot,
         // The slot is back, and the next lookup that takes it is not begun before this returns.
         Err(error) => {
-            let (cont, operation) = (entry.cont, entry.operation);
-            worker.end_operation(operation);
-            return cont.resume(worker, Err(error.into()));
+            let end = entry.end();
+            return end.resume(worker, Err(error.into()));
         }
     };
     let layout = &state.tables[&entry.place.table.0].layout;
@@ -143,10 +142,9 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
                 return long_found(worker, slot, pair);
             };
             let length = layout.value_bytes;
-            let (cont, operation) = (state.counters.hit(entry), entry.operation);
+            let end = state.counters.hit(entry);
             arena.give(slot);
-            worker.end_operation(operation);
-            cont.resume(worker, Ok(Some(&value[..length])));
+            end.resume(worker, Ok(Some(&value[..length])));
         }
         Step::Missing => miss(worker, slot),
         Step::Follow(next) => follow(worker, slot, next),
@@ -157,16 +155,15 @@ fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) 
 /// A value that the stack is not meant for was found.
 fn long_found(worker: &mut Worker, slot: Slot, pair: Found) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let entry = state.lookups[slot.index()].as_ref();
+    let entry = state.lookups[slot.index()].as_mut();
     let entry = entry.expect("it is in flight");
     let layout = &state.tables[&entry.place.table.0].layout;
     let mut value = std::mem::take(&mut state.value);
     value.resize(layout.value_bytes, 0);
     layout.copy_value(bytemuck::cast_slice(arena.words(&slot)), pair, &mut value);
-    let (cont, operation) = (state.counters.hit(entry), entry.operation);
+    let end = state.counters.hit(entry);
     arena.give(slot);
-    worker.end_operation(operation);
-    cont.resume(worker, Ok(Some(&value)));
+    end.resume(worker, Ok(Some(&value)));
     kv(worker).value = value;
 }
 
@@ -214,16 +211,13 @@ fn follow(worker: &mut Worker, slot: Slot, next: Next) {
     entry.block = Some(next);
     entry.reads += 1;
     if entry.reads > MAX_READS {
-        let (cont, operation) = (entry.cont, entry.operation);
-        worker.arena().give(slot);
-        worker.end_operation(operation);
-        return cont.resume(worker, Err(KvError::Conflict));
+        return give_up(worker, slot);
     }
     let table = entry.place.table;
     let class = state.tables[&table.0].layout.block_class;
     let request = ReadRequest::object(next.address, class);
     let cont = Cont::new(block_came, slot.index() as u64);
-    worker.read_into(slot, request, cont);
+    worker.read_within(slot, request, cont);
 }
 
 #[cold]
@@ -233,28 +227,57 @@ fn restart(worker: &mut Worker, slot: Slot) {
     let entry = state.lookup(&slot);
     entry.reads += 1;
     entry.restarts += 1;
-    let (place, cont, operation) = (entry.place, entry.cont, entry.operation);
     if entry.restarts > MAX_RESTARTS {
-        worker.arena().give(slot);
-        worker.end_operation(operation);
-        return cont.resume(worker, Err(KvError::Conflict));
+        return give_up(worker, slot);
     }
+    let place = entry.place;
     let table = &state.tables[&place.table.0];
     let request = table.buckets_request(place.shard(), place.bucket());
     let cont = Cont::new(buckets_came, slot.index() as u64);
-    worker.read_into(slot, request, cont);
+    worker.read_within(slot, request, cont);
+}
+
+fn give_up(worker: &mut Worker, slot: Slot) {
+    let end = kv(worker).lookup(&slot).end();
+    worker.arena().give(slot);
+    end.resume(worker, Err(KvError::Conflict));
 }
 
 fn miss(worker: &mut Worker, slot: Slot) {
     let state = kv(worker);
     let entry = state.lookup(&slot);
-    let (cont, operation) = (entry.cont, entry.operation);
+    let end = entry.end();
     let reads = u64::from(entry.reads);
     state.counters.misses += 1;
     state.counters.reads_of_misses += reads;
     worker.arena().give(slot);
-    worker.end_operation(operation);
-    cont.resume(worker, Ok(None));
+    end.resume(worker, Ok(None));
+}
+
+/// The end of a lookup.
+struct End {
+    operation: Operation,
+    cont: GetCont,
+}
+
+impl Lookup {
+    /// Takes what the end of the lookup needs, once.
+    #[inline]
+    fn end(&mut self) -> End {
+        let operation = self.operation.take();
+        End {
+            operation: operation.expect("a lookup ends once"),
+            cont: self.cont,
+        }
+    }
+}
+
+impl End {
+    #[inline]
+    fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
+        worker.end_operation(self.operation);
+        self.cont.resume(worker, result);
+    }
 }
 
 impl Kv {
@@ -269,10 +292,10 @@ impl Kv {
 impl LookupCounters {
     /// Counts a lookup that found its key.
     #[inline]
-    fn hit(&mut self, lookup: &Lookup) -> GetCont {
+    fn hit(&mut self, lookup: &mut Lookup) -> End {
         self.hits += 1;
         self.reads_of_hits += u64::from(lookup.reads);
-        lookup.cont
+        lookup.end()
     }
 }
 

@@ -2,7 +2,8 @@
 //! the allocation of objects on this machine.
 
 use super::epoch::{Shortage, Source};
-use super::request::{ReadError, ReadRequest, ReadResult};
+use super::reads::Begun;
+use super::request::ReadError;
 use super::{Cont, Worker};
 use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
 use crate::fabric::{Capability, ImportError, Slot};
@@ -53,8 +54,7 @@ impl RegionWaits {
 
 struct Waiting {
     region: RegionId,
-    request: ReadRequest,
-    cont: Cont<ReadResult>,
+    read: Begun,
     slot: Slot,
 }
 
@@ -208,27 +208,19 @@ impl Worker {
     }
 
     #[cold]
-    pub(super) fn find_region_then_read(
-        &mut self,
-        request: ReadRequest,
-        cont: Cont<ReadResult>,
-        slot: Slot,
-    ) {
-        let region = request.address.region();
+    pub(super) fn find_region_then_read(&mut self, read: Begun, slot: Slot) {
+        let region = read.request.address.region();
         if let Some(index) = self.adopt_local(region) {
-            return self.start_read(request, index, cont, slot);
+            return self.start_read(read, index, slot);
         }
         let first = !self
             .region_waits
             .waiting
             .iter()
             .any(|waiting| waiting.region == region);
-        self.region_waits.waiting.push(Waiting {
-            region,
-            request,
-            cont,
-            slot,
-        });
+        self.region_waits
+            .waiting
+            .push(Waiting { region, read, slot });
         if first {
             self.ask_for_region(u64::from(region.to_bits()), ());
         } else {
@@ -332,14 +324,14 @@ impl Worker {
         };
         let index = self.regions.record(id, access);
         for waiting in self.take_waiting(id) {
-            self.start_read(waiting.request, index, waiting.cont, waiting.slot);
+            self.start_read(waiting.read, index, waiting.slot);
         }
     }
 
     fn end_region_wait(&mut self, id: RegionId, error: impl Fn(Address) -> ReadError) {
         for waiting in self.take_waiting(id) {
-            let error = error(waiting.request.address);
-            self.fail_read_soon(waiting.cont, waiting.slot, error);
+            let error = error(waiting.read.request.address);
+            self.fail_begun(waiting.read, waiting.slot, error);
         }
     }
 

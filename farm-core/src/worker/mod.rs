@@ -85,7 +85,7 @@ pub struct WorkerLimits {
     /// Operations that it keeps in flight.
     pub operations: usize,
     /// Tries before a read is given up: its object is locked and stays so.
-    pub read_tries: u32,
+    pub read_tries: u16,
     /// For the layer of transactions.
     pub transactions: TransactionsConfig,
 }

@@ -44,22 +44,29 @@ pub struct ReadCounters {
     pub restarts: u64,
 }
 
+/// A read that is to be posted.
+pub(super) struct Begun {
+    pub(super) request: ReadRequest,
+    /// The read's own operation; none if it is within its caller's.
+    operation: Option<Operation>,
+    cont: Cont<ReadResult>,
+}
+
 struct InFlight {
     request: ReadRequest,
     region: RegionIndex,
-    tries: u32,
+    tries: u16,
+    operation: Option<Operation>,
     posted: Nanos,
     cont: Cont<ReadResult>,
 }
 
 /// The reads of one worker.
 pub(crate) struct Reads {
-    most_tries: u32,
+    most_tries: u16,
     /// The read that has a slot, by the slot's number; what stands at the number of a slot that no
     /// read has is of no meaning.
     of_slot: Vec<Option<InFlight>>,
-    /// The operation that it is, by the same number.
-    operations: Vec<Operation>,
     /// The pointer that it follows, by the same number. Stale where the read's request has none.
     named: Vec<Option<FatPointer>>,
     /// Reads of local memory not copied yet, oldest first.
@@ -71,11 +78,10 @@ pub(crate) struct Reads {
 
 impl Reads {
     /// For an arena of so many slots, so many reads in flight, and so many tries of each.
-    pub(crate) fn new(slots: usize, reads: usize, most_tries: u32) -> Self {
+    pub(crate) fn new(slots: usize, reads: usize, most_tries: u16) -> Self {
         Self {
             most_tries,
             of_slot: (0..slots).map(|_| None).collect(),
-            operations: vec![Operation::default(); slots],
             named: vec![None; slots],
             local: VecDeque::with_capacity(reads),
             backing_off: Vec::with_capacity(reads),
@@ -122,7 +128,7 @@ impl Worker {
             marks::mark("read: arena full");
             return Err(ReadError::Busy);
         };
-        self.read_into(slot, request, cont);
+        self.begin_read(slot, request, cont);
         Ok(())
     }
 
@@ -143,19 +149,46 @@ impl Worker {
             return Err(ReadError::Busy);
         };
         self.reads.named[slot.index()] = Some(pointer);
-        self.read_into(slot, request, cont);
+        self.begin_read(slot, request, cont);
         Ok(())
     }
 
-    /// As [`Worker::read_lock_free`], to a slot that the caller has: its [`Slot::index`] is the
-    /// caller's until it gives the slot back. A read that fails gives the slot back just before the
-    /// continuation is called.
+    /// As [`Worker::read_lock_free`], to a slot that the caller has, and within an [`Operation`] of the caller, which
+    /// is to end after the continuation was called. The [`Slot::index`] is the caller's until it gives the slot
+    /// back. A read that fails gives the slot back just before the continuation is called.
     #[inline]
-    pub fn read_into(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
-        self.reads.operations[slot.index()] = self.begin_operation();
-        match self.regions.find(request.address.region()) {
-            Some(region) => self.start_read(request, region, cont, slot),
-            None => self.find_region_then_read(request, cont, slot),
+    pub fn read_within(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
+        debug_assert!(self.epochs.open() > 0, "a read within no operation");
+        let operation = None;
+        self.route_read(
+            Begun {
+                request,
+                operation,
+                cont,
+            },
+            slot,
+        );
+    }
+
+    /// Begins a read that is an operation of its own.
+    #[inline]
+    fn begin_read(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
+        let operation = Some(self.begin_operation());
+        self.route_read(
+            Begun {
+                request,
+                operation,
+                cont,
+            },
+            slot,
+        );
+    }
+
+    #[inline]
+    fn route_read(&mut self, read: Begun, slot: Slot) {
+        match self.regions.find(read.request.address.region()) {
+            Some(region) => self.start_read(read, region, slot),
+            None => self.find_region_then_read(read, slot),
         }
     }
 
@@ -175,22 +208,26 @@ impl Worker {
             marks::mark("read: arena full");
             return Err(ReadError::Busy);
         };
-        self.read_into(slot, request, cont);
+        self.begin_read(slot, request, cont);
         Ok(())
     }
 
     #[inline]
     pub(super) fn start_read(
         &mut self,
-        request: ReadRequest,
+        Begun {
+            request,
+            operation,
+            cont,
+        }: Begun,
         region: RegionIndex,
-        cont: Cont<ReadResult>,
         slot: Slot,
     ) {
         self.reads.of_slot[slot.index()] = Some(InFlight {
             request,
             region,
             tries: 0,
+            operation,
             posted: self.now,
             cont,
         });
@@ -297,12 +334,33 @@ impl Worker {
     /// Ends a read that failed, from the event loop: perhaps this is the call that began it.
     #[cold]
     fn finish(&mut self, slot: Slot, error: ReadError) {
-        let cont = self.reads.of(&slot).cont;
-        self.fail_read_soon(cont, slot, error);
+        let read = self.reads.of(&slot);
+        let (operation, cont) = (read.operation.take(), read.cont);
+        self.fail_soon(operation, cont, slot, error);
     }
 
-    pub(super) fn fail_read_soon(&mut self, cont: Cont<ReadResult>, slot: Slot, error: ReadError) {
+    /// As [`Worker::finish`], of a read that was never posted.
+    pub(super) fn fail_begun(&mut self, read: Begun, slot: Slot, error: ReadError) {
+        self.fail_soon(read.operation, read.cont, slot, error);
+    }
+
+    fn fail_soon(
+        &mut self,
+        operation: Option<Operation>,
+        cont: Cont<ReadResult>,
+        slot: Slot,
+        error: ReadError,
+    ) {
+        self.end_own(operation);
         self.failed_reads.push_back((cont, slot, error));
+    }
+
+    /// Ends the operation of a read that has one of its own.
+    #[inline]
+    fn end_own(&mut self, operation: Option<Operation>) {
+        if let Some(operation) = operation {
+            self.end_operation(operation);
+        }
     }
 
     /// Tells of reads that failed when they were begun.
@@ -312,7 +370,6 @@ impl Worker {
             let Some((cont, slot, error)) = self.failed_reads.pop_front() else {
                 break;
             };
-            self.end_operation(self.reads.operations[slot.index()]);
             self.endpoint.arena().give(slot);
             cont.resume(self, Err(error));
         }
@@ -402,9 +459,7 @@ impl Worker {
     /// A read came back after so many nanoseconds.
     #[inline]
     fn read_done(&mut self, slot: Slot, status: Status, took: u64) {
-        let read = self.reads.of_slot[slot.index()]
-            .as_ref()
-            .expect("a slot on its way has a read");
+        let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
         let consistent = match status {
             Status::Ok if request.lines == HEADER_ONLY => true,
@@ -420,7 +475,8 @@ impl Worker {
             Status::Broken => return self.peer_lost(slot),
         };
         if consistent {
-            self.end_operation(self.reads.operations[slot.index()]);
+            let operation = self.reads.of(&slot).operation.take();
+            self.end_own(operation);
             cont.resume(self, Ok(slot));
         } else {
             self.again(slot, "read: locked or torn, again");
@@ -452,7 +508,8 @@ impl Worker {
             },
             Some(Misread::NoHeader { index }) => ReadError::BadAddress(address(index)),
             None => {
-                self.end_operation(self.reads.operations[slot.index()]);
+                let operation = self.reads.of(&slot).operation.take();
+                self.end_own(operation);
                 return cont.resume(self, Ok(slot));
             }
         };
@@ -470,11 +527,11 @@ impl Worker {
     fn peer_lost(&mut self, slot: Slot) {
         marks::mark("read: peer lost");
         let read = self.reads.of(&slot);
-        let (cont, region) = (read.cont, read.region);
+        let (cont, region, operation) = (read.cont, read.region, read.operation.take());
         let Access::Remote { machine, .. } = *self.regions.at(region) else {
             unreachable!("only a connection breaks")
         };
-        self.end_operation(self.reads.operations[slot.index()]);
+        self.end_own(operation);
         self.endpoint.arena().give(slot);
         cont.resume(self, Err(ReadError::PeerLost(machine)));
     }

@@ -49,7 +49,7 @@ pub struct ClusterLimits {
     /// Bytes of an inline write.
     pub max_inline_bytes: usize,
     /// Tries of a read before it is given up.
-    pub read_tries: u32,
+    pub read_tries: u16,
     /// What transactions may hold, and how long they are retried.
     pub transactions: TransactionsConfig,
     /// How receivers know that a record is whole.

@@ -65,11 +65,21 @@ const END_EPOCH: MessageId = MessageId(MessageId::CORE + 23);
 const DONE: MessageId = MessageId(MessageId::CORE + 24);
 
 /// An operation that is under way: names the epoch in which it began. It ends exactly once, by
-/// [`Worker::end_operation`].
+/// [`Worker::end_operation`], which takes it: it cannot be copied, so that none can end twice and with that
+/// another one's epoch.
+///
+/// ```compile_fail,E0382
+/// # fn twice(worker: &mut farm_core::worker::Worker) {
+/// let operation = worker.begin_operation();
+/// worker.end_operation(operation);
+/// worker.end_operation(operation); // error: use of moved value
+/// # }
+/// ```
 #[must_use = "an operation that does not end keeps freed memory from being used again"]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Operation {
-    parity: u8,
+    /// Whether the number of its epoch is odd.
+    odd: bool,
 }
 
 /// Who is to hear that the operations of the epoch before have ended.
@@ -119,20 +129,20 @@ impl Worker {
     pub fn begin_operation(&mut self) -> Operation {
         let parity = self.epochs.parity();
         self.epochs.open[parity] += 1;
-        Operation {
-            parity: parity as u8,
-        }
+        Operation { odd: parity == 1 }
     }
 
     /// The operation holds no address any more (`lockFreeEnd`).
     ///
     /// # Panics
-    /// If it had ended before, and no other operation of its epoch is open.
+    /// If it is another worker's, and this worker has no operation open in such an epoch.
     #[inline]
     pub fn end_operation(&mut self, operation: Operation) {
-        let parity = usize::from(operation.parity & 1);
+        let parity = usize::from(operation.odd);
         let open = &mut self.epochs.open[parity];
-        *open = open.checked_sub(1).expect("an operation ends once");
+        *open = open
+            .checked_sub(1)
+            .expect("the operation began on this worker");
         if *open == 0 && parity != self.epochs.parity() {
             self.defer(Cont::new(Self::epoch_drained, 0));
         }
