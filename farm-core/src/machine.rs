@@ -18,7 +18,7 @@ use crate::control::Control;
 use crate::fabric::verbs::{SecretError, VerbsError};
 use crate::fabric::{
     ArenaConfig, ConnectError, Departed, ExportError, Exporter, FabricMachine, FabricStartError,
-    Patience, PeerOffer,
+    Patience, PeerOffer, Reporter,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
@@ -187,8 +187,12 @@ impl Machine {
             inboxes: Vec::new(),
             threads: Vec::new(),
         };
+        let last = Arc::new(LastWorker {
+            control: Arc::clone(&machine.control),
+            reporter: machine.fabric.reporter(),
+        });
         for index in 0..workers {
-            let started = machine.start_worker(config, index, &peers, &attach);
+            let started = machine.start_worker(config, index, &peers, &attach, &last);
             started.inspect_err(|error| machine.fabric.fail(&error.to_string()))?;
         }
         Ok(machine)
@@ -252,6 +256,7 @@ impl Machine {
         index: usize,
         peers: &[LinkPeer],
         attach: &Attach,
+        last: &Arc<LastWorker>,
     ) -> Result<(), MachineError> {
         let worker =
             WorkerId::new(index as u16).expect("the configuration bounds the number of workers");
@@ -289,9 +294,11 @@ impl Machine {
         let policy = idle_policy(config, self.id);
         let core = core_of(config, self.id, index);
         let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
+        let last = Arc::clone(last);
         let thread = std::thread::Builder::new()
             .name(me.to_string())
             .spawn(move || {
+                let _last = last;
                 IS_WORKER.set(true);
                 if let Some(core) = core {
                     pin(core);
@@ -484,6 +491,21 @@ impl Drop for StopOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(MachineError::Panicked(self.1).to_string());
+        }
+    }
+}
+
+/// Shared by the threads of a machine's workers. When the last of them ends because of a failure, the peers are
+/// told at once: in a process of several machines, nobody may drop the [`Machine`] for as long as the others run.
+struct LastWorker {
+    control: Arc<Control>,
+    reporter: Option<Reporter>,
+}
+
+impl Drop for LastWorker {
+    fn drop(&mut self) {
+        if let (Some(reporter), Some(why)) = (&self.reporter, self.control.failure()) {
+            reporter.fail(&why);
         }
     }
 }

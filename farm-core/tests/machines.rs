@@ -464,6 +464,23 @@ fn who_asks_hears_why_there_is_no_answer() {
     assert!(why.contains("worker m1.w0 panicked"), "{why}");
 }
 
+/// A machine that died within a process of several was noticed by the others only when its `Machine` was dropped,
+/// which their users, who waited for them, never came to do.
+#[test]
+fn a_machine_that_dies_is_noticed_by_those_of_its_process() {
+    let machines = cluster("dies", 2, 2, with_echo());
+    let (answer, answered) = mpsc::channel::<()>();
+    machines[0]
+        .submit(1, |_| panic!("on purpose"))
+        .expect("the machine runs");
+    // Returns though the answer may still come.
+    let why = machines[1].wait_for(&answered).unwrap_err().to_string();
+    drop(answer);
+    assert!(why.contains("machine m1 is lost"), "{why}");
+    let reported = machines[1].departed().remove(0).why.expect("a reason");
+    assert!(reported.contains("worker m1.w1 panicked"), "{reported}");
+}
+
 /// `submit` once dropped 3,292 of 5,000 closures without a word, as 1,024 were waiting.
 #[test]
 fn every_work_item_that_is_submitted_runs() {

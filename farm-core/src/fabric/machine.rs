@@ -1,5 +1,6 @@
 //! One machine on whichever fabric it is configured for.
 
+use super::meeting::Reporter;
 use super::shm::{self, ShmConfig, ShmMachine};
 use super::verbs::{VerbsConfig, VerbsError, VerbsExporter, VerbsMachine, VerbsStartError};
 use super::{ArenaConfig, Capability, ConnectError, Departed, Endpoint, Patience, PeerOffer};
@@ -37,8 +38,8 @@ pub enum ExportError {
     Device(#[from] VerbsError),
 }
 
-/// One machine on a fabric. Dropping it tells the peers that it leaves, or that it failed: see
-/// [`FabricMachine::fail`].
+/// One machine on a fabric. Dropping it tells the peers that it leaves, unless they were told before that it
+/// [failed](FabricMachine::fail).
 pub enum FabricMachine {
     /// Processes on one host.
     Shm(ShmMachine),
@@ -91,11 +92,18 @@ impl FabricMachine {
         }
     }
 
-    /// When this machine is dropped, peers take it for lost, for this reason. Otherwise it leaves.
-    pub fn fail(&self, why: &str) {
+    /// How threads of this machine tell its peers that it has failed; `None` before it has connected.
+    pub(crate) fn reporter(&self) -> Option<Reporter> {
         match self {
-            Self::Shm(machine) => machine.fail(why),
-            Self::Verbs(machine) => machine.fail(why),
+            Self::Shm(machine) => machine.reporter(),
+            Self::Verbs(machine) => machine.reporter(),
+        }
+    }
+
+    /// Tells the peers, if it has met them, that this machine has failed, and why: they take it for lost.
+    pub fn fail(&self, why: &str) {
+        if let Some(reporter) = self.reporter() {
+            reporter.fail(why);
         }
     }
 

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 pub use arena::{Arena, ArenaConfig, Slot};
 pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
+pub(crate) use meeting::Reporter;
 pub use meeting::{ConnectError, Departed, Patience, PeerOffer};
 
 use crate::ids::{MachineId, WorkerId};

@@ -25,6 +25,7 @@ pub(super) use fit::{
     offers_its_own, same_cluster, same_configuration, same_machines, same_version, told,
 };
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
+pub(crate) use monitor::Reporter;
 pub(super) use monitor::{Monitor, Socket, wait_readable};
 
 /// Random words from the system, which nobody can guess.

@@ -35,12 +35,43 @@ struct Watched<S> {
     ended: Ended,
 }
 
-/// The thread, and how it is given sockets. Dropping it sends the farewell to all peers.
-pub(in crate::fabric) struct Monitor<S> {
+/// Ends a machine's monitor from any thread of the machine.
+#[derive(Clone)]
+pub(crate) struct Reporter {
     /// What peers are sent in the end.
     farewell: Arc<Mutex<Vec<u8>>>,
     /// A byte tells of a further socket, the end of it that the thread is to end.
-    tell: UnixStream,
+    tell: Arc<UnixStream>,
+}
+
+impl Reporter {
+    /// Tells the peers now that this machine has failed: they take it for lost, and learn why. The first call
+    /// counts, and none does once the monitor was dropped.
+    pub(crate) fn fail(&self, why: &str) {
+        let why = why.lines().next().unwrap_or_default();
+        let mut end = why.len().min(MAX_REASON_BYTES);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut farewell = self.farewell.lock().expect("no copy panics half-way");
+        if *farewell == [GOODBYE] {
+            farewell.clear();
+            farewell.push(FAILURE);
+            farewell.extend_from_slice(&why.as_bytes()[..end]);
+        }
+        drop(farewell);
+        self.end();
+    }
+
+    /// The thread ends when it sees this end closed, whether or not the shutdown call worked.
+    fn end(&self) {
+        let _ = self.tell.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// The thread, and how it is given sockets. Dropping it sends the farewell to all peers.
+pub(in crate::fabric) struct Monitor<S> {
+    reporter: Reporter,
     further: Sender<Watched<S>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,24 +87,18 @@ impl<S: Socket> Monitor<S> {
             .name(name)
             .spawn(move || watch(&told, &more, &last))?;
         Ok(Self {
-            farewell,
-            tell,
+            reporter: Reporter {
+                farewell,
+                tell: Arc::new(tell),
+            },
             further,
             thread: Some(thread),
         })
     }
 
-    /// Makes the farewell one of a failure: peers take this machine for lost, and learn why.
-    pub(in crate::fabric) fn fail(&self, why: &str) {
-        let why = why.lines().next().unwrap_or_default();
-        let mut end = why.len().min(MAX_REASON_BYTES);
-        while !why.is_char_boundary(end) {
-            end -= 1;
-        }
-        let mut farewell = self.farewell.lock().expect("no copy panics half-way");
-        farewell.clear();
-        farewell.push(FAILURE);
-        farewell.extend_from_slice(&why.as_bytes()[..end]);
+    /// How other threads tell the peers of a failure.
+    pub(in crate::fabric) fn reporter(&self) -> Reporter {
+        self.reporter.clone()
     }
 
     /// Watches a machine's socket, in place of an earlier one, and calls `ended` when it ends.
@@ -90,14 +115,13 @@ impl<S: Socket> Monitor<S> {
         };
         // Received for as long as the thread lives, which is as long as this.
         let _ = self.further.send(watched);
-        self.tell.write_all(&[0])
+        (&*self.reporter.tell).write_all(&[0])
     }
 }
 
 impl<S> Drop for Monitor<S> {
     fn drop(&mut self) {
-        // The thread ends when it sees this end closed, whether or not the shutdown call worked.
-        let _ = self.tell.shutdown(std::net::Shutdown::Both);
+        self.reporter.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -217,8 +241,9 @@ mod tests {
         let ended = move |how, why| told.send((how, why)).unwrap();
         peer.add(id(1), ours, Box::new(ended)).unwrap();
         let long = "ü".repeat(MAX_REASON_BYTES);
-        failing.fail(&format!("first line of {long}\nsecond line"));
-        drop(failing);
+        let reporter = failing.reporter();
+        reporter.fail(&format!("first line of {long}\nsecond line"));
+        // Heard though the monitor is kept, as it is by a process that runs several machines.
         let (how, why) = tell.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(how, Departure::Lost);
         let why = why.expect("a reason");

@@ -13,7 +13,7 @@ use super::endpoint::ShmEndpoint;
 use super::files::{Claim, Names, StartError, is_in_memory, os};
 use super::leavings::{hold, remove_leavings};
 use super::park::Doorbells;
-use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, random_words};
+use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words};
 use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
@@ -372,11 +372,9 @@ impl ShmMachine {
         departed.expect("no push panics half-way").clone()
     }
 
-    /// When this machine is dropped, peers take it for lost, for this reason. Otherwise it leaves.
-    pub fn fail(&self, why: &str) {
-        if let Some(monitor) = &self.monitor {
-            monitor.fail(why);
-        }
+    /// How threads of this machine tell its peers that it has failed; `None` before it has connected.
+    pub(crate) fn reporter(&self) -> Option<Reporter> {
+        self.monitor.as_ref().map(Monitor::reporter)
     }
 
     /// The endpoint of one of this machine's workers.

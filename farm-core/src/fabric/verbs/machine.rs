@@ -18,7 +18,7 @@ use super::queue_pair::{ConnectionConfig, QueueAddress, QueuePair};
 use super::queues::Queues;
 use super::registration::{ProtectionDomain, Reach, Registration};
 use super::throttle::Throttle;
-use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, random_words};
+use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words};
 use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ExportError, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, Memory, WORD_BYTES};
@@ -405,11 +405,9 @@ impl VerbsMachine {
         departed.expect("no push panics half-way").clone()
     }
 
-    /// When this machine is dropped, peers take it for lost, for this reason. Otherwise it leaves.
-    pub fn fail(&self, why: &str) {
-        if let Some(monitor) = &self.monitor {
-            monitor.fail(why);
-        }
+    /// How threads of this machine tell its peers that it has failed; `None` before it has connected.
+    pub(crate) fn reporter(&self) -> Option<Reporter> {
+        self.monitor.as_ref().map(Monitor::reporter)
     }
 
     /// The device, port and address that it uses.
