@@ -8,7 +8,7 @@ use farm_core::{marks, mutants};
 
 use crate::layout::{Found, Layout, Next, candidates};
 use crate::state::{Kv, LookupCounters, kv};
-use crate::table::TableId;
+use crate::table::{Table, TableId};
 use crate::{Key, KvError};
 
 /// Times that a lookup begins again before it is given up.
@@ -65,8 +65,10 @@ enum Step {
 /// [`KvError::NotOpen`]; [`KvError::Busy`] when too many reads are in flight. Nothing was started.
 #[inline]
 pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
-    let place = place_of(worker, table, key)?;
-    get_at(worker, place, key, cont)
+    begin(worker, table, key, cont, |open| {
+        let (shard, bucket) = open.locate(key);
+        Place::new(table, shard, bucket)
+    })
 }
 
 /// As [`get`], of a key whose place is known already.
@@ -75,26 +77,45 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
 /// As [`get`].
 #[inline]
 pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Result<(), KvError> {
+    begin(worker, place.table, key, cont, |_| place)
+}
+
+#[inline]
+fn begin(
+    worker: &mut Worker,
+    table: TableId,
+    key: &Key,
+    cont: GetCont,
+    place: impl FnOnce(&Table) -> Place,
+) -> Result<(), KvError> {
     let machine = worker.me().machine;
+    let operation = worker.begin_operation();
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let open = state.tables.open(place.table)?;
-    let request = open.buckets_request(place.shard(), place.bucket());
+    let open = match state.tables.open(table) {
+        Ok(open) => open,
+        Err(error) => {
+            worker.end_operation(operation);
+            return Err(error);
+        }
+    };
     let Some(slot) = arena.take(open.layout.lookup_bytes()) else {
         marks::mark("read: arena full");
+        worker.end_operation(operation);
         return Err(KvError::Busy);
     };
+    let place = place(open);
+    let request = open.buckets_request(place.shard(), place.bucket());
     let local = open.shards[place.shard() as usize].owner.machine == machine;
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
     let lookup = slot.index();
-    let operation = Some(worker.begin_operation());
-    kv(worker).lookups[lookup] = Some(Lookup {
+    state.lookups[lookup] = Some(Lookup {
         place,
         key: *key,
         reads: 1,
         restarts: 0,
         block: None,
-        operation,
+        operation: Some(operation),
         cont,
     });
     worker.read_within(slot, request, Cont::new(buckets_came, lookup as u64));
@@ -119,11 +140,14 @@ fn block_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
     came(worker, lookup as usize, result, search_block);
 }
 
-/// Searches what a read brought.
-type Search = fn(&Layout, &Lookup, &[u8]) -> Step;
-
-#[inline]
-fn came(worker: &mut Worker, lookup: usize, result: ReadResult, search: Search) {
+/// A read of a lookup came; `search` looks at what it brought.
+#[inline(always)]
+fn came(
+    worker: &mut Worker,
+    lookup: usize,
+    result: ReadResult,
+    search: impl FnOnce(&Layout, &Lookup, &[u8]) -> Step,
+) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let entry = state.lookups[lookup].as_mut().expect("it is in flight");
     let slot = match result {

@@ -20,23 +20,72 @@ pub enum Inconsistent {
 /// headers have that class. If not, [`misread`] finds the reason.
 #[inline]
 pub fn all_consistent(words: &[u64], stride: usize, class: SizeClass) -> bool {
-    let expected = Incarnation::new(class, 0).0;
-    let (mut at, mut locked, mut differ, mut other) = (0, false, 0, 0);
-    while at < words.len() {
-        let end = words.len().min(at + stride);
-        let header = VersionWord(words[at]);
-        locked |= header.mode() == LockMode::Exclusive;
-        other |= words[at + 1] ^ expected;
-        let line = header.version().line();
-        at += LINE_WORDS;
-        while at < end {
-            differ |= words[at] as u16 ^ line;
-            at += LINE_WORDS;
+    let mut seen = Seen::of(class);
+    // The commonest lengths, each by a loop that the compiler unrolls.
+    match stride / LINE_WORDS {
+        1 => seen.objects_of::<LINE_WORDS>(words),
+        2 => seen.objects_of::<{ 2 * LINE_WORDS }>(words),
+        3 => seen.objects_of::<{ 3 * LINE_WORDS }>(words),
+        4 => seen.objects_of::<{ 4 * LINE_WORDS }>(words),
+        _ => words.chunks(stride).for_each(|object| seen.object(object)),
+    }
+    (!seen.is_locked() || mutants::is_on("reader trusts an exclusive lock"))
+        && (seen.differ == 0 || mutants::is_on("skip the line check"))
+        && (seen.other >> CLASS_SHIFT == 0 || mutants::is_on("a read does not look at the class"))
+}
+
+/// What headers and lines of several objects show, gathered without a branch for each.
+struct Seen {
+    /// The second word of a header of the class that is expected.
+    expected: u64,
+    /// All bits that are set in any version word.
+    versions: u64,
+    /// All bits in which any line differs from the version of its object.
+    differ: u16,
+    /// All bits in which any second word differs from the expected one.
+    other: u64,
+}
+
+impl Seen {
+    #[inline]
+    fn of(class: SizeClass) -> Self {
+        let expected = Incarnation::new(class, 0).0;
+        Self {
+            expected,
+            versions: 0,
+            differ: 0,
+            other: 0,
         }
     }
-    (!locked || mutants::is_on("reader trusts an exclusive lock"))
-        && (differ == 0 || mutants::is_on("skip the line check"))
-        && (other >> CLASS_SHIFT == 0 || mutants::is_on("a read does not look at the class"))
+
+    #[inline]
+    fn objects_of<const WORDS: usize>(&mut self, words: &[u64]) {
+        let (objects, rest) = words.as_chunks::<WORDS>();
+        objects.iter().for_each(|object| self.object(object));
+        if !rest.is_empty() {
+            self.object(rest);
+        }
+    }
+
+    #[inline(always)]
+    fn object(&mut self, object: &[u64]) {
+        let (lines, _) = object.as_chunks::<LINE_WORDS>();
+        let Some((first, further)) = lines.split_first() else {
+            return;
+        };
+        self.versions |= first[0];
+        self.other |= first[1] ^ self.expected;
+        let version = VersionWord(first[0]).version().line();
+        for line in further {
+            self.differ |= line[0] as u16 ^ version;
+        }
+    }
+
+    /// Whether any object was locked against everybody: see [`VersionWord::mode`].
+    #[inline]
+    fn is_locked(&self) -> bool {
+        self.versions & 2 != 0
+    }
 }
 
 /// Why images did not pass [`all_consistent`].

@@ -91,6 +91,8 @@ pub struct Layout {
     aligned: bool,
     next_at: usize,
     meta_at: usize,
+    /// Where the chain's name is in the object, if pairs lie within lines.
+    next_byte: usize,
     /// Where the word is in the object that ends with that, if that is the end of a line.
     meta_word: usize,
     /// A bit for each slot.
@@ -156,6 +158,7 @@ impl Layout {
             aligned,
             next_at,
             meta_at,
+            next_byte: position(next_at),
             meta_word: (position(meta_at) + META_BYTES).saturating_sub(WORD_BYTES),
             slot_bits: (1 << slots) - 1,
             block_next_at,

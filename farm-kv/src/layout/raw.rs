@@ -43,15 +43,25 @@ impl Layout {
         wanted: u32,
         key: &Key,
     ) -> Option<Found> {
-        let (mut found, mut shift, mut rest) = (0, 0, objects);
-        while let Some((object, more)) = rest.split_at_checked(stride)
-            && shift < u32::BITS
-        {
-            found |= self.matches(object, key) << shift;
-            shift += SLOT_BITS;
-            rest = more;
-        }
-        found &= wanted;
+        // The commonest lengths, each by a loop that the compiler unrolls.
+        let found = match stride / LINE_BYTES {
+            _ if !self.aligned => matches_of(objects.chunks_exact(stride), |object| {
+                self.matches_across_lines(object, key)
+            }),
+            2 => matches_of(objects.as_chunks::<{ 2 * LINE_BYTES }>().0, |object| {
+                matches_by_line(object, key)
+            }),
+            3 => matches_of(objects.as_chunks::<{ 3 * LINE_BYTES }>().0, |object| {
+                matches_by_line(object, key)
+            }),
+            4 => matches_of(objects.as_chunks::<{ 4 * LINE_BYTES }>().0, |object| {
+                matches_by_line(object, key)
+            }),
+            _ => matches_of(objects.chunks_exact(stride), |object| {
+                matches_by_line(object, key)
+            }),
+        };
+        let found = found & wanted;
         (found != 0).then(|| {
             let bit = found.trailing_zeros();
             Found {
@@ -59,27 +69,6 @@ impl Layout {
                 slot: (bit % SLOT_BITS) as usize,
             }
         })
-    }
-
-    /// A bit for each slot of an object in which the key stands, occupied or not.
-    #[inline]
-    fn matches(&self, object: &[u8], key: &Key) -> u32 {
-        if !self.aligned {
-            return self.matches_across_lines(object, key);
-        }
-        let key = u128::from_ne_bytes(*key);
-        let (lines, _) = object.as_chunks::<LINE_BYTES>();
-        let Some((first, further)) = lines.split_first() else {
-            return 0;
-        };
-        let mut found = u32::from(key_at::<HEADER_BYTES>(first) == key);
-        let mut slot = 0;
-        for line in further {
-            slot += 1;
-            // A shift and no choice: the compiler would make that a branch.
-            found |= u32::from(key_at::<LINE_VERSION_BYTES>(line) == key) << (slot % SLOT_BITS);
-        }
-        found
     }
 
     #[inline(never)]
@@ -138,6 +127,10 @@ impl Layout {
     /// The chain of a bucket.
     #[inline]
     pub(crate) fn next_of_bucket(&self, object: &[u8]) -> Option<Next> {
+        if self.aligned {
+            let bytes = object[self.next_byte..].first_chunk::<NEXT_BYTES>();
+            return unpack(bytes.expect("a bucket has a chain")).0;
+        }
         let mut bytes = [0; NEXT_BYTES];
         copy_out(object, self.next_at, &mut bytes);
         unpack(&bytes).0
@@ -150,6 +143,32 @@ impl Layout {
         let (next, occupied) = unpack(&bytes);
         (next, occupied & ((1 << BLOCK_SLOTS) - 1))
     }
+}
+
+/// The bits of several objects, eight each; of no more than there are bits for.
+#[inline(always)]
+fn matches_of<T>(objects: impl IntoIterator<Item = T>, matches: impl Fn(T) -> u32) -> u32 {
+    let shifts = (0..u32::BITS).step_by(SLOT_BITS as usize);
+    let parts = objects.into_iter().zip(shifts);
+    parts.fold(0, |found, (object, shift)| found | matches(object) << shift)
+}
+
+/// A bit for each slot in which the key stands, occupied or not, of an object with one slot a line.
+#[inline(always)]
+fn matches_by_line(object: &[u8], key: &Key) -> u32 {
+    let key = u128::from_ne_bytes(*key);
+    let (lines, _) = object.as_chunks::<LINE_BYTES>();
+    let Some((first, further)) = lines.split_first() else {
+        return 0;
+    };
+    let mut found = u32::from(key_at::<HEADER_BYTES>(first) == key);
+    let mut slot = 0;
+    for line in further {
+        slot += 1;
+        // A shift and no choice: the compiler would make that a branch.
+        found |= u32::from(key_at::<LINE_VERSION_BYTES>(line) == key) << (slot % SLOT_BITS);
+    }
+    found
 }
 
 #[inline]
