@@ -7,7 +7,7 @@ use std::time::Duration;
 use farm_core::ids::Address;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{ObjectId, TxCounters, TxError, TxHandle, api};
+use farm_txn::{ObjectId, TxCounters, TxError, TxHandle, api, retry};
 use hdrhistogram::Histogram;
 
 use super::PAYLOAD_BYTES;
@@ -19,6 +19,9 @@ pub(super) struct Slice {
     /// The objects of a transaction; a transaction under way has a set to itself if there are enough.
     pub(super) sets: Arc<Vec<Vec<Address>>>,
     pub(super) in_flight: usize,
+    /// Transactions meet: they are tried until they commit, as applications do, with the waits of the
+    /// conflict avoidance.
+    pub(super) meet: bool,
     pub(super) duration: Duration,
 }
 
@@ -54,7 +57,6 @@ impl Sliced {
 
 struct Running {
     tx: TxHandle,
-    set: usize,
     objects: Vec<ObjectId>,
     /// Reads that have not come.
     left: usize,
@@ -107,15 +109,27 @@ fn running(worker: &mut Worker, index: usize) -> &mut Running {
 }
 
 fn begin(worker: &mut Worker, index: usize) {
-    let began = worker.clock().now();
+    if client(worker).slice.meet {
+        let (attempt, done) = (
+            Cont::new(attempt, index as u64),
+            Cont::new(has_committed, index as u64),
+        );
+        return retry::run(worker, attempt, done);
+    }
     let tx = api::begin(worker);
+    attempt(worker, index as u64, tx);
+}
+
+/// One try of a transaction.
+fn attempt(worker: &mut Worker, index: u64, tx: TxHandle) {
+    let index = index as usize;
+    let began = worker.clock().now();
     let client = client(worker);
     let set = client.next_set;
     client.next_set = (set + 1) % client.slice.sets.len();
     let sets = Arc::clone(&client.slice.sets);
     client.running[index] = Some(Running {
         tx,
-        set,
         objects: Vec::with_capacity(sets[set].len()),
         left: sets[set].len(),
         failed: None,
@@ -141,7 +155,11 @@ fn was_read(worker: &mut Worker, index: u64, result: Result<ObjectId, TxError>) 
     }
     let (tx, failed) = (state.tx, state.failed.take());
     let objects = std::mem::take(&mut state.objects);
+    let meet = client(worker).slice.meet;
     if let Some(error) = failed {
+        if meet {
+            return retry::fail(worker, tx, error);
+        }
         api::abort(worker, tx);
         return ended(worker, index, Err(error));
     }
@@ -152,14 +170,17 @@ fn was_read(worker: &mut Worker, index: u64, result: Result<ObjectId, TxError>) 
     }
     let now = worker.clock().now();
     running(worker, index).committed = now;
-    api::commit(worker, tx, Cont::new(has_committed, index as u64));
+    match meet {
+        true => retry::commit(worker, tx),
+        false => api::commit(worker, tx, Cont::new(has_committed, index as u64)),
+    }
 }
 
 fn has_committed(worker: &mut Worker, index: u64, result: Result<(), TxError>) {
     ended(worker, index as usize, result);
 }
 
-/// A transaction has ended: the next one begins, at once also after an abort, until the slice is over.
+/// A transaction has ended: the next one begins, until the slice is over.
 fn ended(worker: &mut Worker, index: usize, result: Result<(), TxError>) {
     let now = worker.clock().now();
     let client = client(worker);
@@ -176,10 +197,6 @@ fn ended(worker: &mut Worker, index: usize, result: Result<(), TxError>) {
                 &mut client.commits,
                 Duration::from_nanos(now - state.committed),
             );
-        }
-        Err(TxError::Abort(_)) => {
-            // Another attempt has the same objects.
-            client.next_set = state.set;
         }
         Err(error) => {
             // Nobody hears it once the bench has given up.

@@ -209,6 +209,7 @@ fn measure(
     let slice = Slice {
         sets: Arc::new(all),
         in_flight: kind.in_flight,
+        meet: kind.hot,
         duration: options.slice,
     };
     // Warms up: regions are found, contexts made, and pages mapped.

@@ -11,7 +11,8 @@ impl fmt::Display for CommitReport {
         writeln!(
             out,
             "  each transaction reads and writes its objects; \"own\": no two in flight have one in common, \
-             \"shared\": all have the same"
+             \"shared\": all have the same, and are tried until they commit, with the waits of the conflict \
+             avoidance"
         )?;
         writeln!(
             out,
