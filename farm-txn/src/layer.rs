@@ -12,6 +12,7 @@ use crate::arrays::{self, Adjacent, AskedArray};
 use crate::backoff::BackoffConfig;
 use crate::commit::coordinator::Commit;
 use crate::commit::primary::Primary;
+use crate::commit::queues::Queues;
 use crate::commit::truncate::Truncations;
 use crate::commit::validate;
 use crate::counters::TxCounters;
@@ -47,6 +48,8 @@ pub(crate) struct Transactions {
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
     pub(crate) truncations: Truncations,
+    /// Commits that wait for room in logs.
+    pub(crate) queues: Queues,
     pub(crate) primary: Primary,
     /// What a LOCK record has besides its head, while it is made.
     pub(crate) lock: Vec<u8>,
@@ -95,12 +98,20 @@ pub fn lock_exclusively(worker: &mut Worker, from_the_start: bool) {
     transactions(worker).locks_exclusively = from_the_start;
 }
 
+/// Most commits of this worker that reserved room in a log while one that had asked for room there before them
+/// still waited for it.
+#[doc(hidden)]
+pub fn most_overtaken(worker: &mut Worker) -> u64 {
+    transactions(worker).queues.most_overtaken()
+}
+
 /// What a worker at rest still has of transactions: a leak, or `None`.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     let tasks = crate::tasks::tasks(worker).held();
     let state = transactions(worker);
     let held = [
         ("commits under way", state.commits.len()),
+        ("commits that wait for room in logs", state.queues.waiting()),
         ("calls that wait for other machines", state.asked.len()),
         ("arrays that are being read", state.arrays.len()),
         ("results that wait", state.steps.len()),

@@ -72,6 +72,8 @@ pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
+#[doc(hidden)]
+pub use layer::most_overtaken;
 pub use layer::{attach, give, left_over, lock_exclusively, set_limits, take, transact_here};
 pub use retry::RetryCounters;
 pub use tasks::{Handle, Transaction, block_on, spawn};

@@ -19,6 +19,7 @@ pub const ALL: &[&str] = &[
     "commit: a local lock failed",
     "commit: a primary was lost",
     "commit: blocked",
+    "commit: waits behind another for room in a log",
     "commit: waits for room in a log",
     "epoch: change abandoned",
     "epoch: message waits for room",

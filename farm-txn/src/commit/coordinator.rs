@@ -27,6 +27,7 @@ use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
 use super::plan::{Participant, Plan};
+use super::queues::TicketId;
 use super::truncate::{self, Outgoing};
 use super::validate::{self, Validation};
 use super::{here, reserve};
@@ -51,6 +52,8 @@ pub(super) enum Blocked {
     HeaderSlot,
     /// The next turn: this one has done enough.
     Turn,
+    /// Room in a log that others get first: they wake it.
+    Others,
 }
 
 /// What a commit is at.
@@ -71,6 +74,8 @@ pub(crate) struct Commit {
     distributed: bool,
     pub(super) sequence: u64,
     step: Step,
+    /// It waits for room in logs, in the order of those who do.
+    pub(super) ticket: Option<TicketId>,
     pub(super) plan: Plan,
     pub(super) validation: Validation,
     /// Participants with which the step is done.
@@ -140,6 +145,7 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
         cont: Some(cont),
         sequence: 0,
         step,
+        ticket: None,
         plan,
         validation: Validation::default(),
         next: 0,
@@ -154,7 +160,7 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
     worker.defer(Cont::new(resume, key as u64));
 }
 
-fn resume(worker: &mut Worker, key: u64, (): ()) {
+pub(super) fn resume(worker: &mut Worker, key: u64, (): ()) {
     let mut commit = take(worker, key as usize);
     commit.blocked = false;
     go_on(worker, key as usize, commit);
@@ -172,6 +178,7 @@ pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
             Blocked::Room => worker.when_room(resumed),
             Blocked::HeaderSlot => worker.when_header_slot(resumed),
             Blocked::Turn => worker.defer(resumed),
+            Blocked::Others => {}
         }
     }
     let tell = outcome(&mut commit);

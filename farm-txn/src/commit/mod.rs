@@ -7,6 +7,7 @@
 //! | `coordinator` | objects lie on any machines: reserve, lock, validate, commit or abort (`FaRM'15 §4`) |
 //! | `plan` | which machines, regions and objects that concerns |
 //! | `reserve` | its step 0: room in logs |
+//! | `queues` | who gets that room first |
 //! | `validate` | its step 2 |
 //! | `primary` | what the machines that hold written objects do |
 //! | `truncate` | how records leave the logs again |
@@ -16,6 +17,7 @@ mod here;
 mod local;
 mod plan;
 pub(crate) mod primary;
+pub(crate) mod queues;
 mod reserve;
 pub(crate) mod truncate;
 pub(crate) mod validate;

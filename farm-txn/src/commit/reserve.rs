@@ -1,11 +1,12 @@
 //! Step 0 of a commit over several machines: room in the log of every machine that is written, for all records that
 //! the transaction will need, and for their answers.
 
+use farm_core::ids::MachineId;
 use farm_core::messaging::{CallError, ReplyCont};
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 
-use super::coordinator::{Blocked, Commit, Step, context, lock_replied};
+use super::coordinator::{Blocked, Commit, Step, context, lock_replied, resume};
 use super::plan::Participant;
 use super::primary::REPLY_BYTES;
 use super::truncate;
@@ -13,31 +14,74 @@ use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::record::{FIXED_BYTES, MOST_TRUNCATED};
 
-/// Reserves at all participants, or at none: what others of this worker wait for is not held.
+/// Reserves at all participants, or at none: what others of this worker wait for is not held. Those who
+/// wait have their turns in the order in which they came.
 pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    let participants = &mut commit.plan.participants;
-    for at in 0..participants.len() {
-        let error = match reserve_at(worker, context(key, at), &mut participants[at]) {
-            Ok(()) => continue,
-            Err(error) => error,
-        };
-        for before in &mut participants[..at] {
-            release_at(worker, before);
+    let queues = &transactions(worker).queues;
+    if !queues.may_reserve(commit.ticket, machines(commit)) {
+        marks::mark("commit: waits behind another for room in a log");
+        wait(worker, key, commit);
+        return Err(Blocked::Others);
+    }
+    match reserve_everywhere(worker, key, commit) {
+        Ok(()) => {
+            let queues = &mut transactions(worker).queues;
+            queues.reserved(commit.ticket, machines(commit));
+            let early = mutants::is_on("validate before all locks");
+            commit.sequence = transactions(worker).truncations.begin();
+            commit.go_to(if early { Step::Validate } else { Step::Lock });
         }
-        let machine = participants[at].machine;
-        if let TxError::Busy = error {
+        Err((TxError::Busy, machine)) => {
             marks::mark("commit: waits for room in a log");
             truncate::explicitly(worker, machine);
+            wait(worker, key, commit);
             return Err(Blocked::Room);
         }
-        participants.clear();
-        commit.stop(error);
-        commit.go_to(Step::Abort);
-        return Ok(());
+        Err((error, _)) => {
+            commit.plan.participants.clear();
+            commit.stop(error);
+            commit.go_to(Step::Abort);
+        }
     }
-    commit.sequence = transactions(worker).truncations.begin();
-    let early = mutants::is_on("validate before all locks");
-    commit.go_to(if early { Step::Validate } else { Step::Lock });
+    if let Some(ticket) = commit.ticket.take() {
+        for woken in transactions(worker).queues.leave(ticket) {
+            worker.defer(Cont::new(resume, woken as u64));
+        }
+    }
+    Ok(())
+}
+
+fn machines(commit: &Commit) -> impl Iterator<Item = MachineId> + '_ {
+    let participants = commit.plan.participants.iter();
+    participants.map(|participant| participant.machine)
+}
+
+/// Enters the queues of all machines, if it has not.
+fn wait(worker: &mut Worker, key: usize, commit: &mut Commit) {
+    if commit.ticket.is_none() {
+        let queues = &mut transactions(worker).queues;
+        commit.ticket = Some(queues.enter(key, machines(commit)));
+    }
+}
+
+/// Reserves at all participants, or at none.
+///
+/// # Errors
+/// The first failure, and whose log it was about.
+fn reserve_everywhere(
+    worker: &mut Worker,
+    key: usize,
+    commit: &mut Commit,
+) -> Result<(), (TxError, MachineId)> {
+    let participants = &mut commit.plan.participants;
+    for at in 0..participants.len() {
+        if let Err(error) = reserve_at(worker, context(key, at), &mut participants[at]) {
+            for before in &mut participants[..at] {
+                release_at(worker, before);
+            }
+            return Err((error, participants[at].machine));
+        }
+    }
     Ok(())
 }
 

@@ -17,6 +17,7 @@ mod objects;
 mod pointers;
 mod retries;
 mod reused;
+mod room;
 mod shipping;
 mod tasks;
 #[cfg(debug_assertions)]
