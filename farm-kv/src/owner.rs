@@ -97,31 +97,9 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
     let mut arrived = std::mem::take(&mut state.making);
     std::mem::swap(&mut arrived, &mut state.arrived);
     let mut by_key = std::mem::take(&mut state.by_key);
-    by_key.extend(
-        (0..)
-            .zip(&arrived)
-            .map(|(index, change)| (position(&change.body), index)),
-    );
-    // Of one bucket in the order in which they came.
-    by_key.sort_unstable();
-    // A bucket of which a change has to wait: those after it wait, too.
-    let mut stuck = None;
-    let mut rest = &by_key[..];
-    while let Some((at, first)) = rest.first() {
-        let first = &arrived[*first as usize].body;
-        let more = rest[1..].iter().take_while(|(other, index)| {
-            other == at && goes_with(first, &arrived[*index as usize].body)
-        });
-        let more = more.count();
-        let (group, others) = rest.split_at(1 + more);
-        if stuck == Some(*at) || make_group(worker, &mut arrived, group).is_err() {
-            stuck = Some(*at);
-            for (_, index) in group {
-                arrived[*index as usize].outcome = Some(Err(KvError::Conflict));
-            }
-        }
-        rest = others;
-    }
+    make_in_order(&mut arrived, &mut by_key, |arrived, group| {
+        apply(worker, arrived, group)
+    });
     // Before whatever came meanwhile: changes of one key keep their order.
     let mut again = 0;
     for mut change in arrived.drain(..) {
@@ -142,6 +120,39 @@ fn make_all(worker: &mut Worker, _: u64, (): ()) {
     (state.making, state.by_key) = (arrived, by_key);
 }
 
+/// Makes changes, those of one bucket in the order in which they came. Where others stand in the way, the
+/// outcome is [`KvError::Conflict`].
+fn make_in_order(
+    arrived: &mut [Arrived],
+    by_key: &mut Vec<(u64, u32)>,
+    mut make: impl FnMut(&mut [Arrived], &[(u64, u32)]) -> Result<(), KvError>,
+) {
+    let all = (0..).zip(&*arrived);
+    by_key.extend(all.map(|(index, change)| (position(&change.body), index)));
+    // Of one bucket in the order in which they came.
+    by_key.sort_unstable();
+    // A bucket of which a change has to wait: those after it wait, too.
+    let mut stuck = None;
+    let mut rest = &by_key[..];
+    while let Some((at, first)) = rest.first() {
+        let first = &arrived[*first as usize].body;
+        let more = rest[1..].iter().take_while(|(other, index)| {
+            other == at && goes_with(first, &arrived[*index as usize].body)
+        });
+        let more = more.count();
+        let (group, others) = rest.split_at(1 + more);
+        let ended = match stuck == Some(*at) {
+            true => 0,
+            false => make_group(arrived, group, &mut make),
+        };
+        for (_, index) in &group[ended..] {
+            stuck = Some(*at);
+            arrived[*index as usize].outcome = Some(Err(KvError::Conflict));
+        }
+        rest = others;
+    }
+}
+
 /// The shard and the bucket that a body names, as one number.
 fn position(body: &[u8]) -> u64 {
     let named = body.get(4..HEADER_BYTES).and_then(<[u8]>::first_chunk);
@@ -159,39 +170,34 @@ fn goes_with(first: &[u8], next: &[u8]) -> bool {
         && first[2..HEADER_BYTES + KEY_BYTES] == next[2..HEADER_BYTES + KEY_BYTES]
 }
 
-/// Other transactions stood in the way all the time.
-struct Conflicts;
-
-/// Makes changes of one key in one transaction, or, where that is refused, each in its own.
-///
-/// # Errors
-/// [`Conflicts`]: none of them was made.
+/// Makes changes of one key in one transaction, or, where that is refused, each in its own. Returns how many
+/// were made or refused: others stood in the way of the next one, and those after it wait for it.
 fn make_group(
-    worker: &mut Worker,
     arrived: &mut [Arrived],
     group: &[(u64, u32)],
-) -> Result<(), Conflicts> {
+    make: &mut impl FnMut(&mut [Arrived], &[(u64, u32)]) -> Result<(), KvError>,
+) -> usize {
     if group.len() > 1 {
-        match apply(worker, arrived, group) {
+        match make(arrived, group) {
             Ok(()) => {
                 marks::mark("kv: changes combined");
-                return Ok(());
+                return group.len();
             }
-            Err(KvError::Conflict) => return Err(Conflicts),
+            Err(KvError::Conflict) => return 0,
             Err(_) => {}
         }
     }
-    for change in group {
-        match apply(worker, arrived, std::slice::from_ref(change)) {
+    for (place, change) in group.iter().enumerate() {
+        match make(arrived, std::slice::from_ref(change)) {
             Ok(()) => {}
-            Err(KvError::Conflict) if group.len() == 1 => return Err(Conflicts),
+            Err(KvError::Conflict) => return place,
             Err(error) => {
                 marks::mark("kv: change refused");
                 arrived[change.1 as usize].outcome = Some(Err(error));
             }
         }
     }
-    Ok(())
+    group.len()
 }
 
 fn tell(worker: &mut Worker, change: Arrived) {
@@ -374,3 +380,6 @@ fn refusal(error: TxError, machine: MachineId) -> KvError {
         other => KvError::Damaged(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;
