@@ -467,40 +467,4 @@ fn fail(worker: &mut Worker, id: u16, error: KvError) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shards_are_spread_evenly_over_machines_and_workers() {
-        let machine = |n| MachineId::new(n).unwrap();
-        let machines = [(machine(1), 2), (machine(2), 2), (machine(3), 2)];
-        let placement = Placement::new(&[machine(1), machine(2), machine(3)]);
-        let owners = owners(&placement, &machines, 12);
-        for (id, workers) in machines {
-            for worker in 0..workers {
-                let me = WorkerRef::new(id, WorkerId::new(worker as u16).unwrap());
-                assert_eq!(
-                    owners.iter().filter(|owner| **owner == me).count(),
-                    2,
-                    "{me}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_table_is_sized_by_its_occupancy() {
-        let spec = TableSpec::sized(1, 6, 32, 3, 1_000_000, 0.9).unwrap();
-        let occupancy = 1_000_000.0 / spec.slots() as f64;
-        assert!((occupancy - 0.9).abs() < 1e-5, "{occupancy}");
-        for (shards, pairs, occupancy) in [
-            (0, 1, 0.9),
-            (1, 0, 0.9),
-            (1, 1, 0.0),
-            (1, 1, 1.1),
-            (1, 1, f64::NAN),
-        ] {
-            assert!(TableSpec::sized(1, 6, 32, shards, pairs, occupancy).is_err());
-        }
-    }
-}
+mod tests;

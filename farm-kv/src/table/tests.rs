@@ -1,0 +1,93 @@
+//! Where shards are, and what machines tell each other about them.
+
+use std::sync::Arc;
+
+use farm_core::config::Config;
+use farm_core::machine::{Attach, start_all};
+
+use super::*;
+use crate::blocking::{self, BlockingError};
+
+#[test]
+fn shards_are_spread_evenly_over_machines_and_workers() {
+    let machine = |n| MachineId::new(n).unwrap();
+    let machines = [(machine(1), 2), (machine(2), 2), (machine(3), 2)];
+    let placement = Placement::new(&[machine(1), machine(2), machine(3)]);
+    let owners = owners(&placement, &machines, 12);
+    for (id, workers) in machines {
+        for worker in 0..workers {
+            let me = WorkerRef::new(id, WorkerId::new(worker as u16).unwrap());
+            assert_eq!(
+                owners.iter().filter(|owner| **owner == me).count(),
+                2,
+                "{me}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_table_is_sized_by_its_occupancy() {
+    let spec = TableSpec::sized(1, 6, 32, 3, 1_000_000, 0.9).unwrap();
+    let occupancy = 1_000_000.0 / spec.slots() as f64;
+    assert!((occupancy - 0.9).abs() < 1e-5, "{occupancy}");
+    for (shards, pairs, occupancy) in [
+        (0, 1, 0.9),
+        (1, 0, 0.9),
+        (1, 1, 0.0),
+        (1, 1, 1.1),
+        (1, 1, f64::NAN),
+    ] {
+        assert!(TableSpec::sized(1, 6, 32, shards, pairs, occupancy).is_err());
+    }
+}
+
+/// What the second of two machines hears of the first one's shards, whose opening has failed so.
+fn heard_after(name: &str, failed: KvError) -> Result<TableId, KvError> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(2, 1);
+    config.cluster.name = name.into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    let attach: Attach = Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        crate::attach(worker);
+    });
+    let machines = start_all(&config, &attach).unwrap();
+    let spec = TableSpec::sized(1, 6, 8, 4, 16, 0.9).unwrap();
+    let open_and_fail = move |worker: &mut Worker| {
+        open(worker, spec, Cont::new(|_, _, _| (), 0));
+        fail(worker, spec.id, failed);
+    };
+    let done = machines[0].ask(0, |worker, answer| {
+        open_and_fail(worker);
+        answer.send(()).unwrap();
+    });
+    done.unwrap();
+    let heard = blocking::open(&machines[1..], spec).map_err(|error| match error {
+        BlockingError::Table(error) => error,
+        BlockingError::Machine(error) => panic!("{error}"),
+    });
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+    heard
+}
+
+/// A machine that had lost another one while it opened a table told a third that it had no memory.
+#[test]
+fn who_could_not_open_a_table_has_its_shards_all_the_same() {
+    let machine = |id| MachineId::new(id).unwrap();
+    let memory = |id| KvError::Memory {
+        machine: machine(id),
+        why: "its log says".into(),
+    };
+    let heard = heard_after("shard-lost", KvError::PeerLost(machine(3)));
+    assert_eq!(heard, Ok(TableId(1)));
+    let heard = heard_after("shard-others", memory(3));
+    assert_eq!(heard, Ok(TableId(1)));
+    let heard = heard_after("shard-own", memory(1));
+    assert!(
+        matches!(heard, Err(KvError::Memory { machine, .. }) if machine.get() == 1),
+        "{heard:?}"
+    );
+}
