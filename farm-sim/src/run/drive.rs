@@ -185,6 +185,12 @@ fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transact
     for worker in 0..cluster.workers() {
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
+        let overtaken = cluster.inspect(worker, farm_txn::most_overtaken);
+        if overtaken > 0 {
+            return Err(failure(format!(
+                "a commit of worker {worker} that waited for room in a log was overtaken by {overtaken}"
+            )));
+        }
     }
     let mut all = Finished::all(all);
     if plan.spec.kind.has_objects() {

@@ -46,6 +46,7 @@ pub const ALL: &[Mutant] = &[
     mutant("commit with one reply missing", "append"),
     mutant("truncate before all primaries acknowledged", "append"),
     mutant("log reservation not taken", "append"),
+    mutant("commits do not queue for room", "append"),
     mutant("fence missing after the commit", "table"),
     mutant("allocation leaked on abort", "churn"),
     mutant("free takes effect on abort", "churn"),

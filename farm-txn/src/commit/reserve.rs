@@ -20,8 +20,7 @@ pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> R
     let queues = &transactions(worker).queues;
     if !queues.may_reserve(commit.ticket, machines(commit)) {
         marks::mark("commit: waits behind another for room in a log");
-        wait(worker, key, commit);
-        return Err(Blocked::Others);
+        return Err(wait(worker, key, commit));
     }
     match reserve_everywhere(worker, key, commit) {
         Ok(()) => {
@@ -34,8 +33,7 @@ pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> R
         Err((TxError::Busy, machine)) => {
             marks::mark("commit: waits for room in a log");
             truncate::explicitly(worker, machine);
-            wait(worker, key, commit);
-            return Err(Blocked::Room);
+            return Err(wait(worker, key, commit));
         }
         Err((error, _)) => {
             commit.plan.participants.clear();
@@ -56,11 +54,15 @@ fn machines(commit: &Commit) -> impl Iterator<Item = MachineId> + '_ {
     participants.map(|participant| participant.machine)
 }
 
-/// Enters the queues of all machines, if it has not.
-fn wait(worker: &mut Worker, key: usize, commit: &mut Commit) {
+/// Enters the queues of all machines, if it has not. Returns what it waits for.
+fn wait(worker: &mut Worker, key: usize, commit: &mut Commit) -> Blocked {
+    let queues = &mut transactions(worker).queues;
     if commit.ticket.is_none() {
-        let queues = &mut transactions(worker).queues;
         commit.ticket = Some(queues.enter(key, machines(commit)));
+    }
+    match queues.may_reserve(commit.ticket, machines(commit)) {
+        true => Blocked::Room,
+        false => Blocked::Others,
     }
 }
 
