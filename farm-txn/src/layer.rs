@@ -47,12 +47,17 @@ pub(crate) struct Transactions {
     releases: Vec<(WorkerRef, Adjacent)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
+    /// Commits that have ended, to be used again with the memory that they have.
+    #[allow(clippy::vec_box)]
+    pub(crate) spare_commits: Vec<Box<Commit>>,
     pub(crate) truncations: Truncations,
     /// Commits that wait for room in logs.
     pub(crate) queues: Queues,
     pub(crate) primary: Primary,
     /// What a LOCK record has besides its head, while it is made.
     pub(crate) lock: Vec<u8>,
+    /// What a message asks to be validated, while it is made.
+    pub(crate) asks: Vec<u8>,
     pub(crate) counters: TxCounters,
     /// Commits of this machine's objects alone do without the readable mode of locks.
     pub(crate) locks_exclusively: bool,
@@ -147,12 +152,24 @@ pub fn take(worker: &mut Worker) -> Box<Tx> {
 
 /// Gives a context back; whatever it still holds is aborted.
 pub fn give(worker: &mut Worker, mut tx: Box<Tx>) {
+    end_of(worker, &mut tx);
+    transactions(worker).keep(tx);
+}
+
+/// Ends the transaction of a context; whatever it still holds is aborted.
+pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
     tx.abort(worker);
     tx.trim();
     if let Some(operation) = tx.operation.take() {
         worker.end_operation(operation);
     }
-    transactions(worker).pool.push(tx);
+}
+
+impl Transactions {
+    /// Keeps a context whose transaction has ended, for another.
+    pub(crate) fn keep(&mut self, tx: Box<Tx>) {
+        self.pool.push(tx);
+    }
 }
 
 /// Runs one transaction over objects of this machine to its end, once: returns what `body` returned, committed,

@@ -104,7 +104,7 @@ pub(crate) struct Entry {
 const _: () = assert!(size_of::<Entry>() <= 40);
 
 /// Entries, and bytes of payloads, from which on a context gives its memory back when its transaction ends.
-const KEPT_ENTRIES: usize = 4096;
+pub(crate) const KEPT_ENTRIES: usize = 4096;
 const KEPT_BYTES: usize = 1 << 20;
 
 /// A transaction context. Made once and used again: a warm one allocates nothing.

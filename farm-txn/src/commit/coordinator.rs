@@ -32,7 +32,7 @@ use super::truncate::{self, Outgoing};
 use super::validate::{self, Validation};
 use super::{here, reserve};
 use crate::error::{Abort, TxError};
-use crate::layer::{give, transactions};
+use crate::layer::{end_of, transactions};
 use crate::record::{self, Effect, Kind, Object};
 use crate::tx::{Intent, Tx};
 
@@ -57,8 +57,9 @@ pub(super) enum Blocked {
 }
 
 /// What a commit is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Step {
+    #[default]
     Reserve,
     Lock,
     Validate,
@@ -66,7 +67,8 @@ pub(super) enum Step {
     Abort,
 }
 
-/// A commit that is under way.
+/// A commit that is under way, or a spare one.
+#[derive(Default)]
 pub(crate) struct Commit {
     pub(super) tx: Box<Tx>,
     cont: Option<Cont<Result<(), TxError>>>,
@@ -95,6 +97,45 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
+    /// Becomes the commit of a transaction, in the memory that it has. Returns the context that it had before, of
+    /// which nothing is left but memory.
+    fn begin(&mut self, new: Box<Tx>, told: Cont<Result<(), TxError>>) -> Box<Tx> {
+        // Every field is named, so that none keeps what it was.
+        let Self {
+            tx,
+            cont,
+            distributed,
+            sequence,
+            step,
+            ticket,
+            plan,
+            validation,
+            next,
+            waiting,
+            blocked,
+            why,
+            acknowledged,
+            lost,
+            locked_here,
+        } = self;
+        let spare = std::mem::replace(tx, new);
+        plan.fill(tx);
+        validation.reset();
+        // One object that was only read is as it was at that moment; more have to be of one moment. What a
+        // transaction that has given up found out may be about more than its one object.
+        *step = match (plan.only_reads(), tx.entries.len()) {
+            (true, 0..=1) if !tx.has_given_up() => Step::Commit,
+            (true, _) => Step::Validate,
+            (false, _) => Step::Reserve,
+        };
+        *distributed = tx.is_distributed();
+        *cont = Some(told);
+        (*sequence, *next, *waiting) = (0, 0, 0);
+        (*ticket, *why, *lost) = (None, None, None);
+        (*blocked, *acknowledged, *locked_here) = (false, false, false);
+        spare
+    }
+
     /// It is to abort; the first reason is what is told.
     pub(super) fn stop(&mut self, why: TxError) {
         self.why.get_or_insert(why);
@@ -131,32 +172,10 @@ pub(super) fn take(worker: &mut Worker, key: usize) -> Box<Commit> {
 /// Begins the commit of a transaction that has objects of other machines, or many of this one. The continuation is
 /// called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
-    let plan = Plan::of(&tx);
-    // One object that was only read is as it was at that moment; more have to be of one moment. What a
-    // transaction that has given up found out may be about more than its one object.
-    let step = match (plan.only_reads(), tx.entries.len()) {
-        (true, 0..=1) if !tx.has_given_up() => Step::Commit,
-        (true, _) => Step::Validate,
-        (false, _) => Step::Reserve,
-    };
-    let commit = Box::new(Commit {
-        distributed: tx.is_distributed(),
-        tx,
-        cont: Some(cont),
-        sequence: 0,
-        step,
-        ticket: None,
-        plan,
-        validation: Validation::default(),
-        next: 0,
-        waiting: 0,
-        blocked: false,
-        why: None,
-        acknowledged: false,
-        lost: None,
-        locked_here: false,
-    });
-    let key = transactions(worker).commits.insert(Some(commit));
+    let state = transactions(worker);
+    let mut commit = state.spare_commits.pop().unwrap_or_default();
+    state.keep(commit.begin(tx, cont));
+    let key = state.commits.insert(Some(commit));
     worker.defer(Cont::new(resume, key as u64));
 }
 
@@ -230,7 +249,8 @@ fn finish(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
         truncate::soon(worker);
     }
     commit.tx.clear();
-    give(worker, commit.tx);
+    end_of(worker, &mut commit.tx);
+    transactions(worker).spare_commits.push(commit);
 }
 
 fn may_be_truncated(worker: &mut Worker, commit: &Commit) {

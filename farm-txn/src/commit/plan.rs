@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::truncate;
 use crate::record::{self, FIXED_BYTES, LOCK_BYTES};
-use crate::tx::{Entry, Tx};
+use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
 /// Another machine whose objects are written.
 #[derive(Debug)]
@@ -52,8 +52,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn of(tx: &Tx) -> Self {
-        let mut plan = Self::default();
+    /// Makes it that of a transaction, in the memory that it has.
+    pub(super) fn fill(&mut self, tx: &Tx) {
+        self.clear();
+        let plan = self;
         // Objects of one machine, or region, often follow each other.
         let (mut to, mut from, mut region) = (0, 0, 0);
         for entry in tx.entries.iter() {
@@ -84,7 +86,16 @@ impl Plan {
             participant.rest_bytes += record::region_bytes(plan.regions.len());
         }
         plan.group(tx);
-        plan
+    }
+
+    fn clear(&mut self) {
+        if self.written.capacity() > KEPT_ENTRIES {
+            *self = Self::default();
+        }
+        self.participants.clear();
+        self.regions.clear();
+        self.written.clear();
+        self.reads.clear();
     }
 
     /// Whether nothing is written.

@@ -17,7 +17,7 @@ use super::primary::{
 use super::{conflict, is_unchanged, is_validated};
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
-use crate::tx::{Entry, Tx, wrong_size};
+use crate::tx::{Entry, KEPT_ENTRIES, Tx, wrong_size};
 
 /// Asks a machine whether objects are as they were read.
 pub(crate) const VALIDATE: MessageId = MessageId(MessageId::TXN + 1);
@@ -53,6 +53,27 @@ pub(super) struct Validation {
 }
 
 impl Validation {
+    /// Begins anew, in the memory that it has.
+    pub(super) fn reset(&mut self) {
+        if self.grouped.capacity().max(self.again.capacity()) > KEPT_ENTRIES {
+            *self = Self::default();
+        }
+        let Self {
+            here,
+            planned,
+            groups,
+            grouped,
+            sent,
+            looked_at,
+            again,
+            headers,
+        } = self;
+        (*here, *planned, *sent, *looked_at, *headers) = (0, false, 0, 0, 0);
+        groups.clear();
+        grouped.clear();
+        again.clear();
+    }
+
     /// Groups the entries of the machines that are asked by messages: those of which many objects were read, if
     /// the transaction writes anything. One that only reads takes no processor of other machines.
     fn plan(&mut self, plan: &Plan, tx: &Tx, in_message: usize) {
@@ -200,7 +221,8 @@ fn ask_many(worker: &mut Worker, key: usize, commit: &mut Commit, most: usize) {
         return;
     };
     let asked = &left[..left.len().min(most)];
-    let mut body = Vec::with_capacity(asked.len() * ASKED_BYTES);
+    let mut body = std::mem::take(&mut transactions(worker).asks);
+    body.clear();
     for index in asked {
         let entry = &tx.entries[*index as usize];
         body.extend_from_slice(&entry.address.to_bits().to_le_bytes());
@@ -208,7 +230,9 @@ fn ask_many(worker: &mut Worker, key: usize, commit: &mut Commit, most: usize) {
     }
     let cont = ReplyCont::new(answered, coordinator::context(key, 0));
     let to = worker.log_poller(machine);
-    match to.and_then(|to| worker.call(to, VALIDATE, &[&body], REPLY_BYTES, cont)) {
+    let called = to.and_then(|to| worker.call(to, VALIDATE, &[&body], REPLY_BYTES, cont));
+    transactions(worker).asks = body;
+    match called {
         Ok(()) => {
             commit.validation.sent += asked.len();
             commit.waiting += 1;

@@ -1,0 +1,233 @@
+//! Once warm, commits allocate nothing on the threads of workers: not where they begin, not where they are served.
+
+#![allow(unsafe_code)] // The counting allocator below; nothing else.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::{Arc, mpsc};
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::machine::{Machine, start_all};
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{ObjectId, TxError, TxHandle, api, retry, transact_here};
+
+/// The system's allocator, which counts what threads that asked for it allocate.
+struct Counting;
+
+thread_local! {
+    static COUNTS: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Built with `SHOW_ALLOCATIONS` set, the test prints where each allocation comes from.
+const SHOW: bool = option_env!("SHOW_ALLOCATIONS").is_some();
+
+fn count() {
+    // A thread that ends may allocate when its locals are gone.
+    if COUNTS.try_with(Cell::get).unwrap_or(false) {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        if SHOW {
+            COUNTS.set(false);
+            eprintln!("{}", std::backtrace::Backtrace::force_capture());
+            COUNTS.set(true);
+        }
+    }
+}
+
+// SAFETY: every call is the system allocator's own, with the arguments that came; counting touches
+// nothing but two thread-locals without destructors, which allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(old, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MACHINES: u16 = 3;
+const PAYLOAD: usize = 40;
+/// Transactions of a coordinator that are under way at one time, each with a set of objects of its own.
+const DEPTH: usize = 16;
+/// Objects of one machine that a transaction reads or writes: more than are validated one by one.
+const OF_MACHINE: usize = 6;
+const WARM: usize = 5_000;
+const COUNTED: usize = 2_000;
+
+/// What transactions do with their objects.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Write the first of each machine, and read the others.
+    ReadSome,
+    /// Write all.
+    WriteAll,
+    ReadAll,
+}
+
+struct Client {
+    sets: Vec<Vec<Address>>,
+    /// The try of each set that is under way, and what it has read.
+    tries: [Option<TxHandle>; DEPTH],
+    objects: Vec<Vec<ObjectId>>,
+    what: What,
+    left: usize,
+    under_way: usize,
+    done: mpsc::Sender<()>,
+}
+
+fn client(worker: &mut Worker) -> &mut Client {
+    worker.layer().unwrap()
+}
+
+fn begin(worker: &mut Worker, set: u64, outcome: Result<(), TxError>) {
+    outcome.unwrap();
+    let this = client(worker);
+    if this.left == 0 {
+        this.under_way -= 1;
+        if this.under_way == 0 {
+            // Whoever waits is another thread; telling it is no part of a transaction.
+            let counts = COUNTS.replace(false);
+            this.done.send(()).unwrap();
+            COUNTS.set(counts);
+        }
+        return;
+    }
+    this.left -= 1;
+    retry::run(worker, Cont::new(attempt, set), Cont::new(begin, set));
+}
+
+fn attempt(worker: &mut Worker, set: u64, tx: TxHandle) {
+    let this = client(worker);
+    this.tries[set as usize] = Some(tx);
+    this.objects[set as usize].clear();
+    for at in 0..this.sets[set as usize].len() {
+        let address = client(worker).sets[set as usize][at];
+        api::read(worker, tx, address, PAYLOAD, Cont::new(came, set));
+    }
+}
+
+fn came(worker: &mut Worker, set: u64, object: Result<ObjectId, TxError>) {
+    let set = set as usize;
+    let this = client(worker);
+    let tx = this.tries[set].unwrap();
+    this.objects[set].push(object.unwrap());
+    if this.objects[set].len() < this.sets[set].len() {
+        return;
+    }
+    let what = this.what;
+    let objects = std::mem::take(&mut this.objects[set]);
+    for (place, object) in objects.iter().enumerate() {
+        let writes = match what {
+            What::ReadSome => place % OF_MACHINE == 0,
+            What::WriteAll => true,
+            What::ReadAll => false,
+        };
+        if writes {
+            api::payload_mut(worker, tx, *object).unwrap()[0] ^= 1;
+        }
+    }
+    client(worker).objects[set] = objects;
+    retry::commit(worker, tx);
+}
+
+fn create(machine: &Machine, count: usize) -> Vec<Address> {
+    let make = move |worker: &mut Worker| {
+        transact_here(worker, |tx, worker| {
+            let one = |_| {
+                let object = tx.alloc(worker, PAYLOAD, None)?;
+                Ok(tx.address(object))
+            };
+            (0..count).map(one).collect::<Result<Vec<_>, TxError>>()
+        })
+    };
+    machine
+        .ask(0, move |worker, answer| answer.send(make(worker)).unwrap())
+        .unwrap()
+        .unwrap()
+}
+
+#[test]
+fn warm_commits_allocate_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(MACHINES, 1);
+    config.cluster.name = "txn-allocations".into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.rings.ring_bytes = 64 << 10;
+    config.rings.log_bytes = 256 << 10;
+    config.worker.operations_in_flight = 256;
+    let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _)).unwrap();
+    let sets: Vec<Vec<Address>> = (0..DEPTH)
+        .map(|_| {
+            let of_each = machines.iter().map(|machine| create(machine, OF_MACHINE));
+            of_each.flatten().collect()
+        })
+        .collect();
+    let work = |what: What, transactions: usize| {
+        let (done, all_done) = mpsc::channel();
+        for machine in &machines[1..] {
+            let count = |_: &mut Worker, answer: mpsc::Sender<()>| {
+                // The answer allocates itself.
+                answer.send(()).unwrap();
+                COUNTS.set(true);
+            };
+            machine.ask(0, count).unwrap();
+        }
+        let client = Client {
+            tries: [None; DEPTH],
+            objects: sets
+                .iter()
+                .map(|set| Vec::with_capacity(set.len()))
+                .collect(),
+            sets: sets.clone(),
+            what,
+            left: transactions,
+            under_way: DEPTH,
+            done,
+        };
+        let start = move |worker: &mut Worker| {
+            worker.put_layer(Box::new(client));
+            COUNTS.set(true);
+            (0..DEPTH as u64).for_each(|set| begin(worker, set, Ok(())));
+        };
+        machines[0].submit(0, start).unwrap();
+        machines[0].wait_for(&all_done).expect("a worker failed");
+        let counted = machines.iter().map(|machine| {
+            let taken = |_: &mut Worker, answer: mpsc::Sender<u64>| {
+                COUNTS.set(false);
+                answer.send(ALLOCATIONS.replace(0)).unwrap();
+            };
+            machine.ask(0, taken).unwrap()
+        });
+        counted.collect::<Vec<u64>>()
+    };
+    let all = [What::ReadSome, What::WriteAll, What::ReadAll];
+    for what in all {
+        println!("while it got warm, {what:?}: {:?}", work(what, WARM));
+    }
+    for what in all {
+        assert_eq!(work(what, COUNTED), [0; MACHINES as usize], "{what:?}");
+    }
+    for machine in machines {
+        machine.stop().unwrap();
+    }
+}
