@@ -52,7 +52,7 @@ use farm_core::worker::{AddressError, Cont, ReadRequest, ReadResult, Worker};
 use crate::api::{self, TxHandle};
 use crate::error::{Abort, TxError};
 use crate::layer::{send_release_to, transactions};
-use crate::remote::{counted, elsewhere};
+use crate::remote::elsewhere;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
 
 /// The objects of an array, in order; none where there is no object.
@@ -402,8 +402,9 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
-    let asked = transactions(worker).arrays.remove(key as usize);
-    let objects = match counted(worker, &asked.place(0), result) {
+    let layer = transactions(worker);
+    let asked = layer.arrays.remove(key as usize);
+    let objects = match layer.counters.count_read(&asked.place(0), result) {
         Ok(slot) => {
             let objects = api::with(worker, asked.tx, |tx, worker| {
                 let words = worker.arena().words(&slot);

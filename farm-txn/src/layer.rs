@@ -166,6 +166,12 @@ pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
 }
 
 impl Transactions {
+    /// Takes a commit out while it is worked on.
+    pub(crate) fn take(&mut self, key: usize) -> Box<Commit> {
+        let commit = self.commits[key].take();
+        commit.expect("a commit is worked on once at a time")
+    }
+
     /// Keeps a context whose transaction has ended, for another.
     pub(crate) fn keep(&mut self, tx: Box<Tx>) {
         self.pool.push(tx);

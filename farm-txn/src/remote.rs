@@ -10,6 +10,7 @@ use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, 
 
 use crate::api::{self, TxHandle};
 use crate::arrays::Adjacent;
+use crate::counters::TxCounters;
 use crate::error::{Abort, TxError};
 use crate::layer::{send_release_to, transactions};
 use crate::tx::{ObjectId, Place, wrong_size};
@@ -51,14 +52,18 @@ pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> 
 /// Reads an object, without holding anybody up while it is locked.
 pub(crate) fn read(worker: &mut Worker, asked: Asked) {
     let key = transactions(worker).asked.insert(asked);
-    post(worker, key as u64, ());
+    post_asked(worker, key as u64, &asked);
 }
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
-    let Asked { place, pointer, .. } = transactions(worker).asked[key as usize];
+    let asked = transactions(worker).asked[key as usize];
+    post_asked(worker, key, &asked);
+}
+
+fn post_asked(worker: &mut Worker, key: u64, Asked { place, pointer, .. }: &Asked) {
     let cont = Cont::new(came, key);
     let posted = match pointer {
-        Some(pointer) => worker.read_pointer_lock_free(pointer, cont),
+        Some(pointer) => worker.read_pointer_lock_free(*pointer, cont),
         None => worker.read_lock_free(ReadRequest::object(place.address, place.class), cont),
     };
     if posted.is_err() {
@@ -69,11 +74,16 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
-    let asked = transactions(worker).asked[key as usize];
-    let Asked { tx, place, .. } = asked;
-    let slot = match counted(worker, &place, result) {
+    let layer = transactions(worker);
+    let Asked {
+        tx,
+        place,
+        pointer,
+        cont,
+    } = layer.asked.remove(key as usize);
+    let slot = match layer.counters.count_read(&place, result) {
         Ok(slot) => slot,
-        Err(error) => return end(worker, key, Err(error)),
+        Err(error) => return cont.resume(worker, Err(error)),
     };
     let words = place.class.object_bytes() / 8;
     let read = api::with(worker, tx, |tx, worker| {
@@ -85,28 +95,29 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
                 tx.take_in(words, place.address, place.machine, place.class)?
             }
         };
-        match asked.pointer {
+        match pointer {
             Some(pointer) => tx.named(object, pointer),
             None => Ok(object),
         }
     });
     worker.arena().give(slot);
-    end(worker, key, read.and_then(|read| read));
+    cont.resume(worker, read.and_then(|read| read));
 }
 
-/// Counts a read for a transaction that has ended: of another machine's memory, if that is where it was.
-pub(crate) fn counted(
-    worker: &mut Worker,
-    place: &Place,
-    result: ReadResult,
-) -> Result<Slot, TxError> {
-    let counters = &mut transactions(worker).counters;
-    counters.object_reads += u64::from(place.machine.is_some());
-    result.map_err(|error| {
-        let error = error_of_read(error, place.address);
-        counters.count_failed(&error);
-        error
-    })
+impl TxCounters {
+    /// Counts a read for a transaction that has ended: of another machine's memory, if that is where it was.
+    pub(crate) fn count_read(
+        &mut self,
+        place: &Place,
+        result: ReadResult,
+    ) -> Result<Slot, TxError> {
+        self.object_reads += u64::from(place.machine.is_some());
+        result.map_err(|error| {
+            let error = error_of_read(error, place.address);
+            self.count_failed(&error);
+            error
+        })
+    }
 }
 
 /// What a read that failed means to who wanted the object.

@@ -165,8 +165,7 @@ pub(super) fn of_context(context: u64) -> (usize, usize) {
 
 /// Takes a commit out while it is worked on; [`go_on`] puts it back.
 pub(super) fn take(worker: &mut Worker, key: usize) -> Box<Commit> {
-    let commit = transactions(worker).commits[key].take();
-    commit.expect("a commit is worked on once at a time")
+    transactions(worker).take(key)
 }
 
 /// Begins the commit of a transaction that has objects of other machines, or many of this one. The continuation is
@@ -375,8 +374,9 @@ fn still_born_leaks() -> bool {
 
 pub(super) fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
     let (key, at) = of_context(context);
-    let mut commit = take(worker, key);
-    transactions(worker).counters.lock_replies += u64::from(reply.is_ok());
+    let state = transactions(worker);
+    state.counters.lock_replies += u64::from(reply.is_ok());
+    let mut commit = state.take(key);
     let participant = &mut commit.plan.participants[at];
     participant.reply = None;
     // If LOCK was not sent, the machine is lost: that is found when it is to be.

@@ -24,10 +24,10 @@ pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> R
     }
     match reserve_everywhere(worker, key, commit) {
         Ok(()) => {
-            let queues = &mut transactions(worker).queues;
-            queues.reserved(commit.ticket, machines(commit));
+            let state = transactions(worker);
+            state.queues.reserved(commit.ticket, machines(commit));
+            commit.sequence = state.truncations.begin();
             let early = mutants::is_on("validate before all locks");
-            commit.sequence = transactions(worker).truncations.begin();
             commit.go_to(if early { Step::Validate } else { Step::Lock });
         }
         Err((TxError::Busy, machine)) => {
