@@ -1,32 +1,24 @@
 //! Lock-free reads (`FaRM'14 §3.5`): one one-sided read of one object or of adjacent ones, checked,
 //! and tried again after a randomized backoff while a writer is in the way. A read with a wrong size class ends at
-//! once.
+//! once. This file begins and posts reads; `done` is about their ends.
 //!
 //! A read of this machine's own memory takes the same path with a queue of its own in place of the
 //! fabric's: the post asks for the lines, the poll makes the checked copy.
 
-use std::collections::VecDeque;
+mod done;
 
-use rand::Rng;
+use std::collections::VecDeque;
 
 use super::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
 use super::{Cont, Operation, Worker};
-use crate::fabric::{Completion, Read, ReadKind, Rejected, Remote, Slot, Status, Token};
+use crate::fabric::{Read, ReadKind, Rejected, Remote, Slot, Token};
 use crate::ids::{Address, MachineId};
 use crate::marks;
-use crate::mem::{LINE_BYTES, Memory};
-use crate::object::{FatPointer, HEADER_BYTES, Incarnation, Misread, all_consistent, misread};
+use crate::mem::LINE_BYTES;
+use crate::object::{FatPointer, HEADER_BYTES};
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
-/// A read that took longer than so many nanoseconds from start to end is not trusted: 16 bits of line version
-/// could have come round. An object of three lines cannot be written 65,535 times in less.
-const WRAP_BOUND: u64 = 500_000;
-/// The same for each line of a larger object, of which a writer touches every one.
-const WRAP_BOUND_OF_LINE: u64 = 160_000;
-/// First backoff of a read that met a writer; doubled each time up to `MAX_BACKOFF`.
-const MIN_BACKOFF_NANOS: u64 = 200;
-const MAX_BACKOFF_NANOS: u64 = 20_000;
 /// Local reads whose lines are on their way at one time.
 const PREFETCH_AHEAD: usize = 32;
 
@@ -363,225 +355,6 @@ impl Worker {
             self.end_operation(operation);
         }
     }
-
-    /// Tells of reads that failed when they were begun.
-    pub(super) fn end_failed_reads(&mut self) -> bool {
-        let count = self.failed_reads.len();
-        for _ in 0..count {
-            let Some((cont, slot, error)) = self.failed_reads.pop_front() else {
-                break;
-            };
-            self.endpoint.arena().give(slot);
-            cont.resume(self, Err(error));
-        }
-        count > 0
-    }
-
-    /// Copies reads of local memory, at most `most`.
-    pub(super) fn poll_local_reads(&mut self, most: usize) -> usize {
-        let batch = most.min(self.reads.local.len());
-        if batch == 0 {
-            return 0;
-        }
-        let started = self.now;
-        for _ in 0..batch {
-            let Some(mut slot) = self.reads.local.pop_front() else {
-                break;
-            };
-            if let Some(ahead) = self.reads.local.get(PREFETCH_AHEAD - 1)
-                && let Some(ahead) = &self.reads.of_slot[ahead.index()]
-                && let Access::Local(memory) = self.regions.at(ahead.region)
-            {
-                memory.prefetch(
-                    ahead.request.address.offset() as usize,
-                    ahead.request.bytes as usize,
-                );
-            }
-            let read = self.reads.of(&slot);
-            let Access::Local(memory) = self.regions.at(read.region) else {
-                unreachable!("a local region stays local")
-            };
-            let status = copy(
-                memory,
-                &read.request,
-                self.endpoint.arena().words_mut(&mut slot),
-            );
-            self.local_done.push((slot, status));
-        }
-        let took = self.clock.now() - started;
-        let mut done = std::mem::take(&mut self.local_done);
-        for (slot, status) in done.drain(..) {
-            self.read_done(slot, status, took);
-        }
-        self.local_done = done;
-        batch
-    }
-
-    /// Takes the fabric's completions of lock-free reads, at most `most`.
-    ///
-    /// `looked` is a moment before this poll, and is moved on to one after it: together they bound
-    /// how long a read that takes place inside the poll can have lasted.
-    #[inline]
-    pub(super) fn poll_fabric(&mut self, most: usize, looked: &mut Nanos) -> usize {
-        let mut completions = std::mem::take(&mut self.completions);
-        let count = self.endpoint.poll(most, &mut completions);
-        if count > 0 {
-            let capabilities = self.endpoint.capabilities();
-            let inside = capabilities.reads_begin_at_poll;
-            let of_any_age = capabilities.reads_of_any_age;
-            let ended = self.clock.now();
-            let poll_took = ended - *looked;
-            *looked = ended;
-            for Completion {
-                token,
-                status,
-                slot,
-                ..
-            } in completions.drain(..)
-            {
-                if token != READ {
-                    super::log::give_back(&mut self.endpoint, slot);
-                    self.acknowledged(token, status);
-                    continue;
-                }
-                let slot = slot.expect("every read has a slot");
-                let took = match (of_any_age, inside) {
-                    (true, _) => 0,
-                    (_, true) => poll_took,
-                    _ => ended - self.reads.of(&slot).posted,
-                };
-                self.read_done(slot, status, took);
-            }
-        }
-        self.completions = completions;
-        count
-    }
-
-    /// A read came back after so many nanoseconds.
-    #[inline]
-    fn read_done(&mut self, slot: Slot, status: Status, took: u64) {
-        let read = self.reads.of(&slot);
-        let (request, cont) = (read.request, read.cont);
-        let consistent = match status {
-            Status::Ok if request.lines == HEADER_ONLY => true,
-            Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines) => {
-                let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
-                if !all_consistent(words, request.stride() as usize / 8, request.class) {
-                    return self.not_consistent(slot);
-                }
-                true
-            }
-            Status::Ok => return self.again(slot, "read: too slow to be trusted"),
-            Status::Torn => false,
-            Status::Broken => return self.peer_lost(slot),
-        };
-        if consistent {
-            let operation = self.reads.of(&slot).operation.take();
-            self.end_own(operation);
-            cont.resume(self, Ok(slot));
-        } else {
-            self.again(slot, "read: locked or torn, again");
-        }
-    }
-
-    /// Handles images that did not pass [`all_consistent`].
-    #[cold]
-    fn not_consistent(&mut self, slot: Slot) {
-        let read = self.reads.of(&slot);
-        let (request, cont) = (read.request, read.cont);
-        let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
-        let why = misread(words, request.stride() as usize / 8, request.class);
-        let found = Incarnation(words[1]);
-        let address = |index: usize| {
-            let further = request.address.checked_add(index as u32 * request.stride());
-            further.expect("it was read from the region")
-        };
-        let named = self.reads.named[slot.index()].filter(|_| request.is_named);
-        let error = match why {
-            Some(_) if named.is_some_and(|named| named.is_stale(found)) => {
-                ReadError::Gone(request.address)
-            }
-            Some(Misread::Busy) => return self.again(slot, "read: locked or torn, again"),
-            Some(Misread::OtherClass { index, is }) => ReadError::WrongSize {
-                address: address(index),
-                asked: request.class,
-                is,
-            },
-            Some(Misread::NoHeader { index }) => ReadError::BadAddress(address(index)),
-            None => {
-                let operation = self.reads.of(&slot).operation.take();
-                self.end_own(operation);
-                return cont.resume(self, Ok(slot));
-            }
-        };
-        marks::mark("read: of another class");
-        self.finish(slot, error);
-    }
-
-    #[cold]
-    fn again(&mut self, slot: Slot, why: &'static str) {
-        marks::mark(why);
-        self.back_off(slot);
-    }
-
-    #[cold]
-    fn peer_lost(&mut self, slot: Slot) {
-        marks::mark("read: peer lost");
-        let read = self.reads.of(&slot);
-        let (cont, region, operation) = (read.cont, read.region, read.operation.take());
-        let Access::Remote { machine, .. } = *self.regions.at(region) else {
-            unreachable!("only a connection breaks")
-        };
-        self.end_own(operation);
-        self.endpoint.arena().give(slot);
-        cont.resume(self, Err(ReadError::PeerLost(machine)));
-    }
-
-    #[cold]
-    fn back_off(&mut self, slot: Slot) {
-        self.reads.counters.restarts += 1;
-        let most = self.reads.most_tries;
-        let read = self.reads.of(&slot);
-        read.tries += 1;
-        let tries = read.tries;
-        if tries > most {
-            marks::mark("read: given up");
-            let address = read.request.address;
-            return self.finish(slot, ReadError::StaysLocked(address));
-        }
-        if tries == 1 {
-            // A writer takes well under a microsecond: the next turn finds it gone.
-            return self.post_again(slot);
-        }
-        marks::mark("read: backed off");
-        let index = slot.index() as u64;
-        self.reads.backing_off.push(slot);
-        let bound = (MIN_BACKOFF_NANOS << tries.min(16)).min(MAX_BACKOFF_NANOS);
-        let wait = self.rng.random_range(MIN_BACKOFF_NANOS..=bound);
-        self.timers
-            .set(self.now + wait, Cont::new(Self::read_again, index));
-    }
-
-    fn read_again(&mut self, index: u64, (): ()) {
-        let waiting = &mut self.reads.backing_off;
-        let place = waiting.iter().position(|slot| slot.index() as u64 == index);
-        let slot = waiting.swap_remove(place.expect("a read that backs off holds its slot"));
-        self.post_again(slot);
-    }
-
-    fn post_again(&mut self, slot: Slot) {
-        let now = self.now;
-        let read = self.reads.of(&slot);
-        read.posted = now;
-        let (request, region) = (read.request, read.region);
-        self.post(request, region, slot);
-    }
-}
-
-/// The time after which a read of an object of so many lines is not trusted, in nanoseconds.
-#[inline]
-fn wrap_bound(lines: u16) -> u64 {
-    WRAP_BOUND_OF_LINE * u64::from(lines)
 }
 
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
@@ -591,17 +364,4 @@ fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
         _ => u64::from(request.bytes),
     };
     bytes > 0 && offset.is_multiple_of(line) && offset + bytes <= region_bytes
-}
-
-fn copy(memory: &Memory, request: &ReadRequest, out: &mut [u64]) -> Status {
-    let out = &mut out[..request.bytes as usize / 8];
-    let at = request.address.offset() as usize;
-    if request.lines == HEADER_ONLY {
-        memory.read_words(at, out);
-        return Status::Ok;
-    }
-    match memory.copy_objects(at, request.stride() as usize, out) {
-        Ok(_) => Status::Ok,
-        Err(_) => Status::Torn,
-    }
 }
