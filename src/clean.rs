@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
 use farm_core::config::rounded_size;
@@ -15,6 +15,13 @@ use crate::cli::CleanArgs;
 /// Runs `farm clean`.
 pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
+    let memory = &config.memory.dir;
+    if !memory.is_dir() {
+        bail!(
+            "memory.dir is {}, which is not a directory",
+            memory.display()
+        );
+    }
     let leavings = find(&config);
     let mut out = io::stdout().lock();
     let (mut files, mut bytes) = (0, 0);

@@ -147,23 +147,25 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     });
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    println!(
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
         "{} runs with {} operations in {:.1} s: {:.0} runs per second on {} thread(s)",
         swept.runs,
         swept.operations,
         seconds,
         swept.runs as f64 / seconds,
         sweep.jobs
-    );
+    )?;
     for outcome in swept.failures.iter().take(SHOWN_FAILURES) {
-        print_failure(outcome);
+        print_failure(&mut out, outcome)?;
     }
     let unreached = match args.reach_all {
-        true => print_marks(&swept),
+        true => print_marks(&mut out, &swept)?,
         false => 0,
     };
     let (line, passed) = verdict(&swept, seeds, unreached);
-    println!("{line}");
+    writeln!(out, "{line}")?;
     Ok(match passed {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -188,30 +190,38 @@ fn verdict(swept: &Swept, seeds: u64, wrong_marks: usize) -> (String, bool) {
     (format!("{line}; hash {:016x}", swept.hash), passed)
 }
 
-fn print_failure(outcome: &Outcome) {
-    if let Some(failure) = &outcome.failure {
-        println!("WRONG, {failure}\n  again with: {}", outcome.command());
+fn print_failure(out: &mut impl Write, outcome: &Outcome) -> std::io::Result<()> {
+    match &outcome.failure {
+        Some(failure) => {
+            let command = outcome.command();
+            writeln!(out, "WRONG, {failure}\n  again with: {command}")
+        }
+        None => Ok(()),
     }
 }
 
 /// Prints the marks that were not reached, and those that are not listed; returns their number.
-fn print_marks(swept: &Swept) -> usize {
+fn print_marks(out: &mut impl Write, swept: &Swept) -> std::io::Result<usize> {
     let (missing, unknown) = (
         marks::missing(&swept.reached),
         marks::unknown(&swept.reached),
     );
     for mark in &missing {
-        println!("not reached: {mark}");
+        writeln!(out, "not reached: {mark}")?;
     }
     for mark in &unknown {
-        println!("reached, but not in the list of farm-sim/src/run/marks.rs: {mark}");
+        writeln!(
+            out,
+            "reached, but not in the list of farm-sim/src/run/marks.rs: {mark}"
+        )?;
     }
-    println!(
+    writeln!(
+        out,
         "{} of {} marks reached",
         marks::ALL.len() - missing.len(),
         marks::ALL.len()
-    );
-    missing.len() + unknown.len()
+    )?;
+    Ok(missing.len() + unknown.len())
 }
 
 /// The deliberate bugs that the options name; none, if they name none.
@@ -252,41 +262,42 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
                     let Some(mutant) = mutant else { return };
                     let seeds = args.first..args.first.saturating_add(MOST_SEEDS);
                     let fate = mutant.hunt(seeds, RunOptions::default());
-                    *lives.lock().expect("counting does not panic") += usize::from(!tell(&fate));
+                    // If nobody reads it, the last line tells how many live.
+                    let _ = writeln!(std::io::stdout(), "{}", told(&fate));
+                    let lives_on = usize::from(fate.killed_by.is_none());
+                    *lives.lock().expect("counting does not panic") += lives_on;
                 }
             });
         }
     });
     let lives = lives.into_inner().expect("counting does not panic");
-    println!(
+    writeln!(
+        std::io::stdout(),
         "{}: {} of {} deliberate bugs were found",
         if lives == 0 { "PASSED" } else { "FAILED" },
         chosen.len() - lives,
         chosen.len()
-    );
+    )?;
     Ok(match lives {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     })
 }
 
-/// Tells what became of a mutant, on a line; whether it was found.
-fn tell(fate: &Fate) -> bool {
+/// What became of a mutant, on a line.
+fn told(fate: &Fate) -> String {
     let Mutant { name, scenario } = fate.mutant;
     match &fate.killed_by {
         Some((seed, failure)) => {
             let first = failure.text.lines().next().unwrap_or_default();
             let short: String = first.chars().take(90).collect();
-            println!(
-                "found  {name}: {scenario} seed {seed}, by {}: {short}",
-                failure.judge
-            );
+            let judge = failure.judge;
+            format!("found  {name}: {scenario} seed {seed}, by {judge}: {short}")
         }
-        None if !fate.met => println!("LIVES  {name}: its code was never run"),
-        None => println!(
+        None if !fate.met => format!("LIVES  {name}: its code was never run"),
+        None => format!(
             "LIVES  {name}: {} seeds of {scenario}, {} of which panicked",
             fate.seeds, fate.panics
         ),
     }
-    fate.killed_by.is_some()
 }

@@ -67,12 +67,15 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     if args.verify {
         verify(&spec, &merged, &finished)?;
     }
-    let done = merged.transactions.len() + merged.operations.len();
-    println!(
-        "{}: {done} operations of {} machines in {seconds:.2} s",
+    writeln!(
+        std::io::stdout(),
+        "{}: {} transactions, those that did not commit included, and {} operations on keys by {} machines in \
+         {seconds:.2} s",
         args.kind,
+        merged.transactions.len(),
+        merged.operations.len(),
         config.machines.len()
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -98,9 +101,14 @@ fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result
     if facts.committed + facts.changed == 0 {
         bail!("WRONG, nothing took effect: there is nothing to judge");
     }
-    println!(
+    writeln!(
+        std::io::stdout(),
         "right: {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
-        facts.transactions, facts.committed, facts.reads, facts.writes, facts.operations
-    );
+        facts.transactions,
+        facts.committed,
+        facts.reads,
+        facts.writes,
+        facts.operations
+    )?;
     Ok(())
 }

@@ -46,7 +46,7 @@ pub(crate) struct SimArgs {
     pub(crate) jobs: Option<u16>,
 
     /// Where the whole trace of a run goes, every event of its fabric included.
-    #[arg(long, value_name = "FILE", requires = "seed")]
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "mutants"])]
     pub(crate) trace: Option<PathBuf>,
 
     /// Fail if the seeds did not reach every rare branch that carries a mark.

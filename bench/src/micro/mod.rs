@@ -229,10 +229,19 @@ impl Spread {
             return Self::default();
         };
         Self {
-            median: figures[figures.len() / 2],
+            median: median(&figures),
             least: *least,
             most: *most,
         }
+    }
+}
+
+/// The median of ascending figures, at least one: of an even number, between the two in the middle.
+fn median(figures: &[f64]) -> f64 {
+    let above = figures.len() / 2;
+    match figures.len() % 2 {
+        0 => f64::midpoint(figures[above - 1], figures[above]),
+        _ => figures[above],
     }
 }
 

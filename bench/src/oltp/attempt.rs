@@ -485,8 +485,6 @@ impl From<TxError> for Stop {
             TxError::Busy => Stop::Conflict(None),
             TxError::InDoubt(machine) => Stop::InDoubt(machine),
             TxError::NoMemory(_)
-            | TxError::TooLargeForLog { .. }
-            | TxError::Limit { .. }
             | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
                 Stop::Full
             }

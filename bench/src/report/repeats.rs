@@ -61,7 +61,8 @@ pub struct Repeated {
     pub what: String,
     /// How many times.
     pub repeats: usize,
-    /// Index in the report's runs of the one whose first figure is the median.
+    /// Index in the report's runs of the one whose first figure is the median; of an even number of runs, the lower
+    /// of the two in the middle.
     pub median_run: usize,
     /// Figures that every repeat has.
     pub figures: Vec<SpreadFigure>,
@@ -127,7 +128,7 @@ fn spread<R: Measured>(what: String, indices: &[usize], runs: &[R]) -> Repeated 
     Repeated {
         what,
         repeats: indices.len(),
-        median_run: indices[order[order.len() / 2]],
+        median_run: indices[order[(order.len() - 1) / 2]],
         figures: figures.collect(),
     }
 }

@@ -26,9 +26,9 @@ pub enum Stop {
     /// A machine said that it is leaving: the cluster is being stopped.
     #[error("machine {0} left: the cluster is stopping")]
     Left(MachineId),
-    /// A machine is gone without a word.
+    /// A machine failed, or is gone without a word.
     #[error(
-        "machine {0} is lost (its process was killed or its connection broke): the cluster stops, \
+        "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
          because its memory is not replicated; start the cluster again"
     )]
     Lost(MachineId),

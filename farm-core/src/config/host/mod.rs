@@ -484,7 +484,7 @@ fn advice(
         let most = exact_size(per_machine - per_machine % memory.block_bytes);
         format!("lower memory.region_bytes and memory.per_machine_bytes to at most \"{most}\"")
     } else if need.rings_bytes > need.regions_bytes {
-        "lower rings.ring_bytes, or use fewer machines or workers".to_owned()
+        "lower rings.log_bytes and rings.ring_bytes, or use fewer machines or workers".to_owned()
     } else {
         "use fewer machines or workers".to_owned()
     };
@@ -505,6 +505,7 @@ fn advice(
             )
         }
         MemoryLimit::Directory { .. } => lower,
+        MemoryLimit::Host { .. } if lower.contains("use fewer machines") => lower,
         MemoryLimit::Host { .. } => format!("{lower}, or use fewer machines"),
         MemoryLimit::Cgroup { .. } => format!("{lower}, or raise the limit of the cgroup"),
     }

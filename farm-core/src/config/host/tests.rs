@@ -149,7 +149,9 @@ fn too_many_rings_are_told_as_such() {
     config.memory.per_machine_bytes = MIB;
     let text = refusal(&config, &host()).to_string();
     assert!(
-        text.contains("lower rings.ring_bytes, or use fewer machines or workers"),
+        text.contains(
+            "lower rings.log_bytes and rings.ring_bytes, or use fewer machines or workers"
+        ),
         "{text}"
     );
 }
