@@ -77,6 +77,16 @@ pub(crate) fn find(config: &Config) -> Vec<Leaving> {
     find_leavings(&config.memory.dir, &run_dir(config))
 }
 
+/// A path as a shell takes it.
+pub(crate) fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    match shlex::try_quote(&path) {
+        Ok(quoted) => quoted.into_owned(),
+        // No path has a zero byte.
+        Err(_) => path,
+    }
+}
+
 /// As in `12 file(s), 808 MiB`.
 pub(crate) fn counted(files: u64, bytes: u64) -> String {
     match bytes {
@@ -162,8 +172,34 @@ impl<'a> Group<'a> {
         self.leavings
             .iter()
             .filter_map(|leaving| match &leaving.what {
-                Left::UnknownMemory(start) => Some(format!("rm {}/{start}-*", self.dir())),
+                Left::UnknownMemory(start) => {
+                    let start = self.dir.join(format!("{start}-"));
+                    Some(format!("rm {}*", quoted(&start)))
+                }
                 _ => None,
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pasted into a shell, `rm /tmp/mem dir/farm-...` removed `/tmp/mem`.
+    #[test]
+    fn commands_are_quoted() {
+        let dir = Path::new("/tmp/mem dir");
+        let leaving = Leaving {
+            cluster: String::new(),
+            machine: farm_core::ids::MachineId::new(7).unwrap(),
+            dir: dir.into(),
+            files: 1,
+            bytes: 0,
+            what: Left::UnknownMemory("farm-0-m7-l0".into()),
+        };
+        let leavings = [leaving];
+        let commands: Vec<String> = Group::of(&leavings)[0].commands().collect();
+        assert_eq!(commands, ["rm '/tmp/mem dir/farm-0-m7-l0-'*"]);
+        assert_eq!(quoted(Path::new("/dev/shm")), "/dev/shm");
     }
 }

@@ -229,3 +229,60 @@ fn a_turn_ends_though_its_timers_renew_themselves() {
         assert_eq!(ran, turn + 1, "one call of the timer a turn");
     }
 }
+
+fn issue_header(worker: &mut Worker, number: u64, (): ()) {
+    let target = load(worker).target.unwrap();
+    let came = Cont::new(header_came, number);
+    if worker.read_header(target, came).is_err() {
+        worker.when_header_slot(Cont::new(issue_header, number));
+    }
+}
+
+fn header_came(worker: &mut Worker, number: u64, result: ReadResult) {
+    if let Ok(slot) = result {
+        worker.arena().give(slot);
+    }
+    load(worker).reads += 1;
+    issue_header(worker, number, ());
+}
+
+/// Headers that are read for ever, more than there are slots, as commits of large read sets do together.
+fn headers_that_renew_themselves(cluster: &Cluster) {
+    let target = make(cluster, 1);
+    deliver(cluster);
+    cluster.on(0, |worker| {
+        load(worker).target = Some(target);
+        (0..HEADERS).for_each(|number| issue_header(worker, number, ()));
+    });
+    for _ in 0..20 {
+        round(cluster);
+    }
+}
+
+const HEADERS: u64 = 2_000;
+
+/// A header that was issued from the completion of another took the slot for which one waited: "did not end within
+/// 20000 turns".
+#[test]
+fn headers_that_renew_themselves_do_not_hold_up_one_that_waits() {
+    let cluster = cluster();
+    headers_that_renew_themselves(&cluster);
+    cluster.on(0, |worker| {
+        let got = |worker: &mut Worker, _: u64, (): ()| load(worker).done = Some(Ok(()));
+        worker.when_header_slot(Cont::new(got, 0));
+    });
+    // All others wait before it, and get their slots in order.
+    rounds_until_done(&cluster, 0, HEADERS as u32);
+}
+
+/// Headers that waited went before all reads, those of transactions included: "did not end within 20000 turns".
+#[test]
+fn headers_that_renew_themselves_do_not_hold_up_a_transaction() {
+    let cluster = cluster();
+    let object = make(&cluster, 1);
+    headers_that_renew_themselves(&cluster);
+    transact(&cluster, 0, object);
+    // It reads and locks; nothing that it waits for waits behind the headers.
+    let rounds = rounds_until_done(&cluster, 0, 20_000);
+    assert!(rounds <= 4 * MORE_TURNS, "{rounds} turns");
+}

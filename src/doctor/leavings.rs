@@ -1,10 +1,12 @@
 //! What killed machines left on this host.
 
+use std::path::Path;
+
 use farm_core::config::{Config, RunDir};
 use farm_core::fabric::shm::Leaving;
 
 use super::{Finding, Level};
-use crate::clean::{Group, counted};
+use crate::clean::{Group, counted, quoted};
 
 /// Names what killed machines left, with the command that removes it.
 pub(super) fn finding(leavings: &[Leaving], config: &Config) -> Finding {
@@ -40,12 +42,12 @@ pub(super) fn finding(leavings: &[Leaving], config: &Config) -> Finding {
 /// The options by which `farm clean` finds the directories of a configuration.
 fn settings(config: &Config) -> String {
     let mut settings = String::new();
-    let dir = config.memory.dir.display().to_string();
-    if dir != "/dev/shm" {
-        settings.push_str(&format!(" --set memory.dir={dir}"));
+    let dir = &config.memory.dir;
+    if dir != Path::new("/dev/shm") {
+        settings.push_str(&format!(" --set memory.dir={}", quoted(dir)));
     }
     if let RunDir::Path(path) = &config.cluster.run_dir {
-        settings.push_str(&format!(" --set cluster.run_dir={}", path.display()));
+        settings.push_str(&format!(" --set cluster.run_dir={}", quoted(path)));
     }
     settings
 }

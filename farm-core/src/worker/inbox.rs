@@ -95,15 +95,36 @@ impl Inbox {
     }
 
     pub(crate) fn take(&self) -> Option<Item> {
-        let item = self.items.pop();
-        // An empty `more` is seen by a load; a pop would cost every idle turn a fence.
-        if item.is_none() && !self.more.is_empty() {
-            return self.more.pop();
+        // Those first: threads that wait for room may keep `items` full for ever. An empty `more` is seen by a load; a
+        // pop would cost every idle turn a fence.
+        if !self.more.is_empty()
+            && let Some(item) = self.more.pop()
+        {
+            return Some(item);
         }
+        let item = self.items.pop();
         if item.is_some() && self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.room.notify_all();
         }
         item
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads that refill the queue whenever the worker has taken from it held up an item that was insisted on for
+    /// ever: all tasks of the worker stood still, as a task that another thread had woken was never run.
+    #[test]
+    fn an_item_that_was_insisted_on_is_not_held_up_by_a_full_queue() {
+        let inbox = Inbox::new(64, Box::new(|| ()));
+        let fill = || while inbox.submit(|_| ()).is_ok() {};
+        fill();
+        inbox.insist(|_| ());
+        assert!(inbox.take().is_some());
+        fill();
+        assert!(inbox.more.is_empty(), "it was taken first");
     }
 }

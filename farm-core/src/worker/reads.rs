@@ -196,6 +196,9 @@ impl Worker {
         cont: Cont<ReadResult>,
     ) -> Result<(), ReadError> {
         let request = ReadRequest::header(address);
+        if self.room.headers_go_first() {
+            return Err(ReadError::Busy);
+        }
         let Some(slot) = self.endpoint.arena().take_to_send(HEADER_BYTES) else {
             marks::mark("read: arena full");
             return Err(ReadError::Busy);

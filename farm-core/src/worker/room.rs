@@ -31,7 +31,8 @@ pub(super) struct Room {
 
 /// Continuations that wait for slots of the arena.
 struct SlotWaiters {
-    /// Reads of headers by commits that hold locks: they go first, and may use the slots kept to send.
+    /// Reads of headers by commits that hold locks: they go first, but for one read of each class a turn, which they
+    /// would hold up for ever else, and may use the slots kept to send.
     headers: VecDeque<Cont<()>>,
     /// By the class of the slot, each oldest first.
     by_class: Vec<VecDeque<Cont<()>>>,
@@ -65,6 +66,12 @@ impl Room {
         }
     }
 
+    /// Whether headers wait: others wait behind them.
+    #[inline]
+    pub(super) fn headers_go_first(&self) -> bool {
+        !self.slots.headers.is_empty() && !self.slots.serving
+    }
+
     /// Continuations that wait.
     pub(super) fn waiting(&self) -> usize {
         self.rings.len() + self.slots.count
@@ -92,7 +99,7 @@ impl Worker {
     }
 
     /// As [`Worker::when_slot`], for [`Worker::read_header`]. A commit that validates holds locks, so it goes
-    /// before all reads.
+    /// before reads, but for one of each class a turn.
     pub fn when_header_slot(&mut self, cont: Cont<()>) {
         marks::mark("read: header slot waited for");
         self.room.slots.headers.push_back(cont);
@@ -121,6 +128,9 @@ impl Worker {
         let before = self.room.slots.count;
         self.room.slots.serving = true;
         self.arena().close_from(None);
+        if !self.room.slots.headers.is_empty() {
+            self.serve_reads(1);
+        }
         for _ in 0..self.room.slots.headers.len() {
             if !self.arena().has_free_to_send() {
                 break;
@@ -128,9 +138,17 @@ impl Worker {
             let next = self.room.slots.headers.pop_front();
             self.resume_slot_waiter(next);
         }
-        // Large slots serve small reads too, so those that need large ones go first.
+        self.serve_reads(usize::MAX);
+        self.room.slots.serving = false;
+        self.close_slots();
+        self.room.slots.count < before
+    }
+
+    /// Resumes continuations that wait for slots to read into, at most so many of each class. Large slots serve small
+    /// reads too, so those that need large ones go first.
+    fn serve_reads(&mut self, most: usize) {
         for class in (0..self.room.slots.by_class.len()).rev() {
-            for _ in 0..self.room.slots.by_class[class].len() {
+            for _ in 0..most.min(self.room.slots.by_class[class].len()) {
                 if !self.arena().has_free(class) || self.unposted.len() >= MOST_UNPOSTED {
                     break;
                 }
@@ -138,9 +156,6 @@ impl Worker {
                 self.resume_slot_waiter(next);
             }
         }
-        self.room.slots.serving = false;
-        self.close_slots();
-        self.room.slots.count < before
     }
 
     fn resume_slot_waiter(&mut self, waiter: Option<Cont<()>>) {

@@ -1,7 +1,8 @@
 //! Reads that the endpoint had no room for: posted in order as soon as it has.
 //!
 //! Headers that a commit validates go first, for the commit holds locks. Other reads keep their order for each
-//! machine, and the machines take turns, so that one whose queue pair is full holds up none of the others.
+//! machine, and the machines take turns, so that one whose queue pair is full holds up none of the
+//! reads to others that wait; while many wait, no others begin, to whichever machine.
 
 use std::collections::VecDeque;
 
