@@ -67,8 +67,12 @@ static ALLOCATOR: Counting = Counting;
 
 const MACHINES: u16 = 3;
 const PAYLOAD: usize = 40;
-/// Transactions of a coordinator that are under way at one time, each with a set of objects of its own.
+/// Transactions of a coordinator that are under way at one time while allocations are counted, each with a set of
+/// objects of its own.
 const DEPTH: usize = 16;
+/// The same while it gets warm: how long queues get depends on how the threads are scheduled, and none is to get longer
+/// while allocations are counted.
+const WARM_DEPTH: usize = 64;
 /// Objects of one machine that a transaction reads or writes: more than are validated one by one.
 const OF_MACHINE: usize = 6;
 const WARM: usize = 5_000;
@@ -87,7 +91,7 @@ enum What {
 struct Client {
     sets: Vec<Vec<Address>>,
     /// The try of each set that is under way, and what it has read.
-    tries: [Option<TxHandle>; DEPTH],
+    tries: [Option<TxHandle>; WARM_DEPTH],
     objects: Vec<Vec<ObjectId>>,
     what: What,
     left: usize,
@@ -176,13 +180,13 @@ fn warm_commits_allocate_nothing() {
     config.rings.log_bytes = 256 << 10;
     config.worker.operations_in_flight = 256;
     let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _)).unwrap();
-    let sets: Vec<Vec<Address>> = (0..DEPTH)
+    let sets: Vec<Vec<Address>> = (0..WARM_DEPTH)
         .map(|_| {
             let of_each = machines.iter().map(|machine| create(machine, OF_MACHINE));
             of_each.flatten().collect()
         })
         .collect();
-    let work = |what: What, transactions: usize| {
+    let work = |what: What, depth: usize, transactions: usize| {
         let (done, all_done) = mpsc::channel();
         for machine in &machines[1..] {
             let count = |_: &mut Worker, answer: mpsc::Sender<()>| {
@@ -193,7 +197,7 @@ fn warm_commits_allocate_nothing() {
             machine.ask(0, count).unwrap();
         }
         let client = Client {
-            tries: [None; DEPTH],
+            tries: [None; WARM_DEPTH],
             objects: sets
                 .iter()
                 .map(|set| Vec::with_capacity(set.len()))
@@ -201,13 +205,13 @@ fn warm_commits_allocate_nothing() {
             sets: sets.clone(),
             what,
             left: transactions,
-            under_way: DEPTH,
+            under_way: depth,
             done,
         };
         let start = move |worker: &mut Worker| {
             worker.put_layer(Box::new(client));
             COUNTS.set(true);
-            (0..DEPTH as u64).for_each(|set| begin(worker, set, Ok(())));
+            (0..depth as u64).for_each(|set| begin(worker, set, Ok(())));
         };
         machines[0].submit(0, start).unwrap();
         machines[0].wait_for(&all_done).expect("a worker failed");
@@ -222,10 +226,15 @@ fn warm_commits_allocate_nothing() {
     };
     let all = [What::ReadSome, What::WriteAll, What::ReadAll];
     for what in all {
-        println!("while it got warm, {what:?}: {:?}", work(what, WARM));
+        let allocated = work(what, WARM_DEPTH, WARM);
+        println!("while it got warm, {what:?}: {allocated:?}");
     }
     for what in all {
-        assert_eq!(work(what, COUNTED), [0; MACHINES as usize], "{what:?}");
+        assert_eq!(
+            work(what, DEPTH, COUNTED),
+            [0; MACHINES as usize],
+            "{what:?}"
+        );
     }
     for machine in machines {
         machine.stop().unwrap();

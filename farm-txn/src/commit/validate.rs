@@ -41,13 +41,13 @@ pub(super) struct Validation {
     /// Machines that are asked by messages, ascending, and where their entries end in `grouped`.
     groups: SmallVec<[(MachineId, u32); 4]>,
     /// The entries of those machines, one machine after the other.
-    grouped: Vec<u32>,
+    grouped: SmallVec<[u32; 16]>,
     /// Entries of `grouped` before this were asked for.
     sent: usize,
     /// Entries before this were asked for, or are not to be asked for one by one.
     looked_at: usize,
     /// Entries for which there was no room, to be asked for one by one.
-    again: Vec<u32>,
+    again: SmallVec<[u32; 16]>,
     /// Headers on their way.
     headers: usize,
 }
