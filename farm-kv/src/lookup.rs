@@ -65,10 +65,7 @@ enum Step {
 /// [`KvError::NotOpen`]; [`KvError::Busy`] when too many reads are in flight. Nothing was started.
 #[inline]
 pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
-    begin(worker, table, key, cont, |open| {
-        let (shard, bucket) = open.locate(key);
-        Place::new(table, shard, bucket)
-    })
+    begin(worker, table, key, cont, |open| Place::of(open, table, key))
 }
 
 /// As [`get`], of a key whose place is known already.
@@ -342,6 +339,12 @@ impl Place {
     }
 
     #[inline]
+    fn of(open: &Table, table: TableId, key: &Key) -> Self {
+        let (shard, bucket) = open.locate(key);
+        Self::new(table, shard, bucket)
+    }
+
+    #[inline]
     fn shard(self) -> u32 {
         (self.position >> 32) as u32
     }
@@ -368,8 +371,7 @@ pub fn owner_of(worker: &mut Worker, place: Place) -> Result<WorkerRef, KvError>
 /// [`KvError::NotOpen`].
 #[inline]
 pub fn place_of(worker: &mut Worker, table: TableId, key: &Key) -> Result<Place, KvError> {
-    let (shard, bucket) = kv(worker).tables.open(table)?.locate(key);
-    Ok(Place::new(table, shard, bucket))
+    Ok(Place::of(kv(worker).tables.open(table)?, table, key))
 }
 
 #[cfg(test)]

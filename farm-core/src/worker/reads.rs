@@ -116,10 +116,7 @@ impl Worker {
         request: ReadRequest,
         cont: Cont<ReadResult>,
     ) -> Result<(), ReadError> {
-        let Some(slot) = self.endpoint.arena().take(request.bytes as usize) else {
-            marks::mark("read: arena full");
-            return Err(ReadError::Busy);
-        };
+        let slot = self.take_slot(&request)?;
         self.begin_read(slot, request, cont);
         Ok(())
     }
@@ -136,10 +133,7 @@ impl Worker {
         cont: Cont<ReadResult>,
     ) -> Result<(), ReadError> {
         let request = ReadRequest::named(pointer);
-        let Some(slot) = self.endpoint.arena().take(request.bytes as usize) else {
-            marks::mark("read: arena full");
-            return Err(ReadError::Busy);
-        };
+        let slot = self.take_slot(&request)?;
         self.reads.named[slot.index()] = Some(pointer);
         self.begin_read(slot, request, cont);
         Ok(())
@@ -151,37 +145,42 @@ impl Worker {
     #[inline]
     pub fn read_within(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
         debug_assert!(self.epochs.open() > 0, "a read within no operation");
-        let operation = None;
-        self.route_read(
-            Begun {
-                request,
-                operation,
-                cont,
-            },
-            slot,
-        );
+        self.route_read(slot, request, None, cont);
     }
 
     /// Begins a read that is an operation of its own.
     #[inline]
     fn begin_read(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
-        let operation = Some(self.begin_operation());
-        self.route_read(
-            Begun {
-                request,
-                operation,
-                cont,
-            },
-            slot,
-        );
+        let operation = self.begin_operation();
+        self.route_read(slot, request, Some(operation), cont);
     }
 
     #[inline]
-    fn route_read(&mut self, read: Begun, slot: Slot) {
-        match self.regions.find(read.request.address.region()) {
+    fn route_read(
+        &mut self,
+        slot: Slot,
+        request: ReadRequest,
+        operation: Option<Operation>,
+        cont: Cont<ReadResult>,
+    ) {
+        let read = Begun {
+            request,
+            operation,
+            cont,
+        };
+        match self.regions.find(request.address.region()) {
             Some(region) => self.start_read(read, region, slot),
             None => self.find_region_then_read(read, slot),
         }
+    }
+
+    #[inline]
+    fn take_slot(&mut self, request: &ReadRequest) -> Result<Slot, ReadError> {
+        let slot = self.endpoint.arena().take(request.bytes());
+        slot.ok_or_else(|| {
+            marks::mark("read: arena full");
+            ReadError::Busy
+        })
     }
 
     /// Reads the first words of an object's header as they are, without asking whether it is locked or

@@ -31,8 +31,8 @@ pub(super) struct Room {
 
 /// Continuations that wait for slots of the arena.
 struct SlotWaiters {
-    /// Reads of headers by commits that hold locks: they go first, but for one read of each class a turn, which they
-    /// would hold up for ever else, and may use the slots kept to send.
+    /// Reads of headers by commits that hold locks: they go first, and may use the slots kept to send. One read of
+    /// each class goes before them in a turn, so that they do not hold up reads for ever.
     headers: VecDeque<Cont<()>>,
     /// By the class of the slot, each oldest first.
     by_class: Vec<VecDeque<Cont<()>>>,

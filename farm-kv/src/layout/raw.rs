@@ -48,15 +48,9 @@ impl Layout {
             _ if !self.aligned => matches_of(objects.chunks_exact(stride), |object| {
                 self.matches_across_lines(object, key)
             }),
-            2 => matches_of(objects.as_chunks::<{ 2 * LINE_BYTES }>().0, |object| {
-                matches_by_line(object, key)
-            }),
-            3 => matches_of(objects.as_chunks::<{ 3 * LINE_BYTES }>().0, |object| {
-                matches_by_line(object, key)
-            }),
-            4 => matches_of(objects.as_chunks::<{ 4 * LINE_BYTES }>().0, |object| {
-                matches_by_line(object, key)
-            }),
+            2 => matches_in::<{ 2 * LINE_BYTES }>(objects, key),
+            3 => matches_in::<{ 3 * LINE_BYTES }>(objects, key),
+            4 => matches_in::<{ 4 * LINE_BYTES }>(objects, key),
             _ => matches_of(objects.chunks_exact(stride), |object| {
                 matches_by_line(object, key)
             }),
@@ -151,6 +145,13 @@ fn matches_of<T>(objects: impl IntoIterator<Item = T>, matches: impl Fn(T) -> u3
     let shifts = (0..u32::BITS).step_by(SLOT_BITS as usize);
     let parts = objects.into_iter().zip(shifts);
     parts.fold(0, |found, (object, shift)| found | matches(object) << shift)
+}
+
+/// The same of objects of `BYTES` bytes with one slot a line.
+#[inline(always)]
+fn matches_in<const BYTES: usize>(objects: &[u8], key: &Key) -> u32 {
+    let (objects, _) = objects.as_chunks::<BYTES>();
+    matches_of(objects, |object| matches_by_line(object, key))
 }
 
 /// A bit for each slot in which the key stands, occupied or not, of an object with one slot a line.

@@ -9,20 +9,20 @@ use crate::mem::Memory;
 use crate::object::{Incarnation, Misread, all_consistent, misread};
 use crate::region::table::Access;
 use crate::time::Nanos;
-use crate::worker::request::{HEADER_ONLY, ReadError, ReadRequest};
+use crate::worker::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
 use crate::worker::{Cont, Worker};
 
-/// A read that took longer than so many nanoseconds from start to end is not trusted: 16 bits of line version
-/// could have come round. An object of three lines cannot be written 65,535 times in less.
+/// A read that took longer than this many nanoseconds from start to end is not trusted: 16 bits of line version
+/// could have wrapped. An object of three lines cannot be written 65,535 times in less.
 const WRAP_BOUND: u64 = 500_000;
-/// The same for each line of a larger object, of which a writer touches every one.
+/// The same for each line of a larger object: a writer writes all of its lines.
 const WRAP_BOUND_OF_LINE: u64 = 160_000;
 /// First backoff of a read that met a writer; doubled each time up to `MAX_BACKOFF`.
 const MIN_BACKOFF_NANOS: u64 = 200;
 const MAX_BACKOFF_NANOS: u64 = 20_000;
 
 impl Worker {
-    /// Tells of reads that failed when they were begun.
+    /// Calls the continuations of reads that failed when they were begun.
     pub(in crate::worker) fn end_failed_reads(&mut self) -> bool {
         let count = self.failed_reads.len();
         for _ in 0..count {
@@ -115,31 +115,31 @@ impl Worker {
         count
     }
 
-    /// A read came back after so many nanoseconds.
+    /// Handles a read that came back after `took` nanoseconds.
     #[inline]
     fn read_done(&mut self, slot: Slot, status: Status, took: u64) {
         let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
-        let consistent = match status {
-            Status::Ok if request.lines == HEADER_ONLY => true,
+        match status {
+            Status::Ok if request.lines == HEADER_ONLY => self.succeed(slot, cont),
             Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines) => {
                 let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
                 if !all_consistent(words, request.stride() as usize / 8, request.class) {
                     return self.not_consistent(slot);
                 }
-                true
+                self.succeed(slot, cont);
             }
-            Status::Ok => return self.again(slot, "read: too slow to be trusted"),
-            Status::Torn => false,
-            Status::Broken => return self.peer_lost(slot),
-        };
-        if consistent {
-            let operation = self.reads.of(&slot).operation.take();
-            self.end_own(operation);
-            cont.resume(self, Ok(slot));
-        } else {
-            self.again(slot, "read: locked or torn, again");
+            Status::Ok => self.again(slot, "read: too slow to be trusted"),
+            Status::Torn => self.again(slot, "read: locked or torn, again"),
+            Status::Broken => self.peer_lost(slot),
         }
+    }
+
+    #[inline]
+    fn succeed(&mut self, slot: Slot, cont: Cont<ReadResult>) {
+        let operation = self.reads.of(&slot).operation.take();
+        self.end_own(operation);
+        cont.resume(self, Ok(slot));
     }
 
     /// Handles images that did not pass [`all_consistent`].
@@ -166,11 +166,7 @@ impl Worker {
                 is,
             },
             Some(Misread::NoHeader { index }) => ReadError::BadAddress(address(index)),
-            None => {
-                let operation = self.reads.of(&slot).operation.take();
-                self.end_own(operation);
-                return cont.resume(self, Ok(slot));
-            }
+            None => return self.succeed(slot, cont),
         };
         marks::mark("read: of another class");
         self.finish(slot, error);
@@ -236,7 +232,7 @@ impl Worker {
     }
 }
 
-/// The time after which a read of an object of so many lines is not trusted, in nanoseconds.
+/// The nanoseconds after which a read of an object of `lines` lines is not trusted.
 #[inline]
 fn wrap_bound(lines: u16) -> u64 {
     WRAP_BOUND_OF_LINE * u64::from(lines)
