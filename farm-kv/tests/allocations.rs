@@ -1,10 +1,9 @@
 //! Once warm, gets and updates allocate nothing on the threads of workers: not where they begin, not
 //! where they are served.
 
-#![allow(unsafe_code)] // The counting allocator below; nothing else.
+#[path = "../../farm-txn/tests/counting/mod.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -15,60 +14,6 @@ use farm_kv::blocking;
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
 use rand::Rng;
-
-/// The system's allocator, which counts what threads that asked for it allocate.
-struct Counting;
-
-thread_local! {
-    static COUNTS: Cell<bool> = const { Cell::new(false) };
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Built with `SHOW_ALLOCATIONS` set, the test prints where each allocation comes from.
-const SHOW: bool = option_env!("SHOW_ALLOCATIONS").is_some();
-
-fn count() {
-    // A thread that ends may allocate when its locals are gone.
-    let counts = COUNTS.try_with(Cell::get).unwrap_or(false);
-    if counts {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        if SHOW {
-            COUNTS.set(false);
-            eprintln!("{}", std::backtrace::Backtrace::force_capture());
-            COUNTS.set(true);
-        }
-    }
-}
-
-// SAFETY: every call is the system allocator's own, with the arguments that came; counting touches
-// nothing but two thread-locals without destructors, which allocate nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(old, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const KEYS: u64 = 2000;
 const VALUE_BYTES: usize = 32;
@@ -106,9 +51,9 @@ fn begin(worker: &mut Worker) {
         client.under_way -= 1;
         if client.under_way == 0 {
             // Whoever waits is another thread; telling it is no part of an operation.
-            let counts = COUNTS.replace(false);
+            let counts = counting::count(false);
             client.done.send(()).unwrap();
-            COUNTS.set(counts);
+            counting::count(counts);
         }
         return;
     }
@@ -172,7 +117,7 @@ fn a_warm_table_allocates_nothing() {
                 machine
                     .submit(*worker, move |worker| {
                         worker.put_layer(Box::new(client));
-                        COUNTS.set(counts);
+                        counting::count(counts);
                         (0..DEPTH).for_each(|_| begin(worker));
                     })
                     .is_ok()
@@ -186,8 +131,8 @@ fn a_warm_table_allocates_nothing() {
         let counted = workers.iter().map(|(machine, worker)| {
             machine
                 .ask(*worker, |_, answer| {
-                    COUNTS.set(false);
-                    answer.send(ALLOCATIONS.replace(0)).unwrap();
+                    counting::count(false);
+                    answer.send(counting::take().times).unwrap();
                 })
                 .unwrap()
         });

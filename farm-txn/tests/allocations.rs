@@ -1,9 +1,7 @@
 //! Once warm, commits allocate nothing on the threads of workers: not where they begin, not where they are served.
 
-#![allow(unsafe_code)] // The counting allocator below; nothing else.
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::{Arc, mpsc};
 
 use farm_core::config::Config;
@@ -11,59 +9,6 @@ use farm_core::ids::Address;
 use farm_core::machine::{Machine, start_all};
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId, TxError, TxHandle, api, retry, transact_here};
-
-/// The system's allocator, which counts what threads that asked for it allocate.
-struct Counting;
-
-thread_local! {
-    static COUNTS: Cell<bool> = const { Cell::new(false) };
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Built with `SHOW_ALLOCATIONS` set, the test prints where each allocation comes from.
-const SHOW: bool = option_env!("SHOW_ALLOCATIONS").is_some();
-
-fn count() {
-    // A thread that ends may allocate when its locals are gone.
-    if COUNTS.try_with(Cell::get).unwrap_or(false) {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        if SHOW {
-            COUNTS.set(false);
-            eprintln!("{}", std::backtrace::Backtrace::force_capture());
-            COUNTS.set(true);
-        }
-    }
-}
-
-// SAFETY: every call is the system allocator's own, with the arguments that came; counting touches
-// nothing but two thread-locals without destructors, which allocate nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(old, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const MACHINES: u16 = 3;
 const PAYLOAD: usize = 40;
@@ -110,9 +55,9 @@ fn begin(worker: &mut Worker, set: u64, outcome: Result<(), TxError>) {
         this.under_way -= 1;
         if this.under_way == 0 {
             // Whoever waits is another thread; telling it is no part of a transaction.
-            let counts = COUNTS.replace(false);
+            let counts = counting::count(false);
             this.done.send(()).unwrap();
-            COUNTS.set(counts);
+            counting::count(counts);
         }
         return;
     }
@@ -192,7 +137,7 @@ fn warm_commits_allocate_nothing() {
             let count = |_: &mut Worker, answer: mpsc::Sender<()>| {
                 // The answer allocates itself.
                 answer.send(()).unwrap();
-                COUNTS.set(true);
+                counting::count(true);
             };
             machine.ask(0, count).unwrap();
         }
@@ -210,15 +155,15 @@ fn warm_commits_allocate_nothing() {
         };
         let start = move |worker: &mut Worker| {
             worker.put_layer(Box::new(client));
-            COUNTS.set(true);
+            counting::count(true);
             (0..depth as u64).for_each(|set| begin(worker, set, Ok(())));
         };
         machines[0].submit(0, start).unwrap();
         machines[0].wait_for(&all_done).expect("a worker failed");
         let counted = machines.iter().map(|machine| {
             let taken = |_: &mut Worker, answer: mpsc::Sender<u64>| {
-                COUNTS.set(false);
-                answer.send(ALLOCATIONS.replace(0)).unwrap();
+                counting::count(false);
+                answer.send(counting::take().times).unwrap();
             };
             machine.ask(0, taken).unwrap()
         });

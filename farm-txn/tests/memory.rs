@@ -2,10 +2,9 @@
 //! `config/local.toml` promises, and the payloads that it holds.
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
-#![allow(unsafe_code)] // The counting allocator below; nothing else.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod counting;
+
 use std::sync::{Arc, mpsc};
 
 use farm_core::config::Config;
@@ -13,54 +12,6 @@ use farm_core::ids::Address;
 use farm_core::machine::start_all;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId, TxError, TxHandle, api, transact_here};
-
-/// The system's allocator, which counts the bytes of threads that asked for it.
-struct Counting;
-
-thread_local! {
-    static COUNTS: Cell<bool> = const { Cell::new(false) };
-    static BYTES: Cell<i64> = const { Cell::new(0) };
-    static MOST: Cell<i64> = const { Cell::new(0) };
-}
-
-fn count(bytes: i64) {
-    // A thread that ends may allocate when its locals are gone.
-    if COUNTS.try_with(Cell::get).unwrap_or(false) {
-        BYTES.set(BYTES.get() + bytes);
-        MOST.set(MOST.get().max(BYTES.get()));
-    }
-}
-
-// SAFETY: every call is the system allocator's own, with the arguments that came; counting touches
-// nothing but thread-locals without destructors, which allocate nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count(bytes as i64 - layout.size() as i64);
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(old, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        count(-(layout.size() as i64));
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const OBJECTS: usize = 100_000;
 /// Bytes that an object has room for, all of which are held with it.
@@ -154,9 +105,8 @@ fn a_transaction_over_100_000_objects_takes_64_bytes_for_each() {
                     sum: 0,
                     done,
                 }));
-                BYTES.set(0);
-                MOST.set(0);
-                COUNTS.set(true);
+                counting::take();
+                counting::count(true);
                 let tx = api::begin(worker);
                 (0..AT_ONCE).for_each(|_| read(worker, tx));
                 answer.send(()).unwrap();
@@ -167,8 +117,11 @@ fn a_transaction_over_100_000_objects_takes_64_bytes_for_each() {
             assert_eq!(sum, OBJECTS as u64);
             let (most, left): (i64, i64) = machines[0]
                 .ask(0, |_, answer| {
-                    COUNTS.set(false);
-                    answer.send((MOST.get(), BYTES.get())).unwrap();
+                    counting::count(false);
+                    let allocated = counting::take();
+                    answer
+                        .send((allocated.most_bytes, allocated.bytes))
+                        .unwrap();
                 })
                 .unwrap();
             let each = most as f64 / OBJECTS as f64;
