@@ -492,8 +492,9 @@ impl Driver {
             return;
         }
         self.counting = true;
-        self.counts_from = worker.clock().now();
-        self.slicer.start(self.counts_from);
+        // The moment from which operations are paced, too: a rate that was asked for is never exceeded.
+        self.counts_from = now;
+        self.slicer.start(now);
         if let Some(operations) = self.operations {
             // Those in flight count when they end.
             self.left = operations.saturating_sub(self.busy as u64);
