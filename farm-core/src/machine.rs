@@ -27,7 +27,7 @@ use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 use crate::region::placement::Placement;
 use crate::region::store::Store;
 use crate::ring::Wholeness;
-use crate::time::{Clock, Nanos};
+use crate::time::Clock;
 use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 
 pub use fabric::fabric_config;
@@ -38,17 +38,6 @@ pub use sizing::Sizing;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest sleep of a worker that nobody notifies: how late it sees that it is to stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// A worker that may share its core yields this often though it has work, so that messages to other workers do
-/// not wait for the scheduler's whole slice.
-const LONGEST_HOLD: Duration = Duration::from_micros(200);
-/// The same while other threads use its core: a few turns of a worker with much in flight.
-const LONGEST_SHARED_HOLD: Duration = Duration::from_micros(20);
-/// The same if it also has little in flight: its transactions wait for others, who may wait for the core. About one
-/// turn. SmallBank with 10 hot accounts, three workers on two cores: 240,000 transactions committed a second, and 165,000
-/// where such a worker holds the core for 200 us. With much in flight, yielding at every turn costs a fifth of TATP.
-const SHORTEST_HOLD: Duration = Duration::from_micros(1);
-/// Fewer operations in flight are little.
-const FEW_IN_FLIGHT: usize = 8;
 /// Most bytes of a worker's arena that are for lookups of a table of large values.
 const LOOKUP_ARENA_BYTES: usize = 8 << 20;
 /// What a bucket of a table holds beside its pairs.
@@ -510,48 +499,29 @@ impl Drop for LastWorker {
     }
 }
 
-/// How long a worker that finds work goes on before it yields.
-fn longest_hold(worker: &Worker, idler: &Idler, now: Nanos) -> Duration {
-    match idler.core_is_shared(now) {
-        false => LONGEST_HOLD,
-        true if worker.in_flight() < FEW_IN_FLIGHT => SHORTEST_HOLD,
-        true => LONGEST_SHARED_HOLD,
-    }
-}
-
 /// The loop of a worker's thread.
 fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     let clock = worker.clock().clone();
-    let gives_up_core = policy != IdlePolicy::Spin;
-    let mut idler = Idler::new(policy);
-    let mut held_since = clock.now();
-    let yielded = |idler: &mut Idler| {
-        let before = clock.now();
-        std::thread::yield_now();
-        let after = clock.now();
-        idler.yielded(before, after);
-        after
-    };
+    let mut idler = Idler::new(policy, clock.now());
     while !control.is_stopping() {
         let now = clock.now();
-        if worker.turn(now) {
-            idler.busy();
-            if gives_up_core && now.since(held_since) > longest_hold(worker, &idler, now) {
-                held_since = yielded(&mut idler);
-            }
-            continue;
-        }
-        held_since = match idler.idle(now) {
-            Idle::Spin => {
-                std::hint::spin_loop();
-                now
-            }
+        let next = match worker.turn(now) {
+            true => idler.busy(worker.in_flight(), now),
+            false => idler.idle(now),
+        };
+        match next {
+            Idle::Turn => {}
+            Idle::Spin => std::hint::spin_loop(),
             Idle::Park if !worker.must_poll() => {
                 worker.sleep(LONGEST_SLEEP);
-                clock.now()
+                idler.slept(clock.now());
             }
-            Idle::Yield | Idle::Park => yielded(&mut idler),
-        };
+            Idle::Yield | Idle::Park => {
+                let before = clock.now();
+                std::thread::yield_now();
+                idler.yielded(before, clock.now());
+            }
+        }
     }
 }
 

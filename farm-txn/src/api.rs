@@ -65,9 +65,13 @@ pub(crate) struct Step {
     outcome: Outcome,
 }
 
+/// What succeeded stands in small values of its own: a [`Result`] with room for the errors would be moved through
+/// memory several times, each time waiting for what was just stored.
 enum Outcome {
-    Object(Cont<Result<ObjectId, TxError>>, Result<ObjectId, TxError>),
-    Done(Cont<Result<(), TxError>>, Result<(), TxError>),
+    Object(Cont<Result<ObjectId, TxError>>, ObjectId),
+    NoObject(Cont<Result<ObjectId, TxError>>, TxError),
+    Done(Cont<Result<(), TxError>>),
+    NotDone(Cont<Result<(), TxError>>, TxError),
 }
 
 /// Begins a transaction.
@@ -112,7 +116,7 @@ pub fn read(
 ) {
     match class_for_payload(payload_bytes) {
         Ok(class) => read_class(worker, tx, address, class, cont),
-        Err(error) => deliver(worker, tx, Outcome::Object(cont, Err(error.into()))),
+        Err(error) => deliver_object(worker, tx, cont, Err(error.into())),
     }
 }
 
@@ -165,7 +169,7 @@ fn read_on(
         Err(TxError::Address(AddressError::Elsewhere { machine, .. })) => Some(machine),
         // It may stay locked for a round trip, in which this worker has others to serve.
         Err(TxError::Abort(Abort::Locked(_))) => None,
-        _ => return deliver(worker, tx, Outcome::Object(cont, result)),
+        _ => return deliver_object(worker, tx, cont, result),
     };
     let place = Place {
         address,
@@ -217,7 +221,7 @@ pub fn alloc(
         })
         .and_then(|result| result),
     };
-    deliver(worker, tx, Outcome::Object(cont, result));
+    deliver_object(worker, tx, cont, result);
 }
 
 /// Frees all of these objects when the transaction commits: those of an array, whose memory serves again
@@ -298,7 +302,10 @@ pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>
         }
         Err(error) => Err(error),
     };
-    deliver(worker, tx, Outcome::Done(cont, result));
+    match result {
+        Ok(()) => deliver(worker, tx, Outcome::Done(cont)),
+        Err(error) => deliver(worker, tx, Outcome::NotDone(cont, error)),
+    }
 }
 
 /// Ends a transaction without effect, and validates what it read: the continuation gets `Ok` if all of that is
@@ -366,7 +373,21 @@ fn end(worker: &mut Worker, tx: TxHandle) -> Result<Box<Tx>, TxError> {
     Ok(context)
 }
 
+#[inline]
+fn deliver_object(
+    worker: &mut Worker,
+    tx: TxHandle,
+    cont: Cont<Result<ObjectId, TxError>>,
+    result: Result<ObjectId, TxError>,
+) {
+    match result {
+        Ok(object) => deliver(worker, tx, Outcome::Object(cont, object)),
+        Err(error) => deliver(worker, tx, Outcome::NoObject(cont, error)),
+    }
+}
+
 /// Hands a result to its continuation from the event loop.
+#[inline(always)]
 fn deliver(worker: &mut Worker, tx: TxHandle, outcome: Outcome) {
     let step = transactions(worker).steps.insert(Step { tx, outcome });
     worker.defer(Cont::new(resume, step as u64));
@@ -375,10 +396,12 @@ fn deliver(worker: &mut Worker, tx: TxHandle, outcome: Outcome) {
 fn resume(worker: &mut Worker, step: u64, (): ()) {
     let Step { tx, outcome } = transactions(worker).steps.remove(step as usize);
     match outcome {
-        Outcome::Object(cont, result) => {
-            let result = result.and_then(|object| entry(worker, tx).map(|_| object));
+        Outcome::Object(cont, object) => {
+            let result = entry(worker, tx).map(|_| object);
             cont.resume(worker, result);
         }
-        Outcome::Done(cont, result) => cont.resume(worker, result),
+        Outcome::NoObject(cont, error) => cont.resume(worker, Err(error)),
+        Outcome::Done(cont) => cont.resume(worker, Ok(())),
+        Outcome::NotDone(cont, error) => cont.resume(worker, Err(error)),
     }
 }

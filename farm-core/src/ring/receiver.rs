@@ -186,7 +186,8 @@ impl<W: Words> RingReceiver<W> {
         }
         #[cfg(feature = "mutants")]
         self.zero_late();
-        if self.staged.is_none() {
+        // An empty ring, the commonest case, is left with one look and no result that is moved about.
+        if self.staged.is_none() && self.head_word() != 0 {
             self.staged = self.stage(now)?;
         }
         if self.report_is_due() {

@@ -95,12 +95,15 @@ impl Inbox {
     }
 
     pub(crate) fn take(&self) -> Option<Item> {
-        // Those first: threads that wait for room may keep `items` full for ever. An empty `more` is seen by a load; a
-        // pop would cost every idle turn a fence.
+        // Those first: threads that wait for room may keep `items` full for ever. That a queue is empty is seen by
+        // loads; a pop would cost every turn a fence.
         if !self.more.is_empty()
             && let Some(item) = self.more.pop()
         {
             return Some(item);
+        }
+        if self.items.is_empty() {
+            return None;
         }
         let item = self.items.pop();
         if item.is_some() && self.waiting.load(Ordering::SeqCst) > 0 {

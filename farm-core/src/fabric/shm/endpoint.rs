@@ -367,8 +367,10 @@ impl Backend for ShmEndpoint {
         }
         let before = out.len();
         for queue in [&mut self.written, &mut self.done] {
-            let early = queue.len().min(most - (out.len() - before));
-            out.extend(queue.drain(..early));
+            if !queue.is_empty() {
+                let early = queue.len().min(most - (out.len() - before));
+                out.extend(queue.drain(..early));
+            }
         }
         for _ in out.len() - before..most {
             let Some(completion) = self.take_read() else {
