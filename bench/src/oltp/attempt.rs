@@ -116,8 +116,8 @@ pub fn name_of(write: &Write) -> RowName {
 pub enum Stop {
     /// Another transaction stood in the way, or there were too many: try again.
     Conflict(Option<Abort>),
-    /// A machine has no room for what it writes.
-    Full,
+    /// A machine has no room for what it writes: which, and what helps.
+    Full(String),
     /// A machine was lost; nothing took effect.
     Lost(MachineId),
     /// A machine was lost; it may have committed.
@@ -453,7 +453,7 @@ fn stop(worker: &mut Worker, key: u64, why: Stop) {
     let running = &mut attempts(worker).running[key as usize];
     let tx = running.tx.take();
     match (tx, &why) {
-        (Some(tx), Stop::Failed(_) | Stop::Full) => {
+        (Some(tx), Stop::Failed(_) | Stop::Full(_)) => {
             running.stop = Some(why);
             api::validate(worker, tx, Cont::new(validated, key));
         }
@@ -477,6 +477,14 @@ fn end(worker: &mut Worker, key: u64, result: Result<(), Stop>) {
     cont.resume(worker, (trail, result));
 }
 
+impl Stop {
+    fn no_memory() -> Self {
+        let why = "a machine has no memory for the rows that are inserted: raise \
+                   memory.per_machine_bytes, or lower --occupancy";
+        Self::Full(why.to_owned())
+    }
+}
+
 impl From<TxError> for Stop {
     fn from(error: TxError) -> Self {
         match error {
@@ -486,8 +494,10 @@ impl From<TxError> for Stop {
             TxError::InDoubt(machine) => Stop::InDoubt(machine),
             TxError::NoMemory(_)
             | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
-                Stop::Full
+                Stop::no_memory()
             }
+            // Only a rare transaction needs more than usual: one that moves pairs of a table, or works on a chain.
+            error @ TxError::TooLargeForLog { .. } => Stop::Full(error.to_string()),
             error => Stop::Failed(error.to_string()),
         }
     }
@@ -496,7 +506,7 @@ impl From<TxError> for Stop {
 fn of_table(error: KvError) -> Stop {
     match error {
         KvError::Busy | KvError::Conflict => Stop::Conflict(None),
-        KvError::Full(_) | KvError::Crowded(_) => Stop::Full,
+        KvError::Full(_) | KvError::Crowded(_) => Stop::no_memory(),
         KvError::PeerLost(machine) => Stop::Lost(machine),
         error => Stop::Failed(error.to_string()),
     }

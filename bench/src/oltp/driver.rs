@@ -261,9 +261,7 @@ impl Driver {
                 return worker.set_timer(wait, Cont::new(again, seat as u64));
             }
             Stop::Conflict(_) => "the machine is stopping".to_owned(),
-            Stop::Full => "a machine has no memory for the rows that are inserted: raise \
-                           memory.per_machine_bytes, or lower --occupancy"
-                .to_owned(),
+            Stop::Full(why) => why.clone(),
             Stop::Lost(machine) => format!("machine {machine} is lost"),
             Stop::InDoubt(machine) => {
                 let decision = trail.decision.as_ref().expect("it came to its commit");

@@ -360,7 +360,7 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
             state.doing = Doing::Rows(pending);
             return worker.set_timer(wait, Cont::new(attempt, client));
         }
-        Err(Stop::Conflict(_) | Stop::Full) => {
+        Err(Stop::Conflict(_) | Stop::Full(_)) => {
             if let Some(asked) = asked {
                 asked.ended = Some((now, Outcome::Aborted));
             }

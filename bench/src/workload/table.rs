@@ -287,7 +287,7 @@ fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
             return client::again_soon(worker, client, ask);
         }
         Err(Stop::Conflict(_)) => Err(KvError::Conflict),
-        Err(Stop::Full) => Err(KvError::Full(worker.me().machine)),
+        Err(Stop::Full(_)) => Err(KvError::Full(worker.me().machine)),
         Err(Stop::Lost(machine) | Stop::InDoubt(machine)) => Err(KvError::PeerLost(machine)),
         Err(Stop::Failed(why)) => Err(KvError::Damaged(why)),
     };
