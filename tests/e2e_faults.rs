@@ -223,6 +223,48 @@ fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
     }
 }
 
+/// A machine that had met one that was killed waited on, met its successor never, and named neither.
+#[test]
+fn a_node_that_ends_while_others_still_wait_is_named_and_all_can_start_again() {
+    let place = Place::new("ended-waiting");
+    let config = config(&place, "cluster.toml", 3, "");
+    for killed in [1, 2] {
+        let waiting = [1, 2].map(|machine: u16| {
+            let machine = machine.to_string();
+            let args = [
+                "node",
+                "--config",
+                &config,
+                "--machine",
+                &machine,
+                "--log",
+                "info",
+            ];
+            place.farm(&args)
+        });
+        let [first, second] = waiting.map(|mut node| {
+            node.wait_for("met");
+            node
+        });
+        let (ends, waits) = match killed {
+            1 => (first, second),
+            _ => (second, first),
+        };
+        ends.signal(Signal::KILL);
+        let (own, killed) = (
+            format!("machine m{}", 3 - killed),
+            format!("machine m{killed}"),
+        );
+        let said = format!("{killed} ended while {own} still waited for m3");
+        waits.end_within(NOTICED).failed(1, &[&said]);
+        ends.end_within(NOTICED);
+    }
+    for node in nodes(&place, &config, 3) {
+        node.signal(Signal::INT);
+        node.end_within(PROMPT);
+    }
+}
+
 /// All processes of a run are killed: what they leave is named by the doctor, and removed by `farm clean`,
 /// which leaves a running cluster alone.
 #[test]
@@ -385,11 +427,11 @@ fn a_machine_must_be_chosen_and_must_exist() {
     let place = Place::new("which");
     let config = config(&place, "cluster.toml", 2, "");
     let unsaid = place.farm(&["node", "--config", &config]).end();
-    unsaid.failed(1, &["2 machines", "--machine", "1, 2"]);
+    unsaid.failed(2, &["2 machines", "--machine", "1, 2"]);
     place
         .start_node(&config, 7)
         .end()
-        .failed(1, &["machine m7", "has no machine"]);
+        .failed(2, &["machine m7", "has no machine"]);
     place
         .start_node(&config, 0)
         .end()

@@ -26,6 +26,7 @@ pub(super) use fit::{
 };
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(crate) use monitor::Reporter;
+use monitor::readable_of;
 pub(super) use monitor::{Monitor, Socket, wait_readable};
 
 /// Random words from the system, which nobody can guess.
@@ -134,6 +135,19 @@ pub enum ConnectError {
         /// The reason.
         why: String,
     },
+    /// A machine that was met ended while others were still waited for.
+    #[error(
+        "machine {machine} ended while machine {own} still waited for {missing}; what the two had made for each \
+         other went with it: start both again"
+    )]
+    Ended {
+        /// This machine.
+        own: MachineId,
+        /// The machine that ended.
+        machine: MachineId,
+        /// The machines that had not come.
+        missing: String,
+    },
     /// The peer's memory could not be mapped.
     #[error("memory of machine {machine}: {source}")]
     Memory {
@@ -229,8 +243,38 @@ impl<'a> Awaited<'a> {
     }
 
     pub(super) fn met(&mut self, machine: MachineId) {
+        tracing::info!(%machine, "met");
         self.missing.retain(|missing| *missing != machine);
         self.unreached.remove(&machine);
+    }
+
+    /// Checks the connections of those that were met.
+    ///
+    /// # Errors
+    /// [`ConnectError::Ended`]: after the handshake a socket carries nothing but its end and what is said before it.
+    pub(super) fn check_met<'s, S: Socket>(
+        &self,
+        met: impl Iterator<Item = (MachineId, &'s S)>,
+    ) -> Result<(), ConnectError> {
+        let (machines, sockets): (Vec<_>, Vec<_>) = met.unzip();
+        let ended = readable_of(
+            sockets.iter().map(|socket| socket.as_fd()),
+            Some(Duration::ZERO),
+        );
+        match machines.into_iter().zip(ended).find(|(_, ended)| *ended) {
+            Some((machine, _)) => Err(ConnectError::Ended {
+                own: self.own,
+                machine,
+                missing: self.missing(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The names of those that are missing.
+    fn missing(&self) -> String {
+        let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
+        names.join(", ")
     }
 
     /// The time that is left.
@@ -246,7 +290,6 @@ impl<'a> Awaited<'a> {
         if !left.is_zero() {
             return Ok(left);
         }
-        let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
         let unreached = self.unreached.iter();
         let unreached = unreached.map(|(machine, why)| format!("{machine}: {why}"));
         let reasons: Vec<String> = self.refused.iter().cloned().chain(unreached).collect();
@@ -257,7 +300,7 @@ impl<'a> Awaited<'a> {
         Err(ConnectError::Missing {
             own: self.own,
             cluster: self.cluster.to_owned(),
-            missing: names.join(", "),
+            missing: self.missing(),
             waited: self.patience.most,
             refused,
         })

@@ -181,7 +181,10 @@ pub(in crate::fabric) fn wait_readable<'a>(
 }
 
 /// Which of them can be read, or have ended, after a wait. An interrupted wait finds none.
-fn readable_of<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, most: Option<Duration>) -> Vec<bool> {
+pub(super) fn readable_of<'a>(
+    fds: impl Iterator<Item = BorrowedFd<'a>>,
+    most: Option<Duration>,
+) -> Vec<bool> {
     let mut fds: Vec<_> = fds
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();

@@ -69,6 +69,10 @@ pub(super) fn meet(
     let (mut asked, mut answers) = (Vec::new(), Callers::new(machines.len()));
     while !awaited.is_complete() {
         let left = awaited.left()?;
+        let sockets = met
+            .iter()
+            .filter_map(|(hello, socket): &Met| Some((hello.machine, socket.as_ref()?)));
+        awaited.check_met(sockets)?;
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
             if let Ok(socket) = UnixStream::connect(shared.socket(machine)) {
