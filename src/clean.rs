@@ -4,12 +4,13 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
 use farm_core::config::rounded_size;
 use farm_core::fabric::shm::{Leaving, Left, find_leavings, remove_leaving};
 
+use crate::Usage;
 use crate::cli::CleanArgs;
 
 /// Runs `farm clean`.
@@ -17,10 +18,11 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
     let memory = &config.memory.dir;
     if !memory.is_dir() {
-        bail!(
+        let why = format!(
             "memory.dir is {}, which is not a directory",
             memory.display()
         );
+        return Err(Usage::error(why));
     }
     let leavings = find(&config);
     let mut out = io::stdout().lock();

@@ -77,11 +77,11 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
 fn log_to_stderr(filter: Option<&str>, level: LevelFilter) -> anyhow::Result<()> {
     let filter = match filter {
         Some(filter) => EnvFilter::try_new(filter)
-            .map_err(|error| anyhow::anyhow!("--log {filter:?}: {error}; try --log debug"))?,
+            .map_err(|error| Usage::error(format!("--log {filter:?}: {error}; try --log debug")))?,
         None => EnvFilter::builder()
             .with_default_directive(level.into())
             .from_env()
-            .map_err(|error| anyhow::anyhow!("RUST_LOG: {error}; try RUST_LOG=debug"))?,
+            .map_err(|error| Usage::error(format!("RUST_LOG: {error}; try RUST_LOG=debug")))?,
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -110,9 +110,21 @@ pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
+/// The command line asks for what cannot be, and clap does not know.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(String);
+
+impl Usage {
+    pub(crate) fn error(why: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self(why.into()))
+    }
+}
+
 fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     let usage = error.chain().any(|cause| {
-        cause.is::<ConfigError>()
+        cause.is::<Usage>()
+            || cause.is::<ConfigError>()
             || cause.is::<HostError>()
             || cause.is::<SpecError>()
             || cause.is::<PropertyError>()

@@ -9,11 +9,12 @@ use anyhow::Context;
 use farm_bench::report::{Header, Measured, Report, Started};
 use farm_core::config::Config;
 use farm_core::config::host::HostFacts;
-use farm_kv::TableSpec;
 use farm_kv::layout::Layout;
+use farm_kv::{KEY_BYTES, TableSpec};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::Usage;
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order};
 
@@ -196,6 +197,13 @@ pub(crate) fn table_spec(
     pairs: u64,
 ) -> anyhow::Result<TableSpec> {
     let table = &config.table;
+    if table.key_bytes != KEY_BYTES as u64 {
+        let why = format!(
+            "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
+            table.key_bytes
+        );
+        return Err(Usage::error(why));
+    }
     let h = table.neighbourhood;
     let layout = Layout::new(h, value_bytes)?;
     let owners = config.total_workers() as u32;

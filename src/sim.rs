@@ -12,6 +12,7 @@ use farm_sim::run::sweep::{Sweep, Swept};
 use farm_sim::run::{Outcome, Plan, RunOptions, Scenario, marks, run as run_seed};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::Usage;
 use crate::cli::SimArgs;
 
 /// Failed runs that are printed.
@@ -26,7 +27,9 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
         (Some(seed), _) => replay(args, seed),
         _ if args.mutants || args.mutant.is_some() => hunt(args),
         (None, Some(seeds)) => sweep(args, seeds),
-        (None, None) => bail!("say what to run: --seed N, --seeds N or --mutants"),
+        (None, None) => Err(Usage::error(
+            "say what to run: --seed N, --seeds N or --mutants",
+        )),
     }
 }
 
@@ -123,11 +126,9 @@ fn progress(seeds: u64, what: &str) -> ProgressBar {
 
 fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     if args.first.checked_add(seeds).is_none() {
-        bail!(
-            "there are no {seeds} seeds from {} on; the last is {}",
-            args.first,
-            u64::MAX
-        );
+        let (first, last) = (args.first, u64::MAX);
+        let why = format!("there are no {seeds} seeds from {first} on; the last is {last}");
+        return Err(Usage::error(why));
     }
     let sweep = Sweep {
         first: args.first,
@@ -235,10 +236,10 @@ fn chosen_mutants(args: &SimArgs) -> anyhow::Result<Vec<Mutant>> {
 /// The deliberate bugs whose names contain a text, at least one.
 pub(crate) fn mutants_called(wanted: &str) -> anyhow::Result<Vec<Mutant>> {
     if !farm_core::mutants::BUILT_IN {
-        bail!(
+        return Err(Usage::error(
             "this program was built without deliberate bugs, as one that serves should be; build \
-             another with `cargo build --release --features mutants` and run it"
-        );
+             another with `cargo build --release --features mutants` and run it",
+        ));
     }
     let chosen = mutants::ALL
         .iter()
@@ -246,7 +247,8 @@ pub(crate) fn mutants_called(wanted: &str) -> anyhow::Result<Vec<Mutant>> {
     let chosen: Vec<Mutant> = chosen.copied().collect();
     if chosen.is_empty() {
         let names: BTreeSet<_> = mutants::ALL.iter().map(|mutant| mutant.name).collect();
-        bail!("no deliberate bug is called {wanted:?}; there are {names:?}");
+        let why = format!("no deliberate bug is called {wanted:?}; there are {names:?}");
+        return Err(Usage::error(why));
     }
     Ok(chosen)
 }

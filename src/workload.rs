@@ -9,6 +9,7 @@ use farm_bench::workload::{Finished, History, Kind, Log, Spec};
 use farm_core::config::host::{check_memory, probe};
 use farm_sim::check;
 
+use crate::Usage;
 use crate::cli::WorkloadArgs;
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order};
@@ -28,7 +29,8 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         ..Spec::default()
     };
     if args.kind == Kind::Table && args.history.is_some() {
-        bail!("--history: operations on a table are no transactions, which is what the file tells");
+        let why = "--history: operations on a table are not transactions, which the file is for";
+        return Err(Usage::error(why));
     }
     let mut history = match &args.history {
         Some(path) => Some(

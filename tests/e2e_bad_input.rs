@@ -292,11 +292,11 @@ fn options_are_refused_by_name() {
     }
     let long_keys = ["--set", "table.key_bytes=20"];
     let ended = place.small("ycsb", &long_keys).end();
-    ended.failed(1, &["table.key_bytes is 20", "16 bytes"]);
+    ended.failed(2, &["table.key_bytes is 20", "16 bytes"]);
     place
         .farm(&["--log", "=/=", "doctor"])
         .end()
-        .failed(1, &["--log", "try --log debug"]);
+        .failed(2, &["--log", "try --log debug"]);
     place.farm(&["frobnicate"]).end().failed(2, &["frobnicate"]);
 }
 

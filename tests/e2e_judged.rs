@@ -59,7 +59,7 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
     #[cfg(not(feature = "mutants"))]
     refuse(
         &["bank", "--mutant", "validation skipped"],
-        1,
+        2,
         &["built without deliberate bugs", "--features mutants"],
     );
     refuse(
@@ -128,8 +128,8 @@ fn what_the_simulator_cannot_do_is_told() {
         &["bnak", "bank-loss"],
     );
     refuse(&["--seeds", "0"], 2, &["--seeds"]);
-    refuse(&["--scenario", "bank"], 1, &["--seed N"]);
-    refuse(&["--mutants"], 1, &["--features mutants"]);
+    refuse(&["--scenario", "bank"], 2, &["--seed N"]);
+    refuse(&["--mutants"], 2, &["--features mutants"]);
     refuse(
         &["--seed", "1", "--trace", "/nowhere/t"],
         1,

@@ -107,6 +107,7 @@ fn an_operation_count_of_a_file_gives_way_to_a_duration() {
     let (count, said) = ops(&[]);
     assert_eq!(count, 9);
     assert!(said.contains("until 9 operations are done"), "{said}");
+    assert!(!said.contains("table.value_bytes"), "{said}");
     let (count, said) = ops(&["--duration", "0.3"]);
     assert!(count > 9, "{count}");
     let note = "mine:2) is overridden by --duration 0.3";
@@ -260,4 +261,29 @@ fn benches_of_one_part_repeat_and_say_where_they_are_from() {
     let results = repeated(&place, &["bench", "ring"], &rings);
     assert_eq!(first_figure(&results), "16 B ring round trip p50, ns");
     assert_eq!(runs(&results)[1]["rows"][0]["bytes"], 16);
+}
+
+/// `--set table.value_bytes=48` made a table of such values and reported a run over values of 1,000 bytes; of a
+/// configuration file, it was ignored without a word.
+#[test]
+fn the_length_of_values_is_that_of_the_table() {
+    let place = Place::new("value-bytes");
+    let set = ["--set", "table.value_bytes=48", "--verify"];
+    let results = measure(&place, &set);
+    assert_eq!(only_run(&results)["value_bytes"], 48);
+    let file = place.write(
+        "mine.toml",
+        "[[machine]]\nid = 1\n[table]\nvalue_bytes = 40\n",
+    );
+    let args = [
+        "--config",
+        file.to_str().unwrap(),
+        "--records",
+        "100",
+        "--duration",
+        "0.1",
+    ];
+    let said = place.small("ycsb", &args).end().ok().stderr;
+    let note = "values of 1000 bytes, in place of table.value_bytes of the file, 40";
+    assert!(said.contains(note), "{said}");
 }

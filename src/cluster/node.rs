@@ -30,6 +30,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::interrupts;
 use super::protocol::{News, Order, WorkloadOrder};
+use crate::Usage;
 use crate::cli::NodeArgs;
 
 /// How long a machine waits for the others.
@@ -77,13 +78,17 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
                 .iter()
                 .map(|machine| machine.id.get().to_string())
                 .collect();
-            bail!(
+            let why = format!(
                 "the configuration has {} machines; say which one to run with --machine, one of {}",
                 ids.len(),
                 ids.join(", ")
             );
+            return Err(Usage::error(why));
         }
     };
+    if config.machine(id).is_none() {
+        return Err(Usage::error(MachineError::NoSuchMachine(id).to_string()));
+    }
     check_machine_memory(&config, id, &probe(&config.memory.dir))?;
     if !args.driven {
         return alone(&config, id).map(|()| ExitCode::SUCCESS);

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
 use farm_bench::oltp::{Benchmark, MAX_ROW_BYTES};
 use farm_core::config::Config;
-use farm_kv::{KEY_BYTES, TableSpec};
+use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
 
 use super::settings::{Settings, SettingsError};
@@ -65,11 +64,6 @@ impl Plan {
     fn of(benchmark: Benchmark, args: &OltpArgs) -> anyhow::Result<Self> {
         benchmark.stream()?;
         let config = args.configure(MAX_ROW_BYTES)?;
-        ensure!(
-            config.table.key_bytes == KEY_BYTES as u64,
-            "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
-            config.table.key_bytes
-        );
         let table = |table: &farm_bench::oltp::Table| {
             let rows = benchmark.expected_rows(table);
             table_spec(&config, u16::from(table.id), table.row_bytes, rows)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use farm_bench::ycsb::properties::{Origin, Properties};
 use farm_bench::ycsb::spec::{SpecError, WorkloadSpec, builtin};
 use farm_core::config::Config;
-use farm_kv::{KEY_BYTES, TableSpec};
+use farm_kv::TableSpec;
 
 use crate::cli::{DemoArgs, Workload, YcsbArgs};
 
@@ -98,6 +98,10 @@ impl Plan {
             config.set_by("the workload", "table.value_bytes", &bytes)?;
         }
         args.configure(&mut config)?;
+        // All run on one table, whose values the command line may have set.
+        for planned in &mut workloads {
+            planned.spec.value_bytes = config.table.value_bytes as usize;
+        }
         workloads
             .iter()
             .try_for_each(|planned| planned.check_threads(&config))?;
@@ -155,11 +159,6 @@ impl Plan {
     /// The table.
     pub(super) fn table(&self) -> anyhow::Result<TableSpec> {
         let table = &self.config.table;
-        anyhow::ensure!(
-            table.key_bytes == KEY_BYTES as u64,
-            "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
-            table.key_bytes
-        );
         crate::measure::table_spec(
             &self.config,
             TABLE,
@@ -208,6 +207,7 @@ fn planned(
         crate::say(format_args!("farm: {level}: workload {name}: {remark}"));
     }
     let mut spec = parsed.spec;
+    let of_fields = spec.value_bytes;
     // A workload that says nothing of fields has the table's values.
     let says = ["fieldcount", "fieldlength"]
         .iter()
@@ -220,6 +220,16 @@ fn planned(
             }
             None => config.table.value_bytes as usize,
         };
+    }
+    let configured = config.table.value_bytes;
+    if args.value_bytes.is_none()
+        && says
+        && configured != Config::default_for(1, 1).table.value_bytes
+    {
+        crate::say(format_args!(
+            "farm: note: workload {name}: its fields make values of {of_fields} bytes, in place of \
+             table.value_bytes of the file, {configured}; --value-bytes overrides both"
+        ));
     }
     let (duration, operations) = bounds(name, &spec, &properties, args.duration);
     Ok(Planned {
