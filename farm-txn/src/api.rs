@@ -21,7 +21,7 @@ use farm_core::worker::{AddressError, Cont, Worker};
 
 #[doc(inline)]
 pub use crate::arrays::{alloc_array, read_array};
-use crate::commit::coordinator;
+use crate::commit::{coordinator, drive};
 use crate::error::{Abort, TxError};
 use crate::layer::{give, take, transactions};
 use crate::remote::{self, Asked};
@@ -293,7 +293,7 @@ pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>
     let result = match end(worker, tx) {
         // Of many objects, work for several turns.
         Ok(context) if context.is_distributed() || context.len() > coordinator::HERE_AT_ONCE => {
-            return coordinator::begin(worker, context, cont);
+            return drive::begin(worker, context, cont);
         }
         Ok(mut context) => {
             let result = context.commit(worker);

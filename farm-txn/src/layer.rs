@@ -10,7 +10,7 @@ use farm_core::worker::{Cont, Worker};
 use crate::api::{Open, Step};
 use crate::arrays::{self, Adjacent, AskedArray};
 use crate::backoff::BackoffConfig;
-use crate::commit::coordinator::Commit;
+use crate::commit::coordinator::Coordinator;
 use crate::commit::primary::Primary;
 use crate::commit::queues::Queues;
 use crate::commit::truncate::Truncations;
@@ -46,16 +46,14 @@ pub(crate) struct Transactions {
     pub(crate) patience: Duration,
     releases: Vec<(WorkerRef, Adjacent)>,
     /// Commits that are under way over several machines; out while they are worked on.
-    pub(crate) commits: slab::Slab<Option<Box<Commit>>>,
+    pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
     /// Commits that have ended, to be used again with the memory that they have.
     #[allow(clippy::vec_box)]
-    pub(crate) spare_commits: Vec<Box<Commit>>,
+    pub(crate) spare_commits: Vec<Box<Coordinator>>,
     pub(crate) truncations: Truncations,
     /// Commits that wait for room in logs.
     pub(crate) queues: Queues,
     pub(crate) primary: Primary,
-    /// What a LOCK record has besides its head, while it is made.
-    pub(crate) lock: Vec<u8>,
     /// What a message asks to be validated, while it is made.
     pub(crate) asks: Vec<u8>,
     pub(crate) counters: TxCounters,
@@ -167,7 +165,7 @@ pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
 
 impl Transactions {
     /// Takes a commit out while it is worked on.
-    pub(crate) fn take(&mut self, key: usize) -> Box<Commit> {
+    pub(crate) fn take(&mut self, key: usize) -> Box<Coordinator> {
         let commit = self.commits[key].take();
         commit.expect("a commit is worked on once at a time")
     }

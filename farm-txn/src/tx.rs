@@ -498,7 +498,7 @@ impl Entry {
     }
 
     /// Room was reserved for it.
-    fn is_reserved(&self) -> bool {
+    pub(crate) fn is_reserved(&self) -> bool {
         !self.incarnation.is_allocated() && self.is_written()
     }
 

@@ -1,9 +1,10 @@
-//! Commit of a transaction whose objects lie on any machines (`FaRM'15 §4`, without backups).
+//! Commit of a transaction whose objects lie on any machines (`FaRM'15 §4`, without backups), as a value: it is told
+//! what happened and says what to do next. [`drive`](super::drive) does that by the worker.
 //!
 //! 0. Reserve room in the log at every machine whose objects are written, for all records that the
 //!    transaction will need, and for their answers.
 //! 1. LOCK. The objects of this machine are locked, and a record goes to each other primary, which
-//!    tries to lock and answers. All locks are exclusive from the start: once it was heard of the
+//!    tries to lock and answers. All locks are exclusive from the start: once somebody may have heard of the
 //!    commit, nobody may read an old value.
 //! 2. VALIDATE what was read and not written.
 //! 3. COMMIT-PRIMARY to each primary, and the objects of this machine are installed. The first
@@ -12,28 +13,37 @@
 //!
 //! A transaction that only read has step 2 alone.
 //!
-//! Every step can be blocked for want of room, and goes on where it stopped when there may be room. What
-//! a step waits for is counted in [`Commit::waiting`]. From the first lock on it needs nothing that
-//! somebody could hold who waits for a lock: not a reply's credit, not a slot that a read keeps until it
-//! succeeds; else the two would wait for each other.
+//! | step | does | goes on to | when |
+//! |---|---|---|---|
+//! | Reserve | [`Action::Reserve`] | Lock | there is room everywhere |
+//! | | | Abort | a machine is lost, or a record would be too large |
+//! | Lock | [`Action::LockHere`], [`Action::Lock`] | Validate | all have answered that they hold the locks |
+//! | | | Abort | one has not, and all have answered |
+//! | Validate | [`Action::ValidateHere`], [`Action::AskMany`], [`Action::ReadHeader`] | Commit | nothing has changed |
+//! | | | Abort | something has, and all answers have come |
+//! | Commit | [`Action::InstallHere`], [`Action::End`] | the end | all have acknowledged |
+//! | Abort | [`Action::UnlockHere`], [`Action::GiveBack`], [`Action::Release`], [`Action::End`] | the end | all have acknowledged |
+//!
+//! An action can be blocked for want of room; it is asked for again when there may be some. From the first lock on the
+//! commit needs nothing that could be held by one that waits for a lock: not a reply's credit, not a slot that a read
+//! keeps until it succeeds; else the two would wait for each other.
+
+use std::ops::Range;
 
 use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
 use farm_core::limits::MAX_TRANSACTION_OBJECTS;
 use farm_core::messaging::CallError;
-use farm_core::object::LockMode;
-use farm_core::worker::{Cont, Worker};
+use farm_core::object::VersionWord;
+use farm_core::worker::{Cont, ReadError};
 use farm_core::{marks, mutants};
-use smallvec::SmallVec;
 
-use super::plan::{Participant, Plan};
+use super::plan::Plan;
 use super::queues::TicketId;
-use super::truncate::{self, Outgoing};
-use super::validate::{self, Validation};
-use super::{here, reserve};
+use super::validate::{Validation, verdict};
+use super::{conflict, is_unchanged};
 use crate::error::{Abort, TxError};
-use crate::layer::{end_of, transactions};
-use crate::record::{self, Effect, Kind, Object};
+use crate::record::Kind;
 use crate::tx::{Intent, Tx};
 
 /// Bits of a context that tell the parts of one commit apart: its participants, or its entries.
@@ -44,7 +54,39 @@ const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << PART_BITS);
 /// Entries whose objects lie on the coordinator's machine that are validated in one turn.
 pub(crate) const HERE_AT_ONCE: usize = 4096;
 
-/// What a step waits for.
+/// Who hears how a commit ended, and how it did.
+pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
+
+/// What is to be done next. The method that is named takes the answer, before the next action is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Reserve room in the logs of all participants, or in none: [`Coordinator::on_reserved`], or
+    /// [`Coordinator::on_refused`].
+    Reserve,
+    /// Lock the objects of this machine: [`Coordinator::on_locked_here`].
+    LockHere,
+    /// LOCK to a participant: [`Coordinator::on_lock_sent`].
+    Lock(usize),
+    /// Validate the objects of this machine among these entries: [`Coordinator::on_validated_here`].
+    ValidateHere(Range<usize>),
+    /// Ask a machine about these of the grouped entries by one message: [`Coordinator::on_asked`].
+    AskMany(MachineId, Range<usize>),
+    /// Read the header of an entry's object: [`Coordinator::on_header_asked`].
+    ReadHeader(usize),
+    /// Install what was written on this machine.
+    InstallHere,
+    /// Unlock it.
+    UnlockHere,
+    /// Give back what was reserved for new objects.
+    GiveBack,
+    /// Give back what was reserved in the log of a participant that was not asked to lock.
+    Release(usize),
+    /// COMMIT-PRIMARY or ABORT to a participant: [`Coordinator::on_end_sent`].
+    End(usize, Kind),
+}
+
+/// What an action waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocked {
     /// Room in a log, or of the endpoint.
     Room,
@@ -56,7 +98,18 @@ pub(super) enum Blocked {
     Others,
 }
 
-/// What a commit is at.
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It is on its way.
+    Yes,
+    /// There was no room for it.
+    Full,
+    /// The machine is lost.
+    Lost,
+}
+
+/// What a commit is at: see the table of the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Step {
     #[default]
@@ -69,11 +122,12 @@ pub(super) enum Step {
 
 /// A commit that is under way, or a spare one.
 #[derive(Default)]
-pub(crate) struct Commit {
+pub(crate) struct Coordinator {
     pub(super) tx: Box<Tx>,
     cont: Option<Cont<Result<(), TxError>>>,
     /// It has objects of other machines.
-    distributed: bool,
+    pub(super) distributed: bool,
+    /// Its number, from the reservation on; 0 before it, and of one that only reads.
     pub(super) sequence: u64,
     step: Step,
     /// It waits for room in logs, in the order of those who do.
@@ -83,12 +137,12 @@ pub(crate) struct Commit {
     /// Participants with which the step is done.
     next: usize,
     /// Answers that have not come.
-    pub(super) waiting: u32,
-    /// It will be gone on with when there may be room.
+    waiting: u32,
+    /// An action is blocked, and [`Coordinator::on_resumed`] is to come.
     blocked: bool,
     /// Why it aborts.
     why: Option<TxError>,
-    /// Somebody acknowledged COMMIT-PRIMARY.
+    /// A participant acknowledged COMMIT-PRIMARY.
     acknowledged: bool,
     /// The machine that was lost before it did.
     lost: Option<MachineId>,
@@ -96,10 +150,15 @@ pub(crate) struct Commit {
     locked_here: bool,
 }
 
-impl Commit {
-    /// Becomes the commit of a transaction, in the memory that it has. Returns the context that it had before, of
-    /// which nothing is left but memory.
-    fn begin(&mut self, new: Box<Tx>, told: Cont<Result<(), TxError>>) -> Box<Tx> {
+impl Coordinator {
+    /// Becomes the commit of a transaction, in the memory that it has. A message asks for at most `most_asked`
+    /// objects. Returns the context that it had before, of which nothing is left but memory.
+    pub(super) fn begin(
+        &mut self,
+        new: Box<Tx>,
+        told: Cont<Result<(), TxError>>,
+        most_asked: usize,
+    ) -> Box<Tx> {
         // Every field is named, so that none keeps what it was.
         let Self {
             tx,
@@ -120,7 +179,7 @@ impl Commit {
         } = self;
         let spare = std::mem::replace(tx, new);
         plan.fill(tx);
-        validation.reset();
+        validation.reset(most_asked);
         // One object that was only read is as it was at that moment; more have to be of one moment. What a
         // transaction that has given up found out may be about more than its one object.
         *step = match (plan.only_reads(), tx.entries.len()) {
@@ -136,19 +195,308 @@ impl Commit {
         spare
     }
 
+    /// What to do next, or nothing until something happens.
+    pub(super) fn next_action(&mut self) -> Option<Action> {
+        loop {
+            let before = self.step;
+            let action = match before {
+                Step::Reserve => Some(Action::Reserve),
+                Step::Lock => self.next_of_lock(),
+                Step::Validate => self.next_of_validate(),
+                Step::Commit => self.next_of_end(Kind::CommitPrimary),
+                Step::Abort => self.next_of_end(Kind::Abort),
+            };
+            if action.is_some() || self.step == before {
+                return action;
+            }
+        }
+    }
+
+    fn next_of_lock(&mut self) -> Option<Action> {
+        if !self.stops() {
+            if !self.locked_here {
+                return Some(Action::LockHere);
+            }
+            if self.next < self.plan.participants.len() {
+                return Some(Action::Lock(self.next));
+            }
+        }
+        if self.stops() && self.waiting == 0 {
+            self.go_to(Step::Abort);
+        } else if !self.stops() && self.waiting <= missing() {
+            self.go_to(match validates_early() {
+                true => Step::Commit,
+                false => Step::Validate,
+            });
+        }
+        None
+    }
+
+    fn next_of_validate(&mut self) -> Option<Action> {
+        if !self.stops() {
+            let (from, all) = (self.validation.here, self.tx.entries.len());
+            if from < all {
+                return Some(Action::ValidateHere(from..all.min(from + HERE_AT_ONCE)));
+            }
+            let asked = self.validation.next_group(&self.plan, &self.tx);
+            if let Some((machine, range)) = asked {
+                return Some(Action::AskMany(machine, range));
+            }
+            if let Some(at) = self.validation.next_header(&self.plan, &self.tx) {
+                return Some(Action::ReadHeader(at));
+            }
+        }
+        if self.waiting <= missing() {
+            let unlocked = validates_early() && !self.locked_here;
+            self.go_to(match self.why {
+                Some(_) => Step::Abort,
+                None if unlocked && self.sequence != 0 => Step::Lock,
+                None => Step::Commit,
+            });
+        }
+        None
+    }
+
+    fn next_of_end(&mut self, kind: Kind) -> Option<Action> {
+        let commits = kind == Kind::CommitPrimary;
+        if std::mem::take(&mut self.locked_here) {
+            return Some(match commits {
+                true => Action::InstallHere,
+                false => Action::UnlockHere,
+            });
+        }
+        if !commits && self.next == 0 && !self.tx.is_empty() {
+            return Some(Action::GiveBack);
+        }
+        let at = self.next;
+        let participant = self.plan.participants.get(at)?;
+        match participant.asked {
+            true => Some(Action::End(at, kind)),
+            false => {
+                self.next += 1;
+                Some(Action::Release(at))
+            }
+        }
+    }
+
+    /// There is room in all logs, for the transaction of this number.
+    pub(super) fn on_reserved(&mut self, sequence: u64) {
+        self.sequence = sequence;
+        self.go_to(match validates_early() {
+            true => Step::Validate,
+            false => Step::Lock,
+        });
+    }
+
+    /// There will be no room in a log. Nothing was reserved anywhere.
+    pub(super) fn on_refused(&mut self, why: TxError) {
+        self.plan.participants.clear();
+        self.stop(why);
+        self.go_to(Step::Abort);
+    }
+
+    pub(super) fn on_locked_here(&mut self, result: Result<(), Abort>) {
+        match result {
+            Ok(()) => self.locked_here = true,
+            Err(abort) => {
+                marks::mark("commit: a local lock failed");
+                self.stop(abort.into());
+            }
+        }
+    }
+
+    pub(super) fn on_lock_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
+        let participant = &mut self.plan.participants[self.next];
+        match sent {
+            Sent::Full => return Err(Blocked::Room),
+            Sent::Lost => {
+                let machine = participant.machine;
+                self.stop(Abort::Lost(machine).into());
+            }
+            Sent::Yes => {
+                participant.asked = true;
+                self.waiting += 1;
+                self.next += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_validated_here(
+        &mut self,
+        until: usize,
+        result: Result<(), Abort>,
+    ) -> Result<(), Blocked> {
+        self.validation.here = until;
+        match result {
+            Err(abort) => {
+                marks::mark("validate: a local object failed");
+                self.stop(abort.into());
+            }
+            Ok(()) if until < self.tx.entries.len() => return Err(Blocked::Turn),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// If there is no room for the message now, its objects are asked for one by one: whoever waits for the room could
+    /// wait for the locks that this transaction holds.
+    pub(super) fn on_asked(&mut self, range: Range<usize>, result: Result<(), CallError>) {
+        match result {
+            Ok(()) => {
+                self.waiting += 1;
+                self.validation.were_asked(range);
+            }
+            Err(CallError::PeerLost(machine)) => self.stop(Abort::Lost(machine).into()),
+            Err(_) => self.validation.not_asked(range),
+        }
+    }
+
+    pub(super) fn on_header_asked(&mut self, at: usize, has_slot: bool) -> Result<(), Blocked> {
+        if !has_slot {
+            self.validation.ask_again(at);
+            return Err(Blocked::HeaderSlot);
+        }
+        self.validation.header_asked();
+        self.waiting += 1;
+        Ok(())
+    }
+
+    pub(super) fn on_end_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
+        match sent {
+            Sent::Full => return Err(Blocked::Room),
+            Sent::Yes => self.waiting += 1,
+            Sent::Lost => self.lost = Some(self.plan.participants[self.next].machine),
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    /// LOCK-REPLY came, or its machine is lost.
+    pub(super) fn on_lock_reply(&mut self, at: usize, reply: Result<&[u8], CallError>) {
+        let participant = &mut self.plan.participants[at];
+        participant.reply = None;
+        // If LOCK was not sent, the machine is lost: that is found when it is to be.
+        self.waiting -= u32::from(participant.asked);
+        if let Err(error) = verdict(&self.tx, reply)
+            && self.step == Step::Lock
+        {
+            self.stop(error);
+        }
+    }
+
+    /// A machine has answered which of its objects are as they were read.
+    pub(super) fn on_answer(&mut self, reply: Result<&[u8], CallError>) {
+        self.waiting -= 1;
+        if let Err(error) = verdict(&self.tx, reply) {
+            self.stop(error);
+        }
+    }
+
+    /// The header of an entry's object came.
+    pub(super) fn on_header(&mut self, at: usize, header: Result<VersionWord, ReadError>) {
+        self.waiting -= 1;
+        self.validation.header_came();
+        let (address, read) = {
+            let entry = &self.tx.entries[at];
+            (entry.address, entry.version)
+        };
+        match header {
+            Ok(now) if is_unchanged(now, read) => {}
+            Ok(now) => {
+                marks::mark("validate: a header failed");
+                self.stop(conflict(now, read, address).into());
+            }
+            // It was refused for want of room.
+            Err(ReadError::Busy) => self.validation.ask_again(at),
+            Err(ReadError::PeerLost(machine)) => self.stop(Abort::Lost(machine).into()),
+            Err(_) => self.stop(Abort::Changed(address).into()),
+        }
+    }
+
+    /// COMMIT-PRIMARY or ABORT is in the memory of a primary, or its machine is lost. Returns whether it is the first.
+    pub(super) fn on_acknowledged(&mut self, at: usize, status: Status) -> bool {
+        self.waiting -= 1;
+        match status {
+            Status::Ok => !std::mem::replace(&mut self.acknowledged, true),
+            Status::Torn | Status::Broken => {
+                marks::mark("commit: a primary was lost");
+                self.lost = Some(self.plan.participants[at].machine);
+                false
+            }
+        }
+    }
+
+    /// An action is blocked. Returns whether that is new: then [`Coordinator::on_resumed`] is to be called.
+    pub(super) fn on_blocked(&mut self) -> bool {
+        let is_new = !std::mem::replace(&mut self.blocked, true);
+        if is_new {
+            marks::mark("commit: blocked");
+        }
+        is_new
+    }
+
+    /// What an action was blocked for may be there.
+    pub(super) fn on_resumed(&mut self) {
+        self.blocked = false;
+    }
+
+    /// What is to be told now, once.
+    pub(super) fn outcome(&mut self) -> Option<Told> {
+        self.cont?;
+        let done = self.next >= self.plan.participants.len();
+        let result = match self.step {
+            Step::Commit if self.acknowledged || done && self.plan.participants.is_empty() => {
+                Ok(())
+            }
+            Step::Commit if done && self.waiting == 0 => {
+                let machine = self.lost.expect("nobody acknowledged it");
+                Err(TxError::InDoubt(machine))
+            }
+            Step::Abort if done => Err(self.why.take().expect("it aborts for a reason")),
+            _ => return None,
+        };
+        Some((self.cont.take()?, result))
+    }
+
+    /// Whether the outcome was told, and every answer has come.
+    pub(super) fn has_ended(&self) -> bool {
+        self.cont.is_none() && self.waiting == 0 && !self.blocked
+    }
+
+    /// What is given back of new objects is none of what a primary knows of: it gives that back itself when it aborts.
+    pub(super) fn keep_what_primaries_know(&mut self) {
+        let Self { plan, tx, .. } = self;
+        let all = plan.participants.iter().enumerate();
+        for (at, _) in all.filter(|(_, participant)| participant.asked) {
+            for index in plan.of_participant(at) {
+                tx.entries[*index as usize].intent = Intent::Read;
+            }
+        }
+    }
+
     /// It is to abort; the first reason is what is told.
-    pub(super) fn stop(&mut self, why: TxError) {
+    fn stop(&mut self, why: TxError) {
         self.why.get_or_insert(why);
     }
 
     /// Whether it is to abort.
-    pub(super) fn stops(&self) -> bool {
+    fn stops(&self) -> bool {
         self.why.is_some()
     }
 
-    pub(super) fn go_to(&mut self, step: Step) {
+    fn go_to(&mut self, step: Step) {
         (self.step, self.next) = (step, 0);
     }
+}
+
+/// Answers that a commit goes on without: none, but for the bug.
+fn missing() -> u32 {
+    u32::from(mutants::is_on("commit with one reply missing"))
+}
+
+fn validates_early() -> bool {
+    mutants::is_on("validate before all locks")
 }
 
 /// The context of a continuation for a part of a commit.
@@ -163,345 +511,5 @@ pub(super) fn of_context(context: u64) -> (usize, usize) {
     ((context >> PART_BITS) as usize, part as usize)
 }
 
-/// Takes a commit out while it is worked on; [`go_on`] puts it back.
-pub(super) fn take(worker: &mut Worker, key: usize) -> Box<Commit> {
-    transactions(worker).take(key)
-}
-
-/// Begins the commit of a transaction that has objects of other machines, or many of this one. The continuation is
-/// called from the event loop.
-pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
-    let state = transactions(worker);
-    let mut commit = state.spare_commits.pop().unwrap_or_default();
-    state.keep(commit.begin(tx, cont));
-    let key = state.commits.insert(Some(commit));
-    worker.defer(Cont::new(resume, key as u64));
-}
-
-pub(super) fn resume(worker: &mut Worker, key: u64, (): ()) {
-    let mut commit = take(worker, key as usize);
-    commit.blocked = false;
-    go_on(worker, key as usize, commit);
-}
-
-/// Goes as far as can be gone, and puts the commit back, or ends it.
-pub(super) fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
-    if let Err(blocked) = run(worker, key, &mut commit)
-        && !commit.blocked
-    {
-        marks::mark("commit: blocked");
-        commit.blocked = true;
-        let resumed = Cont::new(resume, key as u64);
-        match blocked {
-            Blocked::Room => worker.when_room(resumed),
-            Blocked::HeaderSlot => worker.when_header_slot(resumed),
-            Blocked::Turn => worker.defer(resumed),
-            Blocked::Others => {}
-        }
-    }
-    let tell = outcome(&mut commit);
-    let (distributed, given_up) = (commit.distributed, commit.tx.has_given_up());
-    let told = match &tell {
-        Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
-        _ => SmallVec::new(),
-    };
-    if commit.cont.is_none() && commit.waiting == 0 && !commit.blocked {
-        finish(worker, key, commit);
-    } else {
-        transactions(worker).commits[key] = Some(commit);
-    }
-    for cont in told {
-        cont.resume(worker, ());
-    }
-    if let Some((cont, result)) = tell {
-        let counters = &mut transactions(worker).counters;
-        counters.count(distributed, given_up, &result);
-        cont.resume(worker, result);
-    }
-}
-
-type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
-
-/// What is to be told now, once.
-fn outcome(commit: &mut Commit) -> Option<Told> {
-    commit.cont?;
-    let done = commit.next >= commit.plan.participants.len();
-    let result = match commit.step {
-        Step::Commit if commit.acknowledged || done && commit.plan.participants.is_empty() => {
-            Ok(())
-        }
-        Step::Commit if done && commit.waiting == 0 => {
-            let machine = commit.lost.expect("nobody acknowledged it");
-            Err(TxError::InDoubt(machine))
-        }
-        Step::Abort if done => Err(commit.why.take().expect("it aborts for a reason")),
-        _ => return None,
-    };
-    Some((commit.cont.take()?, result))
-}
-
-/// Every answer has come.
-fn finish(worker: &mut Worker, key: usize, mut commit: Box<Commit>) {
-    transactions(worker).commits.remove(key);
-    if commit.sequence != 0 {
-        may_be_truncated(worker, &commit);
-        truncate::soon(worker);
-    }
-    commit.tx.clear();
-    end_of(worker, &mut commit.tx);
-    transactions(worker).spare_commits.push(commit);
-}
-
-fn may_be_truncated(worker: &mut Worker, commit: &Commit) {
-    let state = &mut transactions(worker).truncations;
-    state.end(commit.sequence);
-    for participant in commit.plan.participants.iter().filter(|one| one.asked) {
-        state.note(participant.machine, commit.sequence);
-    }
-}
-
-/// Does the steps, one after the other, until one has to wait.
-fn run(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    loop {
-        let before = commit.step;
-        match before {
-            Step::Reserve => reserve::reserve(worker, key, commit)?,
-            Step::Lock => lock(worker, commit)?,
-            Step::Validate => validate(worker, key, commit)?,
-            Step::Commit => return end(worker, key, commit, Kind::CommitPrimary),
-            Step::Abort => return end(worker, key, commit, Kind::Abort),
-        }
-        if commit.step == before {
-            return Ok(());
-        }
-    }
-}
-
-fn lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
-    if !commit.locked_here && commit.why.is_none() {
-        match here::lock(worker, &commit.tx, LockMode::Exclusive) {
-            Ok(()) => commit.locked_here = true,
-            Err(abort) => {
-                marks::mark("commit: a local lock failed");
-                commit.stop(abort.into());
-            }
-        }
-    }
-    while commit.next < commit.plan.participants.len() && commit.why.is_none() {
-        send_lock(worker, commit)?;
-    }
-    let missing = u32::from(mutants::is_on("commit with one reply missing"));
-    if commit.why.is_some() && commit.waiting == 0 {
-        commit.go_to(Step::Abort);
-    } else if commit.why.is_none() && commit.waiting <= missing {
-        let validated = mutants::is_on("validate before all locks");
-        commit.go_to(if validated {
-            Step::Commit
-        } else {
-            Step::Validate
-        });
-    }
-    Ok(())
-}
-
-/// LOCK to the next participant.
-fn send_lock(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
-    let at = commit.next;
-    let Participant { machine, reply, .. } = commit.plan.participants[at];
-    let Some(reply) = reply else {
-        commit.stop(Abort::Lost(machine).into());
-        return Ok(());
-    };
-    let mut rest = std::mem::take(&mut transactions(worker).lock);
-    encode_lock(&mut rest, commit, at, reply);
-    let sent = truncate::append(
-        worker,
-        Outgoing {
-            to: machine,
-            kind: Kind::Lock,
-            sequence: commit.sequence,
-            rest: &rest,
-            reserved: commit.plan.participants[at].lock_reserved(),
-            acknowledged: None,
-        },
-    );
-    transactions(worker).lock = rest;
-    match sent {
-        Ok(()) => {
-            commit.plan.participants[at].asked = true;
-            commit.waiting += 1;
-            commit.next += 1;
-            Ok(())
-        }
-        Err(CallError::Busy) => Err(Blocked::Room),
-        Err(_) => {
-            commit.stop(Abort::Lost(machine).into());
-            Ok(())
-        }
-    }
-}
-
-fn encode_lock(out: &mut Vec<u8>, commit: &Commit, participant: usize, reply: u64) {
-    let objects = commit.plan.objects(participant, &commit.tx);
-    out.clear();
-    record::encode_lock(out, reply, &commit.plan.regions, objects.len());
-    for entry in objects {
-        let effect = match entry.intent {
-            Intent::Allocate => Effect::Allocate,
-            // It was reserved, and never is: whoever aborts gives it back as it does what is allocated.
-            Intent::Free if !entry.incarnation.is_allocated() && !still_born_leaks() => {
-                Effect::Allocate
-            }
-            Intent::Free => Effect::Free,
-            _ => Effect::Write,
-        };
-        let object = Object {
-            address: entry.address,
-            class: entry.class,
-            version: entry.version,
-            incarnation: entry.installed_incarnation(),
-            effect,
-            payload: commit.tx.payload_of(entry),
-        };
-        record::encode_object(out, &object);
-    }
-}
-
-/// The bug that only objects that were to be are given back.
-fn still_born_leaks() -> bool {
-    mutants::is_on("still-born object not given back on abort")
-}
-
-pub(super) fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
-    let (key, at) = of_context(context);
-    let state = transactions(worker);
-    state.counters.lock_replies += u64::from(reply.is_ok());
-    let mut commit = state.take(key);
-    let participant = &mut commit.plan.participants[at];
-    participant.reply = None;
-    // If LOCK was not sent, the machine is lost: that is found when it is to be.
-    commit.waiting -= u32::from(participant.asked);
-    if let Err(error) = validate::verdict(&commit.tx, reply)
-        && matches!(commit.step, Step::Lock)
-    {
-        commit.stop(error);
-    }
-    go_on(worker, key, commit);
-}
-
-fn validate(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    if commit.why.is_none() {
-        validate_here(worker, commit)?;
-    }
-    if commit.why.is_none() {
-        validate::ask(worker, key, commit)?;
-    }
-    if commit.waiting > u32::from(mutants::is_on("commit with one reply missing")) {
-        return Ok(());
-    }
-    let unlocked = mutants::is_on("validate before all locks") && !commit.locked_here;
-    commit.go_to(match commit.why {
-        Some(_) => Step::Abort,
-        None if unlocked && commit.sequence != 0 => Step::Lock,
-        None => Step::Commit,
-    });
-    Ok(())
-}
-
-/// Validates the objects of this machine, those of as many entries as one turn has time for.
-fn validate_here(worker: &mut Worker, commit: &mut Commit) -> Result<(), Blocked> {
-    let (from, all) = (commit.validation.here, commit.tx.entries.len());
-    if from == all {
-        return Ok(());
-    }
-    if from == 0 {
-        here::fence(worker, &commit.tx);
-    }
-    let until = all.min(from + HERE_AT_ONCE);
-    commit.validation.here = until;
-    if let Err(abort) = here::validate(worker, &commit.tx, from..until) {
-        marks::mark("validate: a local object failed");
-        commit.stop(abort.into());
-        return Ok(());
-    }
-    match until == all {
-        true => Ok(()),
-        false => Err(Blocked::Turn),
-    }
-}
-
-/// COMMIT-PRIMARY or ABORT to every participant that was asked to lock, and the same here.
-fn end(worker: &mut Worker, key: usize, commit: &mut Commit, kind: Kind) -> Result<(), Blocked> {
-    if std::mem::take(&mut commit.locked_here) {
-        match kind {
-            Kind::CommitPrimary => here::install(worker, &commit.tx),
-            _ => here::unlock(worker, &commit.tx),
-        }
-    }
-    if kind == Kind::Abort && commit.next == 0 {
-        give_back(worker, commit);
-    }
-    while commit.next < commit.plan.participants.len() {
-        let (at, reserved) = (commit.next, Participant::end_reserved());
-        let Participant { machine, asked, .. } = commit.plan.participants[at];
-        if !asked {
-            reserve::release_at(worker, &mut commit.plan.participants[at]);
-            commit.next += 1;
-            continue;
-        }
-        let out = Outgoing {
-            to: machine,
-            kind,
-            sequence: commit.sequence,
-            rest: &[],
-            reserved,
-            acknowledged: Some(Cont::new(acknowledged, context(key, at))),
-        };
-        match truncate::append(worker, out) {
-            Ok(()) => commit.waiting += 1,
-            Err(CallError::Busy) => return Err(Blocked::Room),
-            Err(_) => commit.lost = Some(machine),
-        }
-        commit.next += 1;
-    }
-    Ok(())
-}
-
-/// A record is in the memory of a primary, or its machine is lost.
-fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
-    let (key, at) = of_context(context);
-    let mut commit = take(worker, key);
-    commit.waiting -= 1;
-    match status {
-        Status::Ok => {
-            let first = !std::mem::replace(&mut commit.acknowledged, true);
-            if first && mutants::is_on("truncate before all primaries acknowledged") {
-                may_be_truncated(worker, &commit);
-                truncate::soon(worker);
-                commit.sequence = 0;
-            }
-        }
-        Status::Torn | Status::Broken => {
-            marks::mark("commit: a primary was lost");
-            commit.lost = Some(commit.plan.participants[at].machine);
-        }
-    }
-    go_on(worker, key, commit);
-}
-
-/// Gives back what was reserved for new objects, but for those that a primary knows of, who does it
-/// itself when it aborts.
-fn give_back(worker: &mut Worker, commit: &mut Commit) {
-    let Commit { plan, tx, .. } = commit;
-    if tx.is_empty() {
-        // It was done before the first record found no room.
-        return;
-    }
-    let all = plan.participants.iter().enumerate();
-    for (at, _) in all.filter(|(_, participant)| participant.asked) {
-        for index in plan.of_participant(at) {
-            tx.entries[*index as usize].intent = Intent::Read;
-        }
-    }
-    commit.tx.abort(worker);
-}
+#[cfg(test)]
+mod tests;

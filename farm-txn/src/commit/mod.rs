@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `here` | what both ways do with the objects of the machine that runs the transaction |
 //! | `local` | all objects lie there (`FaRM'14 §3.4`) |
-//! | `coordinator` | objects lie on any machines: reserve, lock, validate, commit or abort (`FaRM'15 §4`) |
+//! | `coordinator` | objects lie on any machines: reserve, lock, validate, commit or abort (`FaRM'15 §4`), as a value |
+//! | `drive` | does by the worker what the coordinator says |
 //! | `plan` | which machines, regions and objects that concerns |
 //! | `reserve` | its step 0: room in logs |
 //! | `queues` | who gets that room first |
@@ -13,6 +14,7 @@
 //! | `truncate` | how records leave the logs again |
 
 pub(crate) mod coordinator;
+pub(crate) mod drive;
 mod here;
 mod local;
 mod plan;

@@ -2,11 +2,12 @@
 //! the transaction will need, and for their answers.
 
 use farm_core::ids::MachineId;
+use farm_core::marks;
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::worker::{Cont, Worker};
-use farm_core::{marks, mutants};
 
-use super::coordinator::{Blocked, Commit, Step, context, lock_replied, resume};
+use super::coordinator::{Blocked, Coordinator, context};
+use super::drive::{lock_replied, resume};
 use super::plan::Participant;
 use super::primary::REPLY_BYTES;
 use super::truncate;
@@ -16,7 +17,11 @@ use crate::record::{FIXED_BYTES, MOST_TRUNCATED};
 
 /// Reserves at all participants, or at none: what others of this worker wait for is not held. Those who
 /// wait have their turns in the order in which they came.
-pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
+pub(super) fn reserve(
+    worker: &mut Worker,
+    key: usize,
+    commit: &mut Coordinator,
+) -> Result<(), Blocked> {
     let queues = &transactions(worker).queues;
     if !queues.may_reserve(commit.ticket, machines(commit)) {
         marks::mark("commit: waits behind another for room in a log");
@@ -26,20 +31,14 @@ pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> R
         Ok(()) => {
             let state = transactions(worker);
             state.queues.reserved(commit.ticket, machines(commit));
-            commit.sequence = state.truncations.begin();
-            let early = mutants::is_on("validate before all locks");
-            commit.go_to(if early { Step::Validate } else { Step::Lock });
+            commit.on_reserved(state.truncations.begin());
         }
         Err((TxError::Busy, machine)) => {
             marks::mark("commit: waits for room in a log");
             truncate::explicitly(worker, machine);
             return Err(wait(worker, key, commit));
         }
-        Err((error, _)) => {
-            commit.plan.participants.clear();
-            commit.stop(error);
-            commit.go_to(Step::Abort);
-        }
+        Err((error, _)) => commit.on_refused(error),
     }
     if let Some(ticket) = commit.ticket.take() {
         for woken in transactions(worker).queues.leave(ticket) {
@@ -49,13 +48,13 @@ pub(super) fn reserve(worker: &mut Worker, key: usize, commit: &mut Commit) -> R
     Ok(())
 }
 
-fn machines(commit: &Commit) -> impl Iterator<Item = MachineId> + '_ {
+fn machines(commit: &Coordinator) -> impl Iterator<Item = MachineId> + '_ {
     let participants = commit.plan.participants.iter();
     participants.map(|participant| participant.machine)
 }
 
 /// Enters the queues of all machines, if it has not. Returns what it waits for.
-fn wait(worker: &mut Worker, key: usize, commit: &mut Commit) -> Blocked {
+fn wait(worker: &mut Worker, key: usize, commit: &mut Coordinator) -> Blocked {
     let queues = &mut transactions(worker).queues;
     if commit.ticket.is_none() {
         commit.ticket = Some(queues.enter(key, machines(commit)));
@@ -73,7 +72,7 @@ fn wait(worker: &mut Worker, key: usize, commit: &mut Commit) -> Blocked {
 fn reserve_everywhere(
     worker: &mut Worker,
     key: usize,
-    commit: &mut Commit,
+    commit: &mut Coordinator,
 ) -> Result<(), (TxError, MachineId)> {
     let participants = &mut commit.plan.participants;
     for at in 0..participants.len() {

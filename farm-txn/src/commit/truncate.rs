@@ -38,8 +38,9 @@ pub(crate) struct Truncations {
     /// All of them, summed over the machines.
     waiting: usize,
     timer: bool,
-    /// The head of the record that is being appended.
+    /// The head of the record that is being appended, and what follows it.
     head: Vec<u8>,
+    rest: Vec<u8>,
 }
 
 impl Truncations {
@@ -92,25 +93,30 @@ impl Truncations {
 }
 
 /// A record for a machine's log.
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct Outgoing {
     pub(crate) to: MachineId,
     pub(crate) kind: Kind,
     pub(crate) sequence: u64,
-    /// What it has besides what all have.
-    pub(crate) rest: &'a [u8],
     /// Bytes that were reserved for it.
     pub(crate) reserved: u32,
     pub(crate) acknowledged: Option<Cont<Status>>,
 }
 
-/// Appends a record, and what is to be truncated with it.
+/// Appends a record, and what is to be truncated with it. `fill` writes what the record has besides what all have.
 ///
 /// # Errors
 /// As [`Worker::append_log`]: nothing was appended, and nothing told.
-pub(crate) fn append(worker: &mut Worker, out: Outgoing<'_>) -> Result<(), CallError> {
+pub(crate) fn append(
+    worker: &mut Worker,
+    out: Outgoing,
+    fill: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), CallError> {
     let state = &mut transactions(worker).truncations;
     let low = state.low();
     let mut head = std::mem::take(&mut state.head);
+    let mut rest = std::mem::take(&mut state.rest);
+    rest.clear();
+    fill(&mut rest);
     let (mut named, mut names) = (0, [0; MOST_TRUNCATED]);
     let mut told = 0;
     if let Some(unsent) = state.unsent(out.to) {
@@ -122,12 +128,12 @@ pub(crate) fn append(worker: &mut Worker, out: Outgoing<'_>) -> Result<(), CallE
         told = below + named;
     }
     let names = &names[..named];
-    record::encode_head(&mut head, out.kind, out.sequence, low, names, out.rest);
+    record::encode_head(&mut head, out.kind, out.sequence, low, names, &rest);
     let appended = worker.append_log(Append {
         to: out.to,
         kind: out.kind.code(),
         token: out.sequence,
-        body: &[&head, out.rest],
+        body: &[&head, &rest],
         reserved: out.reserved + told as u32 * reserved_bytes(),
         acknowledged: out.acknowledged,
     });
@@ -136,7 +142,7 @@ pub(crate) fn append(worker: &mut Worker, out: Outgoing<'_>) -> Result<(), CallE
         layer.counters.count_record(out.kind);
     }
     let state = &mut layer.truncations;
-    state.head = head;
+    (state.head, state.rest) = (head, rest);
     if appended.is_ok()
         && let Some(unsent) = state.unsent(out.to)
     {
@@ -173,11 +179,10 @@ pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
             to: machine,
             kind: Kind::Truncate,
             sequence: 0,
-            rest: &[],
             reserved: 0,
             acknowledged: None,
         };
-        match append(worker, out) {
+        match append(worker, out, |_| ()) {
             Ok(()) => {}
             Err(CallError::Busy) => return,
             // Its logs are lost with it.

@@ -1,22 +1,19 @@
 //! Validation (`FaRM'15 §4`): what was read and not written is as it was read. One-sided, a header for
 //! each object; by one message where many objects lie on one machine.
 
+use std::ops::Range;
+
 use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, MachineId, WorkerRef};
-use farm_core::marks;
-use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{LockMode, Version, VersionWord, write};
-use farm_core::worker::{AddressError, Cont, ReadError, ReadResult, Worker};
+use farm_core::messaging::{CallError, MessageId, Request};
+use farm_core::object::{LockMode, Version, write};
+use farm_core::worker::{AddressError, Worker};
 use smallvec::SmallVec;
 
-use super::coordinator::{self, Blocked, Commit};
 use super::plan::Plan;
-use super::primary::{
-    HAS_CHANGED, LOCKED, NO_OBJECT, OTHER_CLASS, REPLY_BYTES, Refused, WAS_LOCKED,
-};
-use super::{conflict, is_unchanged, is_validated};
+use super::primary::{HAS_CHANGED, LOCKED, NO_OBJECT, OTHER_CLASS, Refused, WAS_LOCKED};
+use super::{is_unchanged, is_validated};
 use crate::error::{Abort, TxError};
-use crate::layer::transactions;
 use crate::tx::{Entry, KEPT_ENTRIES, Tx, wrong_size};
 
 /// Asks a machine whether objects are as they were read.
@@ -28,7 +25,7 @@ const MOST_ONE_SIDED: usize = 4;
 /// have slots.
 const MOST_HEADERS: usize = 64;
 /// An address and a version.
-const ASKED_BYTES: usize = 16;
+pub(super) const ASKED_BYTES: usize = 16;
 
 /// How far the validation of a commit is. Each entry is looked at once, and once more if there was no room to ask for
 /// it.
@@ -36,6 +33,8 @@ const ASKED_BYTES: usize = 16;
 pub(super) struct Validation {
     /// Entries before this, if of this machine, are as they were read.
     pub(super) here: usize,
+    /// Most objects that a message asks for.
+    most_asked: usize,
     /// It is known which machines are asked by messages.
     planned: bool,
     /// Machines that are asked by messages, ascending, and where their entries end in `grouped`.
@@ -53,13 +52,14 @@ pub(super) struct Validation {
 }
 
 impl Validation {
-    /// Begins anew, in the memory that it has.
-    pub(super) fn reset(&mut self) {
+    /// Begins anew, in the memory that it has, where a message asks for at most `most_asked` objects.
+    pub(super) fn reset(&mut self, most: usize) {
         if self.grouped.capacity().max(self.again.capacity()) > KEPT_ENTRIES {
             *self = Self::default();
         }
         let Self {
             here,
+            most_asked,
             planned,
             groups,
             grouped,
@@ -69,6 +69,7 @@ impl Validation {
             headers,
         } = self;
         (*here, *planned, *sent, *looked_at, *headers) = (0, false, 0, 0, 0);
+        *most_asked = most;
         groups.clear();
         grouped.clear();
         again.clear();
@@ -76,9 +77,9 @@ impl Validation {
 
     /// Groups the entries of the machines that are asked by messages: those of which many objects were read, if
     /// the transaction writes anything. One that only reads takes no processor of other machines.
-    fn plan(&mut self, plan: &Plan, tx: &Tx, in_message: usize) {
+    fn plan(&mut self, plan: &Plan, tx: &Tx) {
         self.planned = true;
-        if plan.only_reads() || in_message <= MOST_ONE_SIDED {
+        if plan.only_reads() || self.most_asked <= MOST_ONE_SIDED {
             return;
         }
         let many = plan
@@ -112,17 +113,61 @@ impl Validation {
             .ok()
     }
 
-    /// The machine that is asked next by a message, and the entries of it that are left.
-    fn next_group(&self) -> Option<(MachineId, &[u32])> {
-        let (machine, end) = *self
-            .groups
-            .iter()
-            .find(|group| group.1 as usize > self.sent)?;
-        Some((machine, &self.grouped[self.sent..end as usize]))
+    /// The machine that is asked next by a message, and for which of [`Validation::entries`].
+    pub(super) fn next_group(&mut self, plan: &Plan, tx: &Tx) -> Option<(MachineId, Range<usize>)> {
+        if plan.reads.is_empty() {
+            return None;
+        }
+        if !self.planned {
+            self.plan(plan, tx);
+        }
+        let mut groups = self.groups.iter();
+        let (machine, end) = *groups.find(|group| group.1 as usize > self.sent)?;
+        let most = self.sent + self.most_asked;
+        Some((machine, self.sent..most.min(end as usize)))
     }
 
-    /// The next entry that is asked for by itself.
-    fn next(&mut self, tx: &Tx) -> Option<usize> {
+    /// The entries that a message asks for.
+    pub(super) fn entries<'a>(
+        &'a self,
+        range: Range<usize>,
+        tx: &'a Tx,
+    ) -> impl Iterator<Item = &'a Entry> {
+        let entries = self.grouped[range].iter();
+        entries.map(|index| &tx.entries[*index as usize])
+    }
+
+    /// A message asks for these entries.
+    pub(super) fn were_asked(&mut self, range: Range<usize>) {
+        self.sent = range.end;
+    }
+
+    /// A message could not be sent: its entries are asked for one by one.
+    pub(super) fn not_asked(&mut self, range: Range<usize>) {
+        self.sent = range.end;
+        self.again.extend_from_slice(&self.grouped[range]);
+    }
+
+    /// A header is read.
+    pub(super) fn header_asked(&mut self) {
+        self.headers += 1;
+    }
+
+    /// A header came, or will not come.
+    pub(super) fn header_came(&mut self) {
+        self.headers -= 1;
+    }
+
+    /// The header of an entry's object is to be read later.
+    pub(super) fn ask_again(&mut self, entry: usize) {
+        self.again.push(entry as u32);
+    }
+
+    /// The next entry that is asked for by itself, if another may be on its way.
+    pub(super) fn next_header(&mut self, plan: &Plan, tx: &Tx) -> Option<usize> {
+        if plan.reads.is_empty() || self.headers >= MOST_HEADERS {
+            return None;
+        }
         if let Some(again) = self.again.pop() {
             return Some(again as usize);
         }
@@ -136,132 +181,6 @@ impl Validation {
         }
         None
     }
-}
-
-/// Asks for what was not asked for yet of the objects of other machines, as much as may be on its way at one time.
-pub(super) fn ask(worker: &mut Worker, key: usize, commit: &mut Commit) -> Result<(), Blocked> {
-    if commit.plan.reads.is_empty() {
-        return Ok(());
-    }
-    let in_message = worker.max_message_body() / ASKED_BYTES;
-    if !commit.validation.planned {
-        let Commit {
-            validation,
-            plan,
-            tx,
-            ..
-        } = commit;
-        validation.plan(plan, tx, in_message);
-    }
-    while !commit.stops() && commit.validation.sent < commit.validation.grouped.len() {
-        ask_many(worker, key, commit, in_message);
-    }
-    while !commit.stops()
-        && commit.validation.headers < MOST_HEADERS
-        && let Some(at) = commit.validation.next(&commit.tx)
-    {
-        read_header(worker, key, commit, at)?;
-    }
-    Ok(())
-}
-
-fn read_header(
-    worker: &mut Worker,
-    key: usize,
-    commit: &mut Commit,
-    at: usize,
-) -> Result<(), Blocked> {
-    let context = coordinator::context(key, at);
-    let address = commit.tx.entries[at].address;
-    match worker.read_header(address, Cont::new(header_came, context)) {
-        Ok(()) => {
-            commit.validation.headers += 1;
-            commit.waiting += 1;
-            transactions(worker).counters.header_reads += 1;
-            Ok(())
-        }
-        Err(_) => {
-            commit.validation.again.push(at as u32);
-            Err(Blocked::HeaderSlot)
-        }
-    }
-}
-
-fn header_came(worker: &mut Worker, context: u64, result: ReadResult) {
-    let (key, at) = coordinator::of_context(context);
-    let mut commit = coordinator::take(worker, key);
-    commit.waiting -= 1;
-    commit.validation.headers -= 1;
-    let (address, read) = {
-        let entry = &commit.tx.entries[at];
-        (entry.address, entry.version)
-    };
-    match result {
-        Ok(slot) => {
-            let now = VersionWord(worker.arena().words(&slot)[0]);
-            worker.arena().give(slot);
-            if !is_unchanged(now, read) {
-                marks::mark("validate: a header failed");
-                commit.stop(conflict(now, read, address).into());
-            }
-        }
-        // It was refused for want of room.
-        Err(ReadError::Busy) => commit.validation.again.push(at as u32),
-        Err(ReadError::PeerLost(machine)) => commit.stop(Abort::Lost(machine).into()),
-        Err(_) => commit.stop(Abort::Changed(address).into()),
-    }
-    coordinator::go_on(worker, key, commit);
-}
-
-/// Asks the next machine for as many of its objects as fit a message. When there is no room for it now they are asked
-/// for one by one: whoever waits for the room could wait for the locks that this transaction holds.
-fn ask_many(worker: &mut Worker, key: usize, commit: &mut Commit, most: usize) {
-    let Commit { validation, tx, .. } = commit;
-    let Some((machine, left)) = validation.next_group() else {
-        return;
-    };
-    let asked = &left[..left.len().min(most)];
-    let mut body = std::mem::take(&mut transactions(worker).asks);
-    body.clear();
-    for index in asked {
-        let entry = &tx.entries[*index as usize];
-        body.extend_from_slice(&entry.address.to_bits().to_le_bytes());
-        body.extend_from_slice(&entry.version.get().to_le_bytes());
-    }
-    let cont = ReplyCont::new(answered, coordinator::context(key, 0));
-    let to = worker.log_poller(machine);
-    let called = to.and_then(|to| worker.call(to, VALIDATE, &[&body], REPLY_BYTES, cont));
-    transactions(worker).asks = body;
-    match called {
-        Ok(()) => {
-            commit.validation.sent += asked.len();
-            commit.waiting += 1;
-            marks::mark("validate: by message");
-            transactions(worker).counters.validates += 1;
-        }
-        Err(CallError::PeerLost(machine)) => commit.stop(Abort::Lost(machine).into()),
-        Err(_) => {
-            let asked = asked.len();
-            let Validation {
-                again,
-                grouped,
-                sent,
-                ..
-            } = &mut commit.validation;
-            again.extend_from_slice(&grouped[*sent..][..asked]);
-            *sent += asked;
-        }
-    }
-}
-
-fn answered(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
-    let (key, _) = coordinator::of_context(context);
-    let mut commit = coordinator::take(worker, key);
-    commit.waiting -= 1;
-    if let Err(error) = verdict(&commit.tx, reply) {
-        commit.stop(error);
-    }
-    coordinator::go_on(worker, key, commit);
 }
 
 /// What LOCK-REPLY says, and the answer to VALIDATE.

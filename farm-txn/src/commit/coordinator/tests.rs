@@ -1,0 +1,512 @@
+//! Commits as values: which actions follow which events, without a cluster.
+
+use farm_core::alloc::class_for_payload;
+use farm_core::ids::{Address, RegionId};
+use farm_core::object::{Incarnation, LockMode, Version};
+use proptest::prelude::*;
+
+use super::*;
+use crate::commit::primary::{HAS_CHANGED, Refused, WAS_LOCKED};
+use crate::tx::Place;
+
+const HERE: Option<u16> = None;
+
+/// A transaction that writes, or reads, an object on each of these machines.
+fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
+    let mut tx = Box::new(Tx::new());
+    for (index, (machine, intent)) in objects.iter().enumerate() {
+        let place = Place {
+            address: address(index),
+            machine: machine.and_then(MachineId::new),
+            class: class_for_payload(40).unwrap(),
+        };
+        let incarnation = Incarnation::new(place.class, 0);
+        tx.reserved(place, Version::new(1), incarnation);
+        tx.entries[index].intent = *intent;
+    }
+    tx
+}
+
+fn address(index: usize) -> Address {
+    Address::new(RegionId::new(1, 1).unwrap(), 64 * (index as u32 + 1))
+}
+
+fn begin(objects: &[(Option<u16>, Intent)]) -> Coordinator {
+    let mut commit = Coordinator::default();
+    commit.begin(transaction(objects), Cont::new(|_, _, _| (), 0), 100);
+    commit
+}
+
+/// Two machines that are written, one that is read, and objects of both kinds on the coordinator's own.
+fn over_four() -> Coordinator {
+    begin(&[
+        (Some(2), Intent::Write),
+        (HERE, Intent::Write),
+        (Some(3), Intent::Write),
+        (HERE, Intent::Read),
+        (Some(4), Intent::Read),
+    ])
+}
+
+fn held() -> [u8; crate::commit::primary::REPLY_BYTES] {
+    Refused::NOTHING.encode()
+}
+
+fn unlocked(version: u64) -> VersionWord {
+    VersionWord::of(Version::new(version), LockMode::Unlocked)
+}
+
+/// The reason that is told.
+fn told(commit: &mut Coordinator) -> Result<(), String> {
+    let (_, result) = commit.outcome().expect("it has an outcome");
+    assert!(commit.outcome().is_none(), "it is told once");
+    result.map_err(|error| error.to_string())
+}
+
+/// Goes through a commit up to a step, with nothing in its way.
+fn up_to(step: Step) -> Coordinator {
+    let mut commit = over_four();
+    assert_eq!(commit.next_action(), Some(Action::Reserve));
+    if step == Step::Reserve {
+        return commit;
+    }
+    commit.on_reserved(7);
+    if step == Step::Lock {
+        return commit;
+    }
+    assert_eq!(commit.next_action(), Some(Action::LockHere));
+    commit.on_locked_here(Ok(()));
+    for at in 0..2 {
+        assert_eq!(commit.next_action(), Some(Action::Lock(at)));
+        commit.on_lock_sent(Sent::Yes).unwrap();
+    }
+    assert_eq!(commit.next_action(), None, "answers are to come");
+    commit.on_lock_reply(1, Ok(&held()));
+    assert_eq!(commit.next_action(), None, "one is to come");
+    commit.on_lock_reply(0, Ok(&held()));
+    assert_eq!(commit.next_action(), Some(Action::ValidateHere(0..5)));
+    if step == Step::Validate {
+        return commit;
+    }
+    commit.on_validated_here(5, Ok(())).unwrap();
+    assert_eq!(commit.next_action(), Some(Action::ReadHeader(4)));
+    commit.on_header_asked(4, true).unwrap();
+    assert_eq!(commit.next_action(), None);
+    assert!(commit.outcome().is_none());
+    commit.on_header(4, Ok(unlocked(1)));
+    assert_eq!(commit.next_action(), Some(Action::InstallHere));
+    commit
+}
+
+#[test]
+fn a_commit_reserves_locks_validates_and_installs() {
+    let mut commit = up_to(Step::Commit);
+    for at in 0..2 {
+        let action = Action::End(at, Kind::CommitPrimary);
+        assert_eq!(commit.next_action(), Some(action));
+        commit.on_end_sent(Sent::Yes).unwrap();
+    }
+    assert_eq!(commit.next_action(), None);
+    assert!(commit.outcome().is_none(), "no primary has acknowledged it");
+    assert!(commit.on_acknowledged(1, Status::Ok));
+    assert_eq!(told(&mut commit), Ok(()));
+    assert!(!commit.has_ended(), "it may not be truncated yet");
+    assert!(!commit.on_acknowledged(0, Status::Ok));
+    assert_eq!(commit.next_action(), None);
+    assert!(commit.has_ended());
+}
+
+#[test]
+fn one_object_that_was_only_read_needs_nothing() {
+    let mut commit = begin(&[(Some(2), Intent::Read)]);
+    assert_eq!(commit.next_action(), None);
+    assert_eq!(told(&mut commit), Ok(()));
+    assert!(commit.has_ended());
+    let mut two = begin(&[(Some(2), Intent::Read), (HERE, Intent::Read)]);
+    assert_eq!(two.next_action(), Some(Action::ValidateHere(0..2)));
+}
+
+/// All objects of this machine are validated, those of many entries in several turns.
+#[test]
+fn a_turn_validates_so_many_entries() {
+    let mut commit = begin(&vec![(HERE, Intent::Read); HERE_AT_ONCE + 1]);
+    let first = Action::ValidateHere(0..HERE_AT_ONCE);
+    assert_eq!(commit.next_action(), Some(first));
+    let blocked = commit.on_validated_here(HERE_AT_ONCE, Ok(()));
+    assert_eq!(blocked, Err(Blocked::Turn));
+    let last = Action::ValidateHere(HERE_AT_ONCE..HERE_AT_ONCE + 1);
+    assert_eq!(commit.next_action(), Some(last));
+}
+
+/// Many objects of one machine are asked for by messages of so many each, and one by one if there is no room for one.
+#[test]
+fn objects_are_asked_for_by_messages_or_one_by_one() {
+    let mut objects = vec![(Some(2), Intent::Read); 130];
+    objects.push((HERE, Intent::Write));
+    let mut commit = begin(&objects);
+    commit.on_reserved(1);
+    assert_eq!(commit.next_action(), Some(Action::LockHere));
+    commit.on_locked_here(Ok(()));
+    assert_eq!(commit.next_action(), Some(Action::ValidateHere(0..131)));
+    commit.on_validated_here(131, Ok(())).unwrap();
+    let machine = MachineId::new(2).unwrap();
+    let first = Action::AskMany(machine, 0..100);
+    assert_eq!(commit.next_action(), Some(first));
+    commit.on_asked(0..100, Ok(()));
+    let second = Action::AskMany(machine, 100..130);
+    assert_eq!(commit.next_action(), Some(second));
+    commit.on_asked(100..130, Err(CallError::Busy));
+    for entry in (100..130).rev() {
+        assert_eq!(commit.next_action(), Some(Action::ReadHeader(entry)));
+        commit.on_header_asked(entry, true).unwrap();
+        commit.on_header(entry, Ok(unlocked(1)));
+    }
+    assert_eq!(commit.next_action(), None);
+    commit.on_answer(Ok(&held()));
+    assert_eq!(commit.next_action(), Some(Action::InstallHere));
+}
+
+/// What goes wrong, at each step: the actions that follow, and what is told.
+#[test]
+fn what_goes_wrong_is_undone_and_told() {
+    type Wrong = fn(&mut Coordinator);
+    let cases: [(&str, Step, Wrong, &[Action], &str); 7] = [
+        (
+            "no room",
+            Step::Reserve,
+            |commit| commit.on_refused(Abort::Lost(MachineId::new(2).unwrap()).into()),
+            &[Action::GiveBack],
+            "lost",
+        ),
+        (
+            "locked here",
+            Step::Lock,
+            |commit| {
+                assert_eq!(commit.next_action(), Some(Action::LockHere));
+                commit.on_locked_here(Err(Abort::Locked(address(1))));
+            },
+            &[Action::GiveBack, Action::Release(0), Action::Release(1)],
+            "locked",
+        ),
+        (
+            "the second machine is lost",
+            Step::Lock,
+            |commit| {
+                assert_eq!(commit.next_action(), Some(Action::LockHere));
+                commit.on_locked_here(Ok(()));
+                assert_eq!(commit.next_action(), Some(Action::Lock(0)));
+                commit.on_lock_sent(Sent::Yes).unwrap();
+                assert_eq!(commit.next_action(), Some(Action::Lock(1)));
+                commit.on_lock_sent(Sent::Lost).unwrap();
+                assert_eq!(commit.next_action(), None, "the first is to answer");
+                commit.on_lock_reply(0, Ok(&held()));
+            },
+            &[
+                Action::UnlockHere,
+                Action::GiveBack,
+                Action::End(0, Kind::Abort),
+                Action::Release(1),
+            ],
+            "lost",
+        ),
+        (
+            "locked there",
+            Step::Lock,
+            |commit| {
+                assert_eq!(commit.next_action(), Some(Action::LockHere));
+                commit.on_locked_here(Ok(()));
+                for at in 0..2 {
+                    assert_eq!(commit.next_action(), Some(Action::Lock(at)));
+                    commit.on_lock_sent(Sent::Yes).unwrap();
+                }
+                let refused = Refused::conflict(WAS_LOCKED, address(2)).encode();
+                commit.on_lock_reply(1, Ok(&refused));
+                assert_eq!(commit.next_action(), None, "the first is to answer");
+                commit.on_lock_reply(0, Ok(&held()));
+            },
+            &[
+                Action::UnlockHere,
+                Action::GiveBack,
+                Action::End(0, Kind::Abort),
+                Action::End(1, Kind::Abort),
+            ],
+            "locked",
+        ),
+        (
+            "changed here",
+            Step::Validate,
+            |commit| {
+                let changed = Err(Abort::Changed(address(3)));
+                commit.on_validated_here(5, changed).unwrap();
+            },
+            &[
+                Action::UnlockHere,
+                Action::GiveBack,
+                Action::End(0, Kind::Abort),
+                Action::End(1, Kind::Abort),
+            ],
+            "changed",
+        ),
+        (
+            "changed there",
+            Step::Validate,
+            |commit| {
+                commit.on_validated_here(5, Ok(())).unwrap();
+                assert_eq!(commit.next_action(), Some(Action::ReadHeader(4)));
+                commit.on_header_asked(4, true).unwrap();
+                commit.on_header(4, Ok(unlocked(2)));
+            },
+            &[
+                Action::UnlockHere,
+                Action::GiveBack,
+                Action::End(0, Kind::Abort),
+                Action::End(1, Kind::Abort),
+            ],
+            "changed",
+        ),
+        (
+            "nobody says that it is in a log",
+            Step::Commit,
+            |commit| {
+                for at in 0..2 {
+                    let action = Action::End(at, Kind::CommitPrimary);
+                    assert_eq!(commit.next_action(), Some(action));
+                    commit.on_end_sent(Sent::Yes).unwrap();
+                }
+                commit.on_acknowledged(0, Status::Broken);
+                commit.on_acknowledged(1, Status::Broken);
+            },
+            &[],
+            "m3",
+        ),
+    ];
+    for (name, step, wrong, follows, why) in cases {
+        let mut commit = up_to(step);
+        wrong(&mut commit);
+        for action in follows {
+            assert_eq!(commit.next_action().as_ref(), Some(action), "{name}");
+            match action {
+                Action::GiveBack => commit.tx.clear(),
+                Action::End(..) => commit.on_end_sent(Sent::Yes).unwrap(),
+                _ => {}
+            }
+        }
+        assert_eq!(commit.next_action(), None, "{name}");
+        let error = told(&mut commit).unwrap_err();
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
+
+/// What is reserved for new objects is given back by those who know of them: a primary that was asked to lock, or the
+/// coordinator.
+#[test]
+fn what_a_primary_knows_of_it_gives_back_itself() {
+    let mut commit = begin(&[(Some(2), Intent::Allocate), (Some(3), Intent::Allocate)]);
+    commit.on_reserved(1);
+    assert_eq!(commit.next_action(), Some(Action::LockHere));
+    commit.on_locked_here(Ok(()));
+    assert_eq!(commit.next_action(), Some(Action::Lock(0)));
+    commit.on_lock_sent(Sent::Yes).unwrap();
+    assert_eq!(commit.next_action(), Some(Action::Lock(1)));
+    commit.on_lock_sent(Sent::Lost).unwrap();
+    commit.on_lock_reply(0, Ok(&held()));
+    assert_eq!(commit.next_action(), Some(Action::UnlockHere));
+    assert_eq!(commit.next_action(), Some(Action::GiveBack));
+    commit.keep_what_primaries_know();
+    let given_back = commit.tx.entries.iter().map(|entry| entry.is_reserved());
+    assert_eq!(given_back.collect::<Vec<_>>(), [false, true]);
+}
+
+/// What the world does to a commit, drawn.
+struct World {
+    draws: std::vec::IntoIter<u8>,
+    /// Participants that have LOCK and have not answered, and those that hold their locks.
+    asked: Vec<usize>,
+    hold: Vec<usize>,
+    headers: Vec<usize>,
+    ended: Vec<(usize, Kind)>,
+    unacknowledged: Vec<usize>,
+    locked_here: bool,
+    validated: bool,
+    installed: bool,
+    gave_back: bool,
+    released: Vec<usize>,
+}
+
+impl World {
+    fn draw(&mut self, below: u8) -> u8 {
+        self.draws.next().unwrap_or(0) % below
+    }
+
+    fn perform(&mut self, commit: &mut Coordinator, action: Action) -> Result<(), Blocked> {
+        match action {
+            Action::Reserve => match self.draw(8) {
+                7 => commit.on_refused(Abort::Lost(MachineId::new(2).unwrap()).into()),
+                6 => return Err(Blocked::Room),
+                _ => commit.on_reserved(1),
+            },
+            Action::LockHere => {
+                self.locked_here = self.draw(8) < 7;
+                let locked = self.locked_here.then_some(());
+                commit.on_locked_here(locked.ok_or(Abort::Locked(address(0))));
+            }
+            Action::Lock(at) => {
+                assert!(!self.asked.contains(&at) && !self.hold.contains(&at));
+                let sent = [Sent::Yes, Sent::Yes, Sent::Yes, Sent::Full, Sent::Lost];
+                let sent = sent[self.draw(5) as usize];
+                if sent == Sent::Yes {
+                    self.asked.push(at);
+                }
+                return commit.on_lock_sent(sent);
+            }
+            Action::ValidateHere(range) => {
+                self.may_validate();
+                let changed = self.draw(8) == 7;
+                self.validated &= !changed;
+                let result = match changed {
+                    true => Err(Abort::Changed(address(0))),
+                    false => Ok(()),
+                };
+                return commit.on_validated_here(range.end, result);
+            }
+            Action::ReadHeader(at) => {
+                self.may_validate();
+                let has_slot = self.draw(4) < 3;
+                if has_slot {
+                    self.headers.push(at);
+                }
+                return commit.on_header_asked(at, has_slot);
+            }
+            Action::AskMany(..) => unreachable!("few objects"),
+            Action::InstallHere => {
+                self.may_commit(commit);
+                self.installed = true;
+                self.locked_here = false;
+            }
+            Action::UnlockHere => assert!(std::mem::take(&mut self.locked_here)),
+            Action::GiveBack => {
+                commit.keep_what_primaries_know();
+                commit.tx.clear();
+                self.gave_back = true;
+            }
+            Action::Release(at) => self.released.push(at),
+            Action::End(at, kind) => {
+                assert!(
+                    self.asked.is_empty(),
+                    "a record of a lock may be on its way"
+                );
+                if kind == Kind::CommitPrimary {
+                    self.may_commit(commit);
+                }
+                let sent = [Sent::Yes, Sent::Yes, Sent::Yes, Sent::Full, Sent::Lost];
+                let sent = sent[self.draw(5) as usize];
+                if sent == Sent::Yes {
+                    self.unacknowledged.push(at);
+                }
+                if sent != Sent::Full {
+                    self.ended.push((at, kind));
+                }
+                return commit.on_end_sent(sent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is validated before all locks are held.
+    fn may_validate(&self) {
+        assert!(self.locked_here && self.asked.is_empty() && self.hold.len() == 2);
+    }
+
+    /// Nothing takes effect before all is validated.
+    fn may_commit(&self, commit: &Coordinator) {
+        assert!(self.validated && self.headers.is_empty() && self.hold.len() == 2);
+        assert!(commit.why.is_none());
+    }
+
+    /// Something happens, of what can; what is good, when all is drawn.
+    fn happen(&mut self, commit: &mut Coordinator) {
+        let which = self.draw(4);
+        if let Some(at) = self.asked.pop() {
+            return match which {
+                0..=2 => {
+                    self.hold.push(at);
+                    commit.on_lock_reply(at, Ok(&held()));
+                }
+                _ => {
+                    let refused = Refused::conflict(HAS_CHANGED, address(at)).encode();
+                    self.hold.push(at);
+                    self.validated = false;
+                    commit.on_lock_reply(at, Ok(&refused));
+                }
+            };
+        }
+        if let Some(at) = self.headers.pop() {
+            return match which {
+                3 => commit.on_header(at, Err(ReadError::Busy)),
+                2 => {
+                    self.validated = false;
+                    commit.on_header(at, Ok(unlocked(9)));
+                }
+                _ => commit.on_header(at, Ok(unlocked(1))),
+            };
+        }
+        if let Some(at) = self.unacknowledged.pop() {
+            let status = [Status::Ok, Status::Ok, Status::Ok, Status::Broken];
+            commit.on_acknowledged(at, status[which as usize]);
+            return;
+        }
+        commit.on_resumed();
+    }
+}
+
+proptest! {
+    /// Whatever happens, in whatever order: a commit ends, tells its outcome once, keeps no lock and no reservation,
+    /// and takes effect at all participants or at none.
+    #[test]
+    fn every_commit_ends_everywhere_alike(draws in prop::collection::vec(any::<u8>(), 0..60)) {
+        let mut commit = over_four();
+        let mut world = World {
+            draws: draws.into_iter(),
+            asked: Vec::new(),
+            hold: Vec::new(),
+            headers: Vec::new(),
+            ended: Vec::new(),
+            unacknowledged: Vec::new(),
+            locked_here: false,
+            validated: true,
+            installed: false,
+            gave_back: false,
+            released: Vec::new(),
+        };
+        let mut outcome = None;
+        for _ in 0..1000 {
+            while let Some(action) = commit.next_action() {
+                if world.perform(&mut commit, action).is_err() {
+                    commit.on_blocked();
+                    break;
+                }
+            }
+            if let Some((_, result)) = commit.outcome() {
+                prop_assert!(outcome.is_none());
+                outcome = Some(result);
+            }
+            if commit.has_ended() {
+                break;
+            }
+            world.happen(&mut commit);
+        }
+        prop_assert!(commit.has_ended());
+        prop_assert!(!world.locked_here);
+        let committed = matches!(outcome, Some(Ok(()) | Err(TxError::InDoubt(_))));
+        prop_assert_eq!(world.installed, committed);
+        prop_assert_eq!(world.gave_back, !committed);
+        let kind = if committed { Kind::CommitPrimary } else { Kind::Abort };
+        prop_assert!(world.ended.iter().all(|(_, ended)| *ended == kind));
+        let mut ended: Vec<usize> = world.ended.iter().map(|(at, _)| *at).collect();
+        ended.extend(&world.released);
+        ended.sort_unstable();
+        // One that was refused had nothing anywhere.
+        let all = (0..commit.plan.participants.len()).collect::<Vec<_>>();
+        prop_assert_eq!(ended, all);
+    }
+}
