@@ -17,7 +17,7 @@ use super::truncate::{self, Outgoing};
 use super::validate::{ASKED_BYTES, VALIDATE};
 use super::{here, reserve};
 use crate::error::TxError;
-use crate::layer::{end_of, transactions};
+use crate::layer::{Transactions, end_of, transactions};
 use crate::record::{self, Effect, Kind, Object};
 use crate::tx::{Intent, Tx};
 
@@ -71,7 +71,9 @@ fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
     let mut commit = transactions(worker).take(key);
     let first = commit.on_acknowledged(at, status);
     if first && mutants::is_on("truncate before all primaries acknowledged") {
-        may_be_truncated(worker, &commit);
+        if may_be_truncated(transactions(worker), &commit) {
+            truncate::soon(worker);
+        }
         commit.sequence = 0;
     }
     go_on(worker, key, commit);
@@ -91,17 +93,30 @@ fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Coordinator>) {
         Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
         _ => SmallVec::new(),
     };
-    if commit.has_ended() {
-        finish(worker, key, commit);
-    } else {
-        transactions(worker).commits[key] = Some(commit);
+    let ended = commit.has_ended();
+    if ended {
+        commit.tx.clear();
+        end_of(worker, &mut commit.tx);
+    }
+    let state = transactions(worker);
+    if let Some((_, result)) = &tell {
+        state.counters.count(distributed, given_up, result);
+    }
+    match ended {
+        true => {
+            state.commits.remove(key);
+            let to_tell = commit.sequence != 0 && may_be_truncated(state, &commit);
+            state.spare_commits.push(commit);
+            if to_tell {
+                truncate::soon(worker);
+            }
+        }
+        false => state.commits[key] = Some(commit),
     }
     for cont in told {
         cont.resume(worker, ());
     }
     if let Some((cont, result)) = tell {
-        let counters = &mut transactions(worker).counters;
-        counters.count(distributed, given_up, &result);
         cont.resume(worker, result);
     }
 }
@@ -257,23 +272,13 @@ fn ask_many(
     asked
 }
 
-/// Every answer has come.
-fn finish(worker: &mut Worker, key: usize, mut commit: Box<Coordinator>) {
-    transactions(worker).commits.remove(key);
-    if commit.sequence != 0 {
-        may_be_truncated(worker, &commit);
-    }
-    commit.tx.clear();
-    end_of(worker, &mut commit.tx);
-    transactions(worker).spare_commits.push(commit);
-}
-
-fn may_be_truncated(worker: &mut Worker, commit: &Coordinator) {
-    let state = &mut transactions(worker).truncations;
-    state.end(commit.sequence);
+/// Notes that all participants may truncate a transaction. Returns whether a timer is to be set for telling them.
+fn may_be_truncated(state: &mut Transactions, commit: &Coordinator) -> bool {
+    let truncations = &mut state.truncations;
+    truncations.end(commit.sequence);
     let participants = commit.plan.participants.iter();
     for participant in participants.filter(|one| one.asked) {
-        state.note(participant.machine, commit.sequence);
+        truncations.note(participant.machine, commit.sequence);
     }
-    truncate::soon(worker);
+    truncations.wants_timer()
 }

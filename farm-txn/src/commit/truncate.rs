@@ -86,6 +86,11 @@ impl Truncations {
         unsent.filter(|unsent| !unsent.is_empty())
     }
 
+    /// Whether some have not been sent, and no timer is set for them.
+    pub(crate) fn wants_timer(&self) -> bool {
+        !self.timer && self.waiting > 0
+    }
+
     /// Truncations that have not been sent, summed over the machines.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
@@ -155,7 +160,7 @@ pub(crate) fn append(
 /// What a machine has not been told it will be, soon.
 pub(crate) fn soon(worker: &mut Worker) {
     let state = &mut transactions(worker).truncations;
-    if !state.timer && state.waiting() > 0 {
+    if state.wants_timer() {
         state.timer = true;
         worker.set_timer(TRUNCATE_AFTER, Cont::new(now, 0));
     }
