@@ -58,7 +58,9 @@ pub(crate) const HERE_AT_ONCE: usize = 4096;
 pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
 
 /// What is to be done next. The method that is named takes the answer, before the next action is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// It fits two registers: in memory, it would be read right after it was written, in other pieces, which stalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Reserve room in the logs of all participants, or in none: [`Coordinator::on_reserved`], or
     /// [`Coordinator::on_refused`].
@@ -66,13 +68,13 @@ pub(super) enum Action {
     /// Lock the objects of this machine: [`Coordinator::on_locked_here`].
     LockHere,
     /// LOCK to a participant: [`Coordinator::on_lock_sent`].
-    Lock(usize),
+    Lock(u32),
     /// Validate the objects of this machine among these entries: [`Coordinator::on_validated_here`].
-    ValidateHere(Range<usize>),
+    ValidateHere(Part),
     /// Ask a machine about these of the grouped entries by one message: [`Coordinator::on_asked`].
-    AskMany(MachineId, Range<usize>),
+    AskMany(MachineId, Part),
     /// Read the header of an entry's object: [`Coordinator::on_header_asked`].
-    ReadHeader(usize),
+    ReadHeader(u32),
     /// Install what was written on this machine.
     InstallHere,
     /// Unlock it.
@@ -80,9 +82,34 @@ pub(super) enum Action {
     /// Give back what was reserved for new objects.
     GiveBack,
     /// Give back what was reserved in the log of a participant that was not asked to lock.
-    Release(usize),
+    Release(u32),
     /// COMMIT-PRIMARY or ABORT to a participant: [`Coordinator::on_end_sent`].
-    End(usize, Kind),
+    End(u32, Kind),
+}
+
+const _: () = assert!(size_of::<Option<Action>>() <= 16);
+
+/// Entries from one on, up to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) from: u32,
+    pub(super) until: u32,
+}
+
+impl Part {
+    pub(super) fn range(self) -> Range<usize> {
+        self.from as usize..self.until as usize
+    }
+}
+
+impl From<Range<usize>> for Part {
+    fn from(range: Range<usize>) -> Self {
+        // A transaction has fewer entries than 2^32, as contexts need it, too.
+        Self {
+            from: range.start as u32,
+            until: range.end as u32,
+        }
+    }
 }
 
 /// What an action waits for.
@@ -196,6 +223,7 @@ impl Coordinator {
     }
 
     /// What to do next, or nothing until something happens.
+    #[inline]
     pub(super) fn next_action(&mut self) -> Option<Action> {
         loop {
             let before = self.step;
@@ -218,7 +246,7 @@ impl Coordinator {
                 return Some(Action::LockHere);
             }
             if self.next < self.plan.participants.len() {
-                return Some(Action::Lock(self.next));
+                return Some(Action::Lock(self.next as u32));
             }
         }
         if self.stops() && self.waiting == 0 {
@@ -236,14 +264,15 @@ impl Coordinator {
         if !self.stops() {
             let (from, all) = (self.validation.here, self.tx.entries.len());
             if from < all {
-                return Some(Action::ValidateHere(from..all.min(from + HERE_AT_ONCE)));
+                let part = from..all.min(from + HERE_AT_ONCE);
+                return Some(Action::ValidateHere(part.into()));
             }
             let asked = self.validation.next_group(&self.plan, &self.tx);
             if let Some((machine, range)) = asked {
-                return Some(Action::AskMany(machine, range));
+                return Some(Action::AskMany(machine, range.into()));
             }
             if let Some(at) = self.validation.next_header(&self.plan, &self.tx) {
-                return Some(Action::ReadHeader(at));
+                return Some(Action::ReadHeader(at as u32));
             }
         }
         if self.waiting <= missing() {
@@ -271,15 +300,16 @@ impl Coordinator {
         let at = self.next;
         let participant = self.plan.participants.get(at)?;
         match participant.asked {
-            true => Some(Action::End(at, kind)),
+            true => Some(Action::End(at as u32, kind)),
             false => {
                 self.next += 1;
-                Some(Action::Release(at))
+                Some(Action::Release(at as u32))
             }
         }
     }
 
     /// There is room in all logs, for the transaction of this number.
+    #[inline]
     pub(super) fn on_reserved(&mut self, sequence: u64) {
         self.sequence = sequence;
         self.go_to(match validates_early() {
@@ -289,12 +319,14 @@ impl Coordinator {
     }
 
     /// There will be no room in a log. Nothing was reserved anywhere.
+    #[inline]
     pub(super) fn on_refused(&mut self, why: TxError) {
         self.plan.participants.clear();
         self.stop(why);
         self.go_to(Step::Abort);
     }
 
+    #[inline]
     pub(super) fn on_locked_here(&mut self, result: Result<(), Abort>) {
         match result {
             Ok(()) => self.locked_here = true,
@@ -305,6 +337,7 @@ impl Coordinator {
         }
     }
 
+    #[inline]
     pub(super) fn on_lock_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
         let participant = &mut self.plan.participants[self.next];
         match sent {
@@ -322,11 +355,13 @@ impl Coordinator {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn on_validated_here(
         &mut self,
-        until: usize,
+        part: Part,
         result: Result<(), Abort>,
     ) -> Result<(), Blocked> {
+        let until = part.until as usize;
         self.validation.here = until;
         match result {
             Err(abort) => {
@@ -341,7 +376,9 @@ impl Coordinator {
 
     /// If there is no room for the message now, its objects are asked for one by one: whoever waits for the room could
     /// wait for the locks that this transaction holds.
-    pub(super) fn on_asked(&mut self, range: Range<usize>, result: Result<(), CallError>) {
+    #[inline]
+    pub(super) fn on_asked(&mut self, part: Part, result: Result<(), CallError>) {
+        let range = part.range();
         match result {
             Ok(()) => {
                 self.waiting += 1;
@@ -352,7 +389,8 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn on_header_asked(&mut self, at: usize, has_slot: bool) -> Result<(), Blocked> {
+    #[inline]
+    pub(super) fn on_header_asked(&mut self, at: u32, has_slot: bool) -> Result<(), Blocked> {
         if !has_slot {
             self.validation.ask_again(at);
             return Err(Blocked::HeaderSlot);
@@ -362,6 +400,7 @@ impl Coordinator {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn on_end_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
         match sent {
             Sent::Full => return Err(Blocked::Room),
@@ -373,6 +412,7 @@ impl Coordinator {
     }
 
     /// LOCK-REPLY came, or its machine is lost.
+    #[inline]
     pub(super) fn on_lock_reply(&mut self, at: usize, reply: Result<&[u8], CallError>) {
         let participant = &mut self.plan.participants[at];
         participant.reply = None;
@@ -386,6 +426,7 @@ impl Coordinator {
     }
 
     /// A machine has answered which of its objects are as they were read.
+    #[inline]
     pub(super) fn on_answer(&mut self, reply: Result<&[u8], CallError>) {
         self.waiting -= 1;
         if let Err(error) = verdict(&self.tx, reply) {
@@ -394,6 +435,7 @@ impl Coordinator {
     }
 
     /// The header of an entry's object came.
+    #[inline]
     pub(super) fn on_header(&mut self, at: usize, header: Result<VersionWord, ReadError>) {
         self.waiting -= 1;
         self.validation.header_came();
@@ -408,13 +450,14 @@ impl Coordinator {
                 self.stop(conflict(now, read, address).into());
             }
             // It was refused for want of room.
-            Err(ReadError::Busy) => self.validation.ask_again(at),
+            Err(ReadError::Busy) => self.validation.ask_again(at as u32),
             Err(ReadError::PeerLost(machine)) => self.stop(Abort::Lost(machine).into()),
             Err(_) => self.stop(Abort::Changed(address).into()),
         }
     }
 
     /// COMMIT-PRIMARY or ABORT is in the memory of a primary, or its machine is lost. Returns whether it is the first.
+    #[inline]
     pub(super) fn on_acknowledged(&mut self, at: usize, status: Status) -> bool {
         self.waiting -= 1;
         match status {
@@ -428,6 +471,7 @@ impl Coordinator {
     }
 
     /// An action is blocked. Returns whether that is new: then [`Coordinator::on_resumed`] is to be called.
+    #[inline]
     pub(super) fn on_blocked(&mut self) -> bool {
         let is_new = !std::mem::replace(&mut self.blocked, true);
         if is_new {
@@ -437,6 +481,7 @@ impl Coordinator {
     }
 
     /// What an action was blocked for may be there.
+    #[inline]
     pub(super) fn on_resumed(&mut self) {
         self.blocked = false;
     }

@@ -113,8 +113,9 @@ fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Coordinator>) {
         }
         false => state.commits[key] = Some(commit),
     }
-    for cont in told {
-        cont.resume(worker, ());
+    // Most have none to be told, and the list would be moved for nothing.
+    if !told.is_empty() {
+        told.into_iter().for_each(|cont| cont.resume(worker, ()));
     }
     if let Some((cont, result)) = tell {
         cont.resume(worker, result);
@@ -147,24 +148,23 @@ fn perform(
             commit.on_locked_here(here::lock(worker, &commit.tx, LockMode::Exclusive));
         }
         Action::Lock(at) => {
-            let sent = send_lock(worker, commit, at);
+            let sent = send_lock(worker, commit, at as usize);
             return commit.on_lock_sent(sent);
         }
-        Action::ValidateHere(range) => {
-            if range.start == 0 {
+        Action::ValidateHere(part) => {
+            if part.from == 0 {
                 here::fence(worker, &commit.tx);
             }
-            let until = range.end;
-            let validated = here::validate(worker, &commit.tx, range);
-            return commit.on_validated_here(until, validated);
+            let validated = here::validate(worker, &commit.tx, part.range());
+            return commit.on_validated_here(part, validated);
         }
-        Action::AskMany(machine, range) => {
-            let asked = ask_many(worker, key, commit, machine, range.clone());
-            commit.on_asked(range, asked);
+        Action::AskMany(machine, part) => {
+            let asked = ask_many(worker, key, commit, machine, part.range());
+            commit.on_asked(part, asked);
         }
         Action::ReadHeader(at) => {
-            let address = commit.tx.entries[at].address;
-            let cont = Cont::new(header_came, context(key, at));
+            let address = commit.tx.entries[at as usize].address;
+            let cont = Cont::new(header_came, context(key, at as usize));
             let posted = worker.read_header(address, cont).is_ok();
             transactions(worker).counters.header_reads += u64::from(posted);
             return commit.on_header_asked(at, posted);
@@ -175,8 +175,11 @@ fn perform(
             commit.keep_what_primaries_know();
             commit.tx.abort(worker);
         }
-        Action::Release(at) => reserve::release_at(worker, &mut commit.plan.participants[at]),
+        Action::Release(at) => {
+            reserve::release_at(worker, &mut commit.plan.participants[at as usize]);
+        }
         Action::End(at, kind) => {
+            let at = at as usize;
             let acknowledged = Cont::new(acknowledged, context(key, at));
             let out = Outgoing {
                 to: commit.plan.participants[at].machine,

@@ -159,8 +159,8 @@ impl Validation {
     }
 
     /// The header of an entry's object is to be read later.
-    pub(super) fn ask_again(&mut self, entry: usize) {
-        self.again.push(entry as u32);
+    pub(super) fn ask_again(&mut self, entry: u32) {
+        self.again.push(entry);
     }
 
     /// The next entry that is asked for by itself, if another may be on its way.

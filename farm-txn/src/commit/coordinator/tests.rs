@@ -84,11 +84,14 @@ fn up_to(step: Step) -> Coordinator {
     commit.on_lock_reply(1, Ok(&held()));
     assert_eq!(commit.next_action(), None, "one is to come");
     commit.on_lock_reply(0, Ok(&held()));
-    assert_eq!(commit.next_action(), Some(Action::ValidateHere(0..5)));
+    assert_eq!(
+        commit.next_action(),
+        Some(Action::ValidateHere((0..5).into()))
+    );
     if step == Step::Validate {
         return commit;
     }
-    commit.on_validated_here(5, Ok(())).unwrap();
+    commit.on_validated_here((0..5).into(), Ok(())).unwrap();
     assert_eq!(commit.next_action(), Some(Action::ReadHeader(4)));
     commit.on_header_asked(4, true).unwrap();
     assert_eq!(commit.next_action(), None);
@@ -123,18 +126,18 @@ fn one_object_that_was_only_read_needs_nothing() {
     assert_eq!(told(&mut commit), Ok(()));
     assert!(commit.has_ended());
     let mut two = begin(&[(Some(2), Intent::Read), (HERE, Intent::Read)]);
-    assert_eq!(two.next_action(), Some(Action::ValidateHere(0..2)));
+    assert_eq!(two.next_action(), Some(Action::ValidateHere((0..2).into())));
 }
 
 /// All objects of this machine are validated, those of many entries in several turns.
 #[test]
 fn a_turn_validates_so_many_entries() {
     let mut commit = begin(&vec![(HERE, Intent::Read); HERE_AT_ONCE + 1]);
-    let first = Action::ValidateHere(0..HERE_AT_ONCE);
+    let first = Action::ValidateHere((0..HERE_AT_ONCE).into());
     assert_eq!(commit.next_action(), Some(first));
-    let blocked = commit.on_validated_here(HERE_AT_ONCE, Ok(()));
+    let blocked = commit.on_validated_here((0..HERE_AT_ONCE).into(), Ok(()));
     assert_eq!(blocked, Err(Blocked::Turn));
-    let last = Action::ValidateHere(HERE_AT_ONCE..HERE_AT_ONCE + 1);
+    let last = Action::ValidateHere((HERE_AT_ONCE..HERE_AT_ONCE + 1).into());
     assert_eq!(commit.next_action(), Some(last));
 }
 
@@ -147,19 +150,22 @@ fn objects_are_asked_for_by_messages_or_one_by_one() {
     commit.on_reserved(1);
     assert_eq!(commit.next_action(), Some(Action::LockHere));
     commit.on_locked_here(Ok(()));
-    assert_eq!(commit.next_action(), Some(Action::ValidateHere(0..131)));
-    commit.on_validated_here(131, Ok(())).unwrap();
+    assert_eq!(
+        commit.next_action(),
+        Some(Action::ValidateHere((0..131).into()))
+    );
+    commit.on_validated_here((0..131).into(), Ok(())).unwrap();
     let machine = MachineId::new(2).unwrap();
-    let first = Action::AskMany(machine, 0..100);
+    let first = Action::AskMany(machine, (0..100).into());
     assert_eq!(commit.next_action(), Some(first));
-    commit.on_asked(0..100, Ok(()));
-    let second = Action::AskMany(machine, 100..130);
+    commit.on_asked((0..100).into(), Ok(()));
+    let second = Action::AskMany(machine, (100..130).into());
     assert_eq!(commit.next_action(), Some(second));
-    commit.on_asked(100..130, Err(CallError::Busy));
+    commit.on_asked((100..130).into(), Err(CallError::Busy));
     for entry in (100..130).rev() {
         assert_eq!(commit.next_action(), Some(Action::ReadHeader(entry)));
         commit.on_header_asked(entry, true).unwrap();
-        commit.on_header(entry, Ok(unlocked(1)));
+        commit.on_header(entry as usize, Ok(unlocked(1)));
     }
     assert_eq!(commit.next_action(), None);
     commit.on_answer(Ok(&held()));
@@ -237,7 +243,7 @@ fn what_goes_wrong_is_undone_and_told() {
             Step::Validate,
             |commit| {
                 let changed = Err(Abort::Changed(address(3)));
-                commit.on_validated_here(5, changed).unwrap();
+                commit.on_validated_here((0..5).into(), changed).unwrap();
             },
             &[
                 Action::UnlockHere,
@@ -251,7 +257,7 @@ fn what_goes_wrong_is_undone_and_told() {
             "changed there",
             Step::Validate,
             |commit| {
-                commit.on_validated_here(5, Ok(())).unwrap();
+                commit.on_validated_here((0..5).into(), Ok(())).unwrap();
                 assert_eq!(commit.next_action(), Some(Action::ReadHeader(4)));
                 commit.on_header_asked(4, true).unwrap();
                 commit.on_header(4, Ok(unlocked(2)));
@@ -321,16 +327,16 @@ fn what_a_primary_knows_of_it_gives_back_itself() {
 struct World {
     draws: std::vec::IntoIter<u8>,
     /// Participants that have LOCK and have not answered, and those that hold their locks.
-    asked: Vec<usize>,
-    hold: Vec<usize>,
-    headers: Vec<usize>,
-    ended: Vec<(usize, Kind)>,
-    unacknowledged: Vec<usize>,
+    asked: Vec<u32>,
+    hold: Vec<u32>,
+    headers: Vec<u32>,
+    ended: Vec<(u32, Kind)>,
+    unacknowledged: Vec<u32>,
     locked_here: bool,
     validated: bool,
     installed: bool,
     gave_back: bool,
-    released: Vec<usize>,
+    released: Vec<u32>,
 }
 
 impl World {
@@ -359,7 +365,7 @@ impl World {
                 }
                 return commit.on_lock_sent(sent);
             }
-            Action::ValidateHere(range) => {
+            Action::ValidateHere(part) => {
                 self.may_validate();
                 let changed = self.draw(8) == 7;
                 self.validated &= !changed;
@@ -367,7 +373,7 @@ impl World {
                     true => Err(Abort::Changed(address(0))),
                     false => Ok(()),
                 };
-                return commit.on_validated_here(range.end, result);
+                return commit.on_validated_here(part, result);
             }
             Action::ReadHeader(at) => {
                 self.may_validate();
@@ -430,29 +436,29 @@ impl World {
             return match which {
                 0..=2 => {
                     self.hold.push(at);
-                    commit.on_lock_reply(at, Ok(&held()));
+                    commit.on_lock_reply(at as usize, Ok(&held()));
                 }
                 _ => {
-                    let refused = Refused::conflict(HAS_CHANGED, address(at)).encode();
+                    let refused = Refused::conflict(HAS_CHANGED, address(at as usize)).encode();
                     self.hold.push(at);
                     self.validated = false;
-                    commit.on_lock_reply(at, Ok(&refused));
+                    commit.on_lock_reply(at as usize, Ok(&refused));
                 }
             };
         }
         if let Some(at) = self.headers.pop() {
             return match which {
-                3 => commit.on_header(at, Err(ReadError::Busy)),
+                3 => commit.on_header(at as usize, Err(ReadError::Busy)),
                 2 => {
                     self.validated = false;
-                    commit.on_header(at, Ok(unlocked(9)));
+                    commit.on_header(at as usize, Ok(unlocked(9)));
                 }
-                _ => commit.on_header(at, Ok(unlocked(1))),
+                _ => commit.on_header(at as usize, Ok(unlocked(1))),
             };
         }
         if let Some(at) = self.unacknowledged.pop() {
             let status = [Status::Ok, Status::Ok, Status::Ok, Status::Broken];
-            commit.on_acknowledged(at, status[which as usize]);
+            commit.on_acknowledged(at as usize, status[which as usize]);
             return;
         }
         commit.on_resumed();
@@ -502,11 +508,11 @@ proptest! {
         prop_assert_eq!(world.gave_back, !committed);
         let kind = if committed { Kind::CommitPrimary } else { Kind::Abort };
         prop_assert!(world.ended.iter().all(|(_, ended)| *ended == kind));
-        let mut ended: Vec<usize> = world.ended.iter().map(|(at, _)| *at).collect();
+        let mut ended: Vec<u32> = world.ended.iter().map(|(at, _)| *at).collect();
         ended.extend(&world.released);
         ended.sort_unstable();
         // One that was refused had nothing anywhere.
-        let all = (0..commit.plan.participants.len()).collect::<Vec<_>>();
+        let all = (0..commit.plan.participants.len() as u32).collect::<Vec<_>>();
         prop_assert_eq!(ended, all);
     }
 }
