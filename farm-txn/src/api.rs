@@ -23,7 +23,7 @@ use farm_core::worker::{AddressError, Cont, Worker};
 pub use crate::arrays::{alloc_array, read_array};
 use crate::commit::{coordinator, drive};
 use crate::error::{Abort, TxError};
-use crate::layer::{give, take, transactions};
+use crate::layer::{Transactions, give, transactions};
 use crate::remote::{self, Asked};
 use crate::tx::{ObjectId, Place, Tx};
 
@@ -90,8 +90,9 @@ pub(crate) fn run_of(worker: &mut Worker, tx: TxHandle) -> Result<Option<usize>,
 }
 
 fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
-    let tx = take(worker);
+    let operation = worker.begin_operation();
     let layer = transactions(worker);
+    let tx = layer.context(operation);
     layer.generation = layer.generation.wrapping_add(1);
     let generation = layer.generation;
     let key = layer.open.insert(Open {
@@ -342,10 +343,20 @@ pub fn with<R>(
     Ok(result)
 }
 
+impl Transactions {
+    /// A transaction that is open.
+    ///
+    /// # Errors
+    /// [`TxError::Ended`].
+    fn entry(&mut self, tx: TxHandle) -> Result<&mut Open, TxError> {
+        let open = self.open.get_mut(tx.key as usize);
+        open.filter(|open| open.generation == tx.generation)
+            .ok_or(TxError::Ended)
+    }
+}
+
 fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut Open, TxError> {
-    let open = transactions(worker).open.get_mut(tx.key as usize);
-    open.filter(|open| open.generation == tx.generation)
-        .ok_or(TxError::Ended)
+    transactions(worker).entry(tx)
 }
 
 /// The context of a transaction that has the object.
@@ -368,8 +379,9 @@ pub(crate) fn put_back(worker: &mut Worker, tx: TxHandle, context: Box<Tx>) {
 
 /// Takes the context of a transaction, whose handle ends.
 fn end(worker: &mut Worker, tx: TxHandle) -> Result<Box<Tx>, TxError> {
-    let context = entry(worker, tx)?.tx.take().ok_or(TxError::Ended)?;
-    transactions(worker).open.remove(tx.key as usize);
+    let layer = transactions(worker);
+    let context = layer.entry(tx)?.tx.take().ok_or(TxError::Ended)?;
+    layer.open.remove(tx.key as usize);
     Ok(context)
 }
 
@@ -394,10 +406,11 @@ fn deliver(worker: &mut Worker, tx: TxHandle, outcome: Outcome) {
 }
 
 fn resume(worker: &mut Worker, step: u64, (): ()) {
-    let Step { tx, outcome } = transactions(worker).steps.remove(step as usize);
+    let layer = transactions(worker);
+    let Step { tx, outcome } = layer.steps.remove(step as usize);
     match outcome {
         Outcome::Object(cont, object) => {
-            let result = entry(worker, tx).map(|_| object);
+            let result = layer.entry(tx).map(|_| object);
             cont.resume(worker, result);
         }
         Outcome::NoObject(cont, error) => cont.resume(worker, Err(error)),

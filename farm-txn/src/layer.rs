@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId};
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::{Cont, Operation, Worker};
 
 use crate::api::{Open, Step};
 use crate::arrays::{self, Adjacent, AskedArray};
@@ -138,14 +138,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
 /// If the layer is not attached.
 pub fn take(worker: &mut Worker) -> Box<Tx> {
     let operation = worker.begin_operation();
-    let layer = transactions(worker);
-    let mut tx = match layer.pool.pop() {
-        Some(tx) => tx,
-        None => Box::new(Tx::new()),
-    };
-    tx.set_limits(layer.limits);
-    tx.operation = Some(operation);
-    tx
+    transactions(worker).context(operation)
 }
 
 /// Gives a context back; whatever it still holds is aborted.
@@ -164,6 +157,17 @@ pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
 }
 
 impl Transactions {
+    /// A context for a transaction within an operation.
+    pub(crate) fn context(&mut self, operation: Operation) -> Box<Tx> {
+        let mut tx = match self.pool.pop() {
+            Some(tx) => tx,
+            None => Box::new(Tx::new()),
+        };
+        tx.set_limits(self.limits);
+        tx.operation = Some(operation);
+        tx
+    }
+
     /// Takes a commit out while it is worked on.
     pub(crate) fn take(&mut self, key: usize) -> Box<Coordinator> {
         let commit = self.commits[key].take();
