@@ -1,11 +1,11 @@
-//! Commit of a transaction whose objects lie on any machines (`FaRM'15 §4`, without backups), as a value: it is told
-//! what happened and says what to do next. [`drive`](super::drive) does that by the worker.
+//! Commit of a transaction whose objects lie on any machines (`FaRM'15 §4`, without backups), as a value: events go in
+//! (`on_…`), actions come out ([`Coordinator::next_action`]). [`drive`](super::drive) performs them with the worker.
 //!
 //! 0. Reserve room in the log at every machine whose objects are written, for all records that the
 //!    transaction will need, and for their answers.
 //! 1. LOCK. The objects of this machine are locked, and a record goes to each other primary, which
-//!    tries to lock and answers. All locks are exclusive from the start: once somebody may have heard of the
-//!    commit, nobody may read an old value.
+//!    tries to lock and answers. All locks are exclusive from the start: once the commit may have been reported,
+//!    no old value may be read.
 //! 2. VALIDATE what was read and not written.
 //! 3. COMMIT-PRIMARY to each primary, and the objects of this machine are installed. The first
 //!    acknowledgement of the fabric is the commit's success. Or else ABORT to each.
@@ -54,7 +54,7 @@ const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << PART_BITS);
 /// Entries whose objects lie on the coordinator's machine that are validated in one turn.
 pub(crate) const HERE_AT_ONCE: usize = 4096;
 
-/// Who hears how a commit ended, and how it did.
+/// The continuation of a commit, and its outcome.
 pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
 
 /// What is to be done next. The method that is named takes the answer, before the next action is asked for.
@@ -121,7 +121,7 @@ pub(super) enum Blocked {
     HeaderSlot,
     /// The next turn: this one has done enough.
     Turn,
-    /// Room in a log that others get first: they wake it.
+    /// Room in a log that other commits get first: they wake this one.
     Others,
 }
 
@@ -179,7 +179,7 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     /// Becomes the commit of a transaction, in the memory that it has. A message asks for at most `most_asked`
-    /// objects. Returns the context that it had before, of which nothing is left but memory.
+    /// objects. Returns the empty context that it had before, whose memory can be used again.
     pub(super) fn begin(
         &mut self,
         new: Box<Tx>,
@@ -374,8 +374,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// If there is no room for the message now, its objects are asked for one by one: whoever waits for the room could
-    /// wait for the locks that this transaction holds.
+    /// If there is no room for the message now, its objects are validated one by one: the transactions that the room is
+    /// waiting for could wait for the locks of this one.
     #[inline]
     pub(super) fn on_asked(&mut self, part: Part, result: Result<(), CallError>) {
         let range = part.range();
@@ -486,7 +486,7 @@ impl Coordinator {
         self.blocked = false;
     }
 
-    /// What is to be told now, once.
+    /// The outcome, once it is known and before it has been reported: `Some` once.
     pub(super) fn outcome(&mut self) -> Option<Told> {
         self.cont?;
         let done = self.next >= self.plan.participants.len();
@@ -495,7 +495,9 @@ impl Coordinator {
                 Ok(())
             }
             Step::Commit if done && self.waiting == 0 => {
-                let machine = self.lost.expect("nobody acknowledged it");
+                let machine = self
+                    .lost
+                    .expect("a commit that was not acknowledged lost a machine");
                 Err(TxError::InDoubt(machine))
             }
             Step::Abort if done => Err(self.why.take().expect("it aborts for a reason")),
@@ -504,12 +506,13 @@ impl Coordinator {
         Some((self.cont.take()?, result))
     }
 
-    /// Whether the outcome was told, and every answer has come.
+    /// Whether the outcome was reported, and every answer has come.
     pub(super) fn has_ended(&self) -> bool {
         self.cont.is_none() && self.waiting == 0 && !self.blocked
     }
 
-    /// What is given back of new objects is none of what a primary knows of: it gives that back itself when it aborts.
+    /// New objects that a primary was asked to lock are not given back by this machine: the primary does that when it
+    /// aborts.
     pub(super) fn keep_what_primaries_know(&mut self) {
         let Self { plan, tx, .. } = self;
         let all = plan.participants.iter().enumerate();
@@ -520,7 +523,7 @@ impl Coordinator {
         }
     }
 
-    /// It is to abort; the first reason is what is told.
+    /// It is to abort; the first reason is the one that is reported.
     fn stop(&mut self, why: TxError) {
         self.why.get_or_insert(why);
     }

@@ -56,11 +56,22 @@ fn unlocked(version: u64) -> VersionWord {
     VersionWord::of(Version::new(version), LockMode::Unlocked)
 }
 
-/// The reason that is told.
+/// The outcome that the commit reports.
 fn told(commit: &mut Coordinator) -> Result<(), String> {
     let (_, result) = commit.outcome().expect("it has an outcome");
-    assert!(commit.outcome().is_none(), "it is told once");
+    assert!(commit.outcome().is_none(), "it is reported once");
     result.map_err(|error| error.to_string())
+}
+
+/// Locks the objects of this machine and asks two participants to lock theirs; what became of the second request is
+/// `second`.
+fn lock_until(commit: &mut Coordinator, second: Sent) {
+    assert_eq!(commit.next_action(), Some(Action::LockHere));
+    commit.on_locked_here(Ok(()));
+    for (at, sent) in [(0, Sent::Yes), (1, second)] {
+        assert_eq!(commit.next_action(), Some(Action::Lock(at)));
+        commit.on_lock_sent(sent).unwrap();
+    }
 }
 
 /// Goes through a commit up to a step, with nothing in its way.
@@ -74,12 +85,7 @@ fn up_to(step: Step) -> Coordinator {
     if step == Step::Lock {
         return commit;
     }
-    assert_eq!(commit.next_action(), Some(Action::LockHere));
-    commit.on_locked_here(Ok(()));
-    for at in 0..2 {
-        assert_eq!(commit.next_action(), Some(Action::Lock(at)));
-        commit.on_lock_sent(Sent::Yes).unwrap();
-    }
+    lock_until(&mut commit, Sent::Yes);
     assert_eq!(commit.next_action(), None, "answers are to come");
     commit.on_lock_reply(1, Ok(&held()));
     assert_eq!(commit.next_action(), None, "one is to come");
@@ -141,7 +147,8 @@ fn a_turn_validates_so_many_entries() {
     assert_eq!(commit.next_action(), Some(last));
 }
 
-/// Many objects of one machine are asked for by messages of so many each, and one by one if there is no room for one.
+/// Many objects of one machine are validated by messages of at most 100 each; those of a message for which there is no
+/// room, by one header read each.
 #[test]
 fn objects_are_asked_for_by_messages_or_one_by_one() {
     let mut objects = vec![(Some(2), Intent::Read); 130];
@@ -172,7 +179,7 @@ fn objects_are_asked_for_by_messages_or_one_by_one() {
     assert_eq!(commit.next_action(), Some(Action::InstallHere));
 }
 
-/// What goes wrong, at each step: the actions that follow, and what is told.
+/// Failures at each step: the actions that follow, and the error that is reported.
 #[test]
 fn what_goes_wrong_is_undone_and_told() {
     type Wrong = fn(&mut Coordinator);
@@ -198,12 +205,7 @@ fn what_goes_wrong_is_undone_and_told() {
             "the second machine is lost",
             Step::Lock,
             |commit| {
-                assert_eq!(commit.next_action(), Some(Action::LockHere));
-                commit.on_locked_here(Ok(()));
-                assert_eq!(commit.next_action(), Some(Action::Lock(0)));
-                commit.on_lock_sent(Sent::Yes).unwrap();
-                assert_eq!(commit.next_action(), Some(Action::Lock(1)));
-                commit.on_lock_sent(Sent::Lost).unwrap();
+                lock_until(commit, Sent::Lost);
                 assert_eq!(commit.next_action(), None, "the first is to answer");
                 commit.on_lock_reply(0, Ok(&held()));
             },
@@ -219,12 +221,7 @@ fn what_goes_wrong_is_undone_and_told() {
             "locked there",
             Step::Lock,
             |commit| {
-                assert_eq!(commit.next_action(), Some(Action::LockHere));
-                commit.on_locked_here(Ok(()));
-                for at in 0..2 {
-                    assert_eq!(commit.next_action(), Some(Action::Lock(at)));
-                    commit.on_lock_sent(Sent::Yes).unwrap();
-                }
+                lock_until(commit, Sent::Yes);
                 let refused = Refused::conflict(WAS_LOCKED, address(2)).encode();
                 commit.on_lock_reply(1, Ok(&refused));
                 assert_eq!(commit.next_action(), None, "the first is to answer");
@@ -271,7 +268,7 @@ fn what_goes_wrong_is_undone_and_told() {
             "changed",
         ),
         (
-            "nobody says that it is in a log",
+            "both machines are lost before they acknowledge",
             Step::Commit,
             |commit| {
                 for at in 0..2 {
@@ -309,12 +306,7 @@ fn what_goes_wrong_is_undone_and_told() {
 fn what_a_primary_knows_of_it_gives_back_itself() {
     let mut commit = begin(&[(Some(2), Intent::Allocate), (Some(3), Intent::Allocate)]);
     commit.on_reserved(1);
-    assert_eq!(commit.next_action(), Some(Action::LockHere));
-    commit.on_locked_here(Ok(()));
-    assert_eq!(commit.next_action(), Some(Action::Lock(0)));
-    commit.on_lock_sent(Sent::Yes).unwrap();
-    assert_eq!(commit.next_action(), Some(Action::Lock(1)));
-    commit.on_lock_sent(Sent::Lost).unwrap();
+    lock_until(&mut commit, Sent::Lost);
     commit.on_lock_reply(0, Ok(&held()));
     assert_eq!(commit.next_action(), Some(Action::UnlockHere));
     assert_eq!(commit.next_action(), Some(Action::GiveBack));
