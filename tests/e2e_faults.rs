@@ -255,8 +255,9 @@ fn a_node_that_ends_while_others_still_wait_is_named_and_all_can_start_again() {
             format!("machine m{}", 3 - killed),
             format!("machine m{killed}"),
         );
-        let said = format!("{killed} ended while {own} still waited for m3");
-        waits.end_within(NOTICED).failed(1, &[&said]);
+        let lost = format!("{killed} is lost");
+        let waited = format!("{own} still waited for m3");
+        waits.end_within(NOTICED).failed(1, &[&lost, &waited]);
         ends.end_within(NOTICED);
     }
     for node in nodes(&place, &config, 3) {

@@ -269,7 +269,8 @@ fn benches_of_one_part_repeat_and_say_where_they_are_from() {
 fn the_length_of_values_is_that_of_the_table() {
     let place = Place::new("value-bytes");
     let set = ["--set", "table.value_bytes=48", "--verify"];
-    let results = measure(&place, &set);
+    let short = ["--records", "2000", "--duration", "0.1", "--warmup", "0"];
+    let results = measure(&place, &[&set[..], &short].concat());
     assert_eq!(only_run(&results)["value_bytes"], 48);
     let file = place.write(
         "mine.toml",
@@ -284,6 +285,21 @@ fn the_length_of_values_is_that_of_the_table() {
         "0.1",
     ];
     let said = place.small("ycsb", &args).end().ok().stderr;
-    let note = "values of 1000 bytes, in place of table.value_bytes of the file, 40";
+    let note = "values have 1000 bytes, in place of table.value_bytes of the file, 40";
     assert!(said.contains(note), "{said}");
+    let fields = place.write("short", "recordcount=100\nfieldcount=1\nfieldlength=10\n");
+    let fields = fields.to_str().unwrap();
+    let args = [
+        "--workload",
+        "a",
+        "-P",
+        fields,
+        "--records",
+        "100",
+        "--duration",
+        "0.1",
+    ];
+    let said = place.small("ycsb", &args).end().ok().stderr;
+    let warning = "workload short: its values would have 10 bytes, and have 1000";
+    assert!(said.contains(warning), "{said}");
 }

@@ -93,14 +93,29 @@ impl Plan {
                 .map_or("", |path| file_name(path));
             workloads.push(planned(name, properties, args, &config)?);
         }
-        if let Some(planned) = workloads.first() {
-            let bytes = planned.spec.value_bytes.to_string();
-            config.set_by("the workload", "table.value_bytes", &bytes)?;
-        }
+        let in_file = config.table.value_bytes;
+        let first = workloads[0].spec.value_bytes;
+        config.set_by("the workload", "table.value_bytes", &first.to_string())?;
         args.configure(&mut config)?;
         // All run on one table, whose values the command line may have set.
+        let bytes = config.table.value_bytes;
+        let usual = Config::default_for(1, 1).table.value_bytes;
+        if args.value_bytes.is_none() && ![bytes, usual].contains(&in_file) {
+            crate::say(format_args!(
+                "farm: note: values have {bytes} bytes, in place of table.value_bytes of the file, {in_file}; \
+                 --value-bytes sets them"
+            ));
+        }
         for planned in &mut workloads {
-            planned.spec.value_bytes = config.table.value_bytes as usize;
+            let asked = planned.spec.value_bytes;
+            if asked != first {
+                let name = &planned.spec.name;
+                crate::say(format_args!(
+                    "farm: warning: workload {name}: its values would have {asked} bytes, and have {bytes}, as those of \
+                     the first workload do: all run on one table"
+                ));
+            }
+            planned.spec.value_bytes = bytes as usize;
         }
         workloads
             .iter()
@@ -207,7 +222,6 @@ fn planned(
         crate::say(format_args!("farm: {level}: workload {name}: {remark}"));
     }
     let mut spec = parsed.spec;
-    let of_fields = spec.value_bytes;
     // A workload that says nothing of fields has the table's values.
     let says = ["fieldcount", "fieldlength"]
         .iter()
@@ -220,16 +234,6 @@ fn planned(
             }
             None => config.table.value_bytes as usize,
         };
-    }
-    let configured = config.table.value_bytes;
-    if args.value_bytes.is_none()
-        && says
-        && configured != Config::default_for(1, 1).table.value_bytes
-    {
-        crate::say(format_args!(
-            "farm: note: workload {name}: its fields make values of {of_fields} bytes, in place of \
-             table.value_bytes of the file, {configured}; --value-bytes overrides both"
-        ));
     }
     let (duration, operations) = bounds(name, &spec, &properties, args.duration);
     Ok(Planned {

@@ -26,8 +26,8 @@ pub(super) use fit::{
 };
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(crate) use monitor::Reporter;
-use monitor::readable_of;
 pub(super) use monitor::{Monitor, Socket, wait_readable};
+use monitor::{farewell_of, readable_of};
 
 /// Random words from the system, which nobody can guess.
 pub(super) fn random_words<const N: usize>() -> std::io::Result<[u64; N]> {
@@ -137,16 +137,18 @@ pub enum ConnectError {
     },
     /// A machine that was met ended while others were still waited for.
     #[error(
-        "machine {machine} ended while machine {own} still waited for {missing}; what the two had made for each \
-         other went with it: start both again"
+        "{ended}; machine {own} still waited for {missing}, and what the two had made for each other went with \
+         it: start both again{refused}"
     )]
     Ended {
         /// This machine.
         own: MachineId,
-        /// The machine that ended.
-        machine: MachineId,
+        /// The machine that ended, and why.
+        ended: Departed,
         /// The machines that had not come.
         missing: String,
+        /// Who came and could not be believed, as the end of the sentence.
+        refused: String,
     },
     /// The peer's memory could not be mapped.
     #[error("memory of machine {machine}: {source}")]
@@ -254,27 +256,45 @@ impl<'a> Awaited<'a> {
     /// [`ConnectError::Ended`]: after the handshake a socket carries nothing but its end and what is said before it.
     pub(super) fn check_met<'s, S: Socket>(
         &self,
-        met: impl Iterator<Item = (MachineId, &'s S)>,
+        met: impl Iterator<Item = (MachineId, &'s mut S)>,
     ) -> Result<(), ConnectError> {
-        let (machines, sockets): (Vec<_>, Vec<_>) = met.unzip();
-        let ended = readable_of(
-            sockets.iter().map(|socket| socket.as_fd()),
+        let mut met: Vec<(MachineId, &mut S)> = met.collect();
+        let readable = readable_of(
+            met.iter().map(|(_, socket)| socket.as_fd()),
             Some(Duration::ZERO),
         );
-        match machines.into_iter().zip(ended).find(|(_, ended)| *ended) {
-            Some((machine, _)) => Err(ConnectError::Ended {
-                own: self.own,
-                machine,
-                missing: self.missing(),
-            }),
-            None => Ok(()),
-        }
+        let Some(at) = readable.iter().position(|readable| *readable) else {
+            return Ok(());
+        };
+        let (machine, socket) = &mut met[at];
+        let (how, why) = farewell_of(*socket);
+        Err(ConnectError::Ended {
+            own: self.own,
+            ended: Departed {
+                machine: *machine,
+                how,
+                why,
+            },
+            missing: self.missing(),
+            refused: self.reasons(),
+        })
     }
 
     /// The names of those that are missing.
     fn missing(&self) -> String {
         let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
         names.join(", ")
+    }
+
+    /// Why callers were refused and machines not reached, as the end of a sentence.
+    fn reasons(&self) -> String {
+        let unreached = self.unreached.iter();
+        let unreached = unreached.map(|(machine, why)| format!("{machine}: {why}"));
+        let reasons: Vec<String> = self.refused.iter().cloned().chain(unreached).collect();
+        match reasons.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", reasons.join("; ")),
+        }
     }
 
     /// The time that is left.
@@ -290,19 +310,12 @@ impl<'a> Awaited<'a> {
         if !left.is_zero() {
             return Ok(left);
         }
-        let unreached = self.unreached.iter();
-        let unreached = unreached.map(|(machine, why)| format!("{machine}: {why}"));
-        let reasons: Vec<String> = self.refused.iter().cloned().chain(unreached).collect();
-        let refused = match reasons.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", reasons.join("; ")),
-        };
         Err(ConnectError::Missing {
             own: self.own,
             cluster: self.cluster.to_owned(),
             missing: self.missing(),
             waited: self.patience.most,
-            refused,
+            refused: self.reasons(),
         })
     }
 }

@@ -160,7 +160,7 @@ fn watch<S: Socket>(told: &UnixStream, more: &Receiver<Watched<S>>, farewell: &M
 }
 
 /// How the machine at the other end of a socket ended, which has bytes or has ended.
-fn farewell_of(socket: &mut impl Socket) -> (Departure, Option<String>) {
+pub(super) fn farewell_of(socket: &mut impl Socket) -> (Departure, Option<String>) {
     let mut bytes = [0; 1 + MAX_REASON_BYTES];
     match socket.read(&mut bytes) {
         Ok(read) if read > 0 && bytes[0] == GOODBYE => (Departure::Left, None),

@@ -69,9 +69,10 @@ pub(super) fn meet(
     let (mut asked, mut answers) = (Vec::new(), Callers::new(machines.len()));
     while !awaited.is_complete() {
         let left = awaited.left()?;
-        let sockets = met
-            .iter()
-            .filter_map(|(hello, socket): &Met| Some((hello.machine, socket.as_ref()?)));
+        let sockets = met.iter_mut().filter_map(|(hello, socket): &mut Met| {
+            let socket = socket.as_mut()?;
+            Some((hello.machine, socket))
+        });
         awaited.check_met(sockets)?;
         let mut found = Vec::new();
         for machine in awaited.to_dial() {

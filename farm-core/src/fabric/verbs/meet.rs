@@ -67,7 +67,10 @@ pub(super) fn meet(
     let mut callers = Callers::new(machines.len());
     while !awaited.is_complete() {
         let left = awaited.left()?;
-        awaited.check_met(all.iter().map(|met: &Met| (met.machine, &met.socket)))?;
+        awaited.check_met(
+            all.iter_mut()
+                .map(|met: &mut Met| (met.machine, &mut met.socket)),
+        )?;
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
             let met = dial(shared, machine, left)
