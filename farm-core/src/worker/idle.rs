@@ -27,9 +27,6 @@ const FEW_IN_FLIGHT: usize = 8;
 const LONG_YIELD: u64 = 3;
 /// The shortest yield is taken for at least this long, in nanoseconds.
 const LEAST_YIELD: u64 = 100;
-/// And for at most this long, else workers that share a core from the start would take each other's holds for the time
-/// of a yield that returns at once.
-const MOST_YIELD: u64 = 1_000;
 
 /// How long a worker that finds nothing to do stays awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +81,7 @@ impl Idler {
             since: None,
             held_since: now,
             hold: LONGEST_HOLD,
-            shortest: MOST_YIELD,
+            shortest: u64::MAX,
         }
     }
 
@@ -206,15 +203,6 @@ mod tests {
         }
         let in_vain = yields - 10_000_000 / LONGEST_HOLD;
         assert!(in_vain < 10, "{in_vain} more than by the longest hold");
-    }
-
-    /// None of their yields ever returned at once: each held the core for 200 us, and took that for a short yield.
-    #[test]
-    fn workers_that_share_a_core_from_the_start_notice() {
-        let mut idler = Idler::new(IdlePolicy::SpinOrYield, at(0));
-        assert_eq!(idler.idle(at(200)), Idle::Yield);
-        idler.yielded(at(200), at(400));
-        assert_eq!(idler.idle(at(400)), Idle::Yield);
     }
 
     #[test]
