@@ -1,4 +1,4 @@
-//! Does by the worker what a [`Coordinator`] says is to be done, and tells it what happened.
+//! Performs the actions of a [`Coordinator`] with the worker, and passes it the events that follow.
 
 use std::ops::Range;
 
@@ -113,9 +113,8 @@ fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Coordinator>) {
         }
         false => state.commits[key] = Some(commit),
     }
-    // Most have none to be told, and the list would be moved for nothing.
-    if !told.is_empty() {
-        told.into_iter().for_each(|cont| cont.resume(worker, ()));
+    for cont in told {
+        cont.resume(worker, ());
     }
     if let Some((cont, result)) = tell {
         cont.resume(worker, result);

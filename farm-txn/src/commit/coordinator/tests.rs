@@ -11,6 +11,14 @@ use crate::tx::Place;
 
 const HERE: Option<u16> = None;
 
+/// What follows if a commit aborts that has sent LOCK to both of its participants.
+const ABORT_AT_BOTH: [Action; 4] = [
+    Action::UnlockHere,
+    Action::GiveBack,
+    Action::End(0, Kind::Abort),
+    Action::End(1, Kind::Abort),
+];
+
 /// A transaction that writes, or reads, an object on each of these machines.
 fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
     let mut tx = Box::new(Tx::new());
@@ -227,12 +235,7 @@ fn what_goes_wrong_is_undone_and_told() {
                 assert_eq!(commit.next_action(), None, "the first is to answer");
                 commit.on_lock_reply(0, Ok(&held()));
             },
-            &[
-                Action::UnlockHere,
-                Action::GiveBack,
-                Action::End(0, Kind::Abort),
-                Action::End(1, Kind::Abort),
-            ],
+            &ABORT_AT_BOTH,
             "locked",
         ),
         (
@@ -242,12 +245,7 @@ fn what_goes_wrong_is_undone_and_told() {
                 let changed = Err(Abort::Changed(address(3)));
                 commit.on_validated_here((0..5).into(), changed).unwrap();
             },
-            &[
-                Action::UnlockHere,
-                Action::GiveBack,
-                Action::End(0, Kind::Abort),
-                Action::End(1, Kind::Abort),
-            ],
+            &ABORT_AT_BOTH,
             "changed",
         ),
         (
@@ -259,12 +257,7 @@ fn what_goes_wrong_is_undone_and_told() {
                 commit.on_header_asked(4, true).unwrap();
                 commit.on_header(4, Ok(unlocked(2)));
             },
-            &[
-                Action::UnlockHere,
-                Action::GiveBack,
-                Action::End(0, Kind::Abort),
-                Action::End(1, Kind::Abort),
-            ],
+            &ABORT_AT_BOTH,
             "changed",
         ),
         (
