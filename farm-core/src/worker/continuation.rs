@@ -1,22 +1,21 @@
-//! Continuations: what to do when an operation is done.
+//! Continuations: the code to run when an operation completes.
 
 use super::Worker;
 
-/// A function and a context (`FaRM'14 §3.2`): called on the worker that began the operation, with
-/// the operation's result. Two words, copied; making one allocates nothing. The context usually
-/// names a slot of the caller's own slab.
+/// A function and a context (`FaRM'14 §3.2`), called with the result of an operation on the worker that began it. Two
+/// words, copied; creating one allocates nothing. The context is usually the index of a slot in the caller's own slab.
 pub struct Cont<T> {
     run: fn(&mut Worker, u64, T),
     context: u64,
 }
 
 impl<T> Cont<T> {
-    /// The continuation that calls `run` with `context`.
+    /// Creates the continuation that calls `run` with `context`.
     pub fn new(run: fn(&mut Worker, u64, T), context: u64) -> Self {
         Self { run, context }
     }
 
-    /// Calls it.
+    /// Calls the continuation with `result`.
     #[inline]
     pub fn resume(self, worker: &mut Worker, result: T) {
         (self.run)(worker, self.context, result);

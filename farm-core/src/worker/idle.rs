@@ -1,80 +1,80 @@
-//! When a worker gives up its core: how long it goes on between two yields, and when it sleeps.
+//! Decides when a worker gives up its core: how long it runs between two yields, and when it sleeps.
 //!
-//! A worker that keeps its core keeps it from the others. Where workers, or other programs, outnumber the cores,
-//! the one that holds a lock then waits for the scheduler to take the core away from those that wait for the
-//! lock. Whether another thread wants the core is measured: a yield that takes several times as long as the
-//! shortest one let another thread run. After such a yield the worker holds the core for
-//! [a microsecond](SHORTEST_HOLD) only, and twice as long after each yield that returned at once. Three workers
-//! on two cores with ten hot accounts commit a hundred times as much that way as if they spin, and a worker with
-//! a core of its own pays for a yield in 200 us.
+//! A worker that keeps its core keeps it from other threads. If workers or other programs outnumber the cores, a worker
+//! that holds a lock then waits until the scheduler takes the core away from workers that wait for that lock. Whether
+//! another thread wants the core is measured: a yield that takes several times as long as the shortest yield let
+//! another thread run. After such a yield the worker holds the core for [a microsecond](SHORTEST_HOLD) only, and twice
+//! as long after each yield that returned at once. Three workers on two cores with ten hot accounts commit a hundred
+//! times as many transactions that way as with spinning, and a worker with a core of its own pays for one yield in 200
+//! us.
 
 use std::time::Duration;
 
 use crate::time::Nanos;
 
-/// Longest time between two yields of a worker whose yields return at once, so that messages to a worker that
-/// comes to its core do not wait for the scheduler's whole slice.
+/// Longest time between two yields of a worker whose yields return at once, in nanoseconds. It bounds how long messages
+/// wait for a worker that shares its core: otherwise they wait for a whole time slice of the scheduler.
 const LONGEST_HOLD: u64 = 200_000;
-/// Time between two yields of a worker whose core another thread uses, if it has [few](FEW_IN_FLIGHT) operations
-/// in flight: they wait for others, who may wait for the core. About one turn.
+/// Time between two yields, in nanoseconds, of a worker that shares its core and has [few](FEW_IN_FLIGHT) operations in
+/// flight: these depend on other workers, which may wait for the core. About one turn.
 const SHORTEST_HOLD: u64 = 1_000;
-/// The same with many operations in flight: a few turns.
+/// The same for a worker with many operations in flight, in nanoseconds: a few turns.
 const SHORTEST_BUSY_HOLD: u64 = 20_000;
-/// Fewer operations in flight are few.
+/// Fewer operations in flight than this count as few.
 const FEW_IN_FLIGHT: usize = 8;
-/// A yield that takes this many times as long as the shortest one has let another thread run. Measured on a Sapphire
-/// Rapids: 0.26 us alone, 1.4 to 2.3 us beside another thread that yields.
+/// A yield that takes at least this many times as long as the shortest yield let another thread run. Measured on a
+/// Sapphire Rapids: 0.26 us alone, 1.4 to 2.3 us beside another thread that yields.
 const LONG_YIELD: u64 = 3;
-/// The shortest yield is taken for at least this long, in nanoseconds.
+/// Lower bound of the shortest yield, in nanoseconds: shorter yields count as this long.
 const LEAST_YIELD: u64 = 100;
 
-/// How long a worker that finds nothing to do stays awake.
+/// What a worker that finds no work does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdlePolicy {
-    /// Spins for ever: lowest latency, a core to itself, whoever else needs it.
+    /// Spins for ever: lowest latency, but it never gives the core to another thread.
     Spin,
-    /// Spins while its core is to spare, and yields while it is shared. The default where there are cores for
-    /// all workers.
+    /// Spins while no other thread wants the core, and yields while the core is shared. The default if there are cores
+    /// for all workers.
     SpinOrYield,
-    /// Spins while its core is to spare, then yields the core at every turn, then sleeps until it is notified. The
-    /// default where workers outnumber cores.
+    /// Spins while no other thread wants the core, then yields the core at every turn, then sleeps until it is
+    /// notified. The default if workers outnumber cores.
     Park {
-        /// Spins for at most this long.
+        /// Longest time to spin.
         spin: Duration,
-        /// After that yields for this long.
+        /// Longest time to yield after that.
         yielding: Duration,
     },
 }
 
-/// What to do before the next turn.
+/// What a worker does before its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Take the next turn.
+    /// Takes the next turn at once.
     Turn,
-    /// Take the next turn after the pause of a loop that spins.
+    /// Executes the pause instruction of a spin loop, then takes the next turn.
     Spin,
-    /// Give the core to another thread first, and report how long that took to [`Idler::yielded`].
+    /// Yields the core first, and reports the duration of the yield to [`Idler::yielded`].
     Yield,
-    /// Arm, look once more, and sleep.
+    /// Arms the notification, polls once more, and sleeps.
     Park,
 }
 
-/// When one worker gives up its core.
+/// Decides when one worker gives up its core.
 #[derive(Clone, Debug)]
 pub struct Idler {
     policy: IdlePolicy,
-    /// When the worker last found something.
+    /// Time of the first turn since the worker last found work.
     since: Option<Nanos>,
-    /// When it last yielded or slept.
+    /// Time at which the worker last yielded or slept.
     held_since: Nanos,
-    /// It yields when it has held the core for so long, in nanoseconds.
+    /// Time after which the worker yields its core, in nanoseconds.
     hold: u64,
-    /// The shortest yield so far, in nanoseconds.
+    /// Duration of the shortest yield so far, in nanoseconds.
     shortest: u64,
 }
 
 impl Idler {
-    /// A worker that begins at `now`.
+    /// Creates the state of a worker that starts at `now`.
     pub fn new(policy: IdlePolicy, now: Nanos) -> Self {
         Self {
             policy,
@@ -85,7 +85,7 @@ impl Idler {
         }
     }
 
-    /// What to do at `now`, after a turn that found something and left `in_flight` operations under way.
+    /// Returns what to do at `now`, after a turn that found work and left `in_flight` operations in flight.
     #[inline]
     pub fn busy(&mut self, in_flight: usize, now: Nanos) -> Idle {
         self.since = None;
@@ -100,9 +100,9 @@ impl Idler {
         }
     }
 
-    /// What to do at `now`, after a turn that found nothing.
+    /// Returns what to do at `now`, after a turn that found no work.
     pub fn idle(&mut self, now: Nanos) -> Idle {
-        // Nothing is lost by a yield at once, if it lets another thread run.
+        // While the core is shared, an idle worker yields at once: it has no work that the yield could delay.
         let hold = match self.hold {
             SHORTEST_HOLD => 0,
             hold => hold,
@@ -121,7 +121,7 @@ impl Idler {
         now - self.held_since >= hold
     }
 
-    /// A yield lasted from `before` to `after`.
+    /// Records a yield that lasted from `before` to `after`.
     pub fn yielded(&mut self, before: Nanos, after: Nanos) {
         let took = (after - before).max(LEAST_YIELD);
         self.shortest = self.shortest.min(took);
@@ -132,7 +132,7 @@ impl Idler {
         self.held_since = after;
     }
 
-    /// The worker slept until `now`.
+    /// Records that the worker slept until `now`.
     pub fn slept(&mut self, now: Nanos) {
         self.held_since = now;
     }
@@ -151,7 +151,7 @@ mod tests {
         yielding: Duration::from_micros(50),
     };
 
-    /// A worker some of whose yields were short, the last of them at 1 us.
+    /// An idler with a short yield that ended at 1 us.
     fn alone(policy: IdlePolicy) -> Idler {
         let mut idler = Idler::new(policy, at(0));
         idler.yielded(Nanos(740), at(1));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn first_spin_then_yield_then_sleep() {
+    fn an_idle_worker_spins_then_yields_then_sleeps() {
         let mut idler = alone(PARK);
         assert_eq!(
             [2, 21, 23, 71, 73].map(|micros| idler.idle(at(micros))),
@@ -173,9 +173,10 @@ mod tests {
         assert_eq!(spins.busy(1, Nanos(1 << 40)), Idle::Turn);
     }
 
-    /// Workers that spun while others waited for their core held up the holder of a lock.
+    /// Regression test: workers that spun while other threads waited for their core delayed the worker that held a
+    /// lock.
     #[test]
-    fn a_worker_does_not_spin_on_a_core_that_others_use() {
+    fn a_worker_does_not_spin_on_a_shared_core() {
         let mut idler = alone(PARK);
         assert_eq!(idler.idle(at(2)), Idle::Spin);
         idler.yielded(at(2), Nanos(3_400));
@@ -186,10 +187,10 @@ mod tests {
         assert_eq!(idler.busy(FEW_IN_FLIGHT, Nanos(23_400)), Idle::Yield);
     }
 
-    /// One yield that an interrupt made long had workers yield at every turn for 10 ms, which brought the next one:
-    /// a commit of one object of the own machine took 0.47 us where it had taken 0.22 us.
+    /// Regression test: one yield that an interrupt made long caused a yield at every turn for 10 ms, which brought the
+    /// next interrupt. The commit of one object of the worker's own machine took 0.47 us instead of 0.22 us.
     #[test]
-    fn one_long_yield_costs_few_yields_in_vain() {
+    fn one_long_yield_causes_few_unneeded_yields() {
         let mut idler = alone(IdlePolicy::SpinOrYield);
         idler.yielded(at(2), at(10));
         let (mut now, mut yields) = (at(10), 0);
@@ -202,11 +203,11 @@ mod tests {
             now = now + 200;
         }
         let in_vain = yields - 10_000_000 / LONGEST_HOLD;
-        assert!(in_vain < 10, "{in_vain} more than by the longest hold");
+        assert!(in_vain < 10, "{in_vain} yields beyond one per LONGEST_HOLD");
     }
 
     #[test]
-    fn a_worker_with_a_core_of_its_own_probes_whether_it_still_is() {
+    fn a_worker_alone_on_its_core_probes_for_other_threads() {
         let mut idler = alone(IdlePolicy::SpinOrYield);
         assert_eq!(idler.idle(at(200)), Idle::Spin);
         assert_eq!(idler.idle(at(201)), Idle::Yield);
@@ -214,7 +215,11 @@ mod tests {
         assert_eq!(idler.idle(at(203)), Idle::Yield);
         assert_eq!(idler.idle(at(204)), Idle::Yield);
         idler.yielded(at(204), Nanos(204_260));
-        assert_eq!(idler.idle(at(205)), Idle::Spin, "the other may have ended");
+        assert_eq!(
+            idler.idle(at(205)),
+            Idle::Spin,
+            "the other thread may have ended"
+        );
         idler.slept(at(300));
         assert_eq!(idler.idle(at(301)), Idle::Spin);
     }

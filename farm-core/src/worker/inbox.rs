@@ -1,4 +1,4 @@
-//! Work that threads outside bring to a worker.
+//! Work items that threads outside submit to a worker.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -10,20 +10,20 @@ use super::Worker;
 
 type Item = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// How long a thread that waits for room sleeps at most before it looks whether the worker still runs.
+/// Longest sleep of a thread that waits for room, before it checks again whether the worker still runs.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The queue of a worker is full: the item was dropped without being run.
+/// The inbox of a worker is full: the item was dropped without being run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} work items wait for the worker already")]
+#[error("the worker's inbox is full: it holds {0} work items; submit again later")]
 pub struct InboxFull(pub usize);
 
-/// The queue through which threads outside reach a worker: bounded, without locks where there is room.
+/// The queue through which threads outside submit work to a worker: bounded, and lock-free while it has room.
 pub struct Inbox {
     items: ArrayQueue<Item>,
-    /// Items that came while `items` was full, and could not wait.
+    /// Items of callers that could not wait while `items` was full.
     more: SegQueue<Item>,
-    /// Threads that wait for room in `items`, which `room` notifies.
+    /// Number of threads that wait on `room` for room in `items`.
     waiting: AtomicUsize,
     lock: Mutex<()>,
     room: Condvar,
@@ -31,7 +31,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// A queue of at most `items`; `wake` wakes the worker.
+    /// Creates a queue of at most `items` work items; `wake` wakes the worker.
     pub fn new(items: usize, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         Self {
             items: ArrayQueue::new(items),
@@ -52,8 +52,7 @@ impl Inbox {
             .map_err(|_| InboxFull(self.items.capacity()))
     }
 
-    /// As [`Inbox::submit`], and blocks the calling thread while the queue is full, as long as `runs` returns
-    /// true.
+    /// As [`Inbox::submit`], but blocks the calling thread while the queue is full and `runs` returns true.
     ///
     /// # Errors
     /// [`InboxFull`] when the queue is full and `runs` returned false.
@@ -71,7 +70,7 @@ impl Inbox {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             if self.items.is_full() {
-                // The wait is bounded, for the worker may stop without taking another item.
+                // The wait is bounded, because the worker may stop without taking another item.
                 drop(self.room.wait_timeout(guard, LOOK));
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -79,8 +78,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// As [`Inbox::submit`], full or not: for callers that bring one item at a time, and cannot wait until there
-    /// is room.
+    /// As [`Inbox::submit`], but never fails: for callers that submit one item at a time and cannot wait for room.
     pub fn insist(&self, item: impl FnOnce(&mut Worker) + Send + 'static) {
         if let Err(item) = self.push(Box::new(item)) {
             self.more.push(item);
@@ -95,8 +93,8 @@ impl Inbox {
     }
 
     pub(crate) fn take(&self) -> Option<Item> {
-        // Those first: threads that wait for room may keep `items` full for ever. That a queue is empty is seen by
-        // loads; a pop would cost every turn a fence.
+        // `more` is served first, because threads that wait for room may keep `items` full for ever. The checks for
+        // emptiness are plain loads; a pop would cost every turn a fence.
         if !self.more.is_empty()
             && let Some(item) = self.more.pop()
         {
@@ -118,16 +116,17 @@ impl Inbox {
 mod tests {
     use super::*;
 
-    /// Threads that refill the queue whenever the worker has taken from it held up an item that was insisted on for
-    /// ever: all tasks of the worker stood still, as a task that another thread had woken was never run.
+    /// Regression test: threads that refilled the queue whenever the worker had taken from it delayed an item submitted
+    /// by [`Inbox::insist`] for ever. All tasks of the worker stopped, because the item that ran a task woken by
+    /// another thread was never taken.
     #[test]
-    fn an_item_that_was_insisted_on_is_not_held_up_by_a_full_queue() {
+    fn an_insisted_item_is_taken_although_the_queue_stays_full() {
         let inbox = Inbox::new(64, Box::new(|| ()));
         let fill = || while inbox.submit(|_| ()).is_ok() {};
         fill();
         inbox.insist(|_| ());
         assert!(inbox.take().is_some());
         fill();
-        assert!(inbox.more.is_empty(), "it was taken first");
+        assert!(inbox.more.is_empty(), "the insisted item was taken first");
     }
 }

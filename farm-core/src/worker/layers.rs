@@ -1,20 +1,20 @@
-//! The state that the layers above keep with a worker: one value of each type.
+//! The state that layers above store with a worker: one value of each type.
 //!
-//! A layer takes its state out while it runs and puts it back when it is done. Continuations run
-//! from the event loop only, never inside the call that begins an operation, so a layer is never
-//! entered while its state is out; if it is, that is a bug, and it panics.
+//! A layer takes its state out while it runs and puts it back afterwards. Continuations run from the event loop only,
+//! never inside the call that begins an operation, so no layer is entered while its state is taken out. If one is, that
+//! is a bug, and the worker panics.
 
 use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
 
-/// Places where a layer's state is looked for first: its type says which, at compile time.
+/// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time.
 const PLACES: usize = 16;
 
-/// State of the layers, by type.
+/// States of the layers, by type.
 #[derive(Default)]
 pub(crate) struct Layers {
     places: [Option<Box<dyn Any + Send>>; PLACES],
-    /// Those whose place was taken.
+    /// States whose slot in `places` was occupied.
     more: Vec<Box<dyn Any + Send>>,
 }
 
@@ -51,7 +51,7 @@ impl Layers {
     }
 }
 
-/// The place of a type.
+/// Returns the index in `places` of a type.
 #[inline]
 fn place<T: Any>() -> usize {
     let mut place = Place(0);
@@ -59,7 +59,7 @@ fn place<T: Any>() -> usize {
     place.0 as usize % PLACES
 }
 
-/// Takes the low bits of what is hashed, which for the id of a type is a hash already.
+/// Returns the hashed bits unchanged: the id of a type is a hash already.
 struct Place(u64);
 
 impl Hasher for Place {
@@ -90,7 +90,7 @@ mod tests {
         layers.put(Box::new("two"));
         *layers.get::<u32>().unwrap() += 10;
         let state = layers.take::<u32>().unwrap();
-        assert!(layers.get::<u32>().is_none(), "it is out");
+        assert!(layers.get::<u32>().is_none(), "the state is taken out");
         layers.put(state);
         assert_eq!(layers.get::<u32>(), Some(&mut 11));
         assert_eq!(layers.get::<&str>(), Some(&mut "two"));

@@ -1,8 +1,8 @@
-//! Logs: what a worker writes into the memory of other machines for their processors to work on later,
-//! and what others have written for it (`FaRM'15 §4`).
+//! Logs: records that a worker writes into the memory of other machines, where workers process them later, and records
+//! that other machines have written for this worker (`FaRM'15 §4`).
 //!
-//! A log is a ring whose records stay until whoever polls it frees them. What the records say is the
-//! business of the layer that [registers](Worker::register_log).
+//! A log is a ring whose records stay until the worker that polls the log frees them. The layer that
+//! [registers](Worker::register_log) the handler defines the meaning of the records.
 
 use super::{Cont, Worker};
 use crate::fabric::{Endpoint, Status, Token};
@@ -11,15 +11,15 @@ use crate::marks;
 use crate::messaging::{CallError, IncomingLog, Links, ReplyCont, Request};
 use crate::ring::{Header, Kind, LogSender, SendError, log_record_bytes};
 
-/// Records taken from one log before the next has its turn.
+/// Most records taken from one log before the next log is polled.
 const BURST: usize = 32;
 
-/// Names a log that this worker polls.
+/// Identifies a log that this worker polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId(u32);
 
 impl LogId {
-    /// Its number, from 0.
+    /// Returns the log's index among those that the worker polls, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -28,20 +28,20 @@ impl LogId {
 /// A record of a log, without its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// The log.
+    /// Log that holds the record.
     pub log: LogId,
-    /// Who wrote it.
+    /// Worker that wrote the record.
     pub from: WorkerRef,
-    /// What it is, in the words of the layer that handles it.
+    /// Kind of the record, defined by the layer that handles it.
     pub kind: u16,
-    /// A word that came with it.
+    /// Word that the writer attached to the record.
     pub token: u64,
-    /// The position in the log just after it, which names it.
+    /// Position in the log just after the record; identifies the record within its log.
     pub end: u64,
 }
 
 impl LogRecord {
-    /// The call that its writer waits for, by the token that [`Worker::expect_reply`] gave it.
+    /// Returns the request that the writer waits for, given the `token` that [`Worker::expect_reply`] returned to it.
     pub fn request(&self, token: u64) -> Request {
         Request {
             from: self.from,
@@ -50,34 +50,35 @@ impl LogRecord {
     }
 }
 
-/// Handles a record. It stays in the log until [`Worker::free_log`].
+/// Handles a record, given without and with its body. The record stays in the log until [`Worker::free_log`].
 pub type LogHandler = fn(&mut Worker, LogRecord, &[u8]);
 
-/// A record to be appended.
+/// A record to append to a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
-    /// Whose log.
+    /// Machine that stores the log.
     pub to: MachineId,
-    /// What it is.
+    /// Kind of the record.
     pub kind: u16,
-    /// A word that goes with it.
+    /// Word to attach to the record.
     pub token: u64,
-    /// Its body, one part after the other.
+    /// Body of the record, as parts to concatenate.
     pub body: &'a [&'a [u8]],
-    /// Bytes that were reserved for it, as [`crate::ring::log_record_bytes`] counts them.
+    /// Bytes reserved for the record, as [`crate::ring::log_record_bytes`] counts them.
     pub reserved: u32,
-    /// Hears when it is in the machine's memory, or that the connection broke before it was known.
+    /// Continuation called when the record is in the machine's memory, or when the connection broke before that was
+    /// known.
     pub acknowledged: Option<Cont<Status>>,
 }
 
-/// Records of logs counted. The fabric counts the same writes once more, and the messaging the replies.
+/// Counts of log records. The fabric counts the same writes again, and messaging counts the replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounters {
     /// Records appended to logs at other machines: one one-sided write each.
     pub appended: u64,
-    /// Bytes that they take in the logs, without fillers.
+    /// Bytes of those records in the logs, without fillers.
     pub appended_bytes: u64,
-    /// Appended records whose acknowledgement somebody waited for, and which were acknowledged.
+    /// Appended records with an [`Append::acknowledged`] continuation that were acknowledged.
     pub acknowledged: u64,
     /// Records found in the logs that this worker polls, and handled.
     pub handled: u64,
@@ -87,11 +88,11 @@ pub struct LogCounters {
 
 /// The logs of one worker.
 pub(super) struct Logs {
-    /// In the order of the cluster's machines.
+    /// Logs at other machines, in the order of the cluster's machines.
     out: Vec<Option<LogSender>>,
     incoming: Vec<IncomingLog>,
     handler: Option<LogHandler>,
-    /// Who waits for the acknowledgement of a write.
+    /// Continuations that wait for the acknowledgement of a write.
     acks: slab::Slab<Cont<Status>>,
     pub(super) counters: LogCounters,
 }
@@ -107,7 +108,7 @@ impl Logs {
         }
     }
 
-    /// Whether a report of a head is owed that nobody will remind this worker of.
+    /// Returns true if the worker owes a writer a report of a log's head: no event will remind it to send the report.
     pub(super) fn must_poll(&self) -> bool {
         self.incoming.iter().any(|log| log.ring.owes_report())
     }
@@ -121,13 +122,13 @@ impl Logs {
         self.acks.len()
     }
 
-    /// Bytes sent, and given back.
+    /// Returns the bytes appended to logs at other machines, and the bytes freed in the logs that this worker polls.
     pub(super) fn carried(&self) -> (u64, u64) {
         let sent = self.out.iter().flatten().map(LogSender::tail).sum();
         (sent, self.incoming.iter().map(|log| log.ring.head()).sum())
     }
 
-    /// Nothing more is taken from the logs of a machine.
+    /// Stops taking records from the logs of a lost machine.
     pub(super) fn lose(&mut self, machine: MachineId) {
         let logs = self.incoming.iter_mut();
         logs.filter(|log| log.from.machine == machine)
@@ -141,24 +142,24 @@ impl Logs {
 }
 
 impl Worker {
-    /// Handles all records of logs from now on.
+    /// Registers the handler of all log records.
     ///
     /// # Panics
-    /// If there is a handler already.
+    /// If a handler is registered already.
     pub fn register_log(&mut self, handler: LogHandler) {
         let before = self.logs.handler.replace(handler);
-        assert!(before.is_none(), "logs have a handler already");
+        assert!(before.is_none(), "the log handler is registered already");
     }
 
-    /// Logs that this worker polls.
+    /// Returns the number of logs that this worker polls.
     pub fn logs(&self) -> usize {
         self.logs.incoming.len()
     }
 
-    /// The worker of another machine that polls this worker's log there, and answers what it says.
+    /// Returns the worker of another machine that polls this worker's log there, and replies to its records.
     ///
     /// # Errors
-    /// [`CallError::NoWorker`] for a machine that is not of the cluster.
+    /// [`CallError::NoWorker`] if the machine is not in the cluster.
     pub fn log_poller(&self, machine: MachineId) -> Result<WorkerRef, CallError> {
         let (_, workers) = self.machines()[self.machine_place(machine)?];
         let poller = (self.me.worker.index() % workers) as u16;
@@ -167,27 +168,26 @@ impl Worker {
         Ok(WorkerRef::new(machine, poller))
     }
 
-    /// Records of logs so far.
+    /// Returns the counts of log records so far.
     pub fn log_counters(&self) -> LogCounters {
         self.logs.counters
     }
 
-    /// Most bytes of the body of one record in the log at another machine.
+    /// Returns the most bytes that the body of one record in the log at another machine can have.
     ///
     /// # Errors
-    /// [`CallError::NoWorker`] for this machine, or one that is not of the cluster.
+    /// [`CallError::NoWorker`] for this machine, or a machine that is not in the cluster.
     pub fn max_log_body(&mut self, machine: MachineId) -> Result<usize, CallError> {
         let place = self.machine_place(machine)?;
         Ok(self.logs.sender(place, machine)?.max_body_bytes() as usize)
     }
 
-    /// Reserves room in the log at another machine for records of so many bytes together, as
-    /// [`crate::ring::log_record_bytes`] counts them. What is appended uses it up, or
-    /// [`Worker::release_log`].
+    /// Reserves `bytes` in the log at another machine for one or more records, as [`crate::ring::log_record_bytes`]
+    /// counts them. [`Worker::append_log`] uses the reservation up; [`Worker::release_log`] returns what is not needed.
     ///
     /// # Errors
-    /// [`CallError::Busy`] while there is not so much, [`CallError::TooLarge`] when there never will
-    /// be, [`CallError::PeerLost`].
+    /// [`CallError::Busy`] while the log has less room, [`CallError::TooLarge`] if it can never have that much,
+    /// [`CallError::PeerLost`], and [`CallError::NoWorker`] for this machine or one that is not in the cluster.
     pub fn reserve_log(&mut self, machine: MachineId, bytes: u32) -> Result<(), CallError> {
         let place = self.machine_place(machine)?;
         let sender = self.logs.sender(place, machine)?;
@@ -208,10 +208,10 @@ impl Worker {
         }
     }
 
-    /// Gives back what [`Worker::reserve_log`] reserved and is not needed.
+    /// Releases bytes that [`Worker::reserve_log`] reserved and that are not needed.
     ///
     /// # Panics
-    /// When more comes back than was reserved, or there is no such log.
+    /// If more is released than was reserved, or there is no such log.
     pub fn release_log(&mut self, machine: MachineId, bytes: u32) {
         let place = self
             .machine_place(machine)
@@ -223,8 +223,9 @@ impl Worker {
     /// Appends a record to the log at another machine.
     ///
     /// # Errors
-    /// [`CallError::Busy`] when the endpoint has no room: to be tried again, and what was reserved
-    /// still is. [`CallError::PeerLost`].
+    /// [`CallError::Busy`] when the endpoint has no room: the reservation remains, and the caller can try again.
+    /// [`CallError::TooLarge`]. [`CallError::PeerLost`]. [`CallError::NoWorker`] for this machine or one that is not in
+    /// the cluster.
     #[inline]
     pub fn append_log(&mut self, append: Append<'_>) -> Result<(), CallError> {
         let place = self.machine_place(append.to)?;
@@ -280,7 +281,7 @@ impl Worker {
             },
             SendError::Closed => CallError::PeerLost(machine),
             SendError::Refused { .. } | SendError::BadHead(_) => {
-                tracing::error!(%machine, %error, "the log of a machine is of no use");
+                tracing::error!(%machine, %error, "log append failed; closing the connection to the machine");
                 self.endpoint.close(machine);
                 CallError::PeerLost(machine)
             }
@@ -294,9 +295,9 @@ impl Worker {
             .map_err(|_| CallError::NoWorker(WorkerRef::new(machine, WorkerId::FIRST)))
     }
 
-    /// Waits for an answer to what was written to another worker by other means than a message, and
-    /// which it gives at once: the token is what it answers to. Room for the answer is reserved as by
-    /// [`Worker::call`].
+    /// Registers a continuation for the reply of worker `from` to something other than a message, such as a log record.
+    /// That worker must reply at once. Returns the token that the reply must name. Reserves room for the reply as
+    /// [`Worker::call`] does.
     ///
     /// # Errors
     /// As [`Worker::call`].
@@ -309,32 +310,33 @@ impl Worker {
         self.messaging.expect_reply(from, most_reply, true, cont)
     }
 
-    /// Takes [`Worker::expect_reply`] back: nothing was written.
+    /// Cancels [`Worker::expect_reply`]: nothing was written, so no reply will arrive.
     pub fn forget_reply(&mut self, token: u64) {
         self.messaging.forget_reply(token);
     }
 
-    /// Copies the body of a record that is still in a log out once more, as whole words. The log is its
-    /// writer's to change: what is found is to be checked again.
+    /// Copies the body of a record that is still in a log to `out` again, as whole words. The writer can change the log
+    /// at any time: the caller must validate the copy again.
     ///
     /// # Panics
-    /// When there is no such record in the log.
+    /// If the log holds no such record.
     pub fn read_log(&self, log: LogId, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
         self.logs.incoming[log.index()]
             .ring
             .read_again(end, body_bytes, out);
     }
 
-    /// Gives everything in a log before a position back to its writer.
+    /// Frees everything in a log before position `end`, so that its writer can use the room again.
     ///
     /// # Panics
-    /// When the position is beyond what was read.
+    /// If the position is beyond what was read.
     pub fn free_log(&mut self, log: LogId, end: u64) {
         let log = &mut self.logs.incoming[log.index()];
         log.ring.free(end, &mut self.endpoint);
     }
 
-    /// Cuts a machine off whose record no correct sender writes.
+    /// Closes the connection to a machine that sent what no correct sender sends, and stops this machine with the
+    /// reason `why`.
     pub fn distrust(&mut self, machine: MachineId, why: String) {
         self.cut_off(machine, why);
     }
@@ -388,7 +390,7 @@ impl Worker {
         })
     }
 
-    /// A write whose acknowledgement somebody waits for has ended.
+    /// Handles the completion of a write with an [`Append::acknowledged`] continuation.
     #[inline]
     pub(super) fn acknowledged(&mut self, token: Token, status: Status) {
         let cont = self.logs.acks.remove(token.0 as usize - 1);
@@ -397,7 +399,7 @@ impl Worker {
     }
 }
 
-/// Gives the slot of an acknowledged write back.
+/// Returns the slot of an acknowledged write to the arena.
 pub(super) fn give_back(endpoint: &mut Endpoint, slot: Option<crate::fabric::Slot>) {
     if let Some(slot) = slot {
         endpoint.arena().give(slot);

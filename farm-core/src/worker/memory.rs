@@ -1,5 +1,5 @@
-//! A worker's view of the shared address space: its machine's memory, other machines' regions, and
-//! the allocation of objects on this machine.
+//! A worker's access to the shared address space: the memory of its machine, the regions of other machines, and the
+//! allocation of objects on this machine.
 
 use super::epoch::{Shortage, Source};
 use super::reads::Begun;
@@ -16,25 +16,25 @@ use crate::object::write::Room;
 use crate::region::remote::Need;
 use crate::region::table::{Access, RegionIndex};
 
-/// Asks a machine for the capability of one of its regions.
+/// Requests the capability of a region from the machine that stores it.
 const REGION_CAPABILITY: MessageId = MessageId(MessageId::CORE);
 const CAPABILITY_BYTES: usize = 25;
 const _: () = assert!(CAPABILITY_BYTES as u64 <= LARGEST_REPLY_BYTES);
-/// One-way, within a machine: the call for the capability of a region has ended.
+/// Notifies another worker of the same machine that the call for the capability of a region has ended. One-way.
 const CAPABILITY_FETCHED: MessageId = MessageId(MessageId::CORE + 1);
 
-/// Why an address is of no use on this machine.
+/// Why an address cannot be used on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Another machine is its primary.
-    #[error("{address} lies on machine {machine}, not here")]
+    /// Another machine is the primary of the region.
+    #[error("{address} resides on machine {machine}, not on this machine")]
     Elsewhere {
         /// The address.
         address: Address,
-        /// Its primary.
+        /// Primary of the address.
         machine: MachineId,
     },
-    /// There is no such region, or the offset is beyond it.
+    /// The region does not exist, or the offset is beyond its end.
     #[error("there is no object at {0}")]
     Nowhere(Address),
 }
@@ -46,7 +46,7 @@ pub(super) struct RegionWaits {
 }
 
 impl RegionWaits {
-    /// Reads that wait.
+    /// Returns the number of reads that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -65,7 +65,7 @@ impl Worker {
         self.register_epoch_handlers();
     }
 
-    /// The machine that holds an address.
+    /// Returns the machine that stores a region.
     pub fn machine_of(&self, region: RegionId) -> MachineId {
         match self.regions.lookup(region) {
             Some(Access::Local(_)) => self.me.machine,
@@ -74,11 +74,11 @@ impl Worker {
         }
     }
 
-    /// A worker of the machine that holds an address, to which messages about the object go (`msgSend`):
-    /// this one, if it is of that machine. All workers of a machine have its memory.
+    /// Returns a worker to which messages about the object at an address go (`msgSend`): this worker if its machine
+    /// stores the object. All workers of a machine share its memory.
     ///
     /// # Errors
-    /// [`CallError::NoWorker`] if that machine is not of the cluster.
+    /// [`CallError::NoWorker`] if that machine is not in the cluster.
     pub fn worker_at(&self, address: Address) -> Result<WorkerRef, CallError> {
         match self.machine_of(address.region()) {
             machine if machine == self.me.machine => Ok(self.me),
@@ -86,10 +86,10 @@ impl Worker {
         }
     }
 
-    /// The memory of an address of this machine, and the offset in it.
+    /// Returns the memory that stores an address of this machine, and the offset in it.
     ///
     /// # Errors
-    /// [`AddressError`] when the address is another machine's, or nobody's.
+    /// [`AddressError`] if another machine or no machine stores the address.
     #[inline]
     pub fn local_memory(&mut self, address: Address) -> Result<(&Memory, usize), AddressError> {
         let region = address.region();
@@ -111,14 +111,15 @@ impl Worker {
         }
     }
 
-    /// A region that another worker of this machine may have made.
+    /// Records a region of this machine that another of its workers may have created. Returns `None` if this machine
+    /// does not store the region.
     #[cold]
     fn adopt_local(&mut self, region: RegionId) -> Option<RegionIndex> {
         let (memory, _) = self.store.region(region)?;
         Some(self.regions.record(region, Access::Local(memory)))
     }
 
-    /// Why an address of a region that this machine does not store is of no use here.
+    /// Returns the reason why this machine cannot use an address in a region that it does not store.
     #[cold]
     fn not_here(&self, address: Address) -> AddressError {
         match self.store.placement().primary(address.region()) {
@@ -127,13 +128,13 @@ impl Worker {
         }
     }
 
-    /// Reserves room for an object of this machine, near `hint` if it can be. Returns the slot, and the version and
-    /// incarnation that the object continues from.
+    /// Reserves room for an object on this machine, near `hint` if possible. Returns the slot, and the version and
+    /// incarnation from which the object continues.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then. Where memory is short, the machine begins to win back the
-    /// blocks of freed objects of other sizes: it may come to those who try again. It comes when every
-    /// operation has ended that is under way now, the caller's too.
+    /// [`AllocError`]: nothing is reserved. If memory is short, the machine starts to reclaim blocks of freed objects
+    /// of other sizes, so that a later attempt may succeed. That memory becomes available after all operations that are
+    /// under way now have ended, including the caller's.
     pub fn reserve_object(
         &mut self,
         class: SizeClass,
@@ -147,11 +148,11 @@ impl Worker {
         reserved.map(|reserved| (reserved, self.slab.begin(&reserved)))
     }
 
-    /// Gives room of this machine back: that this worker reserved, or that is in an array. Gives the worker
-    /// that is to give it back, if it is in a block of another.
+    /// Releases room on this machine: a slot that this worker reserved, or one in an array. If the slot is in a block
+    /// of another worker, returns that worker, which must release it.
     ///
     /// # Errors
-    /// [`ReleaseError`] when the address is none of these, or has been given back.
+    /// [`ReleaseError`] if the address is none of these, or was released already.
     #[inline]
     pub fn release_object(&mut self, address: Address) -> Result<Option<WorkerId>, ReleaseError> {
         match self.slab.release(address) {
@@ -164,13 +165,13 @@ impl Worker {
         }
     }
 
-    /// What this worker's slab allocator has of one class.
+    /// Returns the usage of one size class in this worker's slab allocator.
     pub fn slab_usage(&self, class: SizeClass) -> ClassUsage {
         self.slab.usage(class)
     }
 
-    /// Holds this worker's slab allocator against the allocated bits in memory. They agree while no
-    /// transaction of the machine is open and no freed object is on its way home.
+    /// Compares this worker's slab allocator with the allocated bits in memory. The two agree while no transaction of
+    /// the machine is open and no freed object is on its way to the worker that releases it.
     ///
     /// # Errors
     /// The first [`Mismatch`].
@@ -178,12 +179,12 @@ impl Worker {
         self.store.check_slab(&self.slab)
     }
 
-    /// Reserves room for an array of adjacent objects on this machine, near `near` if it can be. Each of
-    /// them [begins](ArrayRun::begin), comes to be, and is given back, like one that [`Worker::reserve_object`]
-    /// reserved; their memory serves again when the last is given back.
+    /// Reserves room for an array of adjacent objects on this machine, near `near` if possible. Each object
+    /// [begins](ArrayRun::begin), is created and is released like one that [`Worker::reserve_object`] reserved. The
+    /// memory of the array is reused after its last object is released.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then. As [`Worker::reserve_object`], a shortage may pass.
+    /// [`AllocError`]: nothing is reserved. As with [`Worker::reserve_object`], a shortage may pass.
     ///
     /// # Panics
     /// If `count` is zero.
@@ -202,7 +203,7 @@ impl Worker {
         array
     }
 
-    /// The store of this machine.
+    /// Returns the store of this machine.
     pub fn store(&self) -> &crate::region::store::Store {
         &self.store
     }
@@ -260,7 +261,7 @@ impl Worker {
         }
     }
 
-    /// Notifies the workers that wait for the end of this worker's call.
+    /// Notifies the workers that wait until this worker's call has ended.
     fn region_fetched(&mut self, id: RegionId, capability: Option<Capability>) {
         for worker in self.store.remote().fetched(id, capability) {
             let context = u64::from(worker.index() as u32) << 32 | u64::from(id.to_bits());
@@ -284,7 +285,7 @@ impl Worker {
             Some(region) => self.ask_for_region(region.into(), ()),
             None => self.distrust(
                 request.from.machine,
-                "it sent word of a capability that this machine did not ask for".into(),
+                "it sent a CAPABILITY_FETCHED that is malformed or from another machine".into(),
             ),
         }
     }
@@ -307,12 +308,12 @@ impl Worker {
         let machine = capability.machine;
         let memory = match self.endpoint.import(capability) {
             Ok(memory) => memory,
-            // It answered, and was lost before this worker has noticed.
+            // The machine replied, and was lost before this worker noticed the loss.
             Err(ImportError::NotConnected(machine)) => {
                 return self.end_region_wait(id, |_| ReadError::PeerLost(machine));
             }
             Err(error) => {
-                tracing::error!(%error, region = %id, "cannot import a region");
+                tracing::error!(%error, region = %id, "mapping a remote region failed; its reads fail");
                 self.store.remote().forget(id);
                 return self.end_region_wait(id, ReadError::NoRegion);
             }
@@ -380,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capability_goes_through_a_message_and_short_ones_are_refused() {
+    fn a_capability_survives_encoding_and_short_ones_are_rejected() {
         let machine = MachineId::new(3).unwrap();
         let capability = Capability {
             machine,

@@ -1,8 +1,8 @@
-//! A worker: one pinned thread, one event loop, everything it owns in one struct (`FaRM'14 §3.1`).
+//! A worker: one pinned thread with one event loop. One struct owns all state of the worker (`FaRM'14 §3.1`).
 //!
-//! [`Worker::turn`] is the whole loop body. A thread is a loop around it ([`crate::machine`]); the
-//! simulator calls it for every worker of a cluster in one thread. All that runs on a worker runs
-//! inside a turn: message handlers, continuations, work brought by threads outside.
+//! [`Worker::turn`] is the whole loop body. The thread of a worker calls it in a loop ([`crate::machine`]); the
+//! simulator calls it for every worker of a cluster in one thread. All code that runs on a worker runs inside a turn:
+//! message handlers, continuations, and work items submitted by threads outside.
 
 mod continuation;
 mod epoch;
@@ -53,40 +53,40 @@ use layers::Layers;
 use reads::Reads;
 use timers::Timers;
 
-/// What a worker is made of; whoever builds the machine (or the simulator) provides it.
+/// The parts of a worker, provided by the builder of the machine or by the simulator.
 pub struct WorkerParts {
-    /// Its name.
+    /// Name of the worker.
     pub me: WorkerRef,
-    /// Its handle on the fabric.
+    /// Handle on the fabric.
     pub endpoint: Endpoint,
-    /// Its rings.
+    /// Rings to and from other workers.
     pub links: Links,
-    /// The memory of its machine.
+    /// Memory of the worker's machine.
     pub store: Arc<Store>,
-    /// Who is in the cluster.
+    /// Machines of the cluster.
     pub membership: Membership,
-    /// How the machine is told to stop, and why it did.
+    /// Stops the machine and records the reason.
     pub control: Arc<Control>,
-    /// Work from threads outside.
+    /// Queue of work items from threads outside.
     pub inbox: Arc<Inbox>,
-    /// Its time.
+    /// Clock of the worker.
     pub clock: Clock,
-    /// Seed of its random choices.
+    /// Seed of the worker's random numbers.
     pub seed: u64,
-    /// Limits.
+    /// Sizes of the worker's tables.
     pub limits: WorkerLimits,
 }
 
 /// Sizes of a worker's tables.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerLimits {
-    /// Longest message body.
+    /// Longest message body, in bytes.
     pub max_message_bytes: usize,
-    /// Operations that it keeps in flight.
+    /// Operations in flight for which tables reserve room.
     pub operations: usize,
-    /// Tries before a read is given up: its object is locked and stays so.
+    /// Tries after which a read of an object that stays locked fails.
     pub read_tries: u16,
-    /// For the layer of transactions.
+    /// Configuration of the transaction layer.
     pub transactions: TransactionsConfig,
 }
 
@@ -116,16 +116,16 @@ pub struct Worker {
     room: room::Room,
     unposted: unposted::Unposted,
     deferred: VecDeque<Cont<()>>,
-    /// Reads that failed when they were begun; told of from the loop.
+    /// Reads that failed when they were started; the event loop calls their continuations.
     failed_reads: VecDeque<(Cont<ReadResult>, Slot, ReadError)>,
-    /// Buffers that keep their capacity from turn to turn.
+    /// Buffers, kept here so that they keep their capacity from turn to turn.
     completions: Vec<Completion>,
     local_done: Vec<(Slot, Status)>,
     message_body: Vec<u8>,
 }
 
 impl Worker {
-    /// Puts a worker together.
+    /// Creates a worker from its parts.
     pub fn new(mut parts: WorkerParts) -> Self {
         let WorkerLimits {
             max_message_bytes,
@@ -170,99 +170,99 @@ impl Worker {
         worker
     }
 
-    /// Its name.
+    /// Returns the name of this worker.
     pub fn me(&self) -> WorkerRef {
         self.me
     }
 
-    /// The moment at which the current turn began.
+    /// Returns the time at which the current turn began.
     #[inline]
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Its clock, for measuring within a turn.
+    /// Returns the worker's clock, for measurements within a turn.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Its random numbers.
+    /// Returns the worker's random number generator.
     pub fn rng(&mut self) -> &mut Xoshiro256PlusPlus {
         &mut self.rng
     }
 
-    /// The registered memory; slots that reads brought are looked at and given back here.
+    /// Returns the registered memory, in which callers access the slots filled by reads, and to which they return them.
     #[inline]
     pub fn arena(&mut self) -> &mut Arena {
         self.endpoint.arena()
     }
 
-    /// One-sided operations so far.
+    /// Returns the counts of one-sided operations so far.
     pub fn fabric_counters(&self) -> Counters {
         self.endpoint.counters()
     }
 
-    /// Ring messages so far.
+    /// Returns the counts of ring messages so far.
     pub fn message_counters(&self) -> MessageCounters {
         self.messaging.counters
     }
 
-    /// Lock-free reads so far.
+    /// Returns the counts of lock-free reads so far.
     pub fn read_counters(&self) -> ReadCounters {
         self.reads.counters
     }
 
-    /// Who is in the cluster.
+    /// Returns the membership of the cluster.
     pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// Stops the machine, with a reason if it is a failure.
+    /// Returns the control, which stops the machine, with a reason if it failed.
     pub fn control(&self) -> &Arc<Control> {
         &self.control
     }
 
-    /// The queue through which threads outside reach it.
+    /// Returns the queue through which threads outside submit work to this worker.
     pub fn inbox(&self) -> &Arc<Inbox> {
         &self.inbox
     }
 
-    /// The machines of the cluster, ascending, each with its number of workers.
+    /// Returns the machines of the cluster, ascending, each with its number of workers.
     pub fn machines(&self) -> &[(MachineId, usize)] {
         self.messaging.machines()
     }
 
-    /// What the configuration says about transactions: for the layer that runs them.
+    /// Returns the configuration of the transaction layer.
     pub fn transactions_config(&self) -> TransactionsConfig {
         self.transactions
     }
 
-    /// Bytes of the longest message body.
+    /// Returns the length of the longest message body, in bytes.
     pub fn max_message_body(&self) -> usize {
         self.messaging.max_body()
     }
 
-    /// Operations of the fabric and calls that have not ended.
+    /// Returns the number of unfinished fabric operations and calls.
     pub(crate) fn in_flight(&self) -> usize {
         self.endpoint.outstanding() + self.messaging.calls_in_flight()
     }
 
-    /// Calls that wait for a reply.
+    /// Returns the number of calls that wait for a reply.
     pub fn calls_in_flight(&self) -> usize {
         self.messaging.calls_in_flight()
     }
 
-    /// Handles messages of this id from now on (`msgRegisterHandler`).
+    /// Registers the handler of all messages with this id (`msgRegisterHandler`).
     ///
     /// # Panics
-    /// If the id has a handler, or is not below [`MessageId::LIMIT`].
+    /// If the id already has a handler, or is not below [`MessageId::LIMIT`].
     pub fn register(&mut self, id: MessageId, handler: Handler) {
         let entry = &mut self.handlers[id.0 as usize];
-        assert!(entry.is_none(), "message {id:?} has a handler");
+        assert!(entry.is_none(), "message {id:?} already has a handler");
         *entry = Some(handler);
     }
 
-    /// Sends a message that has no reply (`msgSend`).
+    /// Sends a one-way message (`msgSend`).
     ///
     /// # Errors
     /// [`CallError::Busy`] when the ring is full: nothing was sent.
@@ -271,8 +271,8 @@ impl Worker {
             .send_one_way(&mut self.endpoint, to, id, body)
     }
 
-    /// Sends a request; the continuation gets the reply, of at most `most_reply` bytes, or the
-    /// reason why there is none. The body is the parts one after the other.
+    /// Sends a request. The continuation is called with the reply, of at most `most_reply` bytes, or with the error.
+    /// The body is the concatenation of the parts.
     ///
     /// # Errors
     /// [`CallError::Busy`] when rings or reservations are full: nothing was sent, and the
@@ -289,10 +289,10 @@ impl Worker {
             .call(&mut self.endpoint, to, id, body, most_reply, cont)
     }
 
-    /// Answers a request. Of a one-way message, nothing.
+    /// Replies to a request. No-op for one-way messages.
     ///
     /// # Panics
-    /// If the body is longer than any ring carries.
+    /// If the body is longer than the largest ring record.
     pub fn reply(&mut self, request: Request, body: &[&[u8]]) {
         let answered = self.messaging.reply(&mut self.endpoint, request, body);
         if let Err(Garbage { machine, why }) = answered {
@@ -310,15 +310,15 @@ impl Worker {
         self.timers.set(self.now.after(after), cont);
     }
 
-    /// Keeps a layer's state with the worker, one value of each type.
+    /// Stores the state of a layer with the worker, one value of each type.
     pub fn put_layer<T: Any + Send>(&mut self, state: Box<T>) {
         self.layers.put(state);
     }
 
-    /// Takes a layer's state out; [`Worker::put_layer`] it back before the turn ends.
+    /// Takes the state of a layer out. The caller must [`Worker::put_layer`] it back before the turn ends.
     ///
     /// # Panics
-    /// If the layer is not attached to this worker, or its state is out.
+    /// If the layer is not attached to this worker, or its state is already taken out.
     #[inline]
     pub fn take_layer<T: Any + Send>(&mut self) -> Box<T> {
         match self.layers.take() {
@@ -331,14 +331,14 @@ impl Worker {
         }
     }
 
-    /// A layer's state, where nothing else of the worker is needed meanwhile.
+    /// Returns the state of a layer, for callers that need nothing else of the worker meanwhile.
     #[inline]
     pub fn layer<T: Any + Send>(&mut self) -> Option<&mut T> {
         self.layers.get()
     }
 
-    /// Sleeps until it is notified, its next timer is due, or `most` has passed; unless a last look
-    /// finds something to do, or something that waits for room and of which nobody will notify.
+    /// Arms the notification, takes a last turn, and sleeps until a notification, the next timer, or the end of `most`.
+    /// Does not sleep if that turn found work, or if the worker must poll for something that sends no notification.
     pub fn sleep(&mut self, most: Duration) {
         self.endpoint.arm();
         let looks = !mutants::is_on("skip the re-poll after arm");
@@ -356,10 +356,10 @@ impl Worker {
         }
     }
 
-    /// A layer's state together with the arena that its reads came to.
+    /// Returns the state of a layer together with the arena that holds the results of its reads.
     ///
     /// # Panics
-    /// If the layer is not attached to this worker, or its state is out.
+    /// If the layer is not attached to this worker, or its state is taken out.
     #[inline]
     pub fn layer_and_arena<T: Any + Send>(&mut self) -> (&mut T, &mut Arena) {
         let layer = self
@@ -369,10 +369,10 @@ impl Worker {
         (layer, self.endpoint.arena())
     }
 
-    /// Stops the cluster because of what a machine did.
+    /// Closes the connection to a machine that misbehaved, and stops this machine with that reason.
     fn cut_off(&mut self, machine: MachineId, why: String) {
         marks::mark("worker: peer cut off");
-        tracing::error!(%machine, why, "cutting a machine off");
+        tracing::error!(%machine, why, "closing the connection to a misbehaving machine; stopping");
         self.endpoint.close(machine);
         self.control
             .fail(crate::membership::Stop::Misbehaved { machine, why }.to_string());

@@ -1,9 +1,9 @@
-//! Lock-free reads (`FaRM'14 §3.5`): one one-sided read of one object or of adjacent ones, checked,
-//! and tried again after a randomized backoff while a writer is in the way. A read with a wrong size class ends at
-//! once. This file begins and posts reads; `done` is about their ends.
+//! Lock-free reads (`FaRM'14 §3.5`): one one-sided read of one object or of adjacent objects, which is checked, and
+//! retried after a randomized backoff while a writer interferes. A read with a wrong size class fails at once. This
+//! file starts and posts reads; `done` handles their completion.
 //!
-//! A read of this machine's own memory takes the same path with a queue of its own in place of the
-//! fabric's: the post asks for the lines, the poll makes the checked copy.
+//! A read of this machine's own memory takes the same path, with a queue of its own instead of the fabric's: the post
+//! prefetches the lines, and the poll makes the checked copy.
 
 mod done;
 
@@ -19,27 +19,27 @@ use crate::object::{FatPointer, HEADER_BYTES};
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
-/// Local reads whose lines are on their way at one time.
+/// Most local reads whose lines are being prefetched at one time.
 const PREFETCH_AHEAD: usize = 32;
 
-/// The token of every read; others are of writes whose acknowledgement is waited for.
+/// The token of every read. Other tokens belong to writes whose acknowledgement a continuation waits for.
 const READ: Token = Token(0);
 
-/// Counts of lock-free reads; the fabric counts its own.
+/// Counts of lock-free reads; the fabric counts its own operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounters {
     /// Reads of this machine's own memory, retries included.
     pub local: u64,
     /// Reads of other machines' memory, retries included.
     pub remote: u64,
-    /// Reads tried again: locked, torn, or too slow to be trusted.
+    /// Reads retried because the object was locked or torn, or because the read took too long to be trusted.
     pub restarts: u64,
 }
 
-/// A read that is to be posted.
+/// A read that is not posted yet.
 pub(super) struct Begun {
     pub(super) request: ReadRequest,
-    /// The read's own operation; none if it is within its caller's.
+    /// Operation of the read itself; `None` if the read runs within an operation of its caller.
     operation: Option<Operation>,
     cont: Cont<ReadResult>,
 }
@@ -56,20 +56,20 @@ struct InFlight {
 /// The reads of one worker.
 pub(crate) struct Reads {
     most_tries: u16,
-    /// The read that has a slot, by the slot's number; what stands at the number of a slot that no
-    /// read has is of no meaning.
+    /// Indexed by slot; entries of slots that hold no read are stale.
     of_slot: Vec<Option<InFlight>>,
-    /// The pointer that it follows, by the same number. Stale where the read's request has none.
+    /// Fat pointer that the read follows, indexed by slot. Stale unless the read's request has `is_named`.
     named: Vec<Option<FatPointer>>,
-    /// Reads of local memory not copied yet, oldest first.
+    /// Reads of local memory that are not copied yet, oldest first.
     local: VecDeque<Slot>,
-    /// Slots of reads that back off, until their timers run out.
+    /// Slots of reads that back off, until their timers expire.
     backing_off: Vec<Slot>,
     pub(crate) counters: ReadCounters,
 }
 
 impl Reads {
-    /// For an arena of so many slots, so many reads in flight, and so many tries of each.
+    /// Creates the state for an arena of `slots` slots, for `reads` reads in flight with at most `most_tries` tries
+    /// each.
     pub(crate) fn new(slots: usize, reads: usize, most_tries: u16) -> Self {
         Self {
             most_tries,
@@ -85,31 +85,31 @@ impl Reads {
     fn of(&mut self, slot: &Slot) -> &mut InFlight {
         self.of_slot[slot.index()]
             .as_mut()
-            .expect("a slot on its way has a read")
+            .expect("a slot in flight has a read")
     }
 
-    /// What the read that has a slot asks for.
+    /// Returns the request of the read that uses `slot`.
     pub(super) fn request(&self, slot: &Slot) -> ReadRequest {
         let read = self.of_slot[slot.index()].as_ref();
-        read.expect("a slot on its way has a read").request
+        read.expect("a slot in flight has a read").request
     }
 
     pub(crate) fn is_idle(&self) -> bool {
         self.local.is_empty()
     }
 
-    /// Reads that back off.
+    /// Returns the number of reads that back off.
     pub(crate) fn backing_off(&self) -> usize {
         self.backing_off.len()
     }
 }
 
 impl Worker {
-    /// Starts a lock-free read; the continuation gets the slot with consistent images, one for each
-    /// object of the request. Never calls the continuation before it returns.
+    /// Starts a lock-free read. The continuation receives the slot with consistent images, one for each object of the
+    /// request. Never calls the continuation before it returns.
     ///
     /// # Errors
-    /// [`ReadError::Busy`] when the arena has no slot: nothing was started.
+    /// [`ReadError::Busy`] if the arena has no slot: nothing was started.
     #[inline]
     pub fn read_lock_free(
         &mut self,
@@ -121,9 +121,9 @@ impl Worker {
         Ok(())
     }
 
-    /// As [`Worker::read_lock_free`], of the object that a fat pointer names. Ends with [`ReadError::Gone`] if the header is
-    /// that of a later object, or memory that serves other sizes. If the read succeeds, the caller still has to check
-    /// that the pointer [names](FatPointer::names) what it brought.
+    /// As [`Worker::read_lock_free`], for the object that a fat pointer names. Fails with [`ReadError::Gone`] if the
+    /// header belongs to a later object, or to memory that now stores other sizes. If the read succeeds, the caller
+    /// must still check that the pointer [names](FatPointer::names) the object that was read.
     ///
     /// # Errors
     /// As [`Worker::read_lock_free`].
@@ -139,16 +139,19 @@ impl Worker {
         Ok(())
     }
 
-    /// As [`Worker::read_lock_free`], to a slot that the caller has, and within an [`Operation`] of the caller, which
-    /// is to end after the continuation was called. The [`Slot::index`] is the caller's until it gives the slot
-    /// back. A read that fails gives the slot back just before the continuation is called.
+    /// As [`Worker::read_lock_free`], with a slot that the caller provides, and within an [`Operation`] of the caller,
+    /// which must not end before the continuation is called. The caller may use [`Slot::index`] until it returns the
+    /// slot to the arena. A read that fails returns the slot to the arena just before it calls the continuation.
     #[inline]
     pub fn read_within(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
-        debug_assert!(self.epochs.open() > 0, "a read within no operation");
+        debug_assert!(
+            self.epochs.open() > 0,
+            "read_within needs an open operation"
+        );
         self.route_read(slot, request, None, cont);
     }
 
-    /// Begins a read that is an operation of its own.
+    /// Starts a read that is an operation of its own.
     #[inline]
     fn begin_read(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
         let operation = self.begin_operation();
@@ -183,11 +186,11 @@ impl Worker {
         })
     }
 
-    /// Reads the first words of an object's header as they are, without asking whether it is locked or
-    /// whole: what validation needs (`FaRM'15 §4`).
+    /// Reads the first words of an object's header as they are, without checking whether the object is locked or torn:
+    /// used by validation (`FaRM'15 §4`).
     ///
     /// # Errors
-    /// [`ReadError::Busy`] when the arena has no slot: nothing was started.
+    /// [`ReadError::Busy`] if the arena has no slot, or if other headers wait for one: nothing was started.
     #[inline]
     pub fn read_header(
         &mut self,
@@ -243,7 +246,8 @@ impl Worker {
                 self.reads.local.push_back(slot);
             }
             &Access::Remote { machine, .. } => {
-                // Reads that wait for room go first, but for headers, whose commit holds locks.
+                // Reads that wait for room are posted before this one. Header reads need not wait for them, because
+                // their commit holds locks.
                 if self.unposted.len() > 0 && request.lines != HEADER_ONLY {
                     return self.post_later(machine, slot);
                 }
@@ -254,7 +258,7 @@ impl Worker {
         }
     }
 
-    /// Posts a read of another machine's memory that has waited; its slot comes back if there is no room now.
+    /// Posts a read of another machine's memory that has waited. Returns its slot if the endpoint has no room now.
     pub(super) fn post_remote(&mut self, slot: Slot) -> Result<(), Slot> {
         let now = self.now;
         let read = self.reads.of(&slot);
@@ -263,7 +267,7 @@ impl Worker {
         self.post_to(request, region, slot)
     }
 
-    /// Posts a read of another machine's memory; its slot comes back if there is no room now.
+    /// Posts a read of another machine's memory. Returns its slot if the endpoint has no room now.
     #[inline]
     fn post_to(
         &mut self,
@@ -280,7 +284,8 @@ impl Worker {
             unreachable!("a remote region stays remote")
         };
         let offset = u64::from(request.address.offset());
-        // The endpoint looks at the place of objects itself; all that it knows of a raw read is its words.
+        // The endpoint checks where the objects of an object read start and end. Of a raw read it knows only the words,
+        // not the object.
         if request.lines == HEADER_ONLY && !fits(offset, &request, bytes) {
             self.finish(slot, ReadError::BadAddress(request.address));
             return Ok(());
@@ -326,7 +331,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a read that failed, from the event loop: perhaps this is the call that began it.
+    /// Fails a read from the event loop, because the current call may be the one that started it.
     #[cold]
     fn finish(&mut self, slot: Slot, error: ReadError) {
         let read = self.reads.of(&slot);
@@ -334,7 +339,7 @@ impl Worker {
         self.fail_soon(operation, cont, slot, error);
     }
 
-    /// As [`Worker::finish`], of a read that was never posted.
+    /// As [`Worker::finish`], for a read that was never posted.
     pub(super) fn fail_begun(&mut self, read: Begun, slot: Slot, error: ReadError) {
         self.fail_soon(read.operation, read.cont, slot, error);
     }

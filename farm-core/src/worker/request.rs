@@ -1,4 +1,4 @@
-//! What a lock-free read reads, and why it fails.
+//! Requests of lock-free reads, and why such reads fail.
 
 use crate::alloc::SizeClass;
 use crate::fabric::Slot;
@@ -6,34 +6,34 @@ use crate::ids::{Address, MachineId};
 use crate::mem::LINE_BYTES;
 use crate::object::{FatPointer, HEADER_BYTES};
 
-/// Lines of an object in a read of one object's header.
+/// Value of [`ReadRequest::lines`] in a read of one object's header.
 pub(super) const HEADER_ONLY: u16 = 0;
 
-/// What to read: one object, or adjacent ones of the same size class.
+/// What a lock-free read reads: one object, or adjacent objects of the same size class.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRequest {
-    /// The first object.
+    /// Address of the first object.
     pub(super) address: Address,
-    /// Bytes to read, whole lines.
+    /// Bytes to read: whole lines, or one header.
     pub(super) bytes: u32,
     /// Lines of one object, or [`HEADER_ONLY`].
     pub(super) lines: u16,
     /// Size class that each header must have.
     pub(super) class: SizeClass,
-    /// Whether the read is of a fat pointer, kept by the slot's number.
+    /// Whether the read follows a fat pointer, which the worker stores by slot index.
     pub(super) is_named: bool,
 }
-// Every read in flight has one: it stays as small as it can be.
+// Every read in flight stores a request: keep it small.
 const _: () = assert!(size_of::<ReadRequest>() == 16);
 
 impl ReadRequest {
-    /// A read of one object.
+    /// Creates a request for one object.
     #[inline]
     pub fn object(address: Address, class: SizeClass) -> Self {
         Self::objects(address, class, 1)
     }
 
-    /// A read of `count` adjacent objects.
+    /// Creates a request for `count` adjacent objects.
     #[inline]
     pub fn objects(first: Address, class: SizeClass, count: u32) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl ReadRequest {
         }
     }
 
-    /// A read of the object that a fat pointer names.
+    /// Creates a request for the object that a fat pointer names.
     pub(super) fn named(pointer: FatPointer) -> Self {
         Self {
             is_named: true,
@@ -53,7 +53,7 @@ impl ReadRequest {
         }
     }
 
-    /// A read of an object's header.
+    /// Creates a request for an object's header.
     #[inline]
     pub(super) fn header(address: Address) -> Self {
         Self {
@@ -65,13 +65,13 @@ impl ReadRequest {
         }
     }
 
-    /// Bytes that the read brings.
+    /// Returns the number of bytes to read.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes as usize
     }
 
-    /// Bytes of one object.
+    /// Returns the bytes of one object.
     #[inline]
     pub(super) fn stride(&self) -> u32 {
         u32::from(self.lines) * LINE_BYTES as u32
@@ -84,38 +84,40 @@ pub enum ReadError {
     /// The connection to the machine that holds the object is broken.
     #[error("machine {0}, which holds the object, is lost")]
     PeerLost(MachineId),
-    /// The address is outside of its region, or the words there are not a header of an object.
-    #[error("address {0} is not an object's")]
+    /// The address is outside of its region, or the words at the address are not an object header.
+    #[error(
+        "there is no object at {0}: the address is outside of its region, or holds no object header"
+    )]
     BadAddress(Address),
-    /// The header has another size class than the read: the size is wrong, or the object was freed and its memory
-    /// serves objects of another size. The read is not tried again.
+    /// The header has another size class than the request: the requested size is wrong, or the object was freed and its
+    /// memory now stores objects of another size. The read is not retried.
     #[error(
         "the object at {address} takes {} bytes of memory, and the read expected {}: read it with the size with which \
          it was allocated",
         is.object_bytes(), asked.object_bytes()
     )]
     WrongSize {
-        /// The object.
+        /// Address of the object.
         address: Address,
-        /// Size class of the read.
+        /// Size class of the request.
         asked: SizeClass,
         /// Size class in the header.
         is: SizeClass,
     },
     /// The object that a fat pointer names was freed.
-    #[error("the object that was at {0} is gone: it was freed after the pointer was made")]
+    #[error("the object at {0} was freed after the fat pointer to it was created")]
     Gone(Address),
-    /// Nobody knows the region.
+    /// The region does not exist.
     #[error("the region of address {0} does not exist")]
     NoRegion(Address),
-    /// The object stayed locked for all of a bounded number of tries.
-    #[error("the object at {0} stayed locked")]
+    /// The object was locked in all tries of the read, whose number is bounded.
+    #[error("the object at {0} stayed locked in all tries of the read")]
     StaysLocked(Address),
-    /// Too many reads are in flight: the arena has no slot. Returned when a read is begun, never by its
-    /// continuation. See [`Worker::when_slot`](super::Worker::when_slot).
-    #[error("too many reads in flight")]
+    /// Too many reads are in flight: the arena has no slot. Returned by the call that starts a read, never passed to
+    /// its continuation. See [`Worker::when_slot`](super::Worker::when_slot).
+    #[error("the read was not started: too many reads are in flight")]
     Busy,
 }
 
-/// The end of a lock-free read: the slot holds consistent images. Give it back to the arena.
+/// The result of a lock-free read: a slot with consistent images, which the receiver must return to the arena.
 pub type ReadResult = Result<Slot, ReadError>;

@@ -1,22 +1,22 @@
-//! What a worker holds when it should hold nothing.
+//! Leak check of a worker at rest.
 
 use super::Worker;
 
-/// Something that a worker at rest still has: a leak.
+/// A resource that a worker at rest still holds: a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("worker {worker} is at rest and has {count} {what}")]
+#[error("worker {worker} is at rest but still holds {count} {what}")]
 pub struct Leftover {
-    /// The worker.
+    /// Worker that holds the resource.
     pub worker: crate::ids::WorkerRef,
-    /// What it has.
+    /// Kind of the resource.
     pub what: &'static str,
-    /// How many.
+    /// Number of units held.
     pub count: u64,
 }
 
 impl Worker {
-    /// Whether everything that was taken for operations has been given back. To be asked when no
-    /// operation is under way in the whole cluster.
+    /// Checks that everything that operations took has been returned. To be called when no operation is under way in
+    /// the whole cluster.
     ///
     /// # Errors
     /// The first [`Leftover`].
@@ -37,7 +37,10 @@ impl Worker {
             ),
             ("reads that back off", self.reads.backing_off() as u64),
             ("local reads to be copied", u64::from(!self.reads.is_idle())),
-            ("failed reads to be told of", self.failed_reads.len() as u64),
+            (
+                "failed reads to be reported",
+                self.failed_reads.len() as u64,
+            ),
             (
                 "reads that wait for a region",
                 self.region_waits.len() as u64,
@@ -53,8 +56,8 @@ impl Worker {
             ("continuations deferred", self.deferred.len() as u64),
             ("operations that have not ended", self.epochs.open()),
             (
-                "ends of epochs to come",
-                (self.epochs.asked() + self.changes.under_way()) as u64,
+                "epoch changes that have not ended",
+                (self.epochs.unanswered() + self.changes.under_way()) as u64,
             ),
         ];
         match held.into_iter().find(|(_, count)| *count > 0) {
@@ -67,8 +70,8 @@ impl Worker {
         }
     }
 
-    /// Bytes that its rings and logs have carried: what it sent, and what it received and gave back.
-    /// Summed over all workers of a cluster at rest the two are equal.
+    /// Returns the bytes that this worker sent through its rings and logs, and the bytes that it received and freed.
+    /// Summed over all workers of a cluster at rest, the two are equal.
     pub fn ring_bytes_carried(&self) -> (u64, u64) {
         let (messages, logs) = (self.messaging.carried(), self.logs.carried());
         (messages.0 + logs.0, messages.1 + logs.1)

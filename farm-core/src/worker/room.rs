@@ -1,10 +1,9 @@
-//! Continuations that wait for room: in rings and logs, which peers make, and in the arena, which this
-//! worker's own completions make.
+//! Continuations that wait for room: in rings and logs, where peers make room, and in the arena, where this worker's
+//! own completions make room.
 //!
-//! Invariant: while a continuation waits for a slot of the arena, no operation that came later takes a slot
-//! that the continuation could use. Without it, reads that renew themselves from their own completions
-//! would take every slot again before the turn comes to those that wait
-//! (`farm-sim/tests/fairness.rs`).
+//! Invariant: while a continuation waits for a slot of the arena, no operation that came later takes a slot that the
+//! continuation could use. Without it, reads that start new reads from their completions would take every slot before
+//! the waiting continuations are resumed (`farm-sim/tests/fairness.rs`).
 
 use std::collections::VecDeque;
 
@@ -12,38 +11,39 @@ use super::{Cont, Worker};
 use crate::marks;
 use crate::time::Nanos;
 
-/// Longest time between two attempts of continuations that wait for room in rings, in nanoseconds: a peer
-/// may report the head of a ring without a message.
+/// Longest time between two attempts of continuations that wait for room in rings, in nanoseconds: a peer may report
+/// the head of a ring without a message.
 const RETRY_NANOS: u64 = 20_000;
 
-/// Reads that wait for room of the endpoint until no others may begin: more would only make later ones wait longer.
+/// If at least this many reads wait for room of the endpoint, no other read may start: more of them would only make
+/// later reads wait longer.
 const MOST_UNPOSTED: usize = 8;
 
-/// What waits for room on one worker.
+/// Continuations that wait for room on one worker.
 pub(super) struct Room {
-    /// Waits for room in rings, logs and reply reservations, oldest first.
+    /// Continuations that wait for room in rings, logs and reply reservations, oldest first.
     rings: VecDeque<Cont<()>>,
-    /// When those are resumed at the latest.
+    /// Latest time at which those are resumed.
     retry: Nanos,
-    /// Waits for slots of the arena, oldest first.
+    /// Continuations that wait for slots of the arena.
     slots: SlotWaiters,
 }
 
 /// Continuations that wait for slots of the arena.
 struct SlotWaiters {
-    /// Reads of headers by commits that hold locks: they go first, and may use the slots kept to send. One read of
-    /// each class goes before them in a turn, so that they do not hold up reads for ever.
+    /// Header reads of commits that hold locks. They are resumed first, and may use the slots kept for sending. In each
+    /// turn one read of each class is resumed before them, so that they do not block reads for ever.
     headers: VecDeque<Cont<()>>,
-    /// By the class of the slot, each oldest first.
+    /// Reads by the class of their slot, oldest first in each class.
     by_class: Vec<VecDeque<Cont<()>>>,
-    /// All of them.
+    /// Number of continuations in `headers` and `by_class`.
     count: usize,
-    /// One of them is being resumed, and may take any slot.
+    /// True while continuations are being resumed, which may take any slot.
     serving: bool,
 }
 
 impl SlotWaiters {
-    /// The smallest class that waiting continuations can use.
+    /// Returns the smallest class that waiting continuations can use.
     fn first_class(&self) -> Option<usize> {
         match self.headers.is_empty() {
             true => self.by_class.iter().position(|queue| !queue.is_empty()),
@@ -66,30 +66,30 @@ impl Room {
         }
     }
 
-    /// Whether headers wait: others wait behind them.
+    /// Returns true if header reads wait: later ones must wait behind them.
     #[inline]
     pub(super) fn headers_go_first(&self) -> bool {
         !self.slots.headers.is_empty() && !self.slots.serving
     }
 
-    /// Continuations that wait.
+    /// Returns the number of continuations that wait.
     pub(super) fn waiting(&self) -> usize {
         self.rings.len() + self.slots.count
     }
 }
 
 impl Worker {
-    /// Calls the continuation when there may be room in rings, logs or reply reservations again, after a send
-    /// or a call that returned [`CallError::Busy`](crate::messaging::CallError::Busy). For slots of the arena
-    /// there is [`Worker::when_slot`].
+    /// Calls the continuation when there may be room in rings, logs or reply reservations again, after a send or a call
+    /// that returned [`CallError::Busy`](crate::messaging::CallError::Busy). To wait for slots of the arena, use
+    /// [`Worker::when_slot`].
     pub fn when_room(&mut self, cont: Cont<()>) {
         marks::mark("message: room waited for");
         self.room.rings.push_back(cont);
     }
 
     /// Calls the continuation when the arena has a slot of at least `bytes` for it, after a read that returned
-    /// [`ReadError::Busy`](super::ReadError::Busy). Continuations get slots in the order in which they began to
-    /// wait, and before any operation that did not wait.
+    /// [`ReadError::Busy`](super::ReadError::Busy). Continuations of one class get slots in the order in which they
+    /// began to wait, and before any operation that did not wait.
     pub fn when_slot(&mut self, bytes: usize, cont: Cont<()>) {
         marks::mark("read: slot waited for");
         let class = self.arena().class_of(bytes);
@@ -98,8 +98,8 @@ impl Worker {
         self.close_slots();
     }
 
-    /// As [`Worker::when_slot`], for [`Worker::read_header`]. A commit that validates holds locks, so it goes
-    /// before reads, but for one of each class a turn.
+    /// As [`Worker::when_slot`], for [`Worker::read_header`]. A commit that validates holds locks, so its header reads
+    /// are resumed before other reads, except one of each class per turn.
     pub fn when_header_slot(&mut self, cont: Cont<()>) {
         marks::mark("read: header slot waited for");
         self.room.slots.headers.push_back(cont);
@@ -107,8 +107,8 @@ impl Worker {
         self.close_slots();
     }
 
-    /// Promises free slots to the continuations that wait, and all of them while reads wait for room of the
-    /// endpoint.
+    /// Closes the slots that waiting continuations can use to operations that did not wait. Closes all slots while
+    /// [`MOST_UNPOSTED`] reads wait for room of the endpoint.
     pub(super) fn close_slots(&mut self) {
         if self.room.slots.serving {
             return;
@@ -120,7 +120,8 @@ impl Worker {
         self.arena().close_from(first);
     }
 
-    /// Resumes continuations that wait for slots while there are slots for them.
+    /// Resumes continuations that wait for slots, while there are slots for them. Returns true if fewer wait now than
+    /// before.
     pub(super) fn serve_slot_waiters(&mut self) -> bool {
         if self.room.slots.count == 0 {
             return false;
@@ -144,8 +145,8 @@ impl Worker {
         self.room.slots.count < before
     }
 
-    /// Resumes continuations that wait for slots to read into, at most so many of each class. Large slots serve small
-    /// reads too, so those that need large ones go first.
+    /// Resumes continuations that wait for slots to read into, at most `most` of each class. Large slots also serve
+    /// small reads, so continuations that need large slots are resumed first.
     fn serve_reads(&mut self, most: usize) {
         for class in (0..self.room.slots.by_class.len()).rev() {
             for _ in 0..most.min(self.room.slots.by_class[class].len()) {
@@ -165,8 +166,8 @@ impl Worker {
         }
     }
 
-    /// Resumes continuations that wait for room in rings. Room comes with messages, `moved`, or silently by a
-    /// report of a ring's head, hence the retry by time.
+    /// Resumes continuations that wait for room in rings. Room is made by messages, which `moved` reports, or silently
+    /// by a report of a ring's head; the latter is found by retrying after [`RETRY_NANOS`].
     pub(super) fn retry_for_room(&mut self, moved: bool) {
         if self.room.rings.is_empty() || !moved && self.now < self.room.retry {
             return;

@@ -1,4 +1,4 @@
-//! Timers of one worker: a heap of moments, each with a continuation.
+//! Timers of one worker: a heap of due times, each with a continuation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use super::Cont;
 use crate::time::Nanos;
 
-/// Timers, ended by time only: whoever no longer cares ignores the call.
+/// Timers. A timer cannot be cancelled: its continuation must ignore a call that is no longer needed.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<Entry>>,
@@ -16,7 +16,7 @@ pub(crate) struct Timers {
 #[derive(Debug)]
 struct Entry {
     due: Nanos,
-    /// Timers of one moment run in the order in which they were set.
+    /// Number of the timer. Timers with the same due time run in the order in which they were set.
     sequence: u64,
     cont: Cont<()>,
 }
@@ -55,13 +55,13 @@ impl Timers {
         }));
     }
 
-    /// The number of the timer that was set last; numbers ascend.
+    /// Returns the number of the timer that was set last; numbers ascend.
     pub(crate) fn last_set(&self) -> u64 {
         self.sequence
     }
 
-    /// Takes the next timer that is due at `now`, unless it was set after the timer with the number `until`.
-    /// A timer is never set for a moment before `now`, so one that was set later comes after all others.
+    /// Takes the next timer that is due at `now`, unless its number is greater than `until`. No timer is set for a time
+    /// before `now`, so a timer with a greater number sorts after all those that are due.
     pub(crate) fn take_due(&mut self, now: Nanos, until: u64) -> Option<Cont<()>> {
         let Reverse(next) = self.heap.peek()?;
         if next.due > now || next.sequence > until {
@@ -70,7 +70,7 @@ impl Timers {
         self.heap.pop().map(|Reverse(entry)| entry.cont)
     }
 
-    /// When the next timer is due.
+    /// Returns when the next timer is due.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.heap.peek().map(|Reverse(entry)| entry.due)
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timers_come_in_order_of_time_then_of_setting() {
+    fn timers_run_in_order_of_due_time_then_of_setting() {
         let mut timers = Timers::default();
         for (due, context) in [(30, 1), (10, 2), (10, 3), (20, 4)] {
             timers.set(Nanos(due), Cont::new(|_, _, ()| {}, context));

@@ -6,21 +6,21 @@ use crate::messaging::{CallError, MessageId, Request};
 use crate::messaging::{Garbage, Taken};
 use crate::time::Nanos;
 
-/// Completions taken in one turn: enough to overlap their misses, few enough that messages wait for
-/// microseconds.
+/// Most completions taken in one turn: enough to overlap their cache misses, few enough that messages wait for
+/// microseconds only.
 const MOST_COMPLETIONS: usize = 32;
-/// Completions taken at a time.
+/// Most completions taken from the fabric in one poll.
 const CHUNK: usize = 16;
-/// Work items from outside taken in one turn.
+/// Most work items taken from the inbox in one turn.
 const MOST_ITEMS: usize = 16;
 
 impl Worker {
-    /// One turn of the event loop, at the moment `now`. True if it did anything: then the next turn
-    /// should follow at once.
+    /// Executes one turn of the event loop, at time `now`. Returns true if it did any work: the next turn should follow
+    /// at once then.
     ///
-    /// The order is that of a request: timers, work from outside, rings, completions, what waited for the room
-    /// that those made, and last the doorbells for everything that was posted. Each step is bounded: what it
-    /// runs may begin new work, which a later turn takes up.
+    /// The steps follow the path of a request: timers, work items, rings, completions, then whatever waited for the
+    /// room that those made, and last the doorbells for everything that was posted. Each step is bounded: the work that
+    /// it starts is handled by a later turn.
     pub fn turn(&mut self, now: Nanos) -> bool {
         self.now = now;
         let mut busy = self.run_timers();
@@ -37,16 +37,17 @@ impl Worker {
         busy |= self.run_deferred();
         self.endpoint.flush();
         self.notice_departures();
-        // A departure may have failed reads, which are told of in the next turn.
+        // A departure may have failed reads. The next turn calls their continuations.
         busy || !self.failed_reads.is_empty()
     }
 
-    /// When the next timer is due, if the worker has nothing else to wait for.
+    /// Returns when the next timer is due, or `None` if no timer is set.
     pub fn next_timer(&self) -> Option<Nanos> {
         self.timers.next()
     }
 
-    /// True if operations are in flight whose completion the next turns will find by polling.
+    /// Returns true if the worker must keep polling: something is in flight, or waits for room, that may proceed
+    /// without a notification.
     pub fn must_poll(&self) -> bool {
         self.endpoint.outstanding() > 0
             || !self.reads.is_idle()
@@ -57,12 +58,12 @@ impl Worker {
             || self.unposted.len() > 0
     }
 
-    /// Completions of the fabric, a chunk at a time: their continuations run, and post, before the
-    /// next are taken, so that misses of memory and work on what has come overlap.
+    /// Takes completions from the fabric, a chunk at a time. Their continuations run and post before the next chunk is
+    /// taken, so that cache misses overlap with the work on earlier completions.
     #[inline]
     fn poll_completions(&mut self) -> bool {
         if self.endpoint.outstanding() == 0 {
-            // Nothing can have come but the news that a connection is broken.
+            // Only the report of a broken connection can have arrived.
             return self.poll_fabric(CHUNK, &mut Nanos::default()) > 0;
         }
         let mut looked = self.clock.now();
@@ -79,8 +80,8 @@ impl Worker {
 
     fn run_timers(&mut self) -> bool {
         let mut ran = false;
-        // A timer that is set from now on is not due in this turn, whatever its time: a task that sleeps for no
-        // time at all would keep the turn from ending.
+        // A timer that is set from now on does not run in this turn, even if it is due: otherwise a task that sleeps
+        // for zero time would keep the turn from ending.
         let until = self.timers.last_set();
         while let Some(cont) = self.timers.take_due(self.now, until) {
             cont.resume(self, ());
@@ -137,7 +138,7 @@ impl Worker {
             Some(handler) => handler(self, request, body),
             None => self.cut_off(
                 request.from.machine,
-                format!("it sent a message of unknown kind {}", id.0),
+                format!("it sent a message with the unregistered id {}", id.0),
             ),
         }
     }

@@ -1,8 +1,8 @@
-//! Reads that the endpoint had no room for: posted in order as soon as it has.
+//! Reads for which the endpoint had no room: they are posted in order as soon as it has room.
 //!
-//! Headers that a commit validates go first, for the commit holds locks. Other reads keep their order for each
-//! machine, and the machines take turns, so that one whose queue pair is full holds up none of the
-//! reads to others that wait; while many wait, no others begin, to whichever machine.
+//! Header reads go first, because the commits that validate with them hold locks. Other reads keep their order per
+//! machine, and the machines take turns, so that a machine whose queue pair is full does not delay waiting reads to
+//! other machines. While many reads wait, no other read starts, to any machine.
 
 use std::collections::VecDeque;
 
@@ -15,9 +15,9 @@ use crate::ids::MachineId;
 #[derive(Default)]
 pub(super) struct Unposted {
     headers: VecDeque<Slot>,
-    /// By the place of the machine.
+    /// Reads by the index of the machine in [`Worker::machines`], oldest first.
     by_machine: Vec<VecDeque<Slot>>,
-    /// The machine whose turn is next.
+    /// Rotates the machine that is served first.
     next: usize,
     count: usize,
 }
@@ -33,7 +33,7 @@ impl Worker {
     #[cold]
     pub(super) fn post_later(&mut self, machine: MachineId, slot: Slot) {
         let place = self.machines().iter().position(|known| known.0 == machine);
-        let place = place.expect("a region lies on a machine of the cluster");
+        let place = place.expect("a region is stored by a machine of the cluster");
         let header = self.reads.request(&slot).lines == HEADER_ONLY;
         let unposted = &mut self.unposted;
         unposted.count += 1;
@@ -47,7 +47,7 @@ impl Worker {
         self.close_slots();
     }
 
-    /// Posts reads that waited, as many as there is room for now.
+    /// Posts as many of the waiting reads as there is room for now.
     #[inline]
     pub(super) fn post_unposted(&mut self) -> bool {
         self.unposted.count > 0 && self.post_some()
@@ -60,7 +60,7 @@ impl Worker {
             let Some(slot) = self.unposted.headers.pop_front() else {
                 break;
             };
-            // Others may have room: they are of other machines.
+            // Later reads may still have room: they may go to other machines.
             if let Err(slot) = self.post_waiting(slot) {
                 self.unposted.headers.push_back(slot);
             }

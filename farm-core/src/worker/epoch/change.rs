@@ -1,13 +1,13 @@
-//! Ending an epoch on all machines, and what for: a machine wins back the memory of freed objects.
+//! Epoch changes: the end of an epoch on all machines, by which a machine reclaims the memory of freed objects.
 //!
-//! The first worker of a machine coordinates, one change at a time; several machines may do so at the
-//! same time and know nothing of each other. A lost machine ends a change without any memory being
-//! freed: what it has in flight nobody can tell.
+//! The first worker of a machine coordinates, one change at a time. Several machines may do so at the same time,
+//! independently of each other. The loss of a machine ends a change without freeing memory, because the operations that
+//! the lost machine had in flight are unknown.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Asker, DONE, END_EPOCH, END_EPOCHS, MEMORY_IS_SHORT, RETIRE};
+use super::{DONE, END_EPOCH, END_EPOCHS, MEMORY_IS_SHORT, RETIRE, Requester};
 use crate::alloc::{AllocError, Block, BlockSource, Cut, Place, SizeClass};
 use crate::ids::{RegionId, WorkerId, WorkerRef};
 use crate::messaging::{CallError, MessageId};
@@ -16,29 +16,29 @@ use crate::time::Nanos;
 use crate::worker::{Cont, Worker};
 use crate::{marks, mutants};
 
-/// After a change that won nothing, the next is not begun before so long: those who are refused memory
-/// may try again as often as they like.
+/// Shortest time between a change that freed nothing and the next change: workers whose allocations fail may retry as
+/// often as they like.
 const FRUITLESS: Duration = Duration::from_micros(100);
-/// A worker that is refused memory tells the first one of its machine at most so often...
+/// Shortest time between two reports by one worker to the first worker of its machine that an allocation failed.
 const REFUSED_AGAIN: Duration = Duration::from_micros(20);
-/// ... and one that finds it low: a class that gives its last block up and takes another one, over and
-/// over, shall not keep all machines busy.
+/// The same for reports that memory is low: a size class that repeatedly gives up its last block and takes another one
+/// must not keep all machines busy.
 const LOW_AGAIN: Duration = Duration::from_millis(1);
-/// Bytes that are zeroed in one turn: tens of microseconds of it.
+/// Bytes zeroed in one turn, which takes tens of microseconds.
 const BYTES_PER_TURN: u64 = 1 << 20;
 
-/// Epoch changes that this worker coordinated, and its part in those of others.
+/// Counts of epoch changes that this worker coordinated, and of its part in the changes of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochCounters {
     /// Changes begun, after blocks were retired.
     pub begun: u64,
     /// Changes that ended, and freed what was vacant.
     pub ended: u64,
-    /// Changes abandoned, because a machine was lost.
+    /// Changes abandoned because a machine was lost.
     pub abandoned: u64,
-    /// Times that memory was short and no block of the machine was free.
+    /// Times that memory was short and no block of the machine could be freed.
     pub fruitless: u64,
-    /// Bytes of blocks freed for any class.
+    /// Bytes of blocks freed for use by any class.
     pub bytes: u64,
     /// Requests sent to other machines.
     pub requests: u64,
@@ -46,21 +46,21 @@ pub struct EpochCounters {
     pub requests_within: u64,
 }
 
-/// What the answers of several workers are gathered for.
+/// Purpose for which a worker gathers the replies of several workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The workers of this machine give up what is wholly free.
+    /// The workers of this machine retire their wholly free blocks.
     Retire,
-    /// The end of an epoch that this worker asked for.
+    /// The end of an epoch that this worker requested.
     Change,
-    /// The end of an epoch that another machine's worker asked for, by this number of its own.
+    /// The end of an epoch that a worker of another machine requested, with the number of its request.
     PassedOn(WorkerRef, u64),
 }
 
 struct Gathering {
     number: u64,
     purpose: Purpose,
-    /// Answers that have not come.
+    /// Replies that have not arrived.
     left: usize,
 }
 
@@ -72,51 +72,51 @@ struct Unsent {
     number: u64,
 }
 
-/// What a worker asks of others, for itself and on behalf of other machines.
+/// Requests that a worker sends to others, for itself and on behalf of other machines.
 #[derive(Default)]
 pub(in crate::worker) struct Changes {
-    /// One of this machine's own change, and one for each change of another.
+    /// One gathering for this machine's own change, and one for each change of another machine.
     gatherings: Vec<Gathering>,
     numbers: u64,
     unsent: VecDeque<Unsent>,
     waits_for_room: bool,
-    /// A change of this machine's: from the first request until the last block is freed.
+    /// True while this machine's own change runs: from the first request until the last block is freed.
     under_way: bool,
-    /// Of the change under way, as are the bytes that it has freed.
+    /// Cut of the change under way; `won` is the bytes that the change has freed.
     cut: Cut,
     won: u64,
     not_before: Nanos,
-    /// When this worker tells again that it was refused memory, and that it is low.
+    /// Earliest time of this worker's next report that an allocation failed; `low_again` is the same for low memory.
     refused_again: Nanos,
     low_again: Nanos,
     counters: EpochCounters,
 }
 
 impl Changes {
-    /// Ends of epochs that have not come.
+    /// Returns the number of gatherings, plus one if a change is under way.
     pub(in crate::worker) fn under_way(&self) -> usize {
         self.gatherings.len() + usize::from(self.under_way)
     }
 }
 
-/// The blocks of a worker's machine, with an eye on how many there are.
+/// The blocks of a worker's machine; records whether memory is short.
 pub(in crate::worker) struct Source<'a> {
     store: &'a Store,
-    /// What was found of it, unless there is enough.
+    /// Shortage that an acquisition has found, if any.
     pub(in crate::worker) shortage: Option<Shortage>,
 }
 
-/// How short memory is.
+/// How short the memory of a machine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::worker) enum Shortage {
-    /// Below the threshold.
+    /// The free memory is below the threshold.
     Low,
-    /// There was none for a request.
+    /// An allocation failed for lack of memory.
     Refused,
 }
 
 impl Shortage {
-    /// What a request that ended so says of memory.
+    /// Returns the shortage that the result of an allocation indicates.
     pub(in crate::worker) fn of<T>(store: &Store, ended: &Result<T, AllocError>) -> Option<Self> {
         match ended {
             Ok(_) => store.is_low().then_some(Shortage::Low),
@@ -150,7 +150,7 @@ impl BlockSource for Source<'_> {
     ) -> Result<Option<Block>, AllocError> {
         let mut store = self.store;
         let acquired = store.acquire(class, owner, place);
-        // A place that is full says nothing of others.
+        // A full place says nothing about the rest of the memory.
         if !matches!(acquired, Ok(None)) {
             self.shortage = self.shortage.max(Shortage::of(self.store, &acquired));
         }
@@ -164,12 +164,12 @@ impl BlockSource for Source<'_> {
 }
 
 impl Worker {
-    /// Epoch changes so far.
+    /// Returns the counts of epoch changes so far.
     pub fn epoch_counters(&self) -> EpochCounters {
         self.changes.counters
     }
 
-    /// Memory is short: the machine wins back what it can, unless it does so already.
+    /// Handles a shortage of memory: the machine reclaims what it can, unless it does so already.
     #[cold]
     pub(in crate::worker) fn memory_is_short(&mut self, shortage: Shortage) {
         let (again, pause) = match shortage {
@@ -184,13 +184,13 @@ impl Worker {
             return self.win_memory();
         }
         let first = WorkerRef::new(self.me.machine, WorkerId::FIRST);
-        // Where there is no room, whoever is refused memory next tries again.
+        // If the ring has no room, the next failed allocation retries.
         if self.send(first, MEMORY_IS_SHORT, &[]).is_err() {
             marks::mark("epoch: no room to tell that memory is short");
         }
     }
 
-    /// Begins a change, if none is under way.
+    /// Begins a change, unless one is under way.
     pub(super) fn win_memory(&mut self) {
         if self.changes.under_way || self.now < self.changes.not_before {
             return;
@@ -200,7 +200,7 @@ impl Worker {
         self.gather(Purpose::Retire, RETIRE);
     }
 
-    /// Gives up this worker's blocks that are wholly free.
+    /// Retires this worker's wholly free blocks.
     pub(super) fn retire_blocks(&mut self) {
         self.slab.retire(&mut Source::of(&self.store));
     }
@@ -210,8 +210,8 @@ impl Worker {
         self.gather(purpose, END_EPOCH);
     }
 
-    /// Asks all other workers of this machine, for a change the other machines too, and does its own
-    /// part.
+    /// Sends requests to all other workers of this machine, and to the other machines if this is a change, and then
+    /// does this worker's own part.
     fn gather(&mut self, purpose: Purpose, within: MessageId) {
         let me = self.me;
         self.changes.numbers += 1;
@@ -245,18 +245,18 @@ impl Worker {
             self.retire_blocks();
             self.gathered_one(number);
         } else {
-            self.end_epoch(Asker::Own(number));
+            self.end_epoch(Requester::Own(number));
         }
     }
 
-    /// Answers a request.
-    pub(super) fn tell_done(&mut self, to: WorkerRef, number: u64) {
+    /// Sends the reply to a request.
+    pub(super) fn send_done(&mut self, to: WorkerRef, number: u64) {
         let id = DONE;
         self.changes.unsent.push_back(Unsent { to, id, number });
         self.send_unsent();
     }
 
-    /// Sends what there is room for.
+    /// Sends as many messages as there is room for.
     fn send_unsent(&mut self) {
         for _ in 0..self.changes.unsent.len() {
             let Some(unsent) = self.changes.unsent.pop_front() else {
@@ -275,7 +275,7 @@ impl Worker {
                     marks::mark("epoch: message waits for room");
                     self.changes.unsent.push_back(unsent);
                 }
-                // Who asked is lost, or who was asked.
+                // The requester is lost, or a machine that was sent a request.
                 Err(_) if id == DONE => {}
                 Err(_) => self.abandon_change(),
             }
@@ -292,13 +292,13 @@ impl Worker {
         }
     }
 
-    /// One of those that were asked has answered.
+    /// Counts one reply.
     pub(super) fn gathered_one(&mut self, number: u64) {
         let gatherings = &mut self.changes.gatherings;
         let found = gatherings
             .iter()
             .position(|gathering| gathering.number == number);
-        // None, where it was abandoned meanwhile.
+        // The gathering is missing if it was abandoned meanwhile.
         let Some(found) = found else { return };
         gatherings[found].left -= 1;
         if gatherings[found].left == 0 {
@@ -309,7 +309,7 @@ impl Worker {
 
     fn gathered(&mut self, purpose: Purpose) {
         match purpose {
-            Purpose::PassedOn(asker, number) => self.tell_done(asker, number),
+            Purpose::PassedOn(requester, number) => self.send_done(requester, number),
             Purpose::Change => self.free_blocks(0, ()),
             Purpose::Retire => match self.store.cut() {
                 None => {
@@ -328,8 +328,8 @@ impl Worker {
         }
     }
 
-    /// A machine is lost, which may not have answered: what it has in flight nobody can tell. Memory that
-    /// was to be freed stays in its class, until another change.
+    /// Abandons this machine's change after the loss of a machine, which may not have replied: the operations that it
+    /// had in flight are unknown. The memory that was to be freed stays in its class until another change.
     pub(in crate::worker) fn abandon_change(&mut self) {
         let gatherings = &mut self.changes.gatherings;
         let own = |gathering: &Gathering| gathering.purpose == Purpose::Change;
@@ -344,7 +344,7 @@ impl Worker {
         }
     }
 
-    /// Frees what was retired before the cut, some of it in every turn.
+    /// Frees the blocks that were retired before the cut, a bounded number of bytes per turn.
     fn free_blocks(&mut self, _: u64, (): ()) {
         let mut freed = 0;
         while freed < BYTES_PER_TURN {
@@ -352,7 +352,7 @@ impl Worker {
                 Ok(Some(bytes)) => freed += bytes,
                 Ok(None) => return self.blocks_freed(freed),
                 Err(error) => {
-                    tracing::error!(%error, "cannot free blocks");
+                    tracing::error!(%error, "freeing retired blocks failed; ending the epoch change");
                     return self.blocks_freed(freed);
                 }
             }

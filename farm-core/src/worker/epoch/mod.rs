@@ -1,9 +1,9 @@
-//! Epochs: when nobody can hold an address any more of what was freed (`FaRM'14 §3.5`).
+//! Epochs: they determine when no operation can hold an address of a freed object any more (`FaRM'14 §3.5`).
 //!
-//! Every operation that holds addresses stands between [`Worker::begin_operation`] and
-//! [`Worker::end_operation`]: two additions to a counter of the epoch in which it began. Each lock-free
-//! read does so by itself. Whoever takes an address out of one read and uses it for another, or keeps
-//! it from turn to turn, brackets the whole, and begins before the first read.
+//! Every operation that holds addresses runs between [`Worker::begin_operation`] and [`Worker::end_operation`]: two
+//! additions to a counter of the epoch in which it began. Each lock-free read does so itself. Code that takes an
+//! address out of one read and uses it for another, or keeps an address from turn to turn, must enclose all of that in
+//! one operation, which begins before the first read.
 //!
 //! ```text
 //!  first worker of a machine      its other workers       first worker of another machine    its others
@@ -23,23 +23,23 @@
 //! epoch, and continues processing operations in the new epoch. Once all transactions and read-only
 //! operations that started in previous epochs complete, the thread sends a reply to the request."
 //!
-//! Why it suffices: a block is retired when its last object was freed, by a transaction that has
-//! committed. An operation that begins after that finds no pointer to any of its objects: none that is
-//! stored, as the transaction that frees an object also removes the pointers to it, and none that is
-//! cached, as [`Worker::on_end_of_epoch`] clears them. A worker begins its new epoch after the cut, and
-//! answers when every operation has ended that began before.
+//! Why it suffices: a block is retired when its last object was freed, by a transaction that has committed. An
+//! operation that begins after that finds no pointer to any of the block's objects. It finds no stored pointer, because
+//! the transaction that frees an object also removes the pointers to it. It finds no cached pointer, because
+//! [`Worker::on_end_of_epoch`] clears the caches. A worker begins its new epoch after the cut, and replies when every
+//! operation that began before has ended.
 //!
-//! All messages are one-way. A call would keep the room of its reply reserved until the operations of
-//! another machine have ended, of which one may wait for just that room.
+//! All messages are one-way. A call would keep the room for its reply reserved until the operations of another machine
+//! have ended, and one of these may wait for that very room.
 //!
-//! Two counters are enough: a request that comes while operations of the epoch before are still open
-//! waits until they have ended, and only then begins an epoch. Requests that wait share one. No request
-//! is refused and no operation is delayed.
+//! Two counters are enough: a request that arrives while operations of the previous epoch are still open waits until
+//! they have ended, and only then begins an epoch. Requests that wait share one epoch. No request is rejected and no
+//! operation is delayed.
 //!
-//! An operation that never ends keeps its machine's and everybody's freed memory in its class. So a
-//! transaction that was refused memory must end before memory can come: abort, and try again.
+//! An operation that never ends keeps the freed memory of all machines in its size class. A transaction whose
+//! allocation failed must therefore end before memory can become available: abort, and retry.
 //!
-//! Files: this one counts operations and answers requests; `change` asks, and passes on.
+//! Files: this file counts operations and replies to requests; `change` sends requests and forwards them.
 
 mod change;
 
@@ -55,18 +55,17 @@ use crate::{marks, mutants};
 
 /// To the first worker of the machine: memory is short.
 const MEMORY_IS_SHORT: MessageId = MessageId(MessageId::CORE + 20);
-/// Within a machine: give up the blocks that are wholly free.
+/// Within a machine: retire the blocks that are wholly free.
 const RETIRE: MessageId = MessageId(MessageId::CORE + 21);
-/// To one worker of a machine: end the epoch on all of its workers.
+/// To one worker of a machine: end the epoch on all workers of the machine.
 const END_EPOCHS: MessageId = MessageId(MessageId::CORE + 22);
 /// Within a machine: end the epoch on this worker.
 const END_EPOCH: MessageId = MessageId(MessageId::CORE + 23);
-/// The answer to one of the last three, by the number that it had.
+/// The reply to one of the last three, with the number of the request.
 const DONE: MessageId = MessageId(MessageId::CORE + 24);
 
-/// An operation that is under way: names the epoch in which it began. It ends exactly once, by
-/// [`Worker::end_operation`], which takes it: it cannot be copied, so that none can end twice and with that
-/// another one's epoch.
+/// An operation that is under way; identifies the epoch in which it began. [`Worker::end_operation`] consumes it. It
+/// cannot be copied, so that no operation ends twice, which would end another operation's epoch.
 ///
 /// ```compile_fail,E0382
 /// # fn twice(worker: &mut farm_core::worker::Worker) {
@@ -78,30 +77,30 @@ const DONE: MessageId = MessageId(MessageId::CORE + 24);
 #[must_use = "an operation that does not end keeps freed memory from being used again"]
 #[derive(Debug)]
 pub struct Operation {
-    /// Whether the number of its epoch is odd.
+    /// True if the number of its epoch is odd.
     odd: bool,
 }
 
-/// Who is to hear that the operations of the epoch before have ended.
+/// A request to be answered when the operations of the previous epoch have ended.
 #[derive(Clone, Copy, Debug)]
-enum Asker {
-    /// Another worker of this machine, for a gathering of this number.
+enum Requester {
+    /// Request by another worker of this machine, with the number of its gathering.
     Worker(WorkerRef, u64),
-    /// A gathering of this worker's.
+    /// Gathering of this worker, by its number.
     Own(u64),
 }
 
 /// The epochs of one worker.
 #[derive(Default)]
 pub(super) struct Epochs {
-    /// Of the epoch now; the one before is the only other of which operations may be open.
+    /// Number of the current epoch. Only it and the previous epoch can have open operations.
     number: u64,
-    /// Open operations, by the parity of the epoch in which they began.
+    /// Number of open operations, by the parity of the epoch in which they began.
     open: [u64; 2],
-    /// Told when the operations of the epoch before have ended; empty if nobody asked.
-    draining: Vec<Asker>,
-    /// Asked meanwhile: for them, the next epoch has to end.
-    waiting: Vec<Asker>,
+    /// Requests to answer when the operations of the previous epoch have ended.
+    draining: Vec<Requester>,
+    /// Requests that arrived while `draining` was not empty: they need the end of another epoch.
+    waiting: Vec<Requester>,
     hooks: Vec<fn(&mut Worker)>,
 }
 
@@ -111,20 +110,20 @@ impl Epochs {
         (self.number & 1) as usize
     }
 
-    /// Operations that are open, of either epoch.
+    /// Returns the number of open operations, of both epochs.
     pub(super) fn open(&self) -> u64 {
         self.open[0] + self.open[1]
     }
 
-    /// Requests that were not answered yet.
-    pub(super) fn asked(&self) -> usize {
+    /// Returns the number of requests that were not answered yet.
+    pub(super) fn unanswered(&self) -> usize {
         self.draining.len() + self.waiting.len()
     }
 }
 
 impl Worker {
-    /// An operation begins that will hold addresses, of objects that it has not looked up yet: in one
-    /// turn or over many (`lockFreeStart` of `FaRM'14` figure 6). Allocates nothing.
+    /// Begins an operation that will hold addresses of objects that it has not looked up yet, in one turn or over many
+    /// (`lockFreeStart` of `FaRM'14` figure 6). Allocates nothing.
     #[inline]
     pub fn begin_operation(&mut self) -> Operation {
         let parity = self.epochs.parity();
@@ -132,10 +131,10 @@ impl Worker {
         Operation { odd: parity == 1 }
     }
 
-    /// The operation holds no address any more (`lockFreeEnd`).
+    /// Ends an operation, which holds no address any more (`lockFreeEnd`).
     ///
     /// # Panics
-    /// If it is another worker's, and this worker has no operation open in such an epoch.
+    /// If the operation began on another worker, and this worker has no open operation in an epoch of that parity.
     #[inline]
     pub fn end_operation(&mut self, operation: Operation) {
         let parity = usize::from(operation.odd);
@@ -148,13 +147,13 @@ impl Worker {
         }
     }
 
-    /// Calls `hook` whenever an epoch ends, to clear what a layer has cached of addresses of objects
-    /// that may be freed. It runs from the event loop, in no layer's call.
+    /// Registers `hook` to be called whenever an epoch ends, so that a layer clears the addresses of objects that it
+    /// has cached and that may be freed. The hook runs from the event loop, never within a call of a layer.
     pub fn on_end_of_epoch(&mut self, hook: fn(&mut Worker)) {
         self.epochs.hooks.push(hook);
     }
 
-    /// The number of this worker's epoch; grows.
+    /// Returns the number of this worker's epoch, which never decreases.
     pub fn epoch(&self) -> u64 {
         self.epochs.number
     }
@@ -164,7 +163,7 @@ impl Worker {
         self.register(RETIRE, |worker, request, body| {
             if let Some(number) = number(body) {
                 worker.retire_blocks();
-                worker.tell_done(request.from, number);
+                worker.send_done(request.from, number);
             }
         });
         self.register(END_EPOCHS, |worker, request, body| {
@@ -174,7 +173,7 @@ impl Worker {
         });
         self.register(END_EPOCH, |worker, request, body| {
             if let Some(number) = number(body) {
-                worker.end_epoch(Asker::Worker(request.from, number));
+                worker.end_epoch(Requester::Worker(request.from, number));
             }
         });
         self.register(DONE, |worker, _, body| {
@@ -184,13 +183,13 @@ impl Worker {
         });
     }
 
-    /// Ends this worker's epoch; the asker hears when the operations of it have ended.
-    fn end_epoch(&mut self, asker: Asker) {
+    /// Ends this worker's epoch, and answers the request when the operations of that epoch have ended.
+    fn end_epoch(&mut self, requester: Requester) {
         if !self.epochs.draining.is_empty() {
             marks::mark("epoch: request waits for the one before");
-            return self.epochs.waiting.push(asker);
+            return self.epochs.waiting.push(requester);
         }
-        self.epochs.draining.push(asker);
+        self.epochs.draining.push(requester);
         self.begin_epoch();
     }
 
@@ -204,38 +203,39 @@ impl Worker {
         if self.epochs.open[before] == 0
             || mutants::is_on("epoch answered before old operations ended")
         {
-            return self.answer_askers();
+            return self.answer_requesters();
         }
         marks::mark("epoch: operations of the one before are open");
     }
 
-    /// The last operation of the epoch before has ended, if it was that.
+    /// Answers requests, if the last operation of the previous epoch has ended.
     fn epoch_drained(&mut self, _: u64, (): ()) {
         let before = self.epochs.parity() ^ 1;
         if self.epochs.open[before] == 0 && !self.epochs.draining.is_empty() {
-            self.answer_askers();
+            self.answer_requesters();
         }
     }
 
-    fn answer_askers(&mut self) {
-        let mut askers = std::mem::take(&mut self.epochs.draining);
-        for asker in askers.drain(..) {
-            match asker {
-                Asker::Worker(asker, number) => self.tell_done(asker, number),
-                Asker::Own(number) => self.gathered_one(number),
+    fn answer_requesters(&mut self) {
+        let mut requesters = std::mem::take(&mut self.epochs.draining);
+        for requester in requesters.drain(..) {
+            match requester {
+                Requester::Worker(requester, number) => self.send_done(requester, number),
+                Requester::Own(number) => self.gathered_one(number),
             }
         }
-        // Those that asked while operations were open, and nobody since, as nothing was drained.
-        std::mem::swap(&mut self.epochs.waiting, &mut askers);
-        if askers.is_empty() {
+        // `waiting` holds the requests that arrived while operations were open. None is added meanwhile, because
+        // `draining` is empty now.
+        std::mem::swap(&mut self.epochs.waiting, &mut requesters);
+        if requesters.is_empty() {
             return;
         }
-        self.epochs.draining.append(&mut askers);
+        self.epochs.draining.append(&mut requesters);
         self.begin_epoch();
     }
 }
 
-/// The number of a gathering, from a message.
+/// Decodes the number of a gathering from a message.
 fn number(body: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(body.try_into().ok()?))
 }

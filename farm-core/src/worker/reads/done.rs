@@ -1,4 +1,4 @@
-//! The ends of lock-free reads: what came is checked, and read again, or told of.
+//! Completion of lock-free reads: checks the result, and then retries the read or calls its continuation.
 
 use rand::Rng;
 
@@ -12,17 +12,18 @@ use crate::time::Nanos;
 use crate::worker::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
 use crate::worker::{Cont, Worker};
 
-/// A read that took longer than this many nanoseconds from start to end is not trusted: 16 bits of line version
-/// could have wrapped. An object of three lines cannot be written 65,535 times in less.
+/// A read that took longer than this many nanoseconds from start to end is not trusted: the 16-bit line versions could
+/// have wrapped. An object of three lines cannot be written 65,535 times in less time.
 const WRAP_BOUND: u64 = 500_000;
-/// The same for each line of a larger object: a writer writes all of its lines.
+/// The same bound per line of a larger object, in nanoseconds: a writer writes all of its lines.
 const WRAP_BOUND_OF_LINE: u64 = 160_000;
-/// First backoff of a read that met a writer; doubled each time up to `MAX_BACKOFF`.
+/// Shortest backoff of a read that met a writer, in nanoseconds. The upper bound of the random backoff doubles with
+/// each try, up to [`MAX_BACKOFF_NANOS`].
 const MIN_BACKOFF_NANOS: u64 = 200;
 const MAX_BACKOFF_NANOS: u64 = 20_000;
 
 impl Worker {
-    /// Calls the continuations of reads that failed when they were begun.
+    /// Calls the continuations of reads that failed when they were started.
     pub(in crate::worker) fn end_failed_reads(&mut self) -> bool {
         let count = self.failed_reads.len();
         for _ in 0..count {
@@ -35,7 +36,7 @@ impl Worker {
         count > 0
     }
 
-    /// Copies reads of local memory, at most `most`.
+    /// Copies at most `most` reads of local memory.
     pub(in crate::worker) fn poll_local_reads(&mut self, most: usize) -> usize {
         let batch = most.min(self.reads.local.len());
         if batch == 0 {
@@ -75,10 +76,10 @@ impl Worker {
         batch
     }
 
-    /// Takes the fabric's completions of lock-free reads, at most `most`.
+    /// Takes at most `most` completions from the fabric, and returns their number.
     ///
-    /// `looked` is a moment before this poll, and is moved on to one after it: together they bound
-    /// how long a read that takes place inside the poll can have lasted.
+    /// `looked` is a moment before this poll, and is advanced to one after it: together they bound the duration of a
+    /// read that takes place inside the poll.
     #[inline]
     pub(in crate::worker) fn poll_fabric(&mut self, most: usize, looked: &mut Nanos) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
@@ -115,7 +116,7 @@ impl Worker {
         count
     }
 
-    /// Handles a read that came back after `took` nanoseconds.
+    /// Handles a read that completed after `took` nanoseconds.
     #[inline]
     fn read_done(&mut self, slot: Slot, status: Status, took: u64) {
         let read = self.reads.of(&slot);
@@ -142,7 +143,7 @@ impl Worker {
         cont.resume(self, Ok(slot));
     }
 
-    /// Handles images that did not pass [`all_consistent`].
+    /// Handles images that failed [`all_consistent`].
     #[cold]
     fn not_consistent(&mut self, slot: Slot) {
         let read = self.reads.of(&slot);
@@ -152,7 +153,7 @@ impl Worker {
         let found = Incarnation(words[1]);
         let address = |index: usize| {
             let further = request.address.checked_add(index as u32 * request.stride());
-            further.expect("it was read from the region")
+            further.expect("the address was read from the region")
         };
         let named = self.reads.named[slot.index()].filter(|_| request.is_named);
         let error = match why {
@@ -204,7 +205,7 @@ impl Worker {
             return self.finish(slot, ReadError::StaysLocked(address));
         }
         if tries == 1 {
-            // A writer takes well under a microsecond: the next turn finds it gone.
+            // A write takes well under a microsecond: it has ended by the next turn.
             return self.post_again(slot);
         }
         marks::mark("read: backed off");
@@ -232,7 +233,7 @@ impl Worker {
     }
 }
 
-/// The nanoseconds after which a read of an object of `lines` lines is not trusted.
+/// Returns the nanoseconds after which a read of an object of `lines` lines is not trusted.
 #[inline]
 fn wrap_bound(lines: u16) -> u64 {
     WRAP_BOUND_OF_LINE * u64::from(lines)
