@@ -268,15 +268,15 @@ mod tests {
                 .ask(0, |worker, answer| {
                     let handles = [(); AT_ONCE].map(|()| api::begin(worker));
                     for (index, tx) in handles.into_iter().enumerate() {
-                        let heard = Cont::new(|_, _, _| (), 0);
+                        let heard = Cont::new(|_, _, _| (), ());
                         api::alloc(worker, tx, 100, None, heard);
                         api::read(worker, tx, Address::NULL, 1, heard);
                         match index {
                             0 => api::abort(worker, tx),
-                            1 => api::commit(worker, tx, Cont::new(|_, _, _| (), 0)),
+                            1 => api::commit(worker, tx, Cont::new(|_, _, _| (), ())),
                             2 => {
                                 api::with(worker, tx, |tx, worker| tx.abort(worker)).unwrap();
-                                api::commit(worker, tx, Cont::new(|_, _, _| (), 0));
+                                api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
                             }
                             3 => {
                                 let all = |tx: &mut Tx, worker: &mut Worker| {
@@ -292,10 +292,10 @@ mod tests {
                                     tx.free(object);
                                 };
                                 api::with(worker, tx, born).unwrap();
-                                api::commit(worker, tx, Cont::new(|_, _, _| (), 0));
+                                api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
                             }
                         }
-                        api::commit(worker, tx, Cont::new(|_, _, _| (), 0));
+                        api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
                     }
                     answer.send(()).unwrap();
                 })

@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod function;
 mod hook;
 mod lines;
 mod mapping;
@@ -23,6 +24,8 @@ mod pages;
 mod words;
 
 pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
+pub use function::Context;
+pub(crate) use function::{with_context, with_context_borrowing};
 pub use hook::Hook;
 pub use lines::LineLoads;
 pub use mapping::{Access, Mapping, MappingError};

@@ -16,6 +16,7 @@ pub use outgoing::MessageCounters;
 pub(crate) use outgoing::{Garbage, Messaging, Taken};
 
 use crate::ids::{MachineId, WorkerRef};
+use crate::mem::{Context, with_context_borrowing};
 use crate::worker::Worker;
 
 /// Names a kind of message. Each layer has a hundred of its own.
@@ -94,8 +95,15 @@ pub struct ReplyCont {
 
 impl ReplyCont {
     /// The continuation that calls `run` with `context`.
-    pub fn new(run: fn(&mut Worker, u64, Result<&[u8], CallError>), context: u64) -> Self {
-        Self { run, context }
+    #[inline]
+    pub fn new<C: Context>(
+        run: impl Fn(&mut Worker, C, Result<&[u8], CallError>) + Copy + 'static,
+        context: C,
+    ) -> Self {
+        Self {
+            run: with_context_borrowing(run),
+            context: context.to_word(),
+        }
     }
 
     pub(crate) fn resume(self, worker: &mut Worker, result: Result<&[u8], CallError>) {

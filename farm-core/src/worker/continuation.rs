@@ -1,9 +1,34 @@
 //! Continuations: the code to run when an operation completes.
 
 use super::Worker;
+use crate::mem::{Context, with_context};
 
 /// A function and a context (`FaRM'14 §3.2`), called with the result of an operation on the worker that began it. Two
 /// words, copied; creating one allocates nothing. The context is usually the index of a slot in the caller's own slab.
+///
+/// The function captures nothing, and its parameter has the type of the context:
+///
+/// ```
+/// use farm_core::worker::{Cont, Worker};
+///
+/// fn done(_worker: &mut Worker, slot: u32, result: Result<(), String>) {
+///     println!("slot {slot}: {result:?}");
+/// }
+/// let slot: u32 = 5;
+/// let cont: Cont<Result<(), String>> = Cont::new(done, slot);
+/// ```
+///
+/// ```compile_fail
+/// # use farm_core::worker::{Cont, Worker};
+/// # fn done(_worker: &mut Worker, slot: u32, result: Result<(), String>) {}
+/// let cont: Cont<Result<(), String>> = Cont::new(done, 5u64); // `done` takes a `u32`
+/// ```
+///
+/// ```compile_fail
+/// # use farm_core::worker::{Cont, Worker};
+/// let captured = String::new();
+/// let cont = Cont::new(move |_: &mut Worker, (): (), (): ()| println!("{captured}"), ());
+/// ```
 pub struct Cont<T> {
     run: fn(&mut Worker, u64, T),
     context: u64,
@@ -11,8 +36,12 @@ pub struct Cont<T> {
 
 impl<T> Cont<T> {
     /// Creates the continuation that calls `run` with `context`.
-    pub fn new(run: fn(&mut Worker, u64, T), context: u64) -> Self {
-        Self { run, context }
+    #[inline]
+    pub fn new<C: Context>(run: impl Fn(&mut Worker, C, T) + Copy + 'static, context: C) -> Self {
+        Self {
+            run: with_context(run),
+            context: context.to_word(),
+        }
     }
 
     /// Calls the continuation with `result`.

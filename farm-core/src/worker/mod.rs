@@ -27,6 +27,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+pub use crate::mem::Context;
 pub use continuation::Cont;
 pub use epoch::{EpochCounters, Operation};
 pub use idle::{Idle, IdlePolicy, Idler};

@@ -84,7 +84,7 @@ mod tests {
     fn timers_run_in_order_of_due_time_then_of_setting() {
         let mut timers = Timers::default();
         for (due, context) in [(30, 1), (10, 2), (10, 3), (20, 4)] {
-            timers.set(Nanos(due), Cont::new(|_, _, ()| {}, context));
+            timers.set(Nanos(due), Cont::new(|_, _: u64, ()| {}, context));
         }
         assert_eq!(timers.next(), Some(Nanos(10)));
         let mut order = Vec::new();
@@ -94,7 +94,7 @@ mod tests {
         }
         assert_eq!(order, ["Cont(0x2)", "Cont(0x3)", "Cont(0x4)"]);
         assert!(timers.take_due(Nanos(29), until).is_none());
-        timers.set(Nanos(30), Cont::new(|_, _, ()| {}, 5));
+        timers.set(Nanos(30), Cont::new(|_, _: u64, ()| {}, 5));
         assert!(timers.take_due(Nanos(30), until).is_some());
         assert!(
             timers.take_due(Nanos(30), until).is_none(),

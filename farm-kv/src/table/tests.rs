@@ -55,7 +55,7 @@ fn heard_after(name: &str, failed: KvError) -> Result<TableId, KvError> {
     let machines = start_all(&config, &attach).unwrap();
     let spec = TableSpec::sized(1, 6, 8, 4, 16, 0.9).unwrap();
     let open_and_fail = move |worker: &mut Worker| {
-        open(worker, spec, Cont::new(|_, _, _| (), 0));
+        open(worker, spec, Cont::new(|_, _, _| (), ()));
         fail(worker, spec.id, failed);
     };
     let done = machines[0].ask(0, |worker, answer| {

@@ -287,7 +287,7 @@ impl Worker {
                     worker.changes.waits_for_room = false;
                     worker.send_unsent();
                 },
-                0,
+                (),
             ));
         }
     }

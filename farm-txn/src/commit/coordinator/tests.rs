@@ -41,7 +41,7 @@ fn address(index: usize) -> Address {
 
 fn begin(objects: &[(Option<u16>, Intent)]) -> Coordinator {
     let mut commit = Coordinator::default();
-    commit.begin(transaction(objects), Cont::new(|_, _, _| (), 0), 100);
+    commit.begin(transaction(objects), Cont::new(|_, _, _| (), ()), 100);
     commit
 }
 

@@ -1,0 +1,159 @@
+//! Function items and closures that capture nothing, called where only their type is known.
+//!
+//! Such a type has no size: its one value can be made again anywhere. A continuation with a context of any type is
+//! therefore still a plain function pointer and a word.
+
+use std::ptr::NonNull;
+
+/// A value that a continuation carries as its context: at most a word.
+pub trait Context: Copy + 'static {
+    /// Returns the word that stands for the value.
+    fn to_word(self) -> u64;
+    /// Returns the value that [`Context::to_word`] made the word of.
+    fn from_word(word: u64) -> Self;
+}
+
+impl Context for u64 {
+    #[inline(always)]
+    fn to_word(self) -> u64 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_word(word: u64) -> Self {
+        word
+    }
+}
+
+impl Context for u32 {
+    #[inline(always)]
+    fn to_word(self) -> u64 {
+        self.into()
+    }
+
+    #[inline(always)]
+    fn from_word(word: u64) -> Self {
+        word as Self
+    }
+}
+
+impl Context for usize {
+    #[inline(always)]
+    fn to_word(self) -> u64 {
+        self as u64
+    }
+
+    #[inline(always)]
+    fn from_word(word: u64) -> Self {
+        word as Self
+    }
+}
+
+/// The first value is the low half of the word.
+impl Context for (u32, u32) {
+    #[inline(always)]
+    fn to_word(self) -> u64 {
+        u64::from(self.1) << 32 | u64::from(self.0)
+    }
+
+    #[inline(always)]
+    fn from_word(word: u64) -> Self {
+        (word as u32, (word >> 32) as u32)
+    }
+}
+
+impl Context for () {
+    #[inline(always)]
+    fn to_word(self) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    fn from_word(_: u64) -> Self {}
+}
+
+/// Returns the only value of a function type, which has no size.
+///
+/// # Safety
+/// The type `F` has a value.
+#[inline(always)]
+unsafe fn again<F: Copy + 'static>() -> F {
+    const {
+        assert!(
+            size_of::<F>() == 0,
+            "a continuation captures nothing: its state is its context"
+        )
+    };
+    // SAFETY: a read of a type without a size reads no byte, for which any aligned pointer is valid. The type has a value,
+    // as the caller promises, which is `Copy` and `'static`: another one of it breaks no ownership and no borrow.
+    unsafe { NonNull::<F>::dangling().read() }
+}
+
+/// Returns the function pointer that calls `function` with the context that its word stands for.
+#[inline]
+pub(crate) fn with_context<W, C, T, F>(_function: F) -> fn(&mut W, u64, T)
+where
+    C: Context,
+    F: Fn(&mut W, C, T) + Copy + 'static,
+{
+    |worker, word, result| {
+        // SAFETY: a value of the type was passed to `with_context`.
+        let function = unsafe { again::<F>() };
+        function(worker, C::from_word(word), result);
+    }
+}
+
+/// A function whose result borrows: see [`with_context`].
+pub(crate) type Borrowing<W, B, E> = fn(&mut W, u64, Result<&B, E>);
+
+/// As [`with_context`], for a result that borrows.
+#[inline]
+pub(crate) fn with_context_borrowing<W, C, B, E, F>(_function: F) -> Borrowing<W, B, E>
+where
+    C: Context,
+    B: ?Sized,
+    F: Fn(&mut W, C, Result<&B, E>) + Copy + 'static,
+{
+    |worker, word, result| {
+        // SAFETY: a value of the type was passed to `with_context_borrowing`.
+        let function = unsafe { again::<F>() };
+        function(worker, C::from_word(word), result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Half(u32);
+
+    impl Context for Half {
+        fn to_word(self) -> u64 {
+            self.0.into()
+        }
+
+        fn from_word(word: u64) -> Self {
+            Self(word as u32)
+        }
+    }
+
+    fn note(seen: &mut Vec<(Half, u8)>, context: Half, result: u8) {
+        seen.push((context, result));
+    }
+
+    #[test]
+    fn functions_and_closures_get_their_typed_context() {
+        let mut seen = Vec::new();
+        let [function, closure] = [
+            with_context(note),
+            with_context(|seen: &mut Vec<_>, Half(context), result| {
+                seen.push((Half(context + 1), result));
+            }),
+        ];
+        function(&mut seen, Half(7).to_word(), 1);
+        closure(&mut seen, Half(7).to_word(), 2);
+        assert_eq!(seen, [(Half(7), 1), (Half(8), 2)]);
+        assert_eq!(<(u32, u32)>::from_word((3, 4).to_word()), (3, 4));
+    }
+}
