@@ -21,58 +21,14 @@ use farm_core::worker::{AddressError, Cont, Worker};
 
 #[doc(inline)]
 pub use crate::arrays::{alloc_array, read_array};
-use crate::commit::{coordinator, drive};
+use crate::commit::drive;
 use crate::error::{Abort, TxError};
-use crate::layer::{Transactions, give, transactions};
+use crate::handle::OpenTx;
+pub use crate::handle::TxHandle;
+use crate::layer::{give, transactions};
 use crate::remote::{self, Asked};
+use crate::results::{self, DeferredResult};
 use crate::tx::{ObjectId, Place, Tx};
-
-/// Names an open transaction of this worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxHandle {
-    key: u32,
-    generation: u32,
-}
-
-impl TxHandle {
-    /// As the context of a continuation.
-    pub fn to_context(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.key)
-    }
-
-    /// From the context of a continuation.
-    pub fn from_context(context: u64) -> Self {
-        Self {
-            key: context as u32,
-            generation: (context >> 32) as u32,
-        }
-    }
-}
-
-/// A transaction that a handle names.
-pub(crate) struct Open {
-    generation: u32,
-    /// Out while a call works on it.
-    tx: Option<Box<Tx>>,
-    /// Whose try it is.
-    run: Option<usize>,
-}
-
-/// A result on its way to its continuation: one for each call, so that any number of calls can be
-/// under way in one transaction.
-pub(crate) struct Step {
-    tx: TxHandle,
-    outcome: Outcome,
-}
-
-/// What succeeded stands in small values of its own: a [`Result`] with room for the errors would be moved through
-/// memory several times, each time waiting for what was just stored.
-enum Outcome {
-    Object(Cont<Result<ObjectId, TxError>>, ObjectId),
-    NoObject(Cont<Result<ObjectId, TxError>>, TxError),
-    Done(Cont<Result<(), TxError>>),
-    NotDone(Cont<Result<(), TxError>>, TxError),
-}
 
 /// Begins a transaction.
 pub fn begin(worker: &mut Worker) -> TxHandle {
@@ -95,7 +51,7 @@ fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
     let tx = layer.context(operation);
     layer.generation = layer.generation.wrapping_add(1);
     let generation = layer.generation;
-    let key = layer.open.insert(Open {
+    let key = layer.open.insert(OpenTx {
         generation,
         tx: Some(tx),
         run,
@@ -117,7 +73,7 @@ pub fn read(
 ) {
     match class_for_payload(payload_bytes) {
         Ok(class) => read_class(worker, tx, address, class, cont),
-        Err(error) => deliver_object(worker, tx, cont, Err(error.into())),
+        Err(error) => deliver(worker, tx, cont, Err(error.into())),
     }
 }
 
@@ -170,7 +126,7 @@ fn read_on(
         Err(TxError::Address(AddressError::Elsewhere { machine, .. })) => Some(machine),
         // It may stay locked for a round trip, in which this worker has others to serve.
         Err(TxError::Abort(Abort::Locked(_))) => None,
-        _ => return deliver_object(worker, tx, cont, result),
+        _ => return deliver(worker, tx, cont, result),
     };
     let place = Place {
         address,
@@ -222,7 +178,7 @@ pub fn alloc(
         })
         .and_then(|result| result),
     };
-    deliver_object(worker, tx, cont, result);
+    deliver(worker, tx, cont, result);
 }
 
 /// Frees all of these objects when the transaction commits: those of an array, whose memory serves again
@@ -291,21 +247,9 @@ pub fn forget_payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Re
 
 /// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
 pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
-    let result = match end(worker, tx) {
-        // Of many objects, work for several turns.
-        Ok(context) if context.is_distributed() || context.len() > coordinator::HERE_AT_ONCE => {
-            return drive::begin(worker, context, cont);
-        }
-        Ok(mut context) => {
-            let result = context.commit(worker);
-            give(worker, context);
-            result
-        }
-        Err(error) => Err(error),
-    };
-    match result {
-        Ok(()) => deliver(worker, tx, Outcome::Done(cont)),
-        Err(error) => deliver(worker, tx, Outcome::NotDone(cont, error)),
+    match end(worker, tx) {
+        Ok(context) => drive::begin(worker, context, cont),
+        Err(error) => results::defer(worker, DeferredResult::NotCommitted(cont, error)),
     }
 }
 
@@ -343,19 +287,7 @@ pub fn with<R>(
     Ok(result)
 }
 
-impl Transactions {
-    /// A transaction that is open.
-    ///
-    /// # Errors
-    /// [`TxError::Ended`].
-    fn entry(&mut self, tx: TxHandle) -> Result<&mut Open, TxError> {
-        let open = self.open.get_mut(tx.key as usize);
-        open.filter(|open| open.generation == tx.generation)
-            .ok_or(TxError::Ended)
-    }
-}
-
-fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut Open, TxError> {
+fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut OpenTx, TxError> {
     transactions(worker).entry(tx)
 }
 
@@ -386,35 +318,11 @@ fn end(worker: &mut Worker, tx: TxHandle) -> Result<Box<Tx>, TxError> {
 }
 
 #[inline]
-fn deliver_object(
+fn deliver(
     worker: &mut Worker,
     tx: TxHandle,
     cont: Cont<Result<ObjectId, TxError>>,
     result: Result<ObjectId, TxError>,
 ) {
-    match result {
-        Ok(object) => deliver(worker, tx, Outcome::Object(cont, object)),
-        Err(error) => deliver(worker, tx, Outcome::NoObject(cont, error)),
-    }
-}
-
-/// Hands a result to its continuation from the event loop.
-#[inline(always)]
-fn deliver(worker: &mut Worker, tx: TxHandle, outcome: Outcome) {
-    let step = transactions(worker).steps.insert(Step { tx, outcome });
-    worker.defer(Cont::new(resume, step as u64));
-}
-
-fn resume(worker: &mut Worker, step: u64, (): ()) {
-    let layer = transactions(worker);
-    let Step { tx, outcome } = layer.steps.remove(step as usize);
-    match outcome {
-        Outcome::Object(cont, object) => {
-            let result = layer.entry(tx).map(|_| object);
-            cont.resume(worker, result);
-        }
-        Outcome::NoObject(cont, error) => cont.resume(worker, Err(error)),
-        Outcome::Done(cont) => cont.resume(worker, Ok(())),
-        Outcome::NotDone(cont, error) => cont.resume(worker, Err(error)),
-    }
+    results::defer(worker, DeferredResult::of_object(tx, cont, result));
 }

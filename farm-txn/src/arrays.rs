@@ -47,12 +47,15 @@ use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::Image;
-use farm_core::worker::{AddressError, Cont, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{AddressError, Cont, ReadResult, Worker};
 
-use crate::api::{self, TxHandle};
+use crate::api;
 use crate::error::{Abort, TxError};
-use crate::layer::{send_release_to, transactions};
+use crate::handle::TxHandle;
+use crate::layer::transactions;
+use crate::object_run::ObjectRun;
 use crate::remote::elsewhere;
+use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
 
 /// The objects of an array, in order; none where there is no object.
@@ -62,96 +65,11 @@ pub type Objects = Vec<Option<ObjectId>>;
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
 /// The address of its first object; nothing if there is no room.
 const RESERVED_BYTES: usize = 8;
-/// Class, how many, and the first.
-const ADJACENT_BYTES: usize = 13;
-
-/// Adjacent objects of one class, or room for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Adjacent {
-    pub(crate) first: Address,
-    pub(crate) class: SizeClass,
-    pub(crate) count: u32,
-}
-
-impl Adjacent {
-    pub(crate) fn one(address: Address, class: SizeClass) -> Self {
-        Self {
-            first: address,
-            class,
-            count: 1,
-        }
-    }
-
-    /// The address at an index, which may be the one behind the last.
-    pub(crate) fn address(&self, index: u32) -> Option<Address> {
-        let offset = self.class.object_bytes() as u64 * u64::from(index);
-        self.first.checked_add(u32::try_from(offset).ok()?)
-    }
-
-    /// Takes in an object that lies behind the last.
-    pub(crate) fn take_in(&mut self, address: Address, class: SizeClass) -> bool {
-        let adjacent = self.class == class && self.address(self.count) == Some(address);
-        self.count += u32::from(adjacent);
-        adjacent
-    }
-
-    /// The read that brings them.
-    pub(crate) fn request(&self) -> ReadRequest {
-        ReadRequest::objects(self.first, self.class, self.count)
-    }
-
-    /// What was read of each of them.
-    pub(crate) fn images<'a>(&self, words: &'a [u64]) -> impl Iterator<Item = &'a [u64]> + use<'a> {
-        let words = words.chunks_exact(self.class.object_bytes() / 8);
-        words.take(self.count as usize)
-    }
-
-    /// Whether there may be such objects anywhere, and one read brings them.
-    pub(crate) fn check(&self, worker: &mut Worker) -> Result<(), TxError> {
-        let last = self.count.checked_sub(1).ok_or(TxError::EmptyArray)?;
-        let last = self.address(last);
-        if self.first.is_null() || !self.first.is_line_aligned() || last.is_none() {
-            return Err(AddressError::Nowhere(self.first).into());
-        }
-        self.check_length(worker)
-    }
-
-    /// Whether one read brings them.
-    fn check_length(&self, worker: &mut Worker) -> Result<(), TxError> {
-        let bytes = self.class.object_bytes() * self.count as usize;
-        let most = worker.arena().largest();
-        if bytes > most {
-            return Err(TxError::ArrayTooLong { bytes, most });
-        }
-        Ok(())
-    }
-
-    pub(crate) fn encode(&self) -> [u8; ADJACENT_BYTES] {
-        let mut body = [0; ADJACENT_BYTES];
-        body[0] = self.class.get();
-        body[1..5].copy_from_slice(&self.count.to_le_bytes());
-        body[5..].copy_from_slice(&self.first.to_bits().to_le_bytes());
-        body
-    }
-
-    /// What [`Adjacent::encode`] made.
-    pub(crate) fn decode(body: &[u8]) -> Option<Self> {
-        let body: &[u8; ADJACENT_BYTES] = body.try_into().ok()?;
-        let first = u64::from_le_bytes(body[5..].try_into().ok()?);
-        let adjacent = Self {
-            first: Address::from_bits(first).filter(|first| !first.is_null())?,
-            class: SizeClass::new(body[0]),
-            count: u32::from_le_bytes(body[1..5].try_into().ok()?),
-        };
-        (adjacent.count > 0).then_some(adjacent)
-    }
-}
-
 /// An array that is being read, or allocated.
 pub(crate) struct AskedArray {
     tx: TxHandle,
     /// Of one that is allocated, near what its first is to be, until it is reserved.
-    objects: Adjacent,
+    objects: ObjectRun,
     /// The other machine that they lie on; none for this one.
     machine: Option<MachineId>,
     cont: Hears,
@@ -199,7 +117,7 @@ pub fn read_array(
 ) {
     let mut asked = AskedArray {
         tx,
-        objects: Adjacent {
+        objects: ObjectRun {
             first: address,
             class,
             count,
@@ -231,7 +149,7 @@ pub fn alloc_array(
     let machine = elsewhere(worker, near);
     let mut asked = AskedArray {
         tx,
-        objects: Adjacent {
+        objects: ObjectRun {
             first: near,
             class,
             count,
@@ -268,7 +186,7 @@ fn begin(worker: &mut Worker, asked: AskedArray, first: fn(&mut Worker, u64, ())
 
 /// Whether a new array can be one of its transaction.
 fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
-    let Adjacent { class, count, .. } = asked.objects;
+    let ObjectRun { class, count, .. } = asked.objects;
     if count == 0 {
         return Err(TxError::EmptyArray);
     }
@@ -367,7 +285,7 @@ fn reserve(
 
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
-    let Some(asked) = Adjacent::decode(body) else {
+    let Some(asked) = ObjectRun::decode(body) else {
         let why = "it asks for room for no array".into();
         return worker.distrust(request.from.machine, why);
     };
@@ -384,10 +302,10 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
 fn give_back(worker: &mut Worker, asked: &AskedArray) {
     let slots = asked.objects;
     if let Some(machine) = asked.machine {
-        return send_release_to(worker, machine, slots);
+        return slots::release_remote(worker, machine, slots);
     }
     for address in (0..slots.count).filter_map(|index| slots.address(index)) {
-        crate::commit::release(worker, address, slots.class);
+        slots::release_local(worker, address, slots.class);
     }
 }
 

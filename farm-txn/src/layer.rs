@@ -3,35 +3,35 @@
 
 use std::time::Duration;
 
-use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::messaging::{CallError, MessageId};
-use farm_core::worker::{Cont, Operation, Worker};
+use farm_core::ids::WorkerRef;
+use farm_core::worker::{Operation, Worker};
 
-use crate::api::{Open, Step};
-use crate::arrays::{self, Adjacent, AskedArray};
+use crate::arrays::{self, AskedArray};
 use crate::backoff::BackoffConfig;
-use crate::commit::coordinator::Coordinator;
+use crate::commit::coordinator::{CommitId, Coordinator};
 use crate::commit::primary::Primary;
 use crate::commit::queues::Queues;
-use crate::commit::truncate::Truncations;
+use crate::commit::truncations::Truncations;
 use crate::commit::validate;
 use crate::counters::TxCounters;
 use crate::error::TxError;
+use crate::handle::{OpenTx, TxHandle};
+use crate::object_run::ObjectRun;
 use crate::remote::{self, Asked};
+use crate::results::DeferredResult;
 use crate::retry::{Gate, Run};
+use crate::slots;
 use crate::tx::{Tx, TxLimits};
 
-/// Slots on their way to the worker that owns their block.
-const RELEASE: MessageId = MessageId(MessageId::TXN);
 /// State of the layer on one worker.
 #[derive(Default)]
 pub(crate) struct Transactions {
     /// Boxed, as they go from hand to hand and back.
     #[allow(clippy::vec_box)]
     pool: Vec<Box<Tx>>,
-    pub(crate) open: slab::Slab<Open>,
+    pub(crate) open: slab::Slab<OpenTx>,
     /// Results on their way to continuations.
-    pub(crate) steps: slab::Slab<Step>,
+    pub(crate) results: slab::Slab<DeferredResult>,
     /// Calls that other machines have to answer.
     pub(crate) asked: slab::Slab<Asked>,
     /// Arrays that are being read.
@@ -44,18 +44,22 @@ pub(crate) struct Transactions {
     limits: TxLimits,
     /// How long reads of one transaction that time out are tried again.
     pub(crate) patience: Duration,
-    releases: Vec<(WorkerRef, Adjacent)>,
+    /// Slots on their way to other workers.
+    pub(crate) releases: Vec<(WorkerRef, ObjectRun)>,
     /// Commits that are under way over several machines; out while they are worked on.
     pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
     /// Commits that have ended, to be used again with the memory that they have.
     #[allow(clippy::vec_box)]
     pub(crate) spare_commits: Vec<Box<Coordinator>>,
     pub(crate) truncations: Truncations,
+    /// The two parts of the log record that is being appended.
+    pub(crate) record_head: Vec<u8>,
+    pub(crate) record_rest: Vec<u8>,
     /// Commits that wait for room in logs.
     pub(crate) queues: Queues,
     pub(crate) primary: Primary,
-    /// What a message asks to be validated, while it is made.
-    pub(crate) asks: Vec<u8>,
+    /// The body of the VALIDATE message that is being sent.
+    pub(crate) validate_body: Vec<u8>,
     pub(crate) counters: TxCounters,
     /// Commits of this machine's objects alone do without the readable mode of locks.
     pub(crate) locks_exclusively: bool,
@@ -78,11 +82,11 @@ pub fn attach(worker: &mut Worker) {
     };
     crate::retry::configure(worker, avoidance);
     crate::retry::set_patience(worker, patience);
-    worker.register(RELEASE, crate::commit::released);
+    worker.register(slots::RELEASE, slots::handle);
     worker.register(validate::VALIDATE, validate::handle);
     worker.register(remote::ALLOC, remote::handle_alloc);
     worker.register(arrays::ALLOC_ARRAY, arrays::handle_alloc);
-    worker.register_log(crate::commit::primary::handle);
+    worker.register_log(crate::commit::serve::handle);
 }
 
 /// Sets how much each transaction that this worker begins from now on may hold. Until it is set that is
@@ -117,7 +121,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("commits that wait for room in logs", state.queues.waiting()),
         ("calls that wait for other machines", state.asked.len()),
         ("arrays that are being read", state.arrays.len()),
-        ("results that wait", state.steps.len()),
+        ("results that wait", state.results.len()),
         ("transactions to be tried", state.gate.len()),
         ("slots to be given back", state.releases.len()),
         ("transactions to be truncated", state.truncations.waiting()),
@@ -168,10 +172,20 @@ impl Transactions {
         tx
     }
 
-    /// Takes a commit out while it is worked on.
-    pub(crate) fn take(&mut self, key: usize) -> Box<Coordinator> {
-        let commit = self.commits[key].take();
-        commit.expect("a commit is worked on once at a time")
+    /// Takes a commit out while it runs.
+    pub(crate) fn take(&mut self, id: CommitId) -> Box<Coordinator> {
+        let commit = self.commits[id.index()].take();
+        commit.expect("a commit that is stored")
+    }
+
+    /// Returns an open transaction.
+    ///
+    /// # Errors
+    /// [`TxError::Ended`].
+    pub(crate) fn entry(&mut self, tx: TxHandle) -> Result<&mut OpenTx, TxError> {
+        let open = self.open.get_mut(tx.key as usize);
+        open.filter(|open| open.generation == tx.generation)
+            .ok_or(TxError::Ended)
     }
 
     /// Keeps a context whose transaction has ended, for another.
@@ -208,38 +222,6 @@ pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
         .expect("farm_txn::attach was called for this worker")
 }
 
-/// A slot of another worker of this machine.
-pub(crate) fn send_release(worker: &mut Worker, owner: WorkerId, slot: Adjacent) {
-    farm_core::marks::mark("alloc: freed into another worker's block");
-    let to = WorkerRef::new(worker.me().machine, owner);
-    queue_release(worker, to, slot);
-}
-
-/// Slots of another machine.
-pub(crate) fn send_release_to(worker: &mut Worker, machine: MachineId, slots: Adjacent) {
-    farm_core::marks::mark("alloc: given back to another machine");
-    let to = worker.log_poller(machine);
-    queue_release(worker, to.expect("a machine of the cluster"), slots);
-}
-
-fn queue_release(worker: &mut Worker, to: WorkerRef, slots: Adjacent) {
-    let releases = &mut transactions(worker).releases;
-    releases.push((to, slots));
-    // More than one, and they wait for room already.
-    if releases.len() == 1 {
-        flush_releases(worker, 0, ());
-    }
-}
-
-fn flush_releases(worker: &mut Worker, _: u64, (): ()) {
-    while let Some(&(to, slots)) = transactions(worker).releases.last() {
-        match worker.send(to, RELEASE, &[&slots.encode()]) {
-            Err(CallError::Busy) => return worker.when_room(Cont::new(flush_releases, 0)),
-            _ => transactions(worker).releases.pop(),
-        };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -247,6 +229,7 @@ mod tests {
     use farm_core::config::Config;
     use farm_core::ids::Address;
     use farm_core::machine::start_all;
+    use farm_core::worker::Cont;
 
     use super::*;
     use crate::api;
@@ -301,7 +284,7 @@ mod tests {
                 })
                 .unwrap();
         }
-        let waiting = |worker: &mut Worker| transactions(worker).steps.len();
+        let waiting = |worker: &mut Worker| transactions(worker).results.len();
         while machine
             .ask(0, move |worker, answer| {
                 answer.send(waiting(worker)).unwrap()
@@ -316,7 +299,7 @@ mod tests {
                 worker.check_slab().unwrap();
                 assert_eq!(worker.arena().taken(), 0);
                 let layer = transactions(worker);
-                assert_eq!((layer.open.len(), layer.steps.len()), (0, 0));
+                assert_eq!((layer.open.len(), layer.results.len()), (0, 0));
                 assert!(layer.pool.len() <= AT_ONCE && layer.releases.is_empty());
                 assert!(layer.pool.iter().all(|tx| tx.is_empty()));
                 answer.send(()).unwrap();

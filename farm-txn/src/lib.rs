@@ -61,17 +61,21 @@ mod backoff;
 mod commit;
 mod counters;
 mod error;
+mod handle;
 mod layer;
+mod object_run;
 pub mod record;
 mod remote;
+mod results;
 pub mod retry;
+mod slots;
 pub mod tasks;
 mod tx;
 
-pub use api::TxHandle;
 pub use backoff::{Backoff, BackoffConfig};
 pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
+pub use handle::TxHandle;
 #[doc(hidden)]
 pub use layer::most_overtaken;
 pub use layer::{attach, give, left_over, lock_exclusively, set_limits, take, transact_here};

@@ -8,11 +8,13 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{FatPointer, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
-use crate::api::{self, TxHandle};
-use crate::arrays::Adjacent;
+use crate::api;
 use crate::counters::TxCounters;
 use crate::error::{Abort, TxError};
-use crate::layer::{send_release_to, transactions};
+use crate::handle::TxHandle;
+use crate::layer::transactions;
+use crate::object_run::ObjectRun;
+use crate::slots;
 use crate::tx::{ObjectId, Place, wrong_size};
 
 /// Asks a machine to reserve room for an object near another.
@@ -180,7 +182,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     });
     let added = added.and_then(|added| added);
     if added.is_err() {
-        send_release_to(worker, machine, Adjacent::one(address, place.class));
+        slots::release_remote(worker, machine, ObjectRun::one(address, place.class));
     }
     end(worker, key, added);
 }

@@ -34,8 +34,9 @@ use farm_core::worker::{Cont, Worker};
 pub(crate) use gate::{Gate, Left, conflict, enter, leave, waits_for_room};
 pub use gate::{RetryCounters, configure, counters};
 
-use crate::api::{self, TxHandle};
+use crate::api;
 use crate::error::{Abort, TxError};
+use crate::handle::TxHandle;
 use crate::layer::transactions;
 
 /// A transaction that is tried until it commits.

@@ -399,7 +399,7 @@ impl Tx {
             let local = entry.machine.is_none();
             if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
             {
-                crate::commit::release(worker, entry.address, entry.class);
+                crate::slots::release_local(worker, entry.address, entry.class);
             }
         }
         if self.entries.iter().any(Entry::is_reserved) {

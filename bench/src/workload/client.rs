@@ -273,7 +273,11 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
 }
 
 /// Calls `what` again when slots may have come back.
-pub(super) fn again_soon(worker: &mut Worker, client: u64, what: fn(&mut Worker, u64, ())) {
+pub(super) fn again_soon(
+    worker: &mut Worker,
+    client: u64,
+    what: impl Fn(&mut Worker, u64, ()) + Copy + 'static,
+) {
     let wait = work(worker).clients[client as usize]
         .rng
         .random_range(1..=ROOM_NANOS);

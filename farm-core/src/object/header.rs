@@ -11,9 +11,10 @@ use crate::alloc::SizeClass;
 use crate::ids::Address;
 
 /// How an object is locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LockMode {
     /// Not at all.
+    #[default]
     Unlocked,
     /// By a single-machine transaction that has not begun to install: lock-free reads may pass
     /// (`FaRM'14 §3.4`).

@@ -4,7 +4,7 @@
 //! A log is a ring whose records stay until the worker that polls the log frees them. The layer that
 //! [registers](Worker::register_log) the handler defines the meaning of the records.
 
-use super::{Cont, Worker};
+use super::{Cont, Context, Worker};
 use crate::fabric::{Endpoint, Status, Token};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::marks;
@@ -22,6 +22,16 @@ impl LogId {
     /// Returns the log's index among those that the worker polls, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
+    }
+}
+
+impl Context for LogId {
+    fn to_word(self) -> u64 {
+        self.0.into()
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self(word as u32)
     }
 }
 

@@ -1,32 +1,40 @@
-//! Commit of a transaction whose objects lie on any machines (`FaRM'15 §4`, without backups), as a value: events go in
-//! (`on_…`), actions come out ([`Coordinator::next_action`]). [`drive`](super::drive) performs them with the worker.
+//! The coordinator of a commit (`FaRM'15 §4`, without backups) as a value: events go in (`on_…`), actions come out
+//! ([`Coordinator::next_action`]); [`drive`](super::drive) performs them with the worker.
 //!
 //! 0. Reserve room in the log at every machine whose objects are written, for all records that the
-//!    transaction will need, and for their answers.
-//! 1. LOCK. The objects of this machine are locked, and a record goes to each other primary, which
-//!    tries to lock and answers. All locks are exclusive from the start: once the commit may have been reported,
-//!    no old value may be read.
-//! 2. VALIDATE what was read and not written.
-//! 3. COMMIT-PRIMARY to each primary, and the objects of this machine are installed. The first
-//!    acknowledgement of the fabric is the commit's success. Or else ABORT to each.
+//!    transaction will need, and for their replies.
+//! 1. LOCK. The objects of this machine are locked, and a record is sent to each other primary, which
+//!    locks its objects and replies. All locks are exclusive from the start: once the commit may have been reported,
+//!    no read may return an old value.
+//! 2. VALIDATE the objects that were read and not written.
+//! 3. COMMIT-PRIMARY to each primary; the objects of this machine are installed. The first
+//!    acknowledgement of the fabric is the commit's success. If a step has failed: ABORT to each.
 //! 4. When all have acknowledged, the transaction may be truncated.
 //!
-//! A transaction that only read has step 2 alone.
+//! A transaction that only read has step 2 alone. A transaction whose objects are all on this machine needs no message
+//! and no log record, and steps 1 to 3 are performed in one turn (`FaRM'14 §3.4`):
 //!
-//! | step | does | goes on to | when |
+//! 1. Its locks are taken in the mode that lets lock-free reads pass. When *all* are held, they are made exclusive, so
+//!    that no lock-free read sees a new object and then an old one. A single lock is exclusive from the start.
+//! 2. Validation follows, behind a sequentially consistent fence ([`validate`](super::validate)). Not before the locks
+//!    are exclusive: a validated object could be overwritten, and the new value reported, while lock-free reads still
+//!    return what this transaction is to replace (docs/decisions/0007).
+//! 3. The objects are installed.
+//!
+//! | step | actions | next step | condition |
 //! |---|---|---|---|
 //! | Reserve | [`Action::Reserve`] | Lock | there is room everywhere |
 //! | | | Abort | a machine is lost, or a record would be too large |
-//! | Lock | [`Action::LockHere`], [`Action::Lock`] | Validate | all have answered that they hold the locks |
-//! | | | Abort | one has not, and all have answered |
-//! | Validate | [`Action::ValidateHere`], [`Action::AskMany`], [`Action::ReadHeader`] | Commit | nothing has changed |
-//! | | | Abort | something has, and all answers have come |
-//! | Commit | [`Action::InstallHere`], [`Action::End`] | the end | all have acknowledged |
-//! | Abort | [`Action::UnlockHere`], [`Action::GiveBack`], [`Action::Release`], [`Action::End`] | the end | all have acknowledged |
+//! | Lock | [`Action::LockLocal`], [`Action::MakeExclusive`], [`Action::SendLock`] | Validate | all replies: locked |
+//! | | | Abort | an object was not locked, and all have replied |
+//! | Validate | [`Action::ValidateLocal`], [`Action::SendValidate`], [`Action::ReadHeader`] | Commit | all unchanged |
+//! | | | Abort | an object has changed, and all have replied |
+//! | Commit | [`Action::InstallLocal`], [`Action::SendEnd`] | ended | all have acknowledged |
+//! | Abort | [`Action::UnlockLocal`], [`Action::ReleaseNew`], [`Action::ReleaseReserved`], [`Action::SendEnd`] | ended | all have acknowledged |
 //!
-//! An action can be blocked for want of room; it is asked for again when there may be some. From the first lock on the
-//! commit needs nothing that could be held by one that waits for a lock: not a reply's credit, not a slot that a read
-//! keeps until it succeeds; else the two would wait for each other.
+//! An action can be blocked for want of room; it is requested again when there may be some. After its first lock a commit
+//! takes no credit and no slot that a lock waiter may hold: not the credit of a reply, not a slot that a read keeps until
+//! it succeeds. Otherwise the two would wait for each other.
 
 use std::ops::Range;
 
@@ -34,101 +42,152 @@ use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
 use farm_core::limits::MAX_TRANSACTION_OBJECTS;
 use farm_core::messaging::CallError;
-use farm_core::object::VersionWord;
-use farm_core::worker::{Cont, ReadError};
+use farm_core::object::{LockMode, VersionWord};
+use farm_core::worker::{Cont, Context, ReadError};
 use farm_core::{marks, mutants};
 
 use super::plan::Plan;
 use super::queues::TicketId;
-use super::validate::{Validation, verdict};
+use super::reply::verdict;
+use super::validation::Validation;
 use super::{conflict, is_unchanged};
 use crate::error::{Abort, TxError};
 use crate::record::Kind;
 use crate::tx::{Intent, Tx};
 
-/// Bits of a context that tell the parts of one commit apart: its participants, or its entries.
-const PART_BITS: u32 = 32;
-// A transaction has no more entries than that.
-const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << PART_BITS);
+/// The most entries of this machine that are validated in one turn.
+const LOCAL_PER_TURN: usize = 4096;
 
-/// Entries whose objects lie on the coordinator's machine that are validated in one turn.
-pub(crate) const HERE_AT_ONCE: usize = 4096;
+// The number of an entry is half of a context.
+const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << 32);
+
+/// Identifies a commit under way among those of its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommitId(pub(crate) u32);
+
+impl CommitId {
+    /// Returns the slot of the commit.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Returns the context for a participant or an entry of the commit.
+    pub(super) fn part(self, part: u32) -> CommitPart {
+        CommitPart { commit: self, part }
+    }
+}
+
+impl Context for CommitId {
+    #[inline]
+    fn to_word(self) -> u64 {
+        self.0.into()
+    }
+
+    #[inline]
+    fn from_word(word: u64) -> Self {
+        Self(word as u32)
+    }
+}
+
+/// A participant of a commit, or one of its entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CommitPart {
+    pub(super) commit: CommitId,
+    /// Index of the participant or the entry.
+    pub(super) part: u32,
+}
+
+impl Context for CommitPart {
+    #[inline]
+    fn to_word(self) -> u64 {
+        (self.part, self.commit.0).to_word()
+    }
+
+    #[inline]
+    fn from_word(word: u64) -> Self {
+        let (part, commit) = Context::from_word(word);
+        let commit = CommitId(commit);
+        Self { commit, part }
+    }
+}
 
 /// The continuation of a commit, and its outcome.
 pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
 
-/// What is to be done next. The method that is named takes the answer, before the next action is asked for.
+/// The next work of a commit. The named method takes its result, before the next action is requested.
 ///
-/// It fits two registers: in memory, it would be read right after it was written, in other pieces, which stalls.
+/// An action fits two registers. In memory, it would be read right after it was written, in other pieces, which stalls
+/// the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Reserve room in the logs of all participants, or in none: [`Coordinator::on_reserved`], or
     /// [`Coordinator::on_refused`].
     Reserve,
-    /// Lock the objects of this machine: [`Coordinator::on_locked_here`].
-    LockHere,
-    /// LOCK to a participant: [`Coordinator::on_lock_sent`].
-    Lock(u32),
-    /// Validate the objects of this machine among these entries: [`Coordinator::on_validated_here`].
-    ValidateHere(Part),
-    /// Ask a machine about these of the grouped entries by one message: [`Coordinator::on_asked`].
-    AskMany(MachineId, Part),
-    /// Read the header of an entry's object: [`Coordinator::on_header_asked`].
+    /// Lock the written objects of this machine: [`Coordinator::on_locked_local`].
+    LockLocal(LockMode),
+    /// Make the locks of this machine's objects exclusive.
+    MakeExclusive,
+    /// Send LOCK to a participant: [`Coordinator::on_lock_sent`].
+    SendLock(u32),
+    /// Validate the objects of this machine among these entries: [`Coordinator::on_validated_local`].
+    ValidateLocal(EntryRange),
+    /// Send VALIDATE about these of the grouped entries to a machine: [`Coordinator::on_validate_sent`].
+    SendValidate(MachineId, EntryRange),
+    /// Read the header of an entry's object: [`Coordinator::on_header_posted`].
     ReadHeader(u32),
-    /// Install what was written on this machine.
-    InstallHere,
-    /// Unlock it.
-    UnlockHere,
-    /// Give back what was reserved for new objects.
-    GiveBack,
-    /// Give back what was reserved in the log of a participant that was not asked to lock.
-    Release(u32),
-    /// COMMIT-PRIMARY or ABORT to a participant: [`Coordinator::on_end_sent`].
-    End(u32, Kind),
+    /// Install the written objects of this machine.
+    InstallLocal,
+    /// Unlock the written objects of this machine.
+    UnlockLocal,
+    /// Release the slots of new objects.
+    ReleaseNew,
+    /// Release the room that was reserved in the log of a participant that got no LOCK.
+    ReleaseReserved(u32),
+    /// Send COMMIT-PRIMARY or ABORT to a participant: [`Coordinator::on_end_sent`].
+    SendEnd(u32, Kind),
 }
 
 const _: () = assert!(size_of::<Option<Action>>() <= 16);
 
-/// Entries from one on, up to another.
+/// A range of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) from: u32,
-    pub(super) until: u32,
+pub(super) struct EntryRange {
+    pub(super) start: u32,
+    pub(super) end: u32,
 }
 
-impl Part {
+impl EntryRange {
     pub(super) fn range(self) -> Range<usize> {
-        self.from as usize..self.until as usize
+        self.start as usize..self.end as usize
     }
 }
 
-impl From<Range<usize>> for Part {
+impl From<Range<usize>> for EntryRange {
     fn from(range: Range<usize>) -> Self {
-        // A transaction has fewer entries than 2^32, as contexts need it, too.
         Self {
-            from: range.start as u32,
-            until: range.end as u32,
+            start: range.start as u32,
+            end: range.end as u32,
         }
     }
 }
 
-/// What an action waits for.
+/// The reason why an action is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocked {
-    /// Room in a log, or of the endpoint.
+    /// A log, or the endpoint, has no room.
     Room,
-    /// A slot for a header that is read.
+    /// No slot is free for the header.
     HeaderSlot,
-    /// The next turn: this one has done enough.
+    /// This turn has done enough.
     Turn,
-    /// Room in a log that other commits get first: they wake this one.
-    Others,
+    /// Other commits get room in a log first; the last of them wakes this one.
+    Queue,
 }
 
-/// What became of a record.
+/// The result of sending a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It is on its way.
+    /// The record is posted.
     Yes,
     /// There was no room for it.
     Full,
@@ -136,8 +195,8 @@ pub(super) enum Sent {
     Lost,
 }
 
-/// What a commit is at: see the table of the [module](self).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The step of a commit: see the table of the [module](self).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     #[default]
     Reserve,
@@ -152,41 +211,54 @@ pub(super) enum Step {
 pub(crate) struct Coordinator {
     pub(super) tx: Box<Tx>,
     cont: Option<Cont<Result<(), TxError>>>,
-    /// It has objects of other machines.
+    /// The transaction has objects of other machines.
     pub(super) distributed: bool,
-    /// Its number, from the reservation on; 0 before it, and of one that only reads.
+    /// The transaction's number, from the reservation on; 0 before it, and of a transaction that sends no record.
     pub(super) sequence: u64,
     step: Step,
-    /// It waits for room in logs, in the order of those who do.
+    /// Its place in the queues for room in logs.
     pub(super) ticket: Option<TicketId>,
     pub(super) plan: Plan,
     pub(super) validation: Validation,
-    /// Participants with which the step is done.
+    /// Entries before this index whose objects are on this machine are unchanged.
+    validated: usize,
+    /// Participants that have got the record of this step.
     next: usize,
-    /// Answers that have not come.
+    /// Replies that are outstanding.
     waiting: u32,
-    /// An action is blocked, and [`Coordinator::on_resumed`] is to come.
+    /// An action is blocked, and [`Coordinator::on_resumed`] will be called.
     blocked: bool,
-    /// Why it aborts.
+    /// The reason why it aborts.
     why: Option<TxError>,
     /// A participant acknowledged COMMIT-PRIMARY.
     acknowledged: bool,
     /// The machine that was lost before it did.
     lost: Option<MachineId>,
-    /// The objects of this machine are locked.
-    locked_here: bool,
+    /// The mode in which the objects of this machine are to be locked.
+    mode: LockMode,
+    /// The mode in which they are locked.
+    locked: LockMode,
+}
+
+/// Settings of a worker that a commit depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// The most objects in a VALIDATE message.
+    pub(super) most_in_message: usize,
+    /// Transactions of this machine's objects lock exclusively from the start.
+    pub(super) locks_exclusively: bool,
 }
 
 impl Coordinator {
-    /// Becomes the commit of a transaction, in the memory that it has. A message asks for at most `most_asked`
-    /// objects. Returns the empty context that it had before, whose memory can be used again.
+    /// Starts the commit of a transaction, and reuses the allocated memory. Returns the empty context of the commit
+    /// before.
     pub(super) fn begin(
         &mut self,
         new: Box<Tx>,
-        told: Cont<Result<(), TxError>>,
-        most_asked: usize,
+        new_cont: Cont<Result<(), TxError>>,
+        settings: Settings,
     ) -> Box<Tx> {
-        // Every field is named, so that none keeps what it was.
+        // Every field is named, so that none keeps its old value.
         let Self {
             tx,
             cont,
@@ -196,43 +268,64 @@ impl Coordinator {
             ticket,
             plan,
             validation,
+            validated,
             next,
             waiting,
             blocked,
             why,
             acknowledged,
             lost,
-            locked_here,
+            mode,
+            locked,
         } = self;
         let spare = std::mem::replace(tx, new);
-        plan.fill(tx);
-        validation.reset(most_asked);
-        // One object that was only read is as it was at that moment; more have to be of one moment. What a
-        // transaction that has given up found out may be about more than its one object.
-        *step = match (plan.only_reads(), tx.entries.len()) {
-            (true, 0..=1) if !tx.has_given_up() => Step::Commit,
-            (true, _) => Step::Validate,
-            (false, _) => Step::Reserve,
+        let (mut writes, mut remote) = (0, false);
+        for entry in tx.entries.iter() {
+            writes += usize::from(entry.is_written());
+            remote |= entry.machine.is_some();
+        }
+        *distributed = remote;
+        if !plan.is_clear() {
+            plan.clear();
+        }
+        if remote {
+            plan.fill(tx);
+            validation.reset(settings.most_in_message);
+        }
+        // One object that was only read has one moment; several must have one in common. A transaction that has given
+        // up may report more than the state of its one object.
+        let one = tx.entries.len() <= 1 && !tx.has_given_up();
+        *validated = if one { tx.entries.len() } else { 0 };
+        *step = match (writes, remote) {
+            (0, _) if one => Step::Commit,
+            (0, _) => Step::Validate,
+            (_, true) => Step::Reserve,
+            (_, false) => Step::Lock,
         };
-        *distributed = tx.is_distributed();
-        *cont = Some(told);
+        // The readable mode is worth its second step only while more than one lock is gathered.
+        let one_lock = writes <= 1 && !validates_before_exclusive();
+        *mode = match remote || one_lock || settings.locks_exclusively {
+            true => LockMode::Exclusive,
+            false => LockMode::Readable,
+        };
+        *cont = Some(new_cont);
         (*sequence, *next, *waiting) = (0, 0, 0);
         (*ticket, *why, *lost) = (None, None, None);
-        (*blocked, *acknowledged, *locked_here) = (false, false, false);
+        (*blocked, *acknowledged, *locked) = (false, false, LockMode::Unlocked);
         spare
     }
 
-    /// What to do next, or nothing until something happens.
+    /// Returns the next action, or `None` until an event.
     #[inline]
     pub(super) fn next_action(&mut self) -> Option<Action> {
         loop {
             let before = self.step;
             let action = match before {
                 Step::Reserve => Some(Action::Reserve),
-                Step::Lock => self.next_of_lock(),
-                Step::Validate => self.next_of_validate(),
-                Step::Commit => self.next_of_end(Kind::CommitPrimary),
-                Step::Abort => self.next_of_end(Kind::Abort),
+                Step::Lock => self.next_lock(),
+                Step::Validate => self.next_validate(),
+                Step::Commit => self.next_end(Kind::CommitPrimary),
+                Step::Abort => self.next_end(Kind::Abort),
             };
             if action.is_some() || self.step == before {
                 return action;
@@ -240,19 +333,25 @@ impl Coordinator {
         }
     }
 
-    fn next_of_lock(&mut self) -> Option<Action> {
+    fn next_lock(&mut self) -> Option<Action> {
         if !self.stops() {
-            if !self.locked_here {
-                return Some(Action::LockHere);
+            match self.locked {
+                LockMode::Unlocked => return Some(Action::LockLocal(self.mode)),
+                LockMode::Readable if !validates_before_exclusive() && !installs_readable() => {
+                    self.locked = LockMode::Exclusive;
+                    return Some(Action::MakeExclusive);
+                }
+                _ => {}
             }
             if self.next < self.plan.participants.len() {
-                return Some(Action::Lock(self.next as u32));
+                return Some(Action::SendLock(self.next as u32));
             }
         }
         if self.stops() && self.waiting == 0 {
             self.go_to(Step::Abort);
         } else if !self.stops() && self.waiting <= missing() {
-            self.go_to(match validates_early() {
+            let nothing_read = self.validated == self.tx.len() && self.plan.reads.is_empty();
+            self.go_to(match nothing_read || self.validates_early() {
                 true => Step::Commit,
                 false => Step::Validate,
             });
@@ -260,23 +359,19 @@ impl Coordinator {
         None
     }
 
-    fn next_of_validate(&mut self) -> Option<Action> {
+    fn next_validate(&mut self) -> Option<Action> {
         if !self.stops() {
-            let (from, all) = (self.validation.here, self.tx.entries.len());
-            if from < all {
-                let part = from..all.min(from + HERE_AT_ONCE);
-                return Some(Action::ValidateHere(part.into()));
+            let (start, all) = (self.validated, self.tx.entries.len());
+            if start < all {
+                let range = start..all.min(start + LOCAL_PER_TURN);
+                return Some(Action::ValidateLocal(range.into()));
             }
-            let asked = self.validation.next_group(&self.plan, &self.tx);
-            if let Some((machine, range)) = asked {
-                return Some(Action::AskMany(machine, range.into()));
-            }
-            if let Some(at) = self.validation.next_header(&self.plan, &self.tx) {
-                return Some(Action::ReadHeader(at as u32));
+            if let Some(action) = self.next_remote() {
+                return Some(action);
             }
         }
         if self.waiting <= missing() {
-            let unlocked = validates_early() && !self.locked_here;
+            let unlocked = self.validates_early() && self.locked == LockMode::Unlocked;
             self.go_to(match self.why {
                 Some(_) => Step::Abort,
                 None if unlocked && self.sequence != 0 => Step::Lock,
@@ -286,52 +381,71 @@ impl Coordinator {
         None
     }
 
-    fn next_of_end(&mut self, kind: Kind) -> Option<Action> {
+    /// Returns the next validation of objects on other machines.
+    #[inline]
+    fn next_remote(&mut self) -> Option<Action> {
+        if self.plan.reads.is_empty() {
+            return None;
+        }
+        if let Some((machine, range)) = self.validation.next_group(&self.plan, &self.tx) {
+            return Some(Action::SendValidate(machine, range.into()));
+        }
+        let header = self.validation.next_header(&self.tx);
+        header.map(|at| Action::ReadHeader(at as u32))
+    }
+
+    fn next_end(&mut self, kind: Kind) -> Option<Action> {
         let commits = kind == Kind::CommitPrimary;
-        if std::mem::take(&mut self.locked_here) {
+        if commits && self.locked == LockMode::Readable && !installs_readable() {
+            self.locked = LockMode::Exclusive;
+            return Some(Action::MakeExclusive);
+        }
+        if std::mem::take(&mut self.locked) != LockMode::Unlocked {
             return Some(match commits {
-                true => Action::InstallHere,
-                false => Action::UnlockHere,
+                true => Action::InstallLocal,
+                false => Action::UnlockLocal,
             });
         }
         if !commits && self.next == 0 && !self.tx.is_empty() {
-            return Some(Action::GiveBack);
+            return Some(Action::ReleaseNew);
         }
         let at = self.next;
         let participant = self.plan.participants.get(at)?;
         match participant.asked {
-            true => Some(Action::End(at as u32, kind)),
+            true => Some(Action::SendEnd(at as u32, kind)),
             false => {
                 self.next += 1;
-                Some(Action::Release(at as u32))
+                Some(Action::ReleaseReserved(at as u32))
             }
         }
     }
 
-    /// There is room in all logs, for the transaction of this number.
+    /// Room is reserved in all logs, for the transaction with this number.
     #[inline]
     pub(super) fn on_reserved(&mut self, sequence: u64) {
         self.sequence = sequence;
-        self.go_to(match validates_early() {
+        self.go_to(match self.validates_early() {
             true => Step::Validate,
             false => Step::Lock,
         });
     }
 
-    /// There will be no room in a log. Nothing was reserved anywhere.
+    /// A log will never have room. Nothing was reserved anywhere.
     #[inline]
     pub(super) fn on_refused(&mut self, why: TxError) {
-        self.plan.participants.clear();
+        self.plan.clear();
         self.stop(why);
         self.go_to(Step::Abort);
     }
 
     #[inline]
-    pub(super) fn on_locked_here(&mut self, result: Result<(), Abort>) {
+    pub(super) fn on_locked_local(&mut self, result: Result<(), Abort>) {
         match result {
-            Ok(()) => self.locked_here = true,
+            Ok(()) => self.locked = self.mode,
             Err(abort) => {
-                marks::mark("commit: a local lock failed");
+                if self.distributed {
+                    marks::mark("commit: a local lock failed");
+                }
                 self.stop(abort.into());
             }
         }
@@ -356,46 +470,48 @@ impl Coordinator {
     }
 
     #[inline]
-    pub(super) fn on_validated_here(
+    pub(super) fn on_validated_local(
         &mut self,
-        part: Part,
+        range: EntryRange,
         result: Result<(), Abort>,
     ) -> Result<(), Blocked> {
-        let until = part.until as usize;
-        self.validation.here = until;
+        let end = range.end as usize;
+        self.validated = end;
         match result {
             Err(abort) => {
-                marks::mark("validate: a local object failed");
+                if self.distributed {
+                    marks::mark("validate: a local object failed");
+                }
                 self.stop(abort.into());
             }
-            Ok(()) if until < self.tx.entries.len() => return Err(Blocked::Turn),
+            Ok(()) if end < self.tx.entries.len() => return Err(Blocked::Turn),
             Ok(()) => {}
         }
         Ok(())
     }
 
-    /// If there is no room for the message now, its objects are validated one by one: the transactions that the room is
-    /// waiting for could wait for the locks of this one.
+    /// If there is no room for the message now, headers are read instead of waiting: the transactions that hold the room
+    /// could wait for the locks of this one.
     #[inline]
-    pub(super) fn on_asked(&mut self, part: Part, result: Result<(), CallError>) {
-        let range = part.range();
+    pub(super) fn on_validate_sent(&mut self, range: EntryRange, result: Result<(), CallError>) {
+        let range = range.range();
         match result {
             Ok(()) => {
                 self.waiting += 1;
-                self.validation.were_asked(range);
+                self.validation.on_sent(range);
             }
             Err(CallError::PeerLost(machine)) => self.stop(Abort::Lost(machine).into()),
-            Err(_) => self.validation.not_asked(range),
+            Err(_) => self.validation.on_not_sent(range),
         }
     }
 
     #[inline]
-    pub(super) fn on_header_asked(&mut self, at: u32, has_slot: bool) -> Result<(), Blocked> {
+    pub(super) fn on_header_posted(&mut self, at: u32, has_slot: bool) -> Result<(), Blocked> {
         if !has_slot {
-            self.validation.ask_again(at);
+            self.validation.retry_header(at);
             return Err(Blocked::HeaderSlot);
         }
-        self.validation.header_asked();
+        self.validation.on_header_posted();
         self.waiting += 1;
         Ok(())
     }
@@ -411,12 +527,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// LOCK-REPLY came, or its machine is lost.
+    /// LOCK-REPLY arrived, or its machine is lost.
     #[inline]
-    pub(super) fn on_lock_reply(&mut self, at: usize, reply: Result<&[u8], CallError>) {
-        let participant = &mut self.plan.participants[at];
+    pub(super) fn on_lock_reply(&mut self, at: u32, reply: Result<&[u8], CallError>) {
+        let participant = &mut self.plan.participants[at as usize];
         participant.reply = None;
-        // If LOCK was not sent, the machine is lost: that is found when it is to be.
+        // If LOCK was not sent, the machine is lost, which sending LOCK will find.
         self.waiting -= u32::from(participant.asked);
         if let Err(error) = verdict(&self.tx, reply)
             && self.step == Step::Lock
@@ -425,22 +541,22 @@ impl Coordinator {
         }
     }
 
-    /// A machine has answered which of its objects are as they were read.
+    /// The reply to VALIDATE arrived, or its machine is lost.
     #[inline]
-    pub(super) fn on_answer(&mut self, reply: Result<&[u8], CallError>) {
+    pub(super) fn on_validate_reply(&mut self, reply: Result<&[u8], CallError>) {
         self.waiting -= 1;
         if let Err(error) = verdict(&self.tx, reply) {
             self.stop(error);
         }
     }
 
-    /// The header of an entry's object came.
+    /// The header of an entry's object was read.
     #[inline]
-    pub(super) fn on_header(&mut self, at: usize, header: Result<VersionWord, ReadError>) {
+    pub(super) fn on_header(&mut self, at: u32, header: Result<VersionWord, ReadError>) {
         self.waiting -= 1;
-        self.validation.header_came();
+        self.validation.on_header();
         let (address, read) = {
-            let entry = &self.tx.entries[at];
+            let entry = &self.tx.entries[at as usize];
             (entry.address, entry.version)
         };
         match header {
@@ -449,28 +565,29 @@ impl Coordinator {
                 marks::mark("validate: a header failed");
                 self.stop(conflict(now, read, address).into());
             }
-            // It was refused for want of room.
-            Err(ReadError::Busy) => self.validation.ask_again(at as u32),
+            // The fabric had no room for it.
+            Err(ReadError::Busy) => self.validation.retry_header(at),
             Err(ReadError::PeerLost(machine)) => self.stop(Abort::Lost(machine).into()),
             Err(_) => self.stop(Abort::Changed(address).into()),
         }
     }
 
-    /// COMMIT-PRIMARY or ABORT is in the memory of a primary, or its machine is lost. Returns whether it is the first.
+    /// COMMIT-PRIMARY or ABORT is in the memory of a primary, or its machine is lost. Returns whether it is the first
+    /// acknowledgement.
     #[inline]
-    pub(super) fn on_acknowledged(&mut self, at: usize, status: Status) -> bool {
+    pub(super) fn on_acknowledged(&mut self, at: u32, status: Status) -> bool {
         self.waiting -= 1;
         match status {
             Status::Ok => !std::mem::replace(&mut self.acknowledged, true),
             Status::Torn | Status::Broken => {
                 marks::mark("commit: a primary was lost");
-                self.lost = Some(self.plan.participants[at].machine);
+                self.lost = Some(self.plan.participants[at as usize].machine);
                 false
             }
         }
     }
 
-    /// An action is blocked. Returns whether that is new: then [`Coordinator::on_resumed`] is to be called.
+    /// An action is blocked. Returns whether [`Coordinator::on_resumed`] is to be scheduled: no other action is blocked.
     #[inline]
     pub(super) fn on_blocked(&mut self) -> bool {
         let is_new = !std::mem::replace(&mut self.blocked, true);
@@ -480,13 +597,13 @@ impl Coordinator {
         is_new
     }
 
-    /// What an action was blocked for may be there.
+    /// The reason of a blocked action may be gone.
     #[inline]
     pub(super) fn on_resumed(&mut self) {
         self.blocked = false;
     }
 
-    /// The outcome, once it is known and before it has been reported: `Some` once.
+    /// Returns the continuation and the outcome, once, when the outcome is known.
     pub(super) fn outcome(&mut self) -> Option<Told> {
         self.cont?;
         let done = self.next >= self.plan.participants.len();
@@ -500,20 +617,36 @@ impl Coordinator {
                     .expect("a commit that was not acknowledged lost a machine");
                 Err(TxError::InDoubt(machine))
             }
-            Step::Abort if done => Err(self.why.take().expect("it aborts for a reason")),
+            Step::Abort if done => Err(self.take_reason()),
             _ => return None,
         };
         Some((self.cont.take()?, result))
     }
 
-    /// Whether the outcome was reported, and every answer has come.
+    /// Returns the continuation of a commit without participants whose actions are all performed, and whether it has
+    /// committed. If not, [`Coordinator::take_reason`] says why. Small values, where [`Coordinator::outcome`] would move
+    /// a large one through memory right after it was stored.
+    #[inline]
+    pub(super) fn local_outcome(&mut self) -> (Cont<Result<(), TxError>>, bool) {
+        debug_assert!(self.plan.participants.is_empty() && self.waiting == 0);
+        let cont = self.cont.take().expect("an outcome is reported once");
+        (cont, self.step == Step::Commit)
+    }
+
+    /// Returns the reason why the commit has aborted.
+    #[cold]
+    pub(super) fn take_reason(&mut self) -> TxError {
+        self.why.take().expect("a commit aborts for a reason")
+    }
+
+    /// Returns whether the outcome was reported and no reply is outstanding.
     pub(super) fn has_ended(&self) -> bool {
         self.cont.is_none() && self.waiting == 0 && !self.blocked
     }
 
-    /// New objects that a primary was asked to lock are not given back by this machine: the primary does that when it
+    /// Excludes the new objects that a LOCK record names from [`Action::ReleaseNew`]: their primary releases them when it
     /// aborts.
-    pub(super) fn keep_what_primaries_know(&mut self) {
+    pub(super) fn keep_logged(&mut self) {
         let Self { plan, tx, .. } = self;
         let all = plan.participants.iter().enumerate();
         for (at, _) in all.filter(|(_, participant)| participant.asked) {
@@ -523,12 +656,12 @@ impl Coordinator {
         }
     }
 
-    /// It is to abort; the first reason is the one that is reported.
+    /// Aborts the transaction; the first reason is reported.
     fn stop(&mut self, why: TxError) {
         self.why.get_or_insert(why);
     }
 
-    /// Whether it is to abort.
+    /// Returns whether the transaction is to abort.
     fn stops(&self) -> bool {
         self.why.is_some()
     }
@@ -536,27 +669,27 @@ impl Coordinator {
     fn go_to(&mut self, step: Step) {
         (self.step, self.next) = (step, 0);
     }
+
+    /// The mutant that validates before it locks.
+    fn validates_early(&self) -> bool {
+        self.distributed && mutants::is_on("validate before all locks")
+    }
 }
 
-/// Answers that a commit goes on without: none, but for the bug.
+/// The replies that a commit does not wait for: none, except for the mutant.
 fn missing() -> u32 {
     u32::from(mutants::is_on("commit with one reply missing"))
 }
 
-fn validates_early() -> bool {
-    mutants::is_on("validate before all locks")
+/// The mutants that validate while locks are held in the readable mode.
+pub(super) fn validates_before_exclusive() -> bool {
+    mutants::is_on("validate before all are exclusive")
+        || mutants::is_on("validation accepts a readable lock")
 }
 
-/// The context of a continuation for a part of a commit.
-pub(super) fn context(key: usize, part: usize) -> u64 {
-    debug_assert!(part < 1 << PART_BITS && key < 1 << (u64::BITS - PART_BITS));
-    (key as u64) << PART_BITS | part as u64
-}
-
-/// The commit and the part that a context is of.
-pub(super) fn of_context(context: u64) -> (usize, usize) {
-    let part = context & ((1 << PART_BITS) - 1);
-    ((context >> PART_BITS) as usize, part as usize)
+/// The mutant that makes each lock exclusive only when its object is installed.
+fn installs_readable() -> bool {
+    mutants::is_on("install before all are exclusive")
 }
 
 #[cfg(test)]

@@ -1,95 +1,148 @@
 //! Performs the actions of a [`Coordinator`] with the worker, and passes it the events that follow.
 
-use std::ops::Range;
-
 use farm_core::fabric::Status;
-use farm_core::ids::MachineId;
 use farm_core::messaging::{CallError, ReplyCont};
-use farm_core::object::{LockMode, VersionWord};
+use farm_core::mutants;
+use farm_core::object::VersionWord;
 use farm_core::worker::{Cont, ReadResult, Worker};
-use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
-use super::coordinator::{Action, Blocked, Coordinator, Sent, context, of_context};
+use super::coordinator::{
+    Action, Blocked, CommitId, CommitPart, Coordinator, Sent, Settings, validates_before_exclusive,
+};
+use super::faults;
+use super::install::install_local;
+use super::lock::{encode_lock, lock_local, make_exclusive, unlock_local};
 use super::plan::Participant;
-use super::primary::REPLY_BYTES;
+use super::reserve::{release_reserved, reserve};
 use super::truncate::{self, Outgoing};
-use super::validate::{ASKED_BYTES, VALIDATE};
-use super::{here, reserve};
+use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
 use crate::error::TxError;
 use crate::layer::{Transactions, end_of, transactions};
-use crate::record::{self, Effect, Kind, Object};
-use crate::tx::{Intent, Tx};
+use crate::record::Kind;
+use crate::results::{self, DeferredResult};
+use crate::tx::Tx;
 
-/// Begins the commit of a transaction that has objects of other machines, or many of this one. The continuation is
-/// called from the event loop.
+/// Begins the commit of a transaction. The continuation is called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
-    let most_asked = worker.max_message_body() / ASKED_BYTES;
+    let most_in_message = worker.max_message_body() / VALIDATE_BYTES;
     let state = transactions(worker);
+    let settings = Settings {
+        most_in_message,
+        locks_exclusively: state.locks_exclusively,
+    };
     let mut commit = state.spare_commits.pop().unwrap_or_default();
-    state.keep(commit.begin(tx, cont, most_asked));
-    let key = state.commits.insert(Some(commit));
-    worker.defer(Cont::new(resume, key as u64));
+    let spare = commit.begin(tx, cont, settings);
+    state.keep(spare);
+    if commit.distributed {
+        let id = CommitId(state.commits.insert(Some(commit)) as u32);
+        return worker.defer(Cont::new(resume, id));
+    }
+    let id = CommitId(state.commits.vacant_key() as u32);
+    run_local(worker, id, commit);
 }
 
-pub(super) fn resume(worker: &mut Worker, key: u64, (): ()) {
-    let mut commit = transactions(worker).take(key as usize);
+/// Runs a commit whose objects are all on this machine, in this call, if it is not so large that it takes several
+/// turns.
+fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
+    if mutants::is_on("lock at a newer version than read") {
+        faults::forget_versions(worker, &mut commit.tx);
+    }
+    let blocked = run(worker, id, &mut commit);
+    if blocked {
+        let stored = transactions(worker).commits.insert(Some(commit));
+        debug_assert_eq!(stored, id.index(), "a local commit begins no other");
+        return;
+    }
+    let (cont, committed) = commit.local_outcome();
+    let given_up = commit.tx.has_given_up();
+    if committed {
+        for cont in commit.tx.when_committed.drain(..) {
+            worker.defer(cont);
+        }
+    }
+    commit.tx.clear();
+    end_of(worker, &mut commit.tx);
+    let state = transactions(worker);
+    let deferred = match committed {
+        true => {
+            state.counters.count(false, given_up, &Ok(()));
+            results::store(state, DeferredResult::Committed(cont))
+        }
+        false => store_abort(state, cont, commit.take_reason()),
+    };
+    state.spare_commits.push(commit);
+    worker.defer(deferred);
+}
+
+#[cold]
+fn store_abort(
+    state: &mut Transactions,
+    cont: Cont<Result<(), TxError>>,
+    why: TxError,
+) -> Cont<()> {
+    state.counters.count_failed(&why);
+    results::store(state, DeferredResult::NotCommitted(cont, why))
+}
+
+fn resume(worker: &mut Worker, id: CommitId, (): ()) {
+    let mut commit = transactions(worker).take(id);
     commit.on_resumed();
-    go_on(worker, key as usize, commit);
+    go_on(worker, id, commit);
 }
 
-pub(super) fn lock_replied(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
-    let (key, at) = of_context(context);
+fn on_lock_reply(worker: &mut Worker, at: CommitPart, reply: Result<&[u8], CallError>) {
     let state = transactions(worker);
     state.counters.lock_replies += u64::from(reply.is_ok());
-    let mut commit = state.take(key);
-    commit.on_lock_reply(at, reply);
-    go_on(worker, key, commit);
+    let mut commit = state.take(at.commit);
+    commit.on_lock_reply(at.part, reply);
+    go_on(worker, at.commit, commit);
 }
 
-fn answered(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
-    let (key, _) = of_context(context);
-    let mut commit = transactions(worker).take(key);
-    commit.on_answer(reply);
-    go_on(worker, key, commit);
+fn on_validate_reply(worker: &mut Worker, id: CommitId, reply: Result<&[u8], CallError>) {
+    let mut commit = transactions(worker).take(id);
+    commit.on_validate_reply(reply);
+    go_on(worker, id, commit);
 }
 
-fn header_came(worker: &mut Worker, context: u64, result: ReadResult) {
-    let (key, at) = of_context(context);
+fn on_header(worker: &mut Worker, at: CommitPart, result: ReadResult) {
     let header = result.map(|slot| {
         let header = VersionWord(worker.arena().words(&slot)[0]);
         worker.arena().give(slot);
         header
     });
-    let mut commit = transactions(worker).take(key);
-    commit.on_header(at, header);
-    go_on(worker, key, commit);
+    let mut commit = transactions(worker).take(at.commit);
+    commit.on_header(at.part, header);
+    go_on(worker, at.commit, commit);
 }
 
-fn acknowledged(worker: &mut Worker, context: u64, status: Status) {
-    let (key, at) = of_context(context);
-    let mut commit = transactions(worker).take(key);
-    let first = commit.on_acknowledged(at, status);
+fn on_acknowledged(worker: &mut Worker, at: CommitPart, status: Status) {
+    let mut commit = transactions(worker).take(at.commit);
+    let first = commit.on_acknowledged(at.part, status);
     if first && mutants::is_on("truncate before all primaries acknowledged") {
-        if may_be_truncated(transactions(worker), &commit) {
-            truncate::soon(worker);
-        }
+        truncate_later(transactions(worker), &commit);
+        truncate::soon(worker);
         commit.sequence = 0;
     }
-    go_on(worker, key, commit);
+    go_on(worker, at.commit, commit);
 }
 
-/// Goes as far as can be gone, and puts the commit back, or ends it.
-fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Coordinator>) {
+/// Performs actions until there is none or one is blocked. Returns whether [`resume`] is scheduled.
+fn run(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> bool {
     while let Some(action) = commit.next_action() {
-        if let Err(blocked) = perform(worker, key, &mut commit, action) {
-            wait_for(worker, key, &mut commit, blocked);
-            break;
+        if let Err(blocked) = perform(worker, id, commit, action) {
+            return wait_for(worker, id, commit, blocked);
         }
     }
-    let tell = commit.outcome();
+    false
+}
+
+/// Runs a commit, and stores it again, or ends it.
+fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
+    run(worker, id, &mut commit);
+    let outcome = commit.outcome();
     let (distributed, given_up) = (commit.distributed, commit.tx.has_given_up());
-    let told = match &tell {
+    let when_committed = match &outcome {
         Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
         _ => SmallVec::new(),
     };
@@ -99,93 +152,104 @@ fn go_on(worker: &mut Worker, key: usize, mut commit: Box<Coordinator>) {
         end_of(worker, &mut commit.tx);
     }
     let state = transactions(worker);
-    if let Some((_, result)) = &tell {
+    if let Some((_, result)) = &outcome {
         state.counters.count(distributed, given_up, result);
     }
     match ended {
         true => {
-            state.commits.remove(key);
-            let to_tell = commit.sequence != 0 && may_be_truncated(state, &commit);
+            state.commits.remove(id.index());
+            let logged = commit.sequence != 0;
+            if logged {
+                truncate_later(state, &commit);
+            }
             state.spare_commits.push(commit);
-            if to_tell {
+            if logged {
                 truncate::soon(worker);
             }
         }
-        false => state.commits[key] = Some(commit),
+        false => state.commits[id.index()] = Some(commit),
     }
-    for cont in told {
+    for cont in when_committed {
         cont.resume(worker, ());
     }
-    if let Some((cont, result)) = tell {
+    if let Some((cont, result)) = outcome {
         cont.resume(worker, result);
     }
 }
 
-/// Has the commit gone on with when there may be what an action is blocked for.
-fn wait_for(worker: &mut Worker, key: usize, commit: &mut Coordinator, blocked: Blocked) {
-    if !commit.on_blocked() {
-        return;
+/// Schedules [`resume`] for the time when the reason of a blocked action may be gone. Returns whether it is scheduled.
+fn wait_for(worker: &mut Worker, id: CommitId, commit: &mut Coordinator, blocked: Blocked) -> bool {
+    if commit.on_blocked() {
+        let resumed = Cont::new(resume, id);
+        match blocked {
+            Blocked::Room => worker.when_room(resumed),
+            Blocked::HeaderSlot => worker.when_header_slot(resumed),
+            Blocked::Turn => worker.defer(resumed),
+            Blocked::Queue => {}
+        }
     }
-    let resumed = Cont::new(resume, key as u64);
-    match blocked {
-        Blocked::Room => worker.when_room(resumed),
-        Blocked::HeaderSlot => worker.when_header_slot(resumed),
-        Blocked::Turn => worker.defer(resumed),
-        Blocked::Others => {}
-    }
+    true
 }
 
 fn perform(
     worker: &mut Worker,
-    key: usize,
+    id: CommitId,
     commit: &mut Coordinator,
     action: Action,
 ) -> Result<(), Blocked> {
     match action {
-        Action::Reserve => return reserve::reserve(worker, key, commit),
-        Action::LockHere => {
-            commit.on_locked_here(here::lock(worker, &commit.tx, LockMode::Exclusive));
+        Action::Reserve => {
+            let on_reply = |part| ReplyCont::new(on_lock_reply, id.part(part));
+            return reserve(worker, id, commit, on_reply, |id| Cont::new(resume, id));
         }
-        Action::Lock(at) => {
+        Action::LockLocal(mode) => {
+            commit.on_locked_local(lock_local(worker, &commit.tx, mode));
+        }
+        Action::MakeExclusive => {
+            if validates_before_exclusive() {
+                faults::dawdle(worker, &commit.tx);
+            }
+            make_exclusive(worker, &commit.tx);
+        }
+        Action::SendLock(at) => {
             let sent = send_lock(worker, commit, at as usize);
             return commit.on_lock_sent(sent);
         }
-        Action::ValidateHere(part) => {
-            if part.from == 0 {
-                here::fence(worker, &commit.tx);
+        Action::ValidateLocal(range) => {
+            if range.start == 0 {
+                fence(worker, &commit.tx);
             }
-            let validated = here::validate(worker, &commit.tx, part.range());
-            return commit.on_validated_here(part, validated);
+            let validated = validate_local(worker, &commit.tx, range.range());
+            return commit.on_validated_local(range, validated);
         }
-        Action::AskMany(machine, part) => {
-            let asked = ask_many(worker, key, commit, machine, part.range());
-            commit.on_asked(part, asked);
+        Action::SendValidate(machine, range) => {
+            let cont = ReplyCont::new(on_validate_reply, id);
+            let sent = send_validate(worker, commit, machine, range.range(), cont);
+            commit.on_validate_sent(range, sent);
         }
         Action::ReadHeader(at) => {
             let address = commit.tx.entries[at as usize].address;
-            let cont = Cont::new(header_came, context(key, at as usize));
+            let cont = Cont::new(on_header, id.part(at));
             let posted = worker.read_header(address, cont).is_ok();
             transactions(worker).counters.header_reads += u64::from(posted);
-            return commit.on_header_asked(at, posted);
+            return commit.on_header_posted(at, posted);
         }
-        Action::InstallHere => here::install(worker, &commit.tx),
-        Action::UnlockHere => here::unlock(worker, &commit.tx),
-        Action::GiveBack => {
-            commit.keep_what_primaries_know();
+        Action::InstallLocal => install_local(worker, &commit.tx),
+        Action::UnlockLocal => unlock_local(worker, &commit.tx),
+        Action::ReleaseNew => {
+            commit.keep_logged();
             commit.tx.abort(worker);
         }
-        Action::Release(at) => {
-            reserve::release_at(worker, &mut commit.plan.participants[at as usize]);
+        Action::ReleaseReserved(at) => {
+            release_reserved(worker, &mut commit.plan.participants[at as usize]);
         }
-        Action::End(at, kind) => {
-            let at = at as usize;
-            let acknowledged = Cont::new(acknowledged, context(key, at));
+        Action::SendEnd(at, kind) => {
             let out = Outgoing {
-                to: commit.plan.participants[at].machine,
+                to: commit.plan.participants[at as usize].machine,
                 kind,
                 sequence: commit.sequence,
                 reserved: Participant::end_reserved(),
-                acknowledged: Some(acknowledged),
+                acknowledged: Some(Cont::new(on_acknowledged, id.part(at))),
             };
             return commit.on_end_sent(sent(truncate::append(worker, out, |_| ())));
         }
@@ -205,8 +269,9 @@ fn send_lock(worker: &mut Worker, commit: &Coordinator, at: usize) -> Sent {
         reserved: participant.lock_reserved(),
         acknowledged: None,
     };
+    let objects = commit.plan.objects(at, &commit.tx);
     sent(truncate::append(worker, out, |rest| {
-        encode_lock(rest, commit, at, reply);
+        encode_lock(rest, &commit.tx, &commit.plan.regions, objects, reply);
     }))
 }
 
@@ -218,69 +283,9 @@ fn sent(appended: Result<(), CallError>) -> Sent {
     }
 }
 
-fn encode_lock(out: &mut Vec<u8>, commit: &Coordinator, participant: usize, reply: u64) {
-    let objects = commit.plan.objects(participant, &commit.tx);
-    record::encode_lock(out, reply, &commit.plan.regions, objects.len());
-    for entry in objects {
-        let effect = match entry.intent {
-            Intent::Allocate => Effect::Allocate,
-            // It was reserved, and never is: whoever aborts gives it back as it does what is allocated.
-            Intent::Free if !entry.incarnation.is_allocated() && !still_born_leaks() => {
-                Effect::Allocate
-            }
-            Intent::Free => Effect::Free,
-            _ => Effect::Write,
-        };
-        let object = Object {
-            address: entry.address,
-            class: entry.class,
-            version: entry.version,
-            incarnation: entry.installed_incarnation(),
-            effect,
-            payload: commit.tx.payload_of(entry),
-        };
-        record::encode_object(out, &object);
-    }
-}
-
-/// The bug that only objects that were to be are given back.
-fn still_born_leaks() -> bool {
-    mutants::is_on("still-born object not given back on abort")
-}
-
-/// Asks a machine whether objects are as they were read.
-fn ask_many(
-    worker: &mut Worker,
-    key: usize,
-    commit: &Coordinator,
-    machine: MachineId,
-    range: Range<usize>,
-) -> Result<(), CallError> {
-    let mut body = std::mem::take(&mut transactions(worker).asks);
-    body.clear();
-    for entry in commit.validation.entries(range, &commit.tx) {
-        body.extend_from_slice(&entry.address.to_bits().to_le_bytes());
-        body.extend_from_slice(&entry.version.get().to_le_bytes());
-    }
-    let cont = ReplyCont::new(answered, context(key, 0));
-    let to = worker.log_poller(machine);
-    let asked = to.and_then(|to| worker.call(to, VALIDATE, &[&body], REPLY_BYTES, cont));
-    let state = transactions(worker);
-    state.asks = body;
-    if asked.is_ok() {
-        marks::mark("validate: by message");
-        state.counters.validates += 1;
-    }
-    asked
-}
-
-/// Notes that all participants may truncate a transaction. Returns whether a timer is to be set for telling them.
-fn may_be_truncated(state: &mut Transactions, commit: &Coordinator) -> bool {
-    let truncations = &mut state.truncations;
-    truncations.end(commit.sequence);
-    let participants = commit.plan.participants.iter();
-    for participant in participants.filter(|one| one.asked) {
-        truncations.note(participant.machine, commit.sequence);
-    }
-    truncations.wants_timer()
+/// Lets all participants truncate a transaction that they have acknowledged.
+fn truncate_later(state: &mut Transactions, commit: &Coordinator) {
+    let logged = commit.plan.participants.iter().filter(|one| one.asked);
+    let machines = logged.map(|one| one.machine);
+    state.truncations.end(commit.sequence, machines);
 }

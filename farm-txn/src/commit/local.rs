@@ -19,7 +19,10 @@ use farm_core::mutants;
 use farm_core::object::{LockMode, write};
 use farm_core::worker::Worker;
 
-use super::{here, local};
+use super::install::install_local;
+use super::local;
+use super::lock::{lock_local, make_exclusive, unlock_local};
+use super::validate::{fence, validate_local};
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::tx::Tx;
@@ -52,9 +55,9 @@ impl Tx {
         }
         if late() && !transactions(worker).locks_exclusively {
             self.dawdle(worker);
-            here::make_exclusive(worker, self);
+            make_exclusive(worker, self);
         }
-        here::install(worker, self);
+        install_local(worker, self);
         let told = std::mem::take(&mut self.when_committed);
         self.clear();
         for cont in told {
@@ -88,16 +91,16 @@ impl Tx {
             true => LockMode::Exclusive,
             false => LockMode::Readable,
         };
-        here::lock(worker, self, mode)?;
+        lock_local(worker, self, mode)?;
         if !exclusive && !late() && !mutants::is_on("install before all are exclusive") {
-            here::make_exclusive(worker, self);
+            make_exclusive(worker, self);
         }
         // One object that was only read is as it was at that moment. What a transaction that has given up found
         // out may be about more than that object.
         if self.entries.len() > 1 || self.has_given_up() {
-            here::fence(worker, self);
-            let validated = here::validate(worker, self, 0..self.entries.len());
-            validated.inspect_err(|_| here::unlock(worker, self))?;
+            fence(worker, self);
+            let validated = validate_local(worker, self, 0..self.entries.len());
+            validated.inspect_err(|_| unlock_local(worker, self))?;
         }
         Ok(())
     }

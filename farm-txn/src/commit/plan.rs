@@ -1,5 +1,4 @@
-//! What a commit over several machines concerns: which machines and regions it writes, which objects of each, and
-//! of which machines it only read objects. Found out in two passes over the entries.
+//! The machines, regions and objects that a commit concerns, found in two passes over its entries.
 
 use farm_core::ids::MachineId;
 use farm_core::ring::log_record_bytes;
@@ -9,30 +8,32 @@ use super::truncate;
 use crate::record::{self, FIXED_BYTES, LOCK_BYTES};
 use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
-/// Another machine whose objects are written.
+/// Another machine whose objects are written: a primary.
 #[derive(Debug)]
 pub(super) struct Participant {
     pub(super) machine: MachineId,
-    /// Bytes of the LOCK record after its head.
+    /// Bytes of its LOCK record after the head.
     pub(super) rest_bytes: usize,
-    /// What LOCK-REPLY will name: from the reservation on, until it has come or cannot come any more.
+    /// The token of the expected LOCK-REPLY: from the reservation until the reply arrives or the machine is lost.
     pub(super) reply: Option<u64>,
     /// LOCK is in its log.
     pub(super) asked: bool,
-    /// Where its objects end in [`Plan::written`]; they begin where those of the participant before end.
+    /// The end of its entries in [`Plan::written`]; they begin at the end of the participant before.
     end: u32,
 }
 
 impl Participant {
+    /// Returns the bytes to reserve for LOCK.
     pub(super) fn lock_reserved(&self) -> u32 {
         log_record_bytes(FIXED_BYTES + self.rest_bytes)
     }
 
-    /// For COMMIT-PRIMARY, or ABORT.
+    /// Returns the bytes to reserve for COMMIT-PRIMARY or ABORT.
     pub(super) fn end_reserved() -> u32 {
         log_record_bytes(FIXED_BYTES)
     }
 
+    /// Returns the bytes to reserve for all records of a transaction.
     pub(super) fn reserved(&self) -> u32 {
         self.lock_reserved() + Self::end_reserved() + truncate::reserved_bytes()
     }
@@ -43,18 +44,17 @@ impl Participant {
 pub(super) struct Plan {
     /// Ascending by machine.
     pub(super) participants: SmallVec<[Participant; 4]>,
-    /// Ids of all regions that are written, ascending.
+    /// Ids of all regions that are written, ascending; none if nothing is written.
     pub(super) regions: SmallVec<[u32; 8]>,
-    /// Entries of other machines that are written, one participant after the other.
+    /// Written entries of other machines, grouped by participant.
     written: SmallVec<[u32; 16]>,
-    /// Other machines of which objects were only read, ascending, and how many.
+    /// Other machines with objects that were only read, ascending, and their number.
     pub(super) reads: SmallVec<[(MachineId, u32); 4]>,
 }
 
 impl Plan {
-    /// Makes it that of a transaction, in the memory that it has.
+    /// Makes the plan of a transaction with objects of other machines. The plan is clear, and keeps its memory.
     pub(super) fn fill(&mut self, tx: &Tx) {
-        self.clear();
         let plan = self;
         // Objects of one machine, or region, often follow each other.
         let (mut to, mut from, mut region) = (0, 0, 0);
@@ -88,7 +88,14 @@ impl Plan {
         plan.group(tx);
     }
 
-    fn clear(&mut self) {
+    /// Returns whether the plan is of no transaction. One with objects of other machines writes or reads some of them.
+    #[inline]
+    pub(super) fn is_clear(&self) -> bool {
+        self.participants.is_empty() && self.reads.is_empty()
+    }
+
+    /// Forgets the transaction.
+    pub(super) fn clear(&mut self) {
         if self.written.capacity() > KEPT_ENTRIES {
             *self = Self::default();
         }
@@ -96,11 +103,6 @@ impl Plan {
         self.regions.clear();
         self.written.clear();
         self.reads.clear();
-    }
-
-    /// Whether nothing is written.
-    pub(super) fn only_reads(&self) -> bool {
-        self.regions.is_empty()
     }
 
     /// Groups the written entries by participant, whose `end` is how many it has.

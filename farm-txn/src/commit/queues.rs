@@ -13,18 +13,19 @@ use farm_core::mutants;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::coordinator::CommitId;
+
 /// Names a commit that waits in [`Queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketId(usize);
 
-/// Keys of commits that are to be gone on with.
-pub(crate) type Woken = SmallVec<[usize; 4]>;
+/// Commits that are to be resumed.
+pub(crate) type Woken = SmallVec<[CommitId; 4]>;
 
 /// A commit that waits.
 #[derive(Debug)]
 struct Ticket {
-    /// Its key among the commits that are under way.
-    commit: usize,
+    commit: CommitId,
     machines: SmallVec<[MachineId; 4]>,
     /// Queues in which it is not the first.
     behind: usize,
@@ -67,7 +68,7 @@ impl Queues {
     /// A commit enters the queues of all of its machines.
     pub(crate) fn enter(
         &mut self,
-        commit: usize,
+        commit: CommitId,
         machines: impl Iterator<Item = MachineId>,
     ) -> TicketId {
         let machines: SmallVec<[MachineId; 4]> = machines.collect();
@@ -160,20 +161,20 @@ mod tests {
     fn who_shares_a_machine_keeps_the_order_of_tickets() {
         let mut queues = Queues::default();
         assert!(queues.may_reserve(None, machines(&[1, 2, 3])));
-        let one = queues.enter(10, machines(&[1, 2]));
-        let two = queues.enter(20, machines(&[2, 3]));
-        let three = queues.enter(30, machines(&[1, 3]));
-        let four = queues.enter(40, machines(&[4]));
+        let one = queues.enter(CommitId(10), machines(&[1, 2]));
+        let two = queues.enter(CommitId(20), machines(&[2, 3]));
+        let three = queues.enter(CommitId(30), machines(&[1, 3]));
+        let four = queues.enter(CommitId(40), machines(&[4]));
         let may = |queues: &Queues, ticket| queues.may_reserve(Some(ticket), machines(&[]));
         assert!(may(&queues, one) && may(&queues, four));
         assert!(!may(&queues, two) && !may(&queues, three));
         assert!(!queues.may_reserve(None, machines(&[5, 4])));
         assert!(queues.may_reserve(None, machines(&[5])));
-        assert_eq!(queues.leave(one)[..], [20]);
+        assert_eq!(queues.leave(one)[..], [CommitId(20)]);
         assert!(may(&queues, two) && !may(&queues, three));
-        assert_eq!(queues.leave(two)[..], [30]);
-        assert_eq!(queues.leave(three)[..], [0; 0]);
-        assert_eq!(queues.leave(four)[..], [0; 0]);
+        assert_eq!(queues.leave(two)[..], [CommitId(30)]);
+        assert_eq!(queues.leave(three)[..], []);
+        assert_eq!(queues.leave(four)[..], []);
         assert_eq!((queues.waiting(), queues.most_overtaken()), (0, 0));
         assert!(queues.may_reserve(None, machines(&[1, 2, 3, 4])));
     }
@@ -181,19 +182,19 @@ mod tests {
     #[test]
     fn who_leaves_from_the_middle_wakes_nobody() {
         let mut queues = Queues::default();
-        let one = queues.enter(10, machines(&[1]));
-        let two = queues.enter(20, machines(&[1, 2]));
-        let _three = queues.enter(30, machines(&[1, 2]));
+        let one = queues.enter(CommitId(10), machines(&[1]));
+        let two = queues.enter(CommitId(20), machines(&[1, 2]));
+        let _three = queues.enter(CommitId(30), machines(&[1, 2]));
         // It was the first at one machine and not at the other.
-        assert_eq!(queues.leave(two)[..], [0; 0]);
-        assert_eq!(queues.leave(one)[..], [30]);
+        assert_eq!(queues.leave(two)[..], []);
+        assert_eq!(queues.leave(one)[..], [CommitId(30)]);
     }
 
     #[test]
     fn who_overtakes_is_counted_for_all_whom_it_overtakes() {
         let mut queues = Queues::default();
-        let one = queues.enter(10, machines(&[1, 2]));
-        let two = queues.enter(20, machines(&[1]));
+        let one = queues.enter(CommitId(10), machines(&[1, 2]));
+        let two = queues.enter(CommitId(20), machines(&[1]));
         queues.reserved(Some(one), machines(&[1, 2]));
         assert_eq!(queues.most_overtaken(), 0);
         queues.reserved(Some(two), machines(&[1]));

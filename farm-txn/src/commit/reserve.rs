@@ -1,33 +1,36 @@
-//! Step 0 of a commit over several machines: room in the log of every machine that is written, for all records that
-//! the transaction will need, and for their answers.
+//! Step 0 of a commit over several machines: room in the log at every machine whose objects are written, for all records
+//! that the transaction will need, and for their replies.
 
 use farm_core::ids::MachineId;
 use farm_core::marks;
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
-use super::coordinator::{Blocked, Coordinator, context};
-use super::drive::{lock_replied, resume};
+use super::coordinator::{Blocked, CommitId, Coordinator};
 use super::plan::Participant;
-use super::primary::REPLY_BYTES;
+use super::reply::REPLY_BYTES;
 use super::truncate;
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::record::{FIXED_BYTES, MOST_TRUNCATED};
 
-/// Reserves at all participants, or at none: what others of this worker wait for is not held. Those who
-/// wait have their turns in the order in which they came.
+/// Reserves at all participants, or at none: a commit that waits holds nothing that others of this worker wait for.
+/// Commits that wait get room in the order in which they began to.
+///
+/// `on_reply` makes the continuation for the LOCK-REPLY of a participant, `resume` that of a commit.
 pub(super) fn reserve(
     worker: &mut Worker,
-    key: usize,
+    id: CommitId,
     commit: &mut Coordinator,
+    on_reply: impl Fn(u32) -> ReplyCont,
+    resume: impl Fn(CommitId) -> Cont<()>,
 ) -> Result<(), Blocked> {
     let queues = &transactions(worker).queues;
     if !queues.may_reserve(commit.ticket, machines(commit)) {
         marks::mark("commit: waits behind another for room in a log");
-        return Err(wait(worker, key, commit));
+        return Err(wait(worker, id, commit));
     }
-    match reserve_everywhere(worker, key, commit) {
+    match reserve_everywhere(worker, commit, on_reply) {
         Ok(()) => {
             let state = transactions(worker);
             state.queues.reserved(commit.ticket, machines(commit));
@@ -36,13 +39,13 @@ pub(super) fn reserve(
         Err((TxError::Busy, machine)) => {
             marks::mark("commit: waits for room in a log");
             truncate::explicitly(worker, machine);
-            return Err(wait(worker, key, commit));
+            return Err(wait(worker, id, commit));
         }
         Err((error, _)) => commit.on_refused(error),
     }
     if let Some(ticket) = commit.ticket.take() {
         for woken in transactions(worker).queues.leave(ticket) {
-            worker.defer(Cont::new(resume, woken as u64));
+            worker.defer(resume(woken));
         }
     }
     Ok(())
@@ -53,32 +56,32 @@ fn machines(commit: &Coordinator) -> impl Iterator<Item = MachineId> + '_ {
     participants.map(|participant| participant.machine)
 }
 
-/// Enters the queues of all machines, if it has not. Returns what it waits for.
-fn wait(worker: &mut Worker, key: usize, commit: &mut Coordinator) -> Blocked {
+/// Enters the queues of all machines, unless the commit is in them. Returns the reason why it is blocked.
+fn wait(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> Blocked {
     let queues = &mut transactions(worker).queues;
     if commit.ticket.is_none() {
-        commit.ticket = Some(queues.enter(key, machines(commit)));
+        commit.ticket = Some(queues.enter(id, machines(commit)));
     }
     match queues.may_reserve(commit.ticket, machines(commit)) {
         true => Blocked::Room,
-        false => Blocked::Others,
+        false => Blocked::Queue,
     }
 }
 
 /// Reserves at all participants, or at none.
 ///
 /// # Errors
-/// The first failure, and whose log it was about.
+/// The first failure, and the machine of the log.
 fn reserve_everywhere(
     worker: &mut Worker,
-    key: usize,
     commit: &mut Coordinator,
+    on_reply: impl Fn(u32) -> ReplyCont,
 ) -> Result<(), (TxError, MachineId)> {
     let participants = &mut commit.plan.participants;
     for at in 0..participants.len() {
-        if let Err(error) = reserve_at(worker, context(key, at), &mut participants[at]) {
+        if let Err(error) = reserve_at(worker, on_reply(at as u32), &mut participants[at]) {
             for before in &mut participants[..at] {
-                release_at(worker, before);
+                release_reserved(worker, before);
             }
             return Err((error, participants[at].machine));
         }
@@ -88,7 +91,7 @@ fn reserve_everywhere(
 
 fn reserve_at(
     worker: &mut Worker,
-    context: u64,
+    on_reply: ReplyCont,
     participant: &mut Participant,
 ) -> Result<(), TxError> {
     let machine = participant.machine;
@@ -108,10 +111,9 @@ fn reserve_at(
     }
     let reserved = participant.reserved();
     worker.reserve_log(machine, reserved).map_err(failed)?;
-    let replied = ReplyCont::new(lock_replied, context);
     let reply = worker
         .log_poller(machine)
-        .and_then(|poller| worker.expect_reply(poller, REPLY_BYTES, replied));
+        .and_then(|poller| worker.expect_reply(poller, REPLY_BYTES, on_reply));
     let reply = reply.map_err(|error| {
         worker.release_log(machine, reserved);
         failed(error)
@@ -120,8 +122,8 @@ fn reserve_at(
     Ok(())
 }
 
-/// Gives back what was reserved for a LOCK that was not sent, and what would have followed.
-pub(super) fn release_at(worker: &mut Worker, participant: &mut Participant) {
+/// Releases what was reserved for a LOCK that was not sent, and for the records after it.
+pub(super) fn release_reserved(worker: &mut Worker, participant: &mut Participant) {
     worker.release_log(participant.machine, participant.reserved());
     if let Some(reply) = participant.reply.take() {
         worker.forget_reply(reply);

@@ -14,8 +14,8 @@ use farm_core::worker::Worker;
 
 use super::Transaction;
 use super::shared::{Answer, Found, Op, Request, Shared};
-use crate::arrays::Adjacent;
 use crate::error::TxError;
+use crate::object_run::ObjectRun;
 use crate::retry::{Left, Remedy, Tries};
 
 /// A task's way to its worker. Copies are of the same worker, whoever holds them.
@@ -86,7 +86,7 @@ impl Handle {
         count: u32,
     ) -> Result<Vec<Option<Vec<u8>>>, TxError> {
         let class = class_for_payload(payload_bytes)?;
-        let objects = Adjacent {
+        let objects = ObjectRun {
             first,
             class,
             count,
@@ -107,7 +107,7 @@ impl Handle {
     /// As [`Handle::read_lock_free`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object
     /// of the pointer was freed.
     pub async fn read_pointer_lock_free(&self, pointer: FatPointer) -> Result<Vec<u8>, TxError> {
-        let object = Adjacent::one(pointer.address, pointer.class());
+        let object = ObjectRun::one(pointer.address, pointer.class());
         let found = self.look(object, Some(pointer)).await?;
         match found.into_iter().next().flatten() {
             Some((incarnation, payload)) if pointer.names(incarnation) => Ok(payload),
@@ -117,7 +117,7 @@ impl Handle {
 
     async fn look(
         &self,
-        objects: Adjacent,
+        objects: ObjectRun,
         pointer: Option<FatPointer>,
     ) -> Result<Vec<Option<Found>>, TxError> {
         match self.shared.call(None, Op::Look(objects, pointer)).await.1 {

@@ -21,8 +21,8 @@ use farm_core::worker::{Inbox, Worker};
 
 use super::executor;
 use crate::api::TxHandle;
-use crate::arrays::Adjacent;
 use crate::error::TxError;
+use crate::object_run::ObjectRun;
 use crate::retry::Left;
 use crate::tx::{ObjectId, Tx};
 
@@ -59,7 +59,7 @@ pub(super) enum Op {
     /// A commit of what was read alone.
     Validate,
     /// A lock-free read, by a fat pointer if there is one.
-    Look(Adjacent, Option<FatPointer>),
+    Look(ObjectRun, Option<FatPointer>),
     Enter,
     Conflict(u32),
     Room,
@@ -89,7 +89,7 @@ pub(super) struct Slot {
     /// The transaction that the worker has for this call.
     tx: Option<TxHandle>,
     /// What a lock-free read reads.
-    pub(super) look: Option<(Adjacent, Option<FatPointer>)>,
+    pub(super) look: Option<(ObjectRun, Option<FatPointer>)>,
 }
 
 #[derive(Default)]
@@ -259,7 +259,7 @@ impl Shared {
         self.lock().slots[slot].tx
     }
 
-    pub(super) fn look_of(&self, slot: usize) -> Option<(Adjacent, Option<FatPointer>)> {
+    pub(super) fn look_of(&self, slot: usize) -> Option<(ObjectRun, Option<FatPointer>)> {
         self.lock().slots[slot].look
     }
 

@@ -9,9 +9,10 @@ use farm_core::worker::{Cont, Worker};
 
 use super::executor;
 use super::shared::{Answer, Lent, Op, Request, Shared};
-use crate::api::{self, TxHandle};
+use crate::api;
 use crate::arrays::Objects;
 use crate::error::TxError;
+use crate::handle::TxHandle;
 use crate::tx::{ObjectId, Tx};
 
 /// An open transaction of a task: [`Transaction::commit`] ends it with effect, and dropping it without.

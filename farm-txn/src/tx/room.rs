@@ -8,9 +8,9 @@ use farm_core::object::{Incarnation, Version};
 use farm_core::worker::Worker;
 
 use super::{Entry, Intent, ObjectId, Place, Tx};
-use crate::arrays::Adjacent;
 use crate::error::TxError;
-use crate::layer::send_release_to;
+use crate::object_run::ObjectRun;
+use crate::slots;
 
 impl Tx {
     /// Reserves room for an object of this machine, near `hint` if it can be. It exists once the
@@ -113,7 +113,7 @@ pub(crate) fn reserve(
 /// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another
 /// machine, as arrays are, by one message.
 pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
-    let mut run: Option<(MachineId, Adjacent)> = None;
+    let mut run: Option<(MachineId, ObjectRun)> = None;
     for &Entry {
         address,
         class,
@@ -130,15 +130,15 @@ pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &
             continue;
         };
         if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
-            && slots.take_in(address, class)
+            && slots.extend(address, class)
         {
             continue;
         }
-        if let Some((to, slots)) = run.replace((machine, Adjacent::one(address, class))) {
-            send_release_to(worker, to, slots);
+        if let Some((to, slots)) = run.replace((machine, ObjectRun::one(address, class))) {
+            slots::release_remote(worker, to, slots);
         }
     }
     if let Some((to, slots)) = run {
-        send_release_to(worker, to, slots);
+        slots::release_remote(worker, to, slots);
     }
 }

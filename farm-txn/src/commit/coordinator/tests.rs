@@ -6,17 +6,22 @@ use farm_core::object::{Incarnation, LockMode, Version};
 use proptest::prelude::*;
 
 use super::*;
-use crate::commit::primary::{HAS_CHANGED, Refused, WAS_LOCKED};
+use crate::commit::reply::{REPLY_BYTES, Verdict};
 use crate::tx::Place;
 
 const HERE: Option<u16> = None;
 
+const SETTINGS: Settings = Settings {
+    most_in_message: 100,
+    locks_exclusively: false,
+};
+
 /// What follows if a commit aborts that has sent LOCK to both of its participants.
 const ABORT_AT_BOTH: [Action; 4] = [
-    Action::UnlockHere,
-    Action::GiveBack,
-    Action::End(0, Kind::Abort),
-    Action::End(1, Kind::Abort),
+    Action::UnlockLocal,
+    Action::ReleaseNew,
+    Action::SendEnd(0, Kind::Abort),
+    Action::SendEnd(1, Kind::Abort),
 ];
 
 /// A transaction that writes, or reads, an object on each of these machines.
@@ -41,7 +46,7 @@ fn address(index: usize) -> Address {
 
 fn begin(objects: &[(Option<u16>, Intent)]) -> Coordinator {
     let mut commit = Coordinator::default();
-    commit.begin(transaction(objects), Cont::new(|_, _, _| (), ()), 100);
+    commit.begin(transaction(objects), Cont::new(|_, _, _| (), ()), SETTINGS);
     commit
 }
 
@@ -56,8 +61,8 @@ fn over_four() -> Coordinator {
     ])
 }
 
-fn held() -> [u8; crate::commit::primary::REPLY_BYTES] {
-    Refused::NOTHING.encode()
+fn held() -> [u8; REPLY_BYTES] {
+    Verdict::Granted.encode()
 }
 
 fn unlocked(version: u64) -> VersionWord {
@@ -74,10 +79,13 @@ fn told(commit: &mut Coordinator) -> Result<(), String> {
 /// Locks the objects of this machine and asks two participants to lock theirs; what became of the second request is
 /// `second`.
 fn lock_until(commit: &mut Coordinator, second: Sent) {
-    assert_eq!(commit.next_action(), Some(Action::LockHere));
-    commit.on_locked_here(Ok(()));
+    assert_eq!(
+        commit.next_action(),
+        Some(Action::LockLocal(LockMode::Exclusive))
+    );
+    commit.on_locked_local(Ok(()));
     for (at, sent) in [(0, Sent::Yes), (1, second)] {
-        assert_eq!(commit.next_action(), Some(Action::Lock(at)));
+        assert_eq!(commit.next_action(), Some(Action::SendLock(at)));
         commit.on_lock_sent(sent).unwrap();
     }
 }
@@ -100,18 +108,18 @@ fn up_to(step: Step) -> Coordinator {
     commit.on_lock_reply(0, Ok(&held()));
     assert_eq!(
         commit.next_action(),
-        Some(Action::ValidateHere((0..5).into()))
+        Some(Action::ValidateLocal((0..5).into()))
     );
     if step == Step::Validate {
         return commit;
     }
-    commit.on_validated_here((0..5).into(), Ok(())).unwrap();
+    commit.on_validated_local((0..5).into(), Ok(())).unwrap();
     assert_eq!(commit.next_action(), Some(Action::ReadHeader(4)));
-    commit.on_header_asked(4, true).unwrap();
+    commit.on_header_posted(4, true).unwrap();
     assert_eq!(commit.next_action(), None);
     assert!(commit.outcome().is_none());
     commit.on_header(4, Ok(unlocked(1)));
-    assert_eq!(commit.next_action(), Some(Action::InstallHere));
+    assert_eq!(commit.next_action(), Some(Action::InstallLocal));
     commit
 }
 
@@ -119,7 +127,7 @@ fn up_to(step: Step) -> Coordinator {
 fn a_commit_reserves_locks_validates_and_installs() {
     let mut commit = up_to(Step::Commit);
     for at in 0..2 {
-        let action = Action::End(at, Kind::CommitPrimary);
+        let action = Action::SendEnd(at, Kind::CommitPrimary);
         assert_eq!(commit.next_action(), Some(action));
         commit.on_end_sent(Sent::Yes).unwrap();
     }
@@ -140,18 +148,21 @@ fn one_object_that_was_only_read_needs_nothing() {
     assert_eq!(told(&mut commit), Ok(()));
     assert!(commit.has_ended());
     let mut two = begin(&[(Some(2), Intent::Read), (HERE, Intent::Read)]);
-    assert_eq!(two.next_action(), Some(Action::ValidateHere((0..2).into())));
+    assert_eq!(
+        two.next_action(),
+        Some(Action::ValidateLocal((0..2).into()))
+    );
 }
 
 /// All objects of this machine are validated, those of many entries in several turns.
 #[test]
 fn a_turn_validates_so_many_entries() {
-    let mut commit = begin(&vec![(HERE, Intent::Read); HERE_AT_ONCE + 1]);
-    let first = Action::ValidateHere((0..HERE_AT_ONCE).into());
+    let mut commit = begin(&vec![(HERE, Intent::Read); LOCAL_PER_TURN + 1]);
+    let first = Action::ValidateLocal((0..LOCAL_PER_TURN).into());
     assert_eq!(commit.next_action(), Some(first));
-    let blocked = commit.on_validated_here((0..HERE_AT_ONCE).into(), Ok(()));
+    let blocked = commit.on_validated_local((0..LOCAL_PER_TURN).into(), Ok(()));
     assert_eq!(blocked, Err(Blocked::Turn));
-    let last = Action::ValidateHere((HERE_AT_ONCE..HERE_AT_ONCE + 1).into());
+    let last = Action::ValidateLocal((LOCAL_PER_TURN..LOCAL_PER_TURN + 1).into());
     assert_eq!(commit.next_action(), Some(last));
 }
 
@@ -163,28 +174,31 @@ fn objects_are_asked_for_by_messages_or_one_by_one() {
     objects.push((HERE, Intent::Write));
     let mut commit = begin(&objects);
     commit.on_reserved(1);
-    assert_eq!(commit.next_action(), Some(Action::LockHere));
-    commit.on_locked_here(Ok(()));
     assert_eq!(
         commit.next_action(),
-        Some(Action::ValidateHere((0..131).into()))
+        Some(Action::LockLocal(LockMode::Exclusive))
     );
-    commit.on_validated_here((0..131).into(), Ok(())).unwrap();
+    commit.on_locked_local(Ok(()));
+    assert_eq!(
+        commit.next_action(),
+        Some(Action::ValidateLocal((0..131).into()))
+    );
+    commit.on_validated_local((0..131).into(), Ok(())).unwrap();
     let machine = MachineId::new(2).unwrap();
-    let first = Action::AskMany(machine, (0..100).into());
+    let first = Action::SendValidate(machine, (0..100).into());
     assert_eq!(commit.next_action(), Some(first));
-    commit.on_asked((0..100).into(), Ok(()));
-    let second = Action::AskMany(machine, (100..130).into());
+    commit.on_validate_sent((0..100).into(), Ok(()));
+    let second = Action::SendValidate(machine, (100..130).into());
     assert_eq!(commit.next_action(), Some(second));
-    commit.on_asked((100..130).into(), Err(CallError::Busy));
+    commit.on_validate_sent((100..130).into(), Err(CallError::Busy));
     for entry in (100..130).rev() {
         assert_eq!(commit.next_action(), Some(Action::ReadHeader(entry)));
-        commit.on_header_asked(entry, true).unwrap();
-        commit.on_header(entry as usize, Ok(unlocked(1)));
+        commit.on_header_posted(entry, true).unwrap();
+        commit.on_header(entry, Ok(unlocked(1)));
     }
     assert_eq!(commit.next_action(), None);
-    commit.on_answer(Ok(&held()));
-    assert_eq!(commit.next_action(), Some(Action::InstallHere));
+    commit.on_validate_reply(Ok(&held()));
+    assert_eq!(commit.next_action(), Some(Action::InstallLocal));
 }
 
 /// Failures at each step: the actions that follow, and the error that is reported.
@@ -196,17 +210,24 @@ fn what_goes_wrong_is_undone_and_told() {
             "no room",
             Step::Reserve,
             |commit| commit.on_refused(Abort::Lost(MachineId::new(2).unwrap()).into()),
-            &[Action::GiveBack],
+            &[Action::ReleaseNew],
             "lost",
         ),
         (
             "locked here",
             Step::Lock,
             |commit| {
-                assert_eq!(commit.next_action(), Some(Action::LockHere));
-                commit.on_locked_here(Err(Abort::Locked(address(1))));
+                assert_eq!(
+                    commit.next_action(),
+                    Some(Action::LockLocal(LockMode::Exclusive))
+                );
+                commit.on_locked_local(Err(Abort::Locked(address(1))));
             },
-            &[Action::GiveBack, Action::Release(0), Action::Release(1)],
+            &[
+                Action::ReleaseNew,
+                Action::ReleaseReserved(0),
+                Action::ReleaseReserved(1),
+            ],
             "locked",
         ),
         (
@@ -218,10 +239,10 @@ fn what_goes_wrong_is_undone_and_told() {
                 commit.on_lock_reply(0, Ok(&held()));
             },
             &[
-                Action::UnlockHere,
-                Action::GiveBack,
-                Action::End(0, Kind::Abort),
-                Action::Release(1),
+                Action::UnlockLocal,
+                Action::ReleaseNew,
+                Action::SendEnd(0, Kind::Abort),
+                Action::ReleaseReserved(1),
             ],
             "lost",
         ),
@@ -230,7 +251,7 @@ fn what_goes_wrong_is_undone_and_told() {
             Step::Lock,
             |commit| {
                 lock_until(commit, Sent::Yes);
-                let refused = Refused::conflict(WAS_LOCKED, address(2)).encode();
+                let refused = Verdict::Locked(address(2)).encode();
                 commit.on_lock_reply(1, Ok(&refused));
                 assert_eq!(commit.next_action(), None, "the first is to answer");
                 commit.on_lock_reply(0, Ok(&held()));
@@ -243,7 +264,7 @@ fn what_goes_wrong_is_undone_and_told() {
             Step::Validate,
             |commit| {
                 let changed = Err(Abort::Changed(address(3)));
-                commit.on_validated_here((0..5).into(), changed).unwrap();
+                commit.on_validated_local((0..5).into(), changed).unwrap();
             },
             &ABORT_AT_BOTH,
             "changed",
@@ -252,9 +273,9 @@ fn what_goes_wrong_is_undone_and_told() {
             "changed there",
             Step::Validate,
             |commit| {
-                commit.on_validated_here((0..5).into(), Ok(())).unwrap();
+                commit.on_validated_local((0..5).into(), Ok(())).unwrap();
                 assert_eq!(commit.next_action(), Some(Action::ReadHeader(4)));
-                commit.on_header_asked(4, true).unwrap();
+                commit.on_header_posted(4, true).unwrap();
                 commit.on_header(4, Ok(unlocked(2)));
             },
             &ABORT_AT_BOTH,
@@ -265,7 +286,7 @@ fn what_goes_wrong_is_undone_and_told() {
             Step::Commit,
             |commit| {
                 for at in 0..2 {
-                    let action = Action::End(at, Kind::CommitPrimary);
+                    let action = Action::SendEnd(at, Kind::CommitPrimary);
                     assert_eq!(commit.next_action(), Some(action));
                     commit.on_end_sent(Sent::Yes).unwrap();
                 }
@@ -282,8 +303,8 @@ fn what_goes_wrong_is_undone_and_told() {
         for action in follows {
             assert_eq!(commit.next_action().as_ref(), Some(action), "{name}");
             match action {
-                Action::GiveBack => commit.tx.clear(),
-                Action::End(..) => commit.on_end_sent(Sent::Yes).unwrap(),
+                Action::ReleaseNew => commit.tx.clear(),
+                Action::SendEnd(..) => commit.on_end_sent(Sent::Yes).unwrap(),
                 _ => {}
             }
         }
@@ -301,11 +322,92 @@ fn what_a_primary_knows_of_it_gives_back_itself() {
     commit.on_reserved(1);
     lock_until(&mut commit, Sent::Lost);
     commit.on_lock_reply(0, Ok(&held()));
-    assert_eq!(commit.next_action(), Some(Action::UnlockHere));
-    assert_eq!(commit.next_action(), Some(Action::GiveBack));
-    commit.keep_what_primaries_know();
+    assert_eq!(commit.next_action(), Some(Action::UnlockLocal));
+    assert_eq!(commit.next_action(), Some(Action::ReleaseNew));
+    commit.keep_logged();
     let given_back = commit.tx.entries.iter().map(|entry| entry.is_reserved());
     assert_eq!(given_back.collect::<Vec<_>>(), [false, true]);
+}
+
+/// Performs the actions of a commit whose objects are all local until `fails`, and returns them.
+fn run_locally(commit: &mut Coordinator, fails: Option<Action>) -> Vec<Action> {
+    let mut actions = Vec::new();
+    while let Some(action) = commit.next_action() {
+        actions.push(action);
+        let result = match fails == Some(action) {
+            true => Err(Abort::Locked(address(0))),
+            false => Ok(()),
+        };
+        match action {
+            Action::LockLocal(_) => commit.on_locked_local(result),
+            Action::ValidateLocal(range) => commit.on_validated_local(range, result).unwrap(),
+            Action::ReleaseNew => commit.tx.clear(),
+            _ => {}
+        }
+    }
+    actions
+}
+
+#[test]
+fn a_local_commit_is_readable_until_all_locks_are_held() {
+    let readable = Action::LockLocal(LockMode::Readable);
+    let both = [(HERE, Intent::Write), (HERE, Intent::Read)];
+    let validate = Action::ValidateLocal((0..2).into());
+    let mut commit = begin(&both);
+    let all = [
+        readable,
+        Action::MakeExclusive,
+        validate,
+        Action::InstallLocal,
+    ];
+    assert_eq!(run_locally(&mut commit, None), all);
+    assert_eq!(told(&mut commit), Ok(()));
+    assert!(commit.has_ended());
+
+    let mut commit = begin(&both[..1]);
+    let one = [readable, Action::MakeExclusive, Action::InstallLocal];
+    assert_eq!(run_locally(&mut commit, None), one);
+
+    let mut commit = Coordinator::default();
+    let settings = Settings {
+        locks_exclusively: true,
+        ..SETTINGS
+    };
+    commit.begin(transaction(&both), Cont::new(|_, _, _| (), ()), settings);
+    let exclusive = Action::LockLocal(LockMode::Exclusive);
+    let all = [exclusive, validate, Action::InstallLocal];
+    assert_eq!(run_locally(&mut commit, None), all);
+
+    let mut commit = begin(&both);
+    let refused = [readable, Action::ReleaseNew];
+    assert_eq!(run_locally(&mut commit, Some(readable)), refused);
+    assert!(told(&mut commit).is_err() && commit.has_ended());
+
+    let mut commit = begin(&both);
+    let failed = [
+        readable,
+        Action::MakeExclusive,
+        validate,
+        Action::UnlockLocal,
+    ];
+    let failed = failed.iter().copied().chain([Action::ReleaseNew]);
+    assert!(
+        run_locally(&mut commit, Some(validate))
+            .into_iter()
+            .eq(failed)
+    );
+    assert!(told(&mut commit).is_err() && commit.has_ended());
+}
+
+#[test]
+fn local_objects_that_were_only_read_are_validated_if_there_are_several() {
+    let mut commit = begin(&[(HERE, Intent::Read)]);
+    assert_eq!(run_locally(&mut commit, None), []);
+    assert_eq!(told(&mut commit), Ok(()));
+    let mut commit = begin(&[(HERE, Intent::Read), (HERE, Intent::Absent)]);
+    let validate = Action::ValidateLocal((0..2).into());
+    assert_eq!(run_locally(&mut commit, None), [validate]);
+    assert_eq!(told(&mut commit), Ok(()));
 }
 
 /// What the world does to a commit, drawn.
@@ -336,12 +438,12 @@ impl World {
                 6 => return Err(Blocked::Room),
                 _ => commit.on_reserved(1),
             },
-            Action::LockHere => {
+            Action::LockLocal(LockMode::Exclusive) => {
                 self.locked_here = self.draw(8) < 7;
                 let locked = self.locked_here.then_some(());
-                commit.on_locked_here(locked.ok_or(Abort::Locked(address(0))));
+                commit.on_locked_local(locked.ok_or(Abort::Locked(address(0))));
             }
-            Action::Lock(at) => {
+            Action::SendLock(at) => {
                 assert!(!self.asked.contains(&at) && !self.hold.contains(&at));
                 let sent = [Sent::Yes, Sent::Yes, Sent::Yes, Sent::Full, Sent::Lost];
                 let sent = sent[self.draw(5) as usize];
@@ -350,7 +452,7 @@ impl World {
                 }
                 return commit.on_lock_sent(sent);
             }
-            Action::ValidateHere(part) => {
+            Action::ValidateLocal(part) => {
                 self.may_validate();
                 let changed = self.draw(8) == 7;
                 self.validated &= !changed;
@@ -358,7 +460,7 @@ impl World {
                     true => Err(Abort::Changed(address(0))),
                     false => Ok(()),
                 };
-                return commit.on_validated_here(part, result);
+                return commit.on_validated_local(part, result);
             }
             Action::ReadHeader(at) => {
                 self.may_validate();
@@ -366,22 +468,26 @@ impl World {
                 if has_slot {
                     self.headers.push(at);
                 }
-                return commit.on_header_asked(at, has_slot);
+                return commit.on_header_posted(at, has_slot);
             }
-            Action::AskMany(..) => unreachable!("few objects"),
-            Action::InstallHere => {
+            Action::LockLocal(LockMode::Readable | LockMode::Unlocked)
+            | Action::MakeExclusive
+            | Action::SendValidate(..) => {
+                unreachable!("few objects, on several machines")
+            }
+            Action::InstallLocal => {
                 self.may_commit(commit);
                 self.installed = true;
                 self.locked_here = false;
             }
-            Action::UnlockHere => assert!(std::mem::take(&mut self.locked_here)),
-            Action::GiveBack => {
-                commit.keep_what_primaries_know();
+            Action::UnlockLocal => assert!(std::mem::take(&mut self.locked_here)),
+            Action::ReleaseNew => {
+                commit.keep_logged();
                 commit.tx.clear();
                 self.gave_back = true;
             }
-            Action::Release(at) => self.released.push(at),
-            Action::End(at, kind) => {
+            Action::ReleaseReserved(at) => self.released.push(at),
+            Action::SendEnd(at, kind) => {
                 assert!(
                     self.asked.is_empty(),
                     "a record of a lock may be on its way"
@@ -421,29 +527,29 @@ impl World {
             return match which {
                 0..=2 => {
                     self.hold.push(at);
-                    commit.on_lock_reply(at as usize, Ok(&held()));
+                    commit.on_lock_reply(at, Ok(&held()));
                 }
                 _ => {
-                    let refused = Refused::conflict(HAS_CHANGED, address(at as usize)).encode();
+                    let refused = Verdict::Changed(address(at as usize)).encode();
                     self.hold.push(at);
                     self.validated = false;
-                    commit.on_lock_reply(at as usize, Ok(&refused));
+                    commit.on_lock_reply(at, Ok(&refused));
                 }
             };
         }
         if let Some(at) = self.headers.pop() {
             return match which {
-                3 => commit.on_header(at as usize, Err(ReadError::Busy)),
+                3 => commit.on_header(at, Err(ReadError::Busy)),
                 2 => {
                     self.validated = false;
-                    commit.on_header(at as usize, Ok(unlocked(9)));
+                    commit.on_header(at, Ok(unlocked(9)));
                 }
-                _ => commit.on_header(at as usize, Ok(unlocked(1))),
+                _ => commit.on_header(at, Ok(unlocked(1))),
             };
         }
         if let Some(at) = self.unacknowledged.pop() {
             let status = [Status::Ok, Status::Ok, Status::Ok, Status::Broken];
-            commit.on_acknowledged(at as usize, status[which as usize]);
+            commit.on_acknowledged(at, status[which as usize]);
             return;
         }
         commit.on_resumed();

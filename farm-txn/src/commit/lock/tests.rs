@@ -7,7 +7,7 @@ use farm_core::machine::start_all;
 use farm_core::object::{Incarnation, Version};
 
 use super::*;
-use crate::record;
+use crate::record::{self, Kind, Record};
 
 /// Ways in which the third object of a LOCK record is wrong.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ fn a_lock_record_that_is_wrong_in_the_middle_leaves_nothing_locked() {
                 assert_eq!(header[0], header[1], "both are new in one block");
                 let body = body(&objects, header[0], wrong);
                 let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
-                let refused = try_lock_all(worker, &record.lock().unwrap());
+                let refused = lock_record(worker, &record.lock().unwrap());
                 assert!(refused.is_err(), "{wrong:?}");
                 for address in objects {
                     let (memory, at) = worker.local_memory(address).unwrap();

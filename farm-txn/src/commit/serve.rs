@@ -1,0 +1,80 @@
+//! Serves the records that coordinators write into the logs of this machine: performs the actions of [`LogState`]
+//! with the worker.
+
+use farm_core::mutants;
+use farm_core::worker::{LogId, LogRecord, Worker};
+
+use super::abort::abort_record;
+use super::install::install_record;
+use super::lock::{Rejected, lock_record};
+use super::primary::{Action, LogState, RecordAt};
+use super::reply::Verdict;
+use crate::layer::transactions;
+use crate::record::{Kind, Lock, Record};
+
+/// Handles a record. A record that breaks the protocol closes the connection to its coordinator.
+pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
+    if let Err(why) = serve(worker, at, body) {
+        let (from, number) = (at.from, at.token);
+        let why = format!("log record of transaction {number} from {from} rejected: {why}");
+        worker.distrust(from.machine, why);
+    }
+}
+
+fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected> {
+    let record = Record::decode(at.kind, at.token, body)?;
+    let place = RecordAt {
+        end: at.end,
+        bytes: body.len(),
+    };
+    match log(worker, at.log).on_record(&record, at.token, place)? {
+        Action::Nothing => {}
+        Action::Lock => lock(worker, at, &record.lock()?)?,
+        Action::Install(lock) => read_again(worker, at.log, lock, install_record)?,
+        Action::Abort { lock, locked } => {
+            read_again(worker, at.log, lock, |worker, lock| {
+                abort_record(worker, lock, locked)
+            })?;
+        }
+    }
+    if let Some(end) = log(worker, at.log).take_free() {
+        worker.free_log(at.log, end);
+    }
+    Ok(())
+}
+
+fn log(worker: &mut Worker, id: LogId) -> &mut LogState {
+    transactions(worker).primary.log(id)
+}
+
+fn lock(worker: &mut Worker, at: LogRecord, lock: &Lock<'_>) -> Result<(), Rejected> {
+    let verdict = match mutants::is_on("answer LOCK-REPLY before locking") {
+        true => super::faults::lock_later(worker, at),
+        false => lock_record(worker, lock)?,
+    };
+    if verdict == Verdict::Granted {
+        log(worker, at.log).on_locked(at.token);
+    }
+    worker.reply(at.request(lock.reply), &[&verdict.encode()]);
+    Ok(())
+}
+
+/// Reads a LOCK record again, which is still in its log, and calls `work` with it. Its coordinator can have changed it:
+/// everything in it is checked again.
+pub(super) fn read_again(
+    worker: &mut Worker,
+    log: LogId,
+    at: RecordAt,
+    work: impl FnOnce(&mut Worker, &Lock<'_>) -> Result<(), Rejected>,
+) -> Result<(), Rejected> {
+    let mut words = std::mem::take(&mut transactions(worker).primary.words);
+    worker.read_log(log, at.end, at.bytes, &mut words);
+    let body: &[u8] = &bytemuck::cast_slice(&words)[..at.bytes];
+    let record = Record::decode_unchecked(Kind::Lock, body);
+    let lock = record.and_then(|record| record.lock());
+    let outcome = lock
+        .map_err(Rejected::from)
+        .and_then(|lock| work(worker, &lock));
+    transactions(worker).primary.words = words;
+    outcome
+}

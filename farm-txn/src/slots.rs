@@ -1,0 +1,86 @@
+//! The way back of slots: objects in them were freed, or were reserved and never allocated.
+//!
+//! A slot goes to the worker that owns its block, by a message if that is another one.
+
+use farm_core::alloc::{ReleaseError, SizeClass};
+use farm_core::ids::{Address, MachineId, WorkerRef};
+use farm_core::marks;
+use farm_core::messaging::{CallError, MessageId, Request};
+use farm_core::worker::{Cont, Worker};
+
+use crate::layer::transactions;
+use crate::object_run::ObjectRun;
+
+/// Slots on their way to the worker that owns their block.
+pub(crate) const RELEASE: MessageId = MessageId(MessageId::TXN);
+
+/// Releases the slot of a freed object of this machine.
+pub(crate) fn release_local(worker: &mut Worker, address: Address, class: SizeClass) {
+    if let Err(error) = release(worker, address, class) {
+        debug_assert!(false, "the slot of a freed object at {address}: {error}");
+    }
+}
+
+/// Releases a slot of this machine.
+///
+/// # Errors
+/// No such slot is taken; nothing was released.
+pub(crate) fn release(
+    worker: &mut Worker,
+    address: Address,
+    class: SizeClass,
+) -> Result<(), ReleaseError> {
+    if let Some(owner) = worker.release_object(address)? {
+        marks::mark("alloc: freed into another worker's block");
+        let to = WorkerRef::new(worker.me().machine, owner);
+        send(worker, to, ObjectRun::one(address, class));
+    }
+    Ok(())
+}
+
+/// Sends slots back to another machine.
+pub(crate) fn release_remote(worker: &mut Worker, machine: MachineId, slots: ObjectRun) {
+    marks::mark("alloc: given back to another machine");
+    let to = worker.log_poller(machine);
+    send(worker, to.expect("a machine of the cluster"), slots);
+}
+
+fn send(worker: &mut Worker, to: WorkerRef, slots: ObjectRun) {
+    let releases = &mut transactions(worker).releases;
+    releases.push((to, slots));
+    // If there are more, they wait for room already.
+    if releases.len() == 1 {
+        flush(worker, (), ());
+    }
+}
+
+fn flush(worker: &mut Worker, (): (), (): ()) {
+    while let Some(&(to, slots)) = transactions(worker).releases.last() {
+        match worker.send(to, RELEASE, &[&slots.encode()]) {
+            Err(CallError::Busy) => return worker.when_room(Cont::new(flush, ())),
+            _ => transactions(worker).releases.pop(),
+        };
+    }
+}
+
+/// Handles [`RELEASE`].
+pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    let from = request.from.machine;
+    let Some(slots) = ObjectRun::decode(body) else {
+        let why = "RELEASE names no address".into();
+        return worker.distrust(from, why);
+    };
+    for index in 0..slots.count {
+        let released = match slots.address(index) {
+            Some(address) => release(worker, address, slots.class),
+            None => Err(ReleaseError::NotOurs(slots.first)),
+        };
+        if let Err(error) = released {
+            debug_assert!(from != worker.me().machine, "{error}");
+            if from != worker.me().machine {
+                worker.distrust(from, error.to_string());
+            }
+            return;
+        }
+    }
+}
