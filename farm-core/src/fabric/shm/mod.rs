@@ -1,11 +1,11 @@
-//! The shared-memory fabric: machines are processes of one host, or several in one process, through
-//! the same code.
+//! The shared-memory fabric: machines are processes on one host, or several machines in one process
+//! through the same code.
 //!
-//! Every machine exports its memory as files (mode 0600, unguessable names) in a directory that the
-//! configuration names; peers map regions read-only and rings writable. A read is a prefetch when
-//! it is posted and a checked copy when it is polled, so that many of them overlap in the memory
-//! system as they would in a NIC. Every pair of machines holds a Unix socket whose end of file is
-//! the broken connection: a killed peer is seen at once.
+//! Every machine exports its memory as files (mode 0600, unguessable names) in a directory named by
+//! the configuration. Peers map regions read-only and rings writable. A read is a prefetch when it
+//! is posted and a checked copy when it is polled, so that many reads overlap in the memory system
+//! as they would in a NIC. Every pair of machines holds a Unix socket. Its end of file means that
+//! the connection is broken, so a killed peer is detected at once.
 //!
 //! | file | what |
 //! |---|---|
