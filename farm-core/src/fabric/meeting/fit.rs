@@ -21,13 +21,13 @@ pub(in crate::fabric) fn same_cluster(ours: &str, theirs: &str) -> Result<(), St
         true => Ok(()),
         false => Err(format!(
             "their cluster names differ: {ours:?} and {:?}",
-            told(theirs)
+            excerpt(theirs)
         )),
     }
 }
 
 /// Returns the start of a peer's text, short enough for a message.
-pub(in crate::fabric) fn told(text: &str) -> String {
+pub(in crate::fabric) fn excerpt(text: &str) -> String {
     text.chars().take(64).collect()
 }
 

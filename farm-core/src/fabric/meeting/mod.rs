@@ -22,7 +22,7 @@ use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
 pub(super) use fit::{
-    offers_its_own, same_cluster, same_configuration, same_machines, same_version, told,
+    excerpt, offers_its_own, same_cluster, same_configuration, same_machines, same_version,
 };
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(crate) use monitor::Reporter;

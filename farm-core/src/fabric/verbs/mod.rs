@@ -1,13 +1,13 @@
-//! The verbs fabric: RDMA devices, by libibverbs, which is loaded when it is first needed.
+//! The verbs fabric: RDMA devices, used through libibverbs, which is loaded at first use.
 //!
-//! Every machine opens one device and one protection domain, and registers each memory once. Each of its
-//! workers, or each few that share them, has one completion queue and one reliable connection per other
-//! machine (`FaRM'14 §3.1`); a connection joins a worker here with one there, and both send by it. Work
-//! requests are prepared by posts, handed to the device by the flush, all of a connection by one doorbell,
-//! and signalled only where somebody waits for them.
+//! Every machine opens one device and one protection domain, and registers each memory once. Each
+//! worker, or each group of workers that share, has one completion queue and one reliable
+//! connection per other machine (`FaRM'14 §3.1`). A connection joins a worker here with a worker
+//! there, and both send through it. Posts prepare work requests. The flush hands them to the
+//! device, with one doorbell per connection. They are signalled only if a completion is awaited.
 //!
-//! A worker reaches its own machine's memory by loads and stores. Only atomics go through the device even
-//! there, for the device's and the processor's are not atomic with each other.
+//! A worker accesses its own machine's memory with loads and stores. Only atomics use the device
+//! even there, because the device's and the processor's atomics are not atomic with each other.
 //!
 //! | file | what |
 //! |---|---|
