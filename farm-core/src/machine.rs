@@ -595,7 +595,7 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
     let export = Box::new(move |bytes| {
         let (memory, capability) = exporter.export(bytes, false)?;
         let page_bytes = pages.check(&memory)?;
-        tracing::debug!(bytes, page_bytes, "made a region");
+        tracing::debug!(bytes, page_bytes, "allocated a region");
         Ok((memory, capability))
     });
     Store::new(

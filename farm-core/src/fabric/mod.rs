@@ -378,7 +378,7 @@ impl Endpoint {
         dispatch!(self, e => e.arena())
     }
 
-    /// Makes memory of another machine usable in posts.
+    /// Imports memory of another machine, so that posts can use it.
     ///
     /// # Errors
     /// [`ImportError`] with the machine and the reason.

@@ -9,11 +9,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `files` | names, the lock that says "this machine runs" |
-//! | `leavings` | files of machines that are gone, of any cluster: found, counted and removed |
-//! | `machine` | what the workers of one machine share: exports, peers, doorbells |
+//! | `files` | file names, and the lock that a running machine holds |
+//! | `leavings` | files left behind by machines of any cluster: found, counted and removed |
+//! | `machine` | the state that the workers of one machine share: exports, peers, doorbells |
 //! | `connect` | the handshake |
-//! | `door` | refuses machines that call when the cluster has met |
+//! | `door` | refuses machines that call after the cluster is connected |
 //! | `endpoint` | a worker's posts and polls |
 //! | `park` | sleeping and waking through a shared futex |
 #![allow(unsafe_code)]

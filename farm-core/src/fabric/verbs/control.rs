@@ -467,13 +467,13 @@ mod tests {
     fn conversations(secrets: [&[u8]; 2], called_random: u64) -> [Conversation; 2] {
         let (caller, called) = pair();
         let (greets, answers) = (greeting(2, 1), greeting(1, 2));
-        let heard = greeting(1, called_random);
+        let received = greeting(1, called_random);
         let of = |socket, secret, greetings, is_caller| {
             let end = Clock::Host.now() + 10_000_000_000;
             Conversation::new(socket, &Secret::of(secret), greetings, is_caller, end).unwrap()
         };
         [
-            of(caller, secrets[0], (&greets, &heard), true),
+            of(caller, secrets[0], (&greets, &received), true),
             of(called, secrets[1], (&greets, &answers), false),
         ]
     }

@@ -111,7 +111,7 @@ fn load() -> Result<Library, LibraryError> {
         // SAFETY: `dlerror` returns null or a C string that lives until this thread's next call.
         let why = unsafe { libc::dlerror() };
         let why = match why.is_null() {
-            true => "no reason given".into(),
+            true => "dlopen reported no reason".into(),
             // SAFETY: as above.
             false => unsafe { CStr::from_ptr(why) }.to_string_lossy(),
         };

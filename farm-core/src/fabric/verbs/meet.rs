@@ -144,11 +144,11 @@ fn call(
     socket.set_write_timeout(Some(most)).map_err(io)?;
     let ours = greeting(shared).map_err(io)?;
     send_line(&mut socket, &ours).map_err(io)?;
-    let heard = Until {
+    let reader = Until {
         socket: &socket,
         end,
     };
-    let theirs = match receive_line::<Answer<Greeting>>(heard).map_err(io)? {
+    let theirs = match receive_line::<Answer<Greeting>>(reader).map_err(io)? {
         Answer::Welcome(theirs) => theirs,
         Answer::Refused(why) => return Err(refused(why)),
     };

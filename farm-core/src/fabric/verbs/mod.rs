@@ -11,16 +11,16 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `abi`, `library` | libibverbs as this uses it, and how it is loaded |
-//! | `device` | which devices there are, the port and address that are meant |
-//! | `doorbells` | whether workers of mlx5 devices wait for each other in the driver |
-//! | `registration`, `completions`, `queue_pair` | what is made of a device |
+//! | `abi`, `library` | the used part of libibverbs' interface, and loading it |
+//! | `device` | the available devices, the chosen port and address |
+//! | `doorbells` | whether workers share doorbells of mlx5 devices and delay each other |
+//! | `registration`, `completions`, `queue_pair` | the objects created on a device |
 //! | `connection` | one connection's work requests: prepared, posted, ended |
-//! | `queues` | the connections of a worker, or of those that share them |
-//! | `checked` | reads of objects from devices that do not give whole lines |
-//! | `throttle` | how much may be in flight (SMART §4.2) |
-//! | `endpoint`, `parking` | a worker's posts and polls, its sleep |
-//! | `machine` | what the workers of one machine share: exports, peers |
+//! | `queues` | the connections of a worker, or of the workers that share them |
+//! | `checked` | reads of objects from devices that do not return consistent lines |
+//! | `throttle` | the limit of requests in flight (SMART §4.2) |
+//! | `endpoint`, `parking` | a worker's posts and polls, and its sleep |
+//! | `machine` | the state that the workers of one machine share: exports, peers |
 //! | `control`, `meet` | the handshake |
 #![allow(unsafe_code)]
 
