@@ -1,9 +1,9 @@
-//! How a machine is told to stop, and why it did.
+//! Stopping a machine, and the reason why it stopped.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Shared by a machine's workers and whoever runs it.
+/// The stop request of a machine, shared by its workers and its owner.
 #[derive(Debug, Default)]
 pub struct Control {
     stop: AtomicBool,
@@ -11,17 +11,17 @@ pub struct Control {
 }
 
 impl Control {
-    /// Asks the workers to end after their current turn.
+    /// Requests that the workers end after their current turn.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Stops with a reason; the first reason is kept.
+    /// Stops the machine with a reason. Only the first reason is stored.
     pub fn fail(&self, why: String) {
         let mut failure = self
             .failure
             .lock()
-            .expect("nothing panics while it holds the reason");
+            .expect("no thread panics while it holds the lock of the failure reason");
         if failure.is_none() {
             tracing::error!("{why}");
             *failure = Some(why);
@@ -30,17 +30,17 @@ impl Control {
         self.stop();
     }
 
-    /// Whether the workers are to end.
+    /// Returns whether the workers must end.
     #[inline]
     pub fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Why the machine stopped, if not because it was asked to.
+    /// Returns the failure because of which the machine stopped, if any.
     pub fn failure(&self) -> Option<String> {
         self.failure
             .lock()
-            .expect("nothing panics while it holds the reason")
+            .expect("no thread panics while it holds the lock of the failure reason")
             .clone()
     }
 }

@@ -1,6 +1,6 @@
-//! A machine of a cluster: its share of the memory, and a thread for each worker around
-//! [`Worker::turn`]. A process is one machine; a process may also run several, for tests, examples
-//! and embedding, through the same code.
+//! A machine of a cluster: its share of the memory, and one thread for each worker that runs
+//! [`Worker::turn`]. A process is usually one machine. A process may also run several machines, for
+//! tests, examples and embedding, through the same code.
 
 mod fabric;
 mod pages;
@@ -34,82 +34,83 @@ pub use fabric::fabric_config;
 use pages::Pages;
 pub use sizing::Sizing;
 
-/// How long machines of one process wait for each other.
+/// Longest wait of machines of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest sleep of a worker that nobody notifies: how late it sees that it is to stop.
+/// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
+/// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Most bytes of a worker's arena that are for lookups of a table of large values.
+/// Most bytes of a worker's arena for lookups in a table of large values.
 const LOOKUP_ARENA_BYTES: usize = 8 << 20;
-/// What a bucket of a table holds beside its pairs.
+/// Bytes of a table's bucket in addition to its pairs.
 const BUCKET_LINKS_BYTES: usize = 20;
-/// Work items from threads outside that may wait for a worker.
+/// Most work items from external threads that may wait for a worker.
 const INBOX_ITEMS: usize = 1024;
 
 /// Why a machine could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The configuration cannot be.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The configuration has no such machine.
     #[error("the configuration has no machine {0}")]
     NoSuchMachine(MachineId),
-    /// It could not start.
+    /// The fabric could not start.
     #[error(transparent)]
     Start(#[from] FabricStartError),
-    /// There is no secret by which machines know each other.
+    /// The cluster's secret, by which machines authenticate each other, is missing or unreadable.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The device of its fabric refused.
+    /// The fabric's device reported an error.
     #[error(transparent)]
     Device(#[from] VerbsError),
-    /// The machines did not meet.
+    /// The machines did not connect to each other.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Its memory could not be made.
+    /// The machine's memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] ExportError),
-    /// A peer's memory could not be reached.
+    /// A peer's memory could not be imported.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The operating system refused a thread.
-    #[error("cannot start the thread of a worker: {0}")]
+    /// The operating system refused to start a thread.
+    #[error("cannot start a worker's thread: {0}")]
     Thread(#[source] std::io::Error),
     /// The machine stopped because of a failure.
     #[error("{0}")]
     Failed(String),
-    /// Too many work items wait for a worker, and the caller must not be blocked.
+    /// Too many work items wait for a worker, and the caller must not block.
     #[error(
-        "{items} work items wait for worker {worker} already: submit fewer at a time, or from a thread of your own, which waits"
+        "cannot submit a work item to worker {worker}: {items} items are waiting already; submit fewer at a time, \
+         or from a thread that is not a worker, which then blocks"
     )]
     Full {
-        /// The worker.
+        /// The worker whose inbox is full.
         worker: WorkerRef,
         /// The most items that may wait.
         items: usize,
     },
     /// A worker panicked.
-    #[error("worker {0} panicked; its message is above")]
+    #[error("worker {0} panicked; see the panic message above")]
     Panicked(WorkerRef),
-    /// A task panicked. Its transaction is aborted, and the worker goes on.
+    /// A task panicked. Its transaction is aborted, and the worker continues.
     #[error("a task on worker {worker} panicked: {message}")]
     TaskPanicked {
-        /// The worker that ran it.
+        /// The worker that ran the task.
         worker: WorkerRef,
         /// The panic's message.
         message: String,
     },
 }
 
-/// What a machine does with each of its workers before the first turn: attach layers, register
-/// handlers.
+/// Called on each worker before its first turn, to attach layers and register handlers.
 pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
 
-/// Starts all machines of a configuration in this process, through the same shared memory, sockets
-/// and rings as processes have.
+/// Starts all machines of a configuration in this process. They use the same shared memory, sockets
+/// and rings as machines in separate processes.
 ///
 /// # Errors
-/// [`MachineError`] of the first machine that could not start.
+/// [`MachineError`] of the first machine, in the order of the configuration, that could not start.
 pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, MachineError> {
     std::thread::scope(|scope| {
         let starts: Vec<_> = config
@@ -127,11 +128,11 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
 }
 
 thread_local! {
-    /// Whether this thread is a worker's, of whichever machine of the process.
+    /// Whether this thread is a worker of any machine of the process.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A running machine. Dropping it stops it.
+/// A running machine. Dropping it stops the machine.
 pub struct Machine {
     id: MachineId,
     fabric: FabricMachine,
@@ -143,12 +144,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts machine `id` of the configuration, waits for the others as long as `patience` says (a
-    /// [`Duration`] will do), and runs.
+    /// Starts machine `id` of the configuration, waits for the other machines within `patience` (a
+    /// [`Duration`] converts to it), and runs its workers.
     ///
     /// # Errors
-    /// [`MachineError`]: the configuration cannot be, the name is taken, memory is short, a machine is missing or
-    /// does not fit.
+    /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
+    /// insufficient, or a machine is missing or has another configuration.
     pub fn start<'p>(
         config: &Config,
         id: MachineId,
@@ -302,41 +303,43 @@ impl Machine {
         Ok(())
     }
 
-    /// Its id.
+    /// Returns the machine's id.
     pub fn id(&self) -> MachineId {
         self.id
     }
 
-    /// Its workers.
+    /// Returns the number of the machine's workers.
     pub fn workers(&self) -> usize {
         self.inboxes.len()
     }
 
-    /// How it is told to stop.
+    /// Returns the control by which the machine is stopped.
     pub fn control(&self) -> &Arc<Control> {
         &self.control
     }
 
-    /// Machines of the cluster whose connections with this one have ended, in the order in which that was
-    /// noticed. This machine stops because of the first.
+    /// Returns the machines whose connections with this machine have ended, in the order in which
+    /// this machine noticed. The first one is the reason why this machine stops.
     pub fn departed(&self) -> Vec<Departed> {
         self.fabric.departed()
     }
 
-    /// Its memory.
+    /// Returns the machine's region store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Brings a work item to a worker, which runs it in one of its next turns. While the worker has
-    /// [many](MachineError::Full) items waiting the calling thread is blocked, unless it is a worker itself.
+    /// Submits a work item to a worker, which runs it in one of its next turns. While the worker's
+    /// inbox is [full](MachineError::Full), the calling thread blocks, unless it is a worker
+    /// itself.
     ///
     /// # Errors
-    /// [`MachineError::Full`] when the caller is a worker, which must not be blocked, and too many items
-    /// wait. [`MachineError::Failed`] when the machine has stopped. The item was dropped without being run.
+    /// [`MachineError::Full`] when the inbox is full and the caller is a worker, which must not
+    /// block. [`MachineError::Failed`] when the machine has stopped. In both cases the item was
+    /// dropped without being run.
     ///
     /// # Panics
-    /// If there is no such worker.
+    /// If the machine has no such worker.
     pub fn submit(
         &self,
         worker: usize,
@@ -346,12 +349,12 @@ impl Machine {
         let may_wait = !IS_WORKER.get();
         let runs = || !self.control.is_stopping();
         if !runs() {
-            return Err(MachineError::Failed(self.why_no_answer()));
+            return Err(MachineError::Failed(self.no_answer_reason()));
         }
         inbox
             .submit_when_room(item, || may_wait && runs())
             .map_err(|InboxFull(items)| match may_wait {
-                true => MachineError::Failed(self.why_no_answer()),
+                true => MachineError::Failed(self.no_answer_reason()),
                 false => MachineError::Full {
                     worker: self.threads[worker].0,
                     items,
@@ -359,15 +362,15 @@ impl Machine {
             })
     }
 
-    /// Runs `start` on a worker and waits for what it sends: `start` begins operations whose
-    /// continuations send the answer when they are done.
+    /// Runs `start` on a worker and waits for the answer that `start` sends, or that the
+    /// continuations of its operations send when they are done.
     ///
     /// # Errors
-    /// [`MachineError::Failed`] when the machine stopped before the answer came, or when this is that worker's
-    /// own thread, which would wait for itself.
+    /// [`MachineError::Failed`] when the machine stopped before the answer arrived, or when the
+    /// caller is this worker's own thread, which would wait for itself.
     ///
     /// # Panics
-    /// If there is no such worker.
+    /// If the machine has no such worker.
     pub fn ask<T: Send + 'static>(
         &self,
         worker: usize,
@@ -375,7 +378,7 @@ impl Machine {
     ) -> Result<T, MachineError> {
         let asked = self.threads.get(worker);
         if asked.is_some_and(|(_, thread)| thread.thread().id() == std::thread::current().id()) {
-            let why = "a worker cannot wait for an answer of its own: begin it by a continuation or a task";
+            let why = "a worker thread cannot block on an answer of its own worker: use a continuation or a task";
             return Err(MachineError::Failed(why.into()));
         }
         let (answer, answered) = mpsc::channel();
@@ -383,22 +386,22 @@ impl Machine {
         self.wait_for(&answered)
     }
 
-    /// Waits for an answer that one of this machine's workers is to send.
+    /// Waits for an answer from one of this machine's workers.
     ///
     /// # Errors
-    /// [`MachineError::Failed`] when the machine stopped before the answer came.
+    /// [`MachineError::Failed`] when the machine stopped before the answer arrived.
     pub fn wait_for<T>(&self, answered: &mpsc::Receiver<T>) -> Result<T, MachineError> {
         loop {
             match answered.recv_timeout(LONGEST_SLEEP) {
                 Ok(answer) => return Ok(answer),
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.control.is_stopping() => {}
-                Err(_) => return Err(MachineError::Failed(self.why_no_answer())),
+                Err(_) => return Err(MachineError::Failed(self.no_answer_reason())),
             }
         }
     }
 
-    fn why_no_answer(&self) -> String {
-        // A worker that panics drops the answer first, and then says why.
+    fn no_answer_reason(&self) -> String {
+        // A worker that panics drops the answer's sender first, and then records the reason.
         let (_open, nothing) = mpsc::channel::<()>();
         let mut waits = LONGEST_SLEEP.as_millis();
         while !self.control.is_stopping() && waits > 0 {
@@ -407,20 +410,20 @@ impl Machine {
         }
         let stopped = match self.control.is_stopping() {
             true => "the machine has stopped",
-            false => "what was to answer was dropped",
+            false => "the work item was dropped without an answer",
         };
         self.control.failure().unwrap_or_else(|| stopped.into())
     }
 
-    /// Waits until the machine stops: because it was asked to, or because of a failure.
+    /// Waits until the machine stops, because of a stop request or a failure.
     ///
     /// # Errors
-    /// [`MachineError::Failed`] with the reason, [`MachineError::Panicked`].
+    /// [`MachineError::Failed`] with the reason, or [`MachineError::Panicked`].
     pub fn join(mut self) -> Result<(), MachineError> {
         self.join_threads()
     }
 
-    /// Asks the machine to stop and waits for it.
+    /// Requests that the machine stop, and waits for it.
     ///
     /// # Errors
     /// As [`Machine::join`].
@@ -430,12 +433,12 @@ impl Machine {
         self.join_threads()
     }
 
-    /// Stops the machine because of a failure of what runs on it, and waits for it. The other machines take it
-    /// for lost, and report the reason.
+    /// Stops the machine because of a failure of the code that runs on it, and waits for it. The
+    /// other machines treat it as lost, and report the reason.
     pub fn stop_because(mut self, why: &str) {
         self.control.stop();
         self.wake();
-        // What the caller reports is why it stops.
+        // The caller reports `why` as the reason, so this result is not needed.
         let _ = self.join_threads();
         self.fabric.fail(why);
     }
@@ -443,7 +446,7 @@ impl Machine {
     fn wake(&self) {
         for index in 0..self.inboxes.len() {
             self.exporter
-                .wake(WorkerId::new(index as u16).expect("a worker that runs"));
+                .wake(WorkerId::new(index as u16).expect("worker ids are valid"));
         }
     }
 
@@ -468,12 +471,13 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.control.stop();
         self.wake();
-        // Failures were told when they happened; whoever wants the outcome calls stop or join.
+        // Failures were logged when they occurred. A caller that needs the outcome calls stop or
+        // join.
         let _ = self.join_threads();
     }
 }
 
-/// A worker that panics takes its machine down with it.
+/// Fails the machine when dropped by a panicking worker.
 struct StopOnPanic(Arc<Control>, WorkerRef);
 
 impl Drop for StopOnPanic {
@@ -484,8 +488,9 @@ impl Drop for StopOnPanic {
     }
 }
 
-/// Shared by the threads of a machine's workers. When the last of them ends because of a failure, the peers are
-/// told at once: in a process of several machines, nobody may drop the [`Machine`] for as long as the others run.
+/// Shared by the threads of a machine's workers. When the last worker ends because of a failure,
+/// its drop notifies the peers at once. In a process of several machines, the [`Machine`] itself
+/// may not be dropped while the other machines run.
 struct LastWorker {
     control: Arc<Control>,
     reporter: Option<Reporter>,
@@ -499,7 +504,7 @@ impl Drop for LastWorker {
     }
 }
 
-/// The loop of a worker's thread.
+/// Runs the loop of a worker's thread.
 fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     let clock = worker.clock().clone();
     let mut idler = Idler::new(policy, clock.now());
@@ -533,7 +538,7 @@ fn ring_format(config: &Config) -> RingFormat {
     }
 }
 
-/// Workers on the host of a machine.
+/// Returns the number of workers on the host of a machine.
 fn workers_beside(config: &Config, id: MachineId) -> usize {
     let machines = config.machines_beside(id);
     machines.map(|machine| usize::from(machine.workers)).sum()
@@ -552,17 +557,19 @@ fn idle_policy(config: &Config, id: MachineId) -> IdlePolicy {
     }
 }
 
-/// Reads that a worker may have outstanding: those of its operations, and some of headers.
+/// Returns the most reads that a worker may have outstanding: those of its operations, and some
+/// reads of headers.
 fn reads_in_flight(config: &Config) -> usize {
     config.worker.operations_in_flight as usize + 64
 }
 
-/// Slots for `reads` reads in flight; fewer of what the table's lookups read, where that is large.
+/// Returns the arena with slots for `reads` reads in flight, and with fewer slots of the size of a
+/// table lookup if that size is large.
 fn arena(config: &Config, reads: usize) -> ArenaConfig {
     let arena = ArenaConfig::for_reads(reads, MAX_OBJECT_BYTES as usize);
     let table = &config.table;
-    // A lookup reads two adjacent buckets, each of H/2 pairs and some bytes of links; or, where that
-    // is more, a block of two pairs.
+    // A lookup reads two adjacent buckets, each of H/2 pairs and some bytes of links, or a block of
+    // two pairs, if that is larger.
     let pair = (table.key_bytes + table.value_bytes) as usize;
     let object = |pairs: usize| class_for_payload(pairs * pair + BUCKET_LINKS_BYTES);
     match (object(table.neighbourhood as usize / 2), object(2)) {
@@ -588,7 +595,7 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
     let export = Box::new(move |bytes| {
         let (memory, capability) = exporter.export(bytes, false)?;
         let page_bytes = pages.check(&memory)?;
-        tracing::debug!(bytes, page_bytes, "made a region");
+        tracing::debug!(bytes, page_bytes, "allocated a region");
         Ok((memory, capability))
     });
     Store::new(
@@ -600,8 +607,9 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
     )
 }
 
-/// The core that a worker is pinned to, if it is: one of those its machine lists; else, where there
-/// is a core for every worker of its host, its own of those that this process may use.
+/// Returns the core to which a worker is pinned, if it is pinned. If the machine lists cores, the
+/// core is one of these. Otherwise, if the host has a core for every worker on it, each worker gets
+/// its own of the cores that this process may use.
 fn core_of(config: &Config, id: MachineId, index: usize) -> Option<u32> {
     let own = config.machine(id).filter(|_| config.worker.pin)?;
     if !own.cores.is_empty() {
@@ -622,6 +630,6 @@ fn pin(core: u32) {
     let mut cores = rustix::thread::CpuSet::new();
     cores.set(core as usize);
     if let Err(error) = rustix::thread::sched_setaffinity(None, &cores) {
-        tracing::warn!(core, %error, "cannot pin a worker; it runs on any core");
+        tracing::warn!(core, %error, "cannot pin a worker to the core; the worker runs on any core");
     }
 }

@@ -1,5 +1,5 @@
-//! Faults that the shared-memory fabric must stand: silent callers, workers that do not exist,
-//! machines that are gone.
+//! Faults that the shared-memory fabric must tolerate: silent callers, notifications of nonexistent
+//! workers.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,7 +9,7 @@ use farm_core::fabric::shm::{ShmConfig, ShmMachine};
 use farm_core::fabric::{ArenaConfig, Backend, Capability, Rejected, Remote, Source, Token, Write};
 use farm_core::ids::{MachineId, WorkerId};
 
-const IN_TIME: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn id(number: u16) -> MachineId {
     MachineId::new(number).unwrap()
@@ -33,15 +33,15 @@ fn meet(machines: &mut [ShmMachine], ids: &[MachineId], offer: &[Capability]) {
         for machine in machines {
             scope.spawn(|| {
                 machine
-                    .connect(ids, &mut |_| offer.to_vec(), IN_TIME)
-                    .expect("all come in time")
+                    .connect(ids, &mut |_| offer.to_vec(), TIMEOUT)
+                    .expect("all machines connect in time")
             });
         }
     });
 }
 
 #[test]
-fn silent_callers_keep_nobody_from_connecting() {
+fn silent_callers_do_not_prevent_connecting() {
     let dir = tempfile::tempdir().unwrap();
     let mut machines = [start(dir.path(), 1), start(dir.path(), 2)];
     let door = dir.path().join("run/faults/m1.sock");
@@ -53,7 +53,7 @@ fn silent_callers_keep_nobody_from_connecting() {
 }
 
 #[test]
-fn notifying_a_worker_that_the_peer_does_not_have_is_refused() {
+fn notifying_a_worker_that_the_peer_does_not_have_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let mut machine = [start(dir.path(), 1)];
     let (memory, capability) = machine[0].export(4096, true).unwrap();
@@ -83,7 +83,7 @@ fn notifying_a_worker_that_the_peer_does_not_have_is_refused() {
     write.notify = WorkerId::new(0);
     endpoint
         .post_write(write, Source::Slot { slot, bytes: 8 })
-        .expect("that one is there");
+        .expect("the peer has this worker");
     endpoint.flush();
     assert_eq!(load(), 7);
 }

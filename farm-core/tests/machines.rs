@@ -1,4 +1,5 @@
-//! Machines in one process, through the same shared memory, sockets and rings as processes.
+//! Machines in one process, through the same shared memory, sockets and rings as machines in
+//! separate processes.
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
@@ -42,10 +43,10 @@ fn with_echo() -> Attach {
     Arc::new(|worker: &mut Worker| worker.register(ECHO, echo))
 }
 
-/// A machine that stopped because of a failure said goodbye as one that leaves, and its peers stopped without
-/// an error.
+/// Regression test: a machine that stopped because of a failure sent a goodbye like one that
+/// leaves, and its peers stopped without an error.
 #[test]
-fn a_failure_of_one_machine_is_a_failure_to_the_others_and_leaving_is_not() {
+fn a_failure_of_one_machine_fails_the_others_and_leaving_does_not() {
     for fails in [true, false] {
         let mut machines = cluster("farewell", 2, 1, with_echo());
         let (second, first) = (machines.pop().unwrap(), machines.pop().unwrap());
@@ -69,10 +70,10 @@ fn a_failure_of_one_machine_is_a_failure_to_the_others_and_leaving_is_not() {
             why: fails.then(|| "the disk is full".to_owned()),
         };
         assert_eq!(first.departed(), [departed]);
-        let told = first.departed()[0].to_string();
+        let report = first.departed()[0].to_string();
         match fails {
-            true => assert!(told.ends_with("m2 stopped because of a failure: the disk is full")),
-            false => assert!(told.ends_with("m2 left the cluster")),
+            true => assert!(report.ends_with("m2 stopped because of a failure: the disk is full")),
+            false => assert!(report.ends_with("m2 left the cluster")),
         }
         let outcome = first.join();
         assert_eq!(outcome.is_err(), fails, "{outcome:?}");
@@ -86,7 +87,7 @@ fn answered(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
     answer.0.send(reply.unwrap().to_vec()).unwrap();
 }
 
-/// Every worker calls every worker of every machine, its own machine's and itself included.
+/// Every worker calls every worker of every machine, including its own machine and itself.
 #[test]
 fn every_worker_reaches_every_worker() {
     let machines = cluster("reach", 3, 3, with_echo());
@@ -135,7 +136,8 @@ fn read_done(worker: &mut Worker, _: u64, result: ReadResult) {
         .unwrap();
 }
 
-/// An object made on one machine is read by all, with one one-sided read once its region is known.
+/// Every machine reads an object created on one machine, with a single one-sided read once the
+/// region is known.
 #[test]
 fn an_object_is_read_from_every_machine_by_one_read() {
     let machines = cluster("read", 3, 1, Arc::new(|_: &mut Worker| {}));
@@ -155,7 +157,7 @@ fn an_object_is_read_from_every_machine_by_one_read() {
     stop(machines);
 }
 
-/// Makes an object of 100 bytes of 42; its address and version.
+/// Creates an object of 100 bytes of value 42. Returns its address and version.
 fn make(machine: &Machine) -> (farm_core::ids::Address, u64) {
     machine
         .ask(0, |worker, answer| {
@@ -196,7 +198,8 @@ fn begin_read(
         .unwrap();
 }
 
-/// Each worker once called for the capability of each region, all of them the first worker of its machine.
+/// Regression test: each worker called for the capability of each region, and all called the first
+/// worker of the region's machine.
 #[test]
 fn the_workers_of_a_machine_fetch_a_capability_once() {
     let machines = cluster("capability", 2, 4, Arc::new(|_: &mut Worker| {}));
@@ -220,7 +223,7 @@ fn the_workers_of_a_machine_fetch_a_capability_once() {
         })
     };
     let calls: u64 = (0..4).map(|worker| calls(worker).unwrap()).sum();
-    assert_eq!(calls, 1, "one call of the machine");
+    assert_eq!(calls, 1, "one call for the whole machine");
     stop(machines);
 }
 
@@ -234,9 +237,10 @@ fn when_a_machine_leaves_the_others_stop() {
     }
 }
 
-/// Thousands of calls at a time, in both directions, through small rings: none is lost.
+/// Thousands of calls at a time, in both directions, through small rings: every call gets its
+/// reply.
 #[test]
-fn a_flood_of_calls_between_all_workers_comes_back_whole() {
+fn every_call_of_a_flood_between_all_workers_is_answered() {
     const CALLS: u64 = 5000;
     struct Flood {
         left: u64,
@@ -308,7 +312,7 @@ fn a_flood_of_calls_between_all_workers_comes_back_whole() {
 }
 
 #[test]
-fn a_machine_that_does_not_come_is_named() {
+fn a_missing_machine_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 1);
     config.cluster.name = "alone".into();
@@ -323,14 +327,14 @@ fn a_machine_that_does_not_come_is_named() {
 
 const COUNT: MessageId = MessageId(MessageId::APPLICATION + 1);
 
-/// What a worker has been sent.
+/// Number of messages received by a worker.
 #[derive(Default)]
 struct Counted(u64);
 
-/// A worker that finds messages for another one, whose ring is full, has to look again by itself, for nobody
-/// tells it when there is room: it must not sleep.
+/// A worker that finds messages for another worker, whose ring is full, gets no notification when
+/// the ring has room. It must keep polling and must not sleep.
 #[test]
-fn a_record_that_waits_for_another_worker_is_not_slept_over() {
+fn a_worker_with_a_record_to_hand_over_does_not_sleep() {
     let attach: Attach = Arc::new(|worker: &mut Worker| {
         worker.put_layer(Box::<Counted>::default());
         worker.register(COUNT, |worker, _, _| {
@@ -350,7 +354,8 @@ fn a_record_that_waits_for_another_worker_is_not_slept_over() {
                 .submit(busy, move |_| released.recv().unwrap())
                 .is_ok()
         );
-        // Both rings, that of the machine and that of the worker, until nothing more fits for long.
+        // Fills both rings, that to the machine and that to the busy worker, until sending fails
+        // many times.
         let (mut sent, mut refused) = (0, 0);
         while refused < 1_000 {
             let full: bool = machines[0]
@@ -380,15 +385,18 @@ fn a_record_that_waits_for_another_worker_is_not_slept_over() {
             if count == sent {
                 break;
             }
-            assert!(Instant::now() < late, "{count} of {sent} came");
+            assert!(
+                Instant::now() < late,
+                "only {count} of {sent} messages arrived"
+            );
             std::thread::yield_now();
         }
     }
-    assert!(handed_over > 0, "one worker takes what comes for both");
+    assert!(handed_over > 0, "one worker receives the messages for both");
     stop(machines);
 }
 
-/// The request that a machine has, and does not answer.
+/// The request that a machine received and does not answer.
 static KEPT: Mutex<Option<Request>> = Mutex::new(None);
 
 struct Outcome(mpsc::Sender<Option<Vec<u8>>>);
@@ -398,15 +406,16 @@ fn ended(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
     outcome.0.send(reply.ok().map(<[u8]>::to_vec)).unwrap();
 }
 
-/// Whoever guessed the number of a call could once answer for the machine that was asked.
+/// Regression test: a machine that guessed the number of a call could answer in place of the called
+/// machine.
 #[test]
-fn an_answer_of_a_machine_that_was_not_asked_is_garbage() {
+fn a_reply_of_a_machine_that_was_not_called_is_garbage() {
     let keep: Attach = Arc::new(|worker: &mut Worker| {
         worker.register(ECHO, |_, request, _| *KEPT.lock().unwrap() = Some(request));
     });
     let machines = cluster("forged", 3, 1, keep);
     let asked = WorkerRef::new(machines[1].id(), WorkerId::new(0).unwrap());
-    let (outcome, heard) = mpsc::channel();
+    let (outcome, outcomes) = mpsc::channel();
     assert!(
         machines[0]
             .submit(0, move |worker| {
@@ -429,23 +438,29 @@ fn an_answer_of_a_machine_that_was_not_asked_is_garbage() {
     );
     let mut machines = machines.into_iter();
     let why = machines.next().unwrap().join().unwrap_err().to_string();
-    assert!(why.contains("what another machine was asked"), "{why}");
-    assert!(heard.recv().ok().flatten().is_none());
-    // What they say of the loss is theirs.
+    assert!(
+        why.contains("a call that was sent to another machine"),
+        "{why}"
+    );
+    assert!(outcomes.recv().ok().flatten().is_none());
+    // The other machines may report the loss as an error.
     machines.for_each(|machine| drop(machine.stop()));
 }
 
 #[test]
-fn a_configuration_that_cannot_be_starts_nothing() {
+fn an_invalid_configuration_starts_no_machine() {
     let mut config = Config::tiny_for(2, 1);
     config.memory.region_bytes = 1000;
     let started = start_all(&config, &with_echo());
-    let why = started.err().expect("it is refused").to_string();
+    let why = started
+        .err()
+        .expect("the configuration is rejected")
+        .to_string();
     assert!(why.contains("memory.region_bytes"), "{why}");
 }
 
 #[test]
-fn who_asks_hears_why_there_is_no_answer() {
+fn ask_reports_why_there_is_no_answer() {
     let machines = cluster("no-answer", 1, 1, with_echo());
     let dropped = machines[0].ask(0, |_, answer: mpsc::Sender<()>| drop(answer));
     assert!(dropped.unwrap_err().to_string().contains("was dropped"));
@@ -464,24 +479,28 @@ fn who_asks_hears_why_there_is_no_answer() {
     assert!(why.contains("worker m1.w0 panicked"), "{why}");
 }
 
-/// A machine that died within a process of several was noticed by the others only when its `Machine` was dropped,
-/// which their users, who waited for them, never came to do.
+/// Regression test: if a machine of a process with several machines died, the others noticed only
+/// when its `Machine` was dropped. Their users waited for them, and never dropped it.
 #[test]
-fn a_machine_that_dies_is_noticed_by_those_of_its_process() {
+fn a_dead_machine_is_noticed_by_the_others_of_its_process() {
     let machines = cluster("dies", 2, 2, with_echo());
     let (answer, answered) = mpsc::channel::<()>();
     machines[0]
         .submit(1, |_| panic!("on purpose"))
         .expect("the machine runs");
-    // Returns though the answer may still come.
+    // Returns although the answer could still arrive.
     let why = machines[1].wait_for(&answered).unwrap_err().to_string();
     drop(answer);
     assert!(why.contains("machine m1 is lost"), "{why}");
-    let reported = machines[1].departed().remove(0).why.expect("a reason");
+    let reported = machines[1]
+        .departed()
+        .remove(0)
+        .why
+        .expect("a reported reason");
     assert!(reported.contains("worker m1.w1 panicked"), "{reported}");
 }
 
-/// `submit` once dropped 3,292 of 5,000 closures without a word, as 1,024 were waiting.
+/// Regression test: `submit` dropped 3,292 of 5,000 closures silently while 1,024 were waiting.
 #[test]
 fn every_work_item_that_is_submitted_runs() {
     const ITEMS: usize = 5_000;
@@ -502,7 +521,8 @@ fn every_work_item_that_is_submitted_runs() {
             }
         }
     });
-    // The worker is busy: another worker, which must not be blocked, gets an error once the queue is full.
+    // The worker is busy. Another worker, which must not block, gets an error once the inbox is
+    // full.
     let (tried, full) = mpsc::channel();
     let asked = Arc::clone(&machines);
     machines[0]
@@ -517,7 +537,10 @@ fn every_work_item_that_is_submitted_runs() {
     }
     release.send(()).unwrap();
     submitter.join().unwrap();
-    assert!(runs.iter().take(ITEMS).eq(0..ITEMS), "each once, in order");
+    assert!(
+        runs.iter().take(ITEMS).eq(0..ITEMS),
+        "every item runs once, in order"
+    );
     machines[0].control().stop();
     let refused = machines[0].submit(0, |_| ()).unwrap_err();
     assert!(matches!(refused, MachineError::Failed(_)), "{refused}");

@@ -1,7 +1,7 @@
 //! A ring between two processes: this test runs itself again as the sender, over one mapped file.
 //!
-//! What loom cannot cover (real stores, real caches, rings of real size, many laps) is hammered
-//! here; the contents of every record follow from a seed that both processes know.
+//! It covers what loom cannot: real stores, real caches, rings of real size, and many laps. The
+//! contents of every record follow from a seed that both processes have.
 #![allow(
     clippy::disallowed_methods,
     reason = "the harness of a real process, not protocol code"
@@ -20,17 +20,17 @@ use farm_core::time::Nanos;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-// Of the fake fabric this test uses the part in which writes land at once.
+// This test uses only the part of the fake fabric in which writes land at once.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../src/ring/testing.rs"]
 mod testing;
 
 const SENDER: &str = "FARM_RING_HAMMER_SENDER";
 const INLINE_BYTES: usize = 256;
-/// Longer than any run takes, shorter than anybody's patience.
+/// Longest wait of either process: longer than any run takes.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// The records of a run, one after the other.
+/// The generated sequence of a run's records.
 struct Script {
     rng: Xoshiro256PlusPlus,
     most: usize,
@@ -49,7 +49,7 @@ impl Script {
         }
     }
 
-    /// Mostly short records, now and then the longest.
+    /// Generates the next record: mostly short ones, sometimes the longest.
     fn next(&mut self) -> Header {
         let most = match self.rng.random_range(0..20) {
             0 => self.most,
@@ -61,7 +61,7 @@ impl Script {
         self.rng.fill_bytes(&mut self.body);
         self.token += 1;
         let kind = [Kind::OneWay, Kind::Request, Kind::Reply][self.token as usize % 3];
-        let to_worker = WorkerId::new(self.token as u16 % 64).expect("a worker");
+        let to_worker = WorkerId::new(self.token as u16 % 64).expect("a valid worker id");
         Header {
             kind,
             to_worker,
@@ -71,20 +71,21 @@ impl Script {
     }
 }
 
-/// The file: the ring, then the head copy in a line of its own.
+/// Returns the parts of the file: the ring, then the head copy in a separate cache line.
 fn parts(memory: &Memory, capacity: Capacity) -> (Memory, Memory) {
     let bytes = capacity.bytes() as usize;
     (memory.window(0, bytes), memory.window(bytes, LINE_BYTES))
 }
 
-/// In the child: sends the script until its end, or for ever.
+/// Runs in the child process: sends the script until its end, or forever.
 fn send_all(path: &Path, capacity: Capacity, seed: u64, records: u64) {
     let bytes = capacity.bytes() as usize + LINE_BYTES;
-    let memory = Memory::of(Mapping::open(path, bytes, Access::ReadWrite).expect("the file"));
+    let memory =
+        Memory::of(Mapping::open(path, bytes, Access::ReadWrite).expect("open the shared file"));
     let (buffer, head_copy) = parts(&memory, capacity);
     let mut endpoint = testing::Wire::new(vec![buffer]).endpoint(INLINE_BYTES);
     let config = testing::sender_config(capacity, head_copy);
-    let mut sender = RingSender::new(config, &mut endpoint).expect("a sender");
+    let mut sender = RingSender::new(config, &mut endpoint).expect("create the sender");
     let mut script = Script::new(seed, sender.max_body_bytes() as usize);
     let start = Instant::now();
     for _ in 0..records {
@@ -96,12 +97,15 @@ fn send_all(path: &Path, capacity: Capacity, seed: u64, records: u64) {
                 Err(SendError::Full) => std::thread::yield_now(),
                 Err(error) => panic!("record {}: {error}", header.token),
             }
-            assert!(start.elapsed() < PATIENCE, "the receiver is gone");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the receiver did not free space in time"
+            );
         }
     }
 }
 
-/// Runs as the sender when the variable says so; otherwise passes.
+/// Runs as the sender if the environment variable is set; otherwise passes.
 #[test]
 fn sender() {
     let Ok(job) = std::env::var(SENDER) else {
@@ -112,12 +116,12 @@ fn sender() {
         words
             .next()
             .and_then(|word| word.parse().ok())
-            .expect("a number")
+            .expect("a number in the sender's job")
     };
     let (bytes, seed, records) = (number(), number(), number());
-    let capacity = Capacity::new(bytes).expect("a capacity");
+    let capacity = Capacity::new(bytes).expect("a valid ring size");
     send_all(
-        Path::new(words.next().expect("a path")),
+        Path::new(words.next().expect("a path in the sender's job")),
         capacity,
         seed,
         records,
@@ -135,29 +139,29 @@ struct Receiving {
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        // Both may be too late, and that is well.
+        // Both calls may fail because the sender has ended already.
         let _ = self.sender.kill();
         let _ = self.sender.wait();
     }
 }
 
 fn start(capacity: Capacity, seed: u64, records: u64) -> Receiving {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("create a temporary directory");
     let path = dir.path().join("ring");
     let bytes = capacity.bytes() as usize + LINE_BYTES;
-    let memory = Memory::of(Mapping::create(&path, bytes, false).expect("the file"));
+    let memory = Memory::of(Mapping::create(&path, bytes, false).expect("create the shared file"));
     let (buffer, head_copy) = parts(&memory, capacity);
     let endpoint = testing::Wire::new(vec![head_copy]).endpoint(INLINE_BYTES);
     let config = testing::receiver_config(buffer.clone());
-    let ring = RingReceiver::new(config, &endpoint).expect("a receiver");
+    let ring = RingReceiver::new(config, &endpoint).expect("create the receiver");
     let most = capacity.max_body_bytes() as usize;
     let job = format!("{} {seed} {records} {}", capacity.bytes(), path.display());
-    let sender = Command::new(std::env::current_exe().expect("this test"))
+    let sender = Command::new(std::env::current_exe().expect("the path of this test"))
         .args(["--exact", "sender", "--test-threads=1"])
         .env(SENDER, job)
         .stdout(Stdio::null())
         .spawn()
-        .expect("the sender");
+        .expect("start the sender");
     let script = Script::new(seed, most);
     Receiving {
         sender,
@@ -181,18 +185,18 @@ fn check(record: &Record<'_>, script: &mut Script) {
     assert_eq!(header, sent);
     assert!(
         record.body == script.body,
-        "record {} was changed on its way",
+        "record {} was received with another body",
         sent.token
     );
 }
 
 impl Receiving {
-    /// Takes the next record, if a whole one is there.
+    /// Takes the next record, if it is complete. Returns whether it was.
     fn take(&mut self) -> bool {
         let Some(record) = self
             .ring
             .peek(&mut self.endpoint, Nanos::default())
-            .expect("a sound ring")
+            .expect("a valid ring")
         else {
             return false;
         };
@@ -208,7 +212,7 @@ impl Receiving {
                 std::thread::yield_now();
                 assert!(
                     start.elapsed() < PATIENCE,
-                    "{taken} of {records} records came"
+                    "only {taken} of {records} records arrived in time"
                 );
             }
         }
@@ -222,9 +226,19 @@ impl Receiving {
 }
 
 fn hammer(bytes: u64, records: u64) {
-    let mut receiving = start(Capacity::new(bytes).expect("a capacity"), bytes, records);
+    let mut receiving = start(
+        Capacity::new(bytes).expect("a valid ring size"),
+        bytes,
+        records,
+    );
     receiving.take_many(records);
-    assert!(receiving.sender.wait().expect("the sender's end").success());
+    assert!(
+        receiving
+            .sender
+            .wait()
+            .expect("wait for the sender")
+            .success()
+    );
     assert!(!receiving.take());
     assert!(receiving.words().iter().all(|word| *word == 0));
 }
@@ -235,19 +249,23 @@ fn three_hundred_thousand_records_through_64_kib() {
 }
 
 #[test]
-fn small_rings_go_round_all_the_time() {
+fn small_rings_wrap_continually() {
     hammer(1 << 10, 200_000);
 }
 
-/// A sender that is killed anywhere, in the middle of a record as likely as not, leaves a ring whose
-/// whole records can be read and whose last one is never seen.
+/// A sender that is killed at any point, probably in the middle of a record, leaves a ring whose
+/// complete records can be read. Its last, incomplete record is never returned.
 #[test]
 fn a_killed_sender_leaves_whole_records_only() {
     for seed in 0..20 {
-        let mut receiving = start(Capacity::new(1 << 20).expect("a capacity"), seed, u64::MAX);
+        let mut receiving = start(
+            Capacity::new(1 << 20).expect("a valid ring size"),
+            seed,
+            u64::MAX,
+        );
         receiving.take_many(50 + seed * 97);
-        receiving.sender.kill().expect("a running sender");
-        receiving.sender.wait().expect("the sender's end");
+        receiving.sender.kill().expect("kill the running sender");
+        receiving.sender.wait().expect("wait for the sender");
         while receiving.take() {}
         assert!(!receiving.take());
     }

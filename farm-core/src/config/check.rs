@@ -1,5 +1,5 @@
-//! What the values of a configuration mean together: sizes that divide each other, messages that
-//! fit their rings, pairs that fit their objects, machines that differ.
+//! Checks of combinations of values: sizes that divide each other, messages that fit their rings,
+//! pairs that fit their objects, machines with distinct ids.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::limits::{
     SHIPPED_OVERHEAD_BYTES, SOCKET_NAME_BYTES, WORD_BYTES, object_bytes,
 };
 
-/// A problem, and the keys on whose values it rests.
+/// A problem, and the keys whose values cause it.
 pub(super) struct Found {
     pub(super) problem: Problem,
     pub(super) involves: Vec<&'static str>,
 }
 
-/// Everything that is wrong.
+/// Returns all problems.
 pub(super) fn problems(config: &Config, limits: &Limits) -> Vec<Problem> {
     found(config, limits)
         .into_iter()
@@ -33,7 +33,7 @@ pub(super) fn problems(config: &Config, limits: &Limits) -> Vec<Problem> {
         .collect()
 }
 
-/// Everything that is wrong, with the keys that it rests on.
+/// Returns all problems with the keys that cause them.
 pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
     let mut check = Check {
         config,
@@ -56,15 +56,15 @@ pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
 struct Check<'a> {
     config: &'a Config,
     limits: &'a Limits,
-    /// Whether `memory.block_bytes` is a size that others can be compared with.
+    /// Whether `memory.block_bytes` is valid, so that other sizes can be compared with it.
     block_fits: bool,
-    /// Whether `rings.max_message_bytes` is.
+    /// Whether `rings.max_message_bytes` is valid.
     message_fits: bool,
     found: Vec<Found>,
 }
 
 impl Check<'_> {
-    /// Reports a problem of `involves[0]`, at the place of the first of them that was written.
+    /// Reports a problem of `involves[0]`, at the place of the first of the keys that was written.
     fn report(
         &mut self,
         kind: ProblemKind,
@@ -127,7 +127,7 @@ impl Check<'_> {
                 None if name.is_empty() => "the name is empty".to_owned(),
                 None => format!("the name has {} characters", name.len()),
             };
-            let advice = "choose a short name of small letters, digits and dashes";
+            let advice = "choose a short name of lower-case letters, digits and dashes";
             self.report(ProblemKind::OutOfRange, &["cluster.name"], what, advice);
         }
         if let RunDir::Path(path) = &cluster.run_dir {
@@ -145,7 +145,7 @@ impl Check<'_> {
 
     fn relative(&mut self, key: &'static str, path: &Path) {
         let what = format!("{:?} is not an absolute path", path.to_string_lossy());
-        let advice = "start it with /, for machines may be started in different directories";
+        let advice = "start it with /, because machines may be started in different directories";
         self.report(ProblemKind::OutOfRange, &[key], what, advice);
     }
 
@@ -194,7 +194,7 @@ impl Check<'_> {
         }
     }
 
-    /// The file as a whole, where what is missing is reported.
+    /// Returns the place of the file as a whole, for reports of missing parts.
     fn whole(&self) -> Place {
         self.config
             .origins
@@ -283,8 +283,8 @@ impl Check<'_> {
         false
     }
 
-    /// Checks that the size of `keys[0]` is a positive multiple of `unit`, which is that of
-    /// `keys[1]`, and at most `most`.
+    /// Checks that the size of `keys[0]` is a positive multiple of `unit`, the value of `keys[1]`,
+    /// and at most `most`.
     fn multiple(&mut self, keys: &[&'static str; 2], bytes: u64, unit: u64, most: u64) {
         if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
             return;
@@ -488,7 +488,7 @@ impl Check<'_> {
             );
         }
         if let Some(mtu) = rdma.mtu.filter(|mtu| !is_packet_size(*mtu)) {
-            let what = format!("no packet has {mtu} bytes");
+            let what = format!("{mtu} is not a packet size");
             self.report(
                 ProblemKind::OutOfRange,
                 &["rdma.mtu"],
@@ -501,7 +501,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that machines can be told apart by where they listen.
+    /// Checks that machines listen at distinct, valid addresses.
     fn addresses(&mut self) {
         let mut seen = BTreeSet::new();
         for machine in &self.config.machines {
@@ -536,7 +536,7 @@ impl Check<'_> {
         fits
     }
 
-    /// Checks that a bucket of pairs is one object, and that a pair fits one message.
+    /// Checks that a bucket of pairs fits one object, and that a pair fits one message.
     fn pair(&mut self) {
         let Config {
             table,

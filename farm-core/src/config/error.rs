@@ -1,34 +1,34 @@
-//! What is wrong with a configuration, said so that its writer can mend it: where it stands (file
-//! and line, or the flag), which key, what was found, what was expected, and what to do.
+//! The problems of a configuration. Each problem reports the place (file and line, or flag), the
+//! key, what was found, what was expected, and advice.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a configuration was refused.
+/// Why a configuration was rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read the configuration {}: {source}; {}", path.display(), advice_for(source))]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The text was read, and at least one thing in it is wrong. All that could be found is here.
+    /// The text was read, and contains at least one problem. All problems found are listed.
     #[error("{}", list(name, problems))]
     Invalid {
-        /// The name of the file, or of the source of the text.
+        /// Name of the file, or of the source of the text.
         name: String,
-        /// What is wrong, in the order of the file; never empty.
+        /// The problems, in the order of the file; never empty.
         problems: Vec<Problem>,
     },
 }
 
 impl ConfigError {
-    /// The problems found; none when the file could not be read at all.
+    /// Returns the problems found; empty if the file could not be read.
     pub fn problems(&self) -> &[Problem] {
         match self {
             ConfigError::Read { .. } => &[],
@@ -36,7 +36,8 @@ impl ConfigError {
         }
     }
 
-    /// `Ok` when nothing was found, else the error that carries it, in the order of the file.
+    /// Returns `Ok` if `problems` is empty, else the error with the problems in the order of the
+    /// file.
     pub(super) fn from_problems(name: &str, mut problems: Vec<Problem>) -> Result<(), ConfigError> {
         if problems.is_empty() {
             return Ok(());
@@ -57,7 +58,7 @@ fn advice_for(error: &io::Error) -> &'static str {
     }
 }
 
-/// Most problems that one message lists: more help nobody.
+/// Most problems that one message lists.
 const MOST_LISTED: usize = 20;
 
 fn list(name: &str, problems: &[Problem]) -> String {
@@ -77,18 +78,18 @@ fn list(name: &str, problems: &[Problem]) -> String {
     }
 }
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The sort of mistake, for programs.
+    /// Category of the problem, for programs.
     pub kind: ProblemKind,
-    /// Where it stands.
+    /// Where the value was written.
     pub place: Place,
-    /// The key in question, dotted: `memory.region_bytes`; empty when the text is not TOML at all.
+    /// Key with the problem, dotted: `memory.region_bytes`; empty if the text is not TOML.
     pub key: String,
-    /// What was found and why it cannot be.
+    /// What was found, and why it is invalid.
     pub found: String,
-    /// What would have been right.
+    /// What is valid.
     pub expected: String,
     /// What to do.
     pub advice: String,
@@ -108,19 +109,19 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The sorts of mistakes in a configuration.
+/// The categories of problems in a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProblemKind {
-    /// The text is not TOML (which includes a key given twice), or not even UTF-8.
+    /// The text is not TOML (which includes a key given twice), or not UTF-8.
     Syntax,
-    /// There is no such section or key.
+    /// An unknown section or key.
     UnknownKey,
-    /// A value of another type than the key takes.
+    /// A value of another type than the key's.
     WrongType,
-    /// A value of the right type that is none of those allowed, or beyond a limit.
+    /// A value of the right type that is not among the permitted values, or exceeds a limit.
     OutOfRange,
-    /// A size that cannot be: zero, not a power of two, not a multiple of what it must be.
+    /// An invalid size: zero, not a power of two, or not a multiple of the required unit.
     ImpossibleSize,
     /// Two values that exclude each other.
     Inconsistent,
@@ -128,26 +129,26 @@ pub enum ProblemKind {
     MissingKey,
     /// Two machines with one id.
     DuplicateMachine,
-    /// No machine at all.
+    /// No machine.
     NoMachines,
     /// More machines than a cluster can have.
     TooManyMachines,
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Place {
-    /// A line of a file, counted from 1; 0 stands for the file as a whole.
+    /// A line of a file, counted from 1; 0 means the file as a whole.
     File {
         /// The file's name as given.
         name: String,
-        /// The line.
+        /// Line number.
         line: usize,
     },
-    /// A flag of the command line, such as `--neighbourhood` or `--set`.
+    /// A command-line flag, such as `--neighbourhood` or `--set`.
     Flag(String),
-    /// Neither: a default, or a value that a program assigned.
+    /// No file or flag: a default, or a value that a program assigned.
     Program,
 }
 
@@ -162,7 +163,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The one of `known` that `word` was probably meant to be.
+/// Returns the word of `known` that `word` is probably a misspelling of.
 pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let most = 1 + word.chars().count() / 4;
     known
@@ -173,7 +174,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Several words as people list them: `a, b or c`.
+/// Joins words to a list for messages: `a, b or c`.
 pub(super) fn one_of<S: AsRef<str>>(words: &[S]) -> String {
     match words {
         [] => String::new(),
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_corrects_slips_and_not_other_words() {
+    fn nearest_corrects_typos_only() {
         let known = ["region_bytes", "block_bytes", "dir"];
         assert_eq!(nearest("regoin_bytes", known), Some("region_bytes"));
         assert_eq!(nearest("dirs", known), Some("dir"));

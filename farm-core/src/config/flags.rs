@@ -1,4 +1,4 @@
-//! Overriding keys one by one, as flags of the command line do.
+//! Overriding single keys, as command-line flags do.
 
 use super::error::{ConfigError, Place, Problem, ProblemKind, nearest, one_of};
 use super::keys::{KEYS, Key, MACHINE_KEYS};
@@ -8,7 +8,7 @@ use super::{Config, MachineConfig};
 use crate::ids::MachineId;
 use crate::limits::Limits;
 
-/// Sets the key `path` by what a flag says.
+/// Sets the key `path` to `text`, the value of `flag`.
 pub(super) fn set(
     config: &mut Config,
     flag: &str,
@@ -63,7 +63,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// `machine.<which>.<name>`, taken apart; ids are not among the names, for they cannot change.
+/// Splits `machine.<which>.<name>`. Rejects the name `id`, because ids cannot change.
 fn machine_key(path: &str) -> Option<(&str, &'static Key<MachineConfig>)> {
     let (which, name) = path.strip_prefix("machine.")?.split_once('.')?;
     let key = MACHINE_KEYS

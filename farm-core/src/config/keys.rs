@@ -1,5 +1,5 @@
-//! The one table of keys. Reading a file, setting a key by a flag, listing what was expected and
-//! the canonical form all go by it, so that no key is known to one of them and not to the others.
+//! The single table of keys. Reading a file, setting a key by a flag, listing expected values and
+//! the canonical form all use it, so every key is known to all of them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,27 +16,27 @@ use crate::limits::{
     MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, NEIGHBOURHOODS,
 };
 
-/// A key of a `T`: the whole configuration, or one machine.
+/// A key of a `T`: of the whole configuration, or of one machine.
 pub(super) struct Key<T> {
     /// Section and name, dotted.
     pub(super) path: &'static str,
-    /// Whether all machines of a cluster must have the same value: such keys make the digest.
+    /// Whether all machines of a cluster must have the same value. These keys form the digest.
     pub(super) shared: bool,
-    /// What the key takes.
+    /// Returns the description of the values that the key accepts.
     pub(super) expected: fn(&Limits) -> String,
-    /// Takes a value.
+    /// Sets the key to a value.
     pub(super) set: fn(&mut T, &Value) -> Result<(), Misfit>,
-    /// The value in canonical form, as TOML.
+    /// Returns the value in canonical form, as TOML.
     pub(super) show: fn(&T) -> String,
 }
 
 impl<T> Key<T> {
-    /// The section, `memory` of `memory.dir`.
+    /// Returns the section: `memory` of `memory.dir`.
     pub(super) fn section(&self) -> &'static str {
         self.path.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// The name within the section, `dir` of `memory.dir`.
+    /// Returns the name within the section: `dir` of `memory.dir`.
     pub(super) fn name(&self) -> &'static str {
         self.path
             .split_once('.')
@@ -56,7 +56,7 @@ const IDLE: [(&str, IdlePolicy); 3] = [
     ("park", IdlePolicy::Park),
 ];
 
-/// The words of a table, quoted, as an expectation.
+/// Returns the words of a table, quoted and joined.
 fn words<T>(table: &[(&str, T)]) -> String {
     one_of(
         &table
@@ -66,13 +66,13 @@ fn words<T>(table: &[(&str, T)]) -> String {
     )
 }
 
-/// The word of `value` in a table, quoted.
+/// Returns the word of `value` in a table, quoted.
 fn word<T: PartialEq>(table: &[(&str, T)], value: &T) -> String {
     let found = table.iter().find(|(_, candidate)| candidate == value);
     format!("{:?}", found.map_or("", |(word, _)| word))
 }
 
-/// Text as TOML writes it.
+/// Returns `text` as a TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
@@ -81,7 +81,7 @@ fn sized(bytes: u64) -> String {
     format!("{:?}", exact_size(bytes))
 }
 
-/// Shorthand for one row: how the key is read, and how it is shown again.
+/// Shorthand for one row: how the key is read, and how it is written again.
 macro_rules! key {
     ($path:literal, $shared:literal, $expected:expr, $($field:ident).+ = $read:expr, $show:expr) => {
         Key {
@@ -97,7 +97,7 @@ macro_rules! key {
     };
 }
 
-/// Keys of all sections but `[[machine]]`.
+/// The keys of all sections except `[[machine]]`.
 pub(super) const KEYS: &[Key<Config>] = &[
     key!(
         "cluster.name",
@@ -386,7 +386,7 @@ pub(super) const KEYS: &[Key<Config>] = &[
     ),
 ];
 
-/// Keys of one `[[machine]]`.
+/// The keys of one `[[machine]]`.
 pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
     key!(
         "machine.id",
@@ -443,7 +443,7 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
     ),
 ];
 
-/// What the key with this path takes.
+/// Returns the description of the values that the key with this path accepts.
 pub(super) fn expected(path: &str, limits: &Limits) -> String {
     let of_config = KEYS
         .iter()
@@ -458,7 +458,7 @@ pub(super) fn expected(path: &str, limits: &Limits) -> String {
         .map_or_else(String::new, |expected| expected(limits))
 }
 
-/// The sections, in the order of the table.
+/// Returns the sections, in the order of the table.
 pub(super) fn sections() -> Vec<&'static str> {
     let mut sections = vec!["machine"];
     for key in KEYS {

@@ -1,16 +1,16 @@
 //! The configuration of a cluster: one TOML file that all of its machines read.
 //!
-//! [`Config::load`] reads and checks a file, [`Config::set`] lets flags of the command line
-//! override keys, [`Config::validate`] checks again afterwards, and [`Config::digest`] is what
-//! machines compare when they meet: two that were given different files refuse each other instead
-//! of misreading each other's memory. [`host`] tells whether this host can carry what the
-//! configuration asks for.
+//! [`Config::load`] reads and checks a file. [`Config::set`] overrides keys from command-line
+//! flags. [`Config::validate`] checks the result again. Machines compare their [`Config::digest`]
+//! when they connect: machines with different configurations refuse each other instead of
+//! misreading each other's memory. [`host`] determines whether this host has the resources that the
+//! configuration needs.
 //!
-//! Everything here but [`host::probe`] and [`Config::load`] is a function of its arguments: the
-//! same text gives the same configuration, the same errors in the same order, and the same digest.
+//! Everything here except [`host::probe`] and [`Config::load`] is a function of its arguments: the
+//! same text yields the same configuration, the same errors in the same order, and the same digest.
 //!
-//! Every mistake is reported with file, line and key, with what was expected, and what to do, all
-//! of them at once:
+//! All mistakes are reported at once, each with file, line and key, with the expected value and
+//! advice:
 //!
 //! ```
 //! use farm_core::config::Config;
@@ -48,14 +48,14 @@ pub use error::{ConfigError, Place, Problem, ProblemKind};
 pub use rdma::{RdmaConfig, RdmaPlace};
 pub use size::{exact_size, parse_size, rounded_size};
 
-/// What a cluster is configured to.
+/// The configuration of a cluster.
 ///
-/// Equality compares values, not where they were written.
+/// Equality compares the values and ignores where they were written.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Config {
     /// The cluster as a whole: `[cluster]`.
     pub cluster: ClusterConfig,
-    /// The machines by ascending id: one `[[machine]]` each.
+    /// The machines by ascending id, one per `[[machine]]`.
     #[serde(rename = "machine")]
     pub machines: Vec<MachineConfig>,
     /// Regions and their memory: `[memory]`.
@@ -70,7 +70,8 @@ pub struct Config {
     pub table: TableConfig,
     /// RDMA devices: `[rdma]`.
     pub rdma: RdmaConfig,
-    /// Where each key that is not a default was written; machines' keys by their place in the list.
+    /// Where each key without its default value was written. Machines' keys have the names of
+    /// [`read::origin_of`].
     #[serde(skip)]
     origins: BTreeMap<String, Place>,
 }
@@ -78,12 +79,12 @@ pub struct Config {
 /// The cluster as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClusterConfig {
-    /// The name by which machines find each other, and by which the leavings of a crashed cluster
-    /// are recognised. Two clusters on one host need two names.
+    /// Name by which machines find each other, and by which files left behind by a crashed cluster
+    /// are recognised. Two clusters on one host need different names.
     pub name: String,
-    /// Where sockets and locks live.
+    /// Directory of sockets and locks.
     pub run_dir: RunDir,
-    /// What moves bytes between machines.
+    /// Transport between machines.
     pub fabric: Fabric,
 }
 
@@ -92,7 +93,7 @@ pub struct ClusterConfig {
 pub enum RunDir {
     /// `$XDG_RUNTIME_DIR/farm`, or `/tmp/farm-<uid>` where that is not set.
     Auto,
-    /// This one.
+    /// An explicit directory.
     Path(PathBuf),
 }
 
@@ -121,7 +122,7 @@ impl Serialize for RunDir {
     }
 }
 
-/// What moves bytes between machines.
+/// The transport between machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -135,15 +136,15 @@ pub enum Fabric {
 /// One machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MachineConfig {
-    /// Its id, which no other machine has.
+    /// Id of the machine, unique in the cluster.
     pub id: MachineId,
-    /// How many workers it runs.
+    /// Number of workers.
     pub workers: u16,
-    /// The cores its workers are pinned to, worker `i` to the one at `i` modulo their number. Empty:
-    /// a core each of those the process may use, if there is one for every worker of the cluster;
-    /// else any.
+    /// Cores to which the workers are pinned: worker `i` to the core at index `i` modulo the
+    /// length. If empty, each worker gets one of the cores that the process may use, if there is a
+    /// core for every worker on the host; otherwise workers are not pinned.
     pub cores: Vec<u32>,
-    /// Its place on the verbs fabric.
+    /// The machine's address and device on the verbs fabric.
     #[serde(flatten)]
     pub rdma: RdmaPlace,
 }
@@ -151,7 +152,7 @@ pub struct MachineConfig {
 /// Regions and their memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemoryConfig {
-    /// The directory in which regions are files; a hugetlbfs or a tmpfs mounted with `huge=` gives
+    /// Directory in which regions are files. A hugetlbfs or a tmpfs mounted with `huge=` provides
     /// huge pages.
     pub dir: PathBuf,
     /// Bytes of a region.
@@ -160,19 +161,19 @@ pub struct MemoryConfig {
     pub block_bytes: u64,
     /// Most bytes of regions on one machine.
     pub per_machine_bytes: u64,
-    /// Whether regions are to be mapped by huge pages.
+    /// Whether regions are mapped with huge pages.
     pub huge_pages: HugePages,
 }
 
-/// Whether regions are to be mapped by huge pages.
+/// Whether regions are mapped with huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HugePages {
-    /// Do not ask for them.
+    /// Do not request huge pages.
     Off,
-    /// Ask, and go on without.
+    /// Request huge pages, and continue without them.
     Try,
-    /// Refuse to start without.
+    /// Refuse to start without huge pages.
     Require,
 }
 
@@ -181,23 +182,23 @@ pub enum HugePages {
 pub struct RingsConfig {
     /// Bytes of one ring.
     pub ring_bytes: u64,
-    /// Bytes of the largest message, its record's overhead included.
+    /// Bytes of the largest message, including its record's overhead.
     pub max_message_bytes: u64,
-    /// Bytes of one log: one per sending worker and other machine that receives.
+    /// Bytes of one log. There is one log per sending worker and other machine.
     pub log_bytes: u64,
-    /// Whether records carry checksums, by which the receivers know that they are whole: needed where the
-    /// bytes of a write do not land in increasing address order.
+    /// Whether records carry checksums, by which receivers determine that a record is complete.
+    /// Needed if the bytes of a write do not land in increasing address order.
     pub checksums: bool,
 }
 
 /// How workers run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkerConfig {
-    /// What a worker does that has nothing to do.
+    /// Idle policy of a worker without work.
     pub idle: IdlePolicy,
-    /// How long it spins before it yields, in microseconds.
+    /// Time for which an idle worker spins before it yields, in microseconds.
     pub spin_us: u32,
-    /// How long it yields before it parks, in microseconds.
+    /// Time for which an idle worker yields before it parks, in microseconds.
     pub yield_us: u32,
     /// Whether workers are pinned to cores.
     pub pin: bool,
@@ -205,31 +206,31 @@ pub struct WorkerConfig {
     pub operations_in_flight: u32,
 }
 
-/// What a worker does that has nothing to do, as configured.
+/// The idle policy of a worker, as configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdlePolicy {
-    /// Park where workers outnumber cores, else spin while the core is not shared.
+    /// Park if the workers outnumber the cores; otherwise spin while the core is not shared.
     Auto,
-    /// Spin for ever: the least latency, a whole core per worker.
+    /// Spin forever: the lowest latency, but a whole core per worker.
     Spin,
     /// Spin, then yield, then park.
     Park,
 }
 
-/// What a worker does that has nothing to do.
+/// The idle policy of a worker, resolved for a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// Spin for ever.
+    /// Spin forever.
     Spin,
-    /// Spin while the core is not shared with other threads, else yield.
+    /// Spin while no other thread shares the core, else yield.
     SpinOrYield,
     /// Spin, then yield, then park.
     Park,
 }
 
 impl IdlePolicy {
-    /// What the policy comes to where so many workers share so many cores.
+    /// Resolves the policy for `workers` workers on `cores` cores.
     pub fn resolve(self, workers: usize, cores: usize) -> Idle {
         match self {
             IdlePolicy::Spin => Idle::Spin,
@@ -240,16 +241,17 @@ impl IdlePolicy {
     }
 }
 
-/// What one transaction may hold, and how long it is retried.
+/// The limits of one transaction, and of its retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TransactionsConfig {
-    /// Most objects of one transaction, those that it only reads included.
+    /// Most objects of one transaction, including objects that it only reads.
     pub objects: u32,
-    /// Most bytes of payloads that one transaction holds at one time.
+    /// Most bytes of payloads that one transaction holds at a time.
     pub bytes: u64,
-    /// How long a transaction is retried that finds an object locked each time, in milliseconds; 0 for once.
+    /// Time for which a transaction that finds an object locked is retried, in milliseconds; 0 for
+    /// a single attempt.
     pub patience_ms: u32,
-    /// Most transactions that a worker runs at once; conflicts make them fewer.
+    /// Most transactions that a worker runs at a time. Conflicts reduce the number.
     pub concurrency: u32,
 }
 
@@ -258,13 +260,13 @@ pub struct TransactionsConfig {
 pub struct TableConfig {
     /// The neighbourhood H: a pair is at most H - 1 slots away from its hash (FaRM'14 §3.6).
     pub neighbourhood: u32,
-    /// The share of slots that are meant to be full; shards are sized by it.
+    /// Target share of full slots, from which shards are sized.
     pub occupancy: f64,
     /// Bytes of a key.
     pub key_bytes: u64,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Shards that each worker owns.
+    /// Number of shards that each worker owns.
     pub shards_per_worker: u32,
 }
 
@@ -337,7 +339,7 @@ impl Default for TableConfig {
 }
 
 impl MachineConfig {
-    /// The machine `id` with so many workers, pinned to any cores.
+    /// Creates machine `id` with `workers` workers and without explicit cores.
     pub fn new(id: MachineId, workers: u16) -> MachineConfig {
         MachineConfig {
             id,
@@ -371,16 +373,16 @@ impl Config {
         read::load(path.as_ref(), &Limits::PRODUCTION)
     }
 
-    /// Reads and checks `text`; `name` is what errors call it.
+    /// Reads and checks `text`. Errors use `name` as the file name.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Invalid`] with everything that is wrong with it.
+    /// [`ConfigError::Invalid`] with all problems.
     pub fn from_str(text: &str, name: &str) -> Result<Config, ConfigError> {
         Config::from_str_within(text, name, &Limits::PRODUCTION)
     }
 
-    /// As [`Config::from_str`], within other limits than those of production.
+    /// As [`Config::from_str`], with `limits` instead of those of production.
     ///
     /// # Errors
     ///
@@ -389,11 +391,11 @@ impl Config {
         read::from_str(text, name, limits)
     }
 
-    /// Defaults for machines 1 ..= `machines` of so many workers each.
+    /// Returns the defaults for machines 1 ..= `machines` with `workers` workers each.
     ///
     /// # Panics
     ///
-    /// When there cannot be so many machines.
+    /// If `machines` exceeds [`MAX_MACHINES`](crate::limits::MAX_MACHINES).
     pub fn default_for(machines: u16, workers: u16) -> Config {
         let mut config = Config::default();
         config.resize_machines(machines);
@@ -401,8 +403,8 @@ impl Config {
         config
     }
 
-    /// As [`Config::default_for`], with memory and rings so small that tests and the simulator reach
-    /// their ends: valid within [`Limits::TINY`].
+    /// As [`Config::default_for`], with memory and rings so small that tests and the simulator
+    /// exhaust them. Valid within [`Limits::TINY`].
     ///
     /// # Panics
     ///
@@ -426,19 +428,20 @@ impl Config {
         config
     }
 
-    /// Sets a key as a flag `--set key=value` does: dotted, such as `memory.region_bytes`,
-    /// `machine.3.workers`, or `machine.*.workers` for all machines. Values need no quotes.
+    /// Sets a key, as the flag `--set key=value` does. The key is dotted, such as
+    /// `memory.region_bytes`, `machine.3.workers`, or `machine.*.workers` for all machines. Values
+    /// need no quotes.
     ///
-    /// Only the value itself is checked here; [`Config::validate`] checks whether all fit together.
+    /// Checks only the value itself. [`Config::validate`] checks that all values fit together.
     ///
     /// # Errors
     ///
-    /// When there is no such key or it takes no such value.
+    /// When the key does not exist or does not accept the value.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         self.set_by("--set", key, value)
     }
 
-    /// As [`Config::set`]; errors about the value will name `flag` as its origin.
+    /// As [`Config::set`]. Errors about the value name `flag` as its origin.
     ///
     /// # Errors
     ///
@@ -447,12 +450,12 @@ impl Config {
         flags::set(self, flag, key, value)
     }
 
-    /// Makes it `machines` machines: the last ones go, or more are added with the ids that follow
-    /// the greatest (then the lowest free ones) and as many workers as the last one has.
+    /// Sets the number of machines: removes the last ones, or adds machines with the ids after the
+    /// greatest id (then the lowest free ids) and with the last machine's number of workers.
     ///
     /// # Panics
     ///
-    /// When there cannot be so many machines.
+    /// If `machines` exceeds [`MAX_MACHINES`](crate::limits::MAX_MACHINES).
     pub fn resize_machines(&mut self, machines: u16) {
         let workers = self.machines.last().map_or(1, |machine| machine.workers);
         for gone in self
@@ -483,19 +486,19 @@ impl Config {
         self.machines.sort_by_key(|machine| machine.id);
     }
 
-    /// Gives every machine `workers` workers.
+    /// Sets the number of workers of every machine.
     pub fn set_workers(&mut self, workers: u16) {
         for machine in &mut self.machines {
             machine.workers = workers;
         }
     }
 
-    /// The machine with this id.
+    /// Returns the machine with this id.
     pub fn machine(&self, id: MachineId) -> Option<&MachineConfig> {
         self.machines.iter().find(|machine| machine.id == id)
     }
 
-    /// Workers of all machines together.
+    /// Returns the number of workers of all machines.
     pub fn total_workers(&self) -> usize {
         self.machines
             .iter()
@@ -503,8 +506,8 @@ impl Config {
             .sum()
     }
 
-    /// The machines on the host of machine `id`, it included: over shared memory all; over RDMA devices those
-    /// with addresses of the same host.
+    /// Returns the machines on the host of machine `id`, including itself. Over shared memory these
+    /// are all machines; over RDMA devices, the machines whose addresses have the same host.
     pub fn machines_beside(&self, id: MachineId) -> impl Iterator<Item = &MachineConfig> {
         let host = |machine: &MachineConfig| {
             let address = machine.rdma.address_of(machine.id);
@@ -518,16 +521,16 @@ impl Config {
         machines.filter(move |machine| shared || Some(host(machine)) == own)
     }
 
-    /// Checks that the values fit together, and the limits of production.
+    /// Checks that the values fit together and are within the limits of production.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Invalid`] with everything that does not.
+    /// [`ConfigError::Invalid`] with all problems.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.validate_within(&Limits::PRODUCTION)
     }
 
-    /// As [`Config::validate`], within other limits.
+    /// As [`Config::validate`], with the given `limits`.
     ///
     /// # Errors
     ///
@@ -542,8 +545,8 @@ impl Config {
         ConfigError::from_problems(&name, problems)
     }
 
-    /// The whole configuration as a file that [`Config::load`] reads back, for a process that is to be
-    /// given it with all overrides.
+    /// Returns the whole configuration as TOML that [`Config::load`] reads back, to pass it to
+    /// another process with all overrides.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         for section in keys::sections()
@@ -564,7 +567,8 @@ impl Config {
         text
     }
 
-    /// Everything that all machines must agree on, one key a line, in a fixed order and spelling.
+    /// Returns all keys on which the machines must agree, one key per line, in a fixed order and
+    /// spelling.
     pub fn canonical(&self) -> String {
         let mut text = String::new();
         for key in keys::KEYS.iter().filter(|key| key.shared) {
@@ -580,8 +584,9 @@ impl Config {
         text
     }
 
-    /// A hash of [`Config::canonical`]: equal for machines that can work together. It leaves out what
-    /// a machine may decide for itself (where its sockets are, how its workers idle and are pinned).
+    /// Returns a hash of [`Config::canonical`]: equal for machines that can work together. It
+    /// excludes keys that a machine may choose for itself (the directory of its sockets, how its
+    /// workers idle and are pinned).
     pub fn digest(&self) -> u64 {
         xxhash_rust::xxh3::xxh3_64(self.canonical().as_bytes())
     }

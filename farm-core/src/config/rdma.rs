@@ -1,4 +1,5 @@
-//! The verbs fabric: `[rdma]`, and what a machine says of its device.
+//! The configuration of the verbs fabric: `[rdma]`, and the machines' keys for addresses and
+//! devices.
 
 use std::path::PathBuf;
 
@@ -8,44 +9,46 @@ use super::value::{Misfit, Value};
 use crate::fabric::verbs::{ConnectionConfig, ObjectReads};
 use crate::ids::MachineId;
 
-/// Most work requests of one queue pair.
+/// Largest number of work requests of one queue pair.
 pub(super) const MOST_SEND_DEPTH: u32 = 1 << 15;
-/// Fewest work requests of one queue pair: what is kept for notifications and headers must fit.
+/// Smallest number of work requests of one queue pair: the requests reserved for notifications and
+/// headers must fit.
 pub(super) const LEAST_SEND_DEPTH: u32 = 64;
-/// Most bytes of an inline write.
+/// Largest inline write, in bytes.
 pub(super) const MOST_INLINE_BYTES: u32 = 1024;
-/// The TCP port of machine 1 where no address is configured; others follow by their ids.
-const FIRST_PORT: u16 = 7400;
-/// What stands for a value that is found out.
+/// Base of the TCP ports of machines without a configured address. A machine's port is this number
+/// plus its id.
+const PORT_BASE: u16 = 7400;
+/// The word for a value that is determined automatically.
 const AUTO: &str = "auto";
 
-/// How RDMA devices are used.
+/// The configuration of RDMA devices.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RdmaConfig {
-    /// The file of the secret by which machines know each other. Automatically one that is made in the
-    /// directory of sockets, which does for machines of one host.
+    /// File of the secret by which machines authenticate each other. `None`: a file that is created
+    /// in the directory of sockets, which suffices for machines on one host.
     #[serde(serialize_with = "or_auto")]
     pub secret_file: Option<PathBuf>,
-    /// How many workers of a machine share queue pairs.
+    /// Number of workers of a machine that share queue pairs.
     pub workers_per_queue: u32,
-    /// Work requests in flight on one connection.
+    /// Most work requests in flight on one connection.
     pub send_depth: u32,
-    /// Notifications that may wait for one worker.
+    /// Most notifications that may wait for one worker.
     pub receive_depth: u32,
-    /// Bytes of a write that goes with its work request.
+    /// Largest write, in bytes, whose data is stored in its work request.
     pub inline_bytes: u32,
-    /// Bytes of a packet; `None`: what both ports have active.
+    /// Bytes of a packet; `None`: the active MTU of both ports.
     #[serde(serialize_with = "or_auto")]
     pub mtu: Option<u32>,
-    /// How long an acknowledgement is waited for: 4.096 us times two to the power of this.
+    /// Exponent of the acknowledgement timeout: 4.096 us times two to the power of this.
     pub timeout: u8,
     /// Traffic class of packets.
     pub traffic_class: u8,
-    /// Service level.
+    /// Service level of packets.
     pub service_level: u8,
     /// Whether the number of requests in flight is adapted (SMART §4.2).
     pub adaptive_throttle: bool,
-    /// How reads of objects are made whole; `None`: as the device needs it.
+    /// How object reads are made consistent; `None`: as the device requires.
     #[serde(serialize_with = "or_auto")]
     pub object_reads: Option<ObjectReads>,
 }
@@ -69,27 +72,27 @@ impl Default for RdmaConfig {
     }
 }
 
-/// A machine's place on the verbs fabric.
+/// A machine's address and device on the verbs fabric.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RdmaPlace {
-    /// Where it listens for others to connect, as `host:port`; `None`: a port of this host.
+    /// Address at which the machine listens, as `host:port`; `None`: a port of this host.
     #[serde(serialize_with = "or_auto")]
     pub address: Option<String>,
-    /// Its device; `None`: the first that can carry a fabric.
+    /// Device name; `None`: the first usable device.
     #[serde(serialize_with = "or_auto")]
     pub device: Option<String>,
-    /// The device's port; `None`: the first that is active.
+    /// Port of the device; `None`: the first active port.
     #[serde(serialize_with = "or_auto")]
     pub device_port: Option<u8>,
-    /// The index of the port's address; `None`: it is found out.
+    /// GID index of the port; `None`: determined automatically.
     #[serde(serialize_with = "or_auto")]
     pub gid_index: Option<u8>,
 }
 
 impl RdmaPlace {
-    /// Where the machine listens.
+    /// Returns the address at which the machine listens.
     pub fn address_of(&self, machine: MachineId) -> String {
-        let automatic = || format!("127.0.0.1:{}", FIRST_PORT + machine.get());
+        let automatic = || format!("127.0.0.1:{}", PORT_BASE + machine.get());
         self.address.clone().unwrap_or_else(automatic)
     }
 }
@@ -111,12 +114,12 @@ fn or_auto<T: Serialize, S: serde::Serializer>(
     }
 }
 
-/// `"auto"`, or text.
+/// Reads `"auto"` or text.
 pub(super) fn auto_or_text(value: &Value) -> Result<Option<String>, Misfit> {
     value.text().map(|text| (text != AUTO).then_some(text))
 }
 
-/// `"auto"`, or a name.
+/// Reads `"auto"` or a non-empty name.
 pub(super) fn auto_or_name(value: &Value) -> Result<Option<String>, Misfit> {
     match auto_or_text(value)? {
         Some(name) if name.is_empty() => Err(value.out_of_range()),
@@ -124,7 +127,7 @@ pub(super) fn auto_or_name(value: &Value) -> Result<Option<String>, Misfit> {
     }
 }
 
-/// `"auto"`, or a number from 1.
+/// Reads `"auto"` or a positive whole number.
 pub(super) fn auto_or_port(value: &Value) -> Result<Option<u8>, Misfit> {
     match auto_or_whole(value)? {
         Some(0) => Err(value.out_of_range()),
@@ -132,7 +135,7 @@ pub(super) fn auto_or_port(value: &Value) -> Result<Option<u8>, Misfit> {
     }
 }
 
-/// `"auto"`, or a whole number.
+/// Reads `"auto"` or a whole number.
 pub(super) fn auto_or_whole<T: TryFrom<i128>>(value: &Value) -> Result<Option<T>, Misfit> {
     match value.text() {
         Ok(text) if text == AUTO => Ok(None),
@@ -140,12 +143,12 @@ pub(super) fn auto_or_whole<T: TryFrom<i128>>(value: &Value) -> Result<Option<T>
     }
 }
 
-/// As [`auto_or_text`] reads it.
+/// Formats a value as [`auto_or_text`] reads it.
 pub(super) fn show_text(text: Option<&str>) -> String {
     toml::Value::from(text.unwrap_or(AUTO)).to_string()
 }
 
-/// As [`auto_or_whole`] reads it.
+/// Formats a value as [`auto_or_whole`] reads it.
 pub(super) fn show_whole<T: ToString>(number: &Option<T>) -> String {
     match number {
         None => show_text(None),

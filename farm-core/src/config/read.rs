@@ -1,5 +1,5 @@
-//! From text to [`Config`]: parsing, and everything that is told by keys one by one. What keys mean
-//! together is checked in `check`.
+//! Reading text into a [`Config`]: parsing, and all checks of single keys. `check` verifies
+//! combinations of keys.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,10 +17,10 @@ use super::{Config, MachineConfig};
 use crate::ids::MachineId;
 use crate::limits::Limits;
 
-/// The name under which the file as a whole is kept as an origin; no key is called so.
+/// Name under which the origin of the file as a whole is stored. It is not the name of a key.
 pub(super) const WHOLE: &str = "";
 
-/// Most bytes of a file that is taken for a configuration.
+/// Most bytes of a configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads, parses and checks the file at `path`.
@@ -44,7 +44,7 @@ pub(super) fn load(path: &Path, limits: &Limits) -> Result<Config, ConfigError> 
                     line,
                 },
                 key: String::new(),
-                found: "bytes that are no text".to_owned(),
+                found: "bytes that are not text".to_owned(),
                 expected: "UTF-8".to_owned(),
                 advice: "save the file as UTF-8".to_owned(),
             };
@@ -91,7 +91,7 @@ pub(super) fn from_str(text: &str, name: &str, limits: &Limits) -> Result<Config
     Ok(reader.config)
 }
 
-/// The state of one reading: the configuration so far, and what is wrong so far.
+/// The state of a reading: the configuration and the problems so far.
 struct Reader<'a> {
     name: &'a str,
     limits: &'a Limits,
@@ -99,9 +99,9 @@ struct Reader<'a> {
     lines: Vec<usize>,
     config: Config,
     problems: Vec<Problem>,
-    /// Keys whose value is not known, because what stood there was refused.
+    /// Keys whose value is unknown, because the written value was rejected.
     refused: BTreeSet<&'static str>,
-    /// Sections in which an unknown key stood, which may have been meant for any known one.
+    /// Sections with an unknown key, which may be a misspelling of any known key of the section.
     doubtful: BTreeSet<String>,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
     fn syntax(&mut self, error: &toml::de::Error) {
         let place = self.place(error.span().map_or(0, |span| span.start));
         if self.problems.last().is_some_and(|last| last.place == place) {
-            return; // A line with one mistake often looks like several.
+            return; // One mistake often causes several errors in its line.
         }
         self.problems.push(Problem {
             kind: ProblemKind::Syntax,
@@ -242,7 +242,8 @@ impl<'a> Reader<'a> {
         self.config.machines.sort_by_key(|machine| machine.id);
     }
 
-    /// One machine, and where its keys stand, that of its id first; nothing if it has no id.
+    /// Reads one machine. Returns it with the places of its keys, the id's first, or `None` if it
+    /// has no id.
     fn machine(
         &mut self,
         table: &DeTable<'_>,
@@ -326,10 +327,14 @@ impl<'a> Reader<'a> {
     fn unknown_section(&mut self, key: &Spanned<DeString<'_>>) {
         let name = key.get_ref().as_ref();
         let sections = keys::sections();
-        // It may have stood for any section, so that all that was not said is in doubt.
+        // The section may be a misspelling of any section, so all keys that were not written are
+        // doubtful.
         self.doubtful
             .extend(sections.iter().map(|section| (*section).to_owned()));
-        let advice = match (nearest(name, sections.iter().copied()), home_of(name)) {
+        let advice = match (
+            nearest(name, sections.iter().copied()),
+            section_of_key(name),
+        ) {
             (Some("machine"), _) => "did you mean [[machine]]?".to_owned(),
             (Some(near), _) => format!("did you mean [{near}]?"),
             (None, Some(home)) => format!("move it below [{home}]"),
@@ -345,7 +350,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// The keys about whose combination nothing can be said.
+    /// Returns the keys about whose combination with others no statement is possible.
     fn unsure(&self) -> BTreeSet<&'static str> {
         let mut unsure = self.refused.clone();
         for key in KEYS {
@@ -362,13 +367,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The name under which the origin of a machine's key is kept.
+/// Returns the name under which the origin of a machine's key is stored.
 pub(super) fn origin_of(machine: MachineId, name: &str) -> String {
     format!("machine.{}.{name}", machine.get())
 }
 
-/// The section that has a key of this name.
-fn home_of(name: &str) -> Option<&'static str> {
+/// Returns the section that has a key of this name.
+fn section_of_key(name: &str) -> Option<&'static str> {
     KEYS.iter().find(|key| key.name() == name).map(Key::section)
 }
 
@@ -385,7 +390,7 @@ fn names_in(section: &str) -> Vec<&'static str> {
 
 fn unknown_key(place: &Place, section: &str, name: &str) -> Problem {
     let known = names_in(section);
-    let advice = match (nearest(name, known.iter().copied()), home_of(name)) {
+    let advice = match (nearest(name, known.iter().copied()), section_of_key(name)) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
         (None, Some(home)) => format!("move it below [{home}]"),
         (None, None) => "remove it".to_owned(),
@@ -400,7 +405,7 @@ fn unknown_key(place: &Place, section: &str, name: &str) -> Problem {
     }
 }
 
-/// The problem of a key that was given what it does not take.
+/// Returns the problem for a key that does not accept its value.
 pub(super) fn refusal<T>(key: &Key<T>, place: Place, misfit: Misfit, limits: &Limits) -> Problem {
     Problem {
         kind: misfit.kind,

@@ -1,4 +1,4 @@
-//! Sizes as people write them: `"256MiB"`, or a plain number of bytes.
+//! Sizes as written by users: `"256MiB"`, or a plain number of bytes.
 
 use crate::limits::{GIB, KIB, MIB};
 
@@ -11,12 +11,12 @@ const UNITS: [(&str, u64); 5] = [
     ("B", 1),
 ];
 
-/// The bytes that `text` means: a number, whole or with a decimal point, and one of B, KiB, MiB,
-/// GiB, TiB. Without unit it is bytes.
+/// Parses a size: a number, whole or with a decimal point, and a unit B, KiB, MiB, GiB or TiB.
+/// Without a unit, the number is in bytes.
 ///
 /// # Errors
 ///
-/// Why it means none, as the end of a sentence that starts with the text.
+/// The reason why `text` is not a size, as the end of a sentence that starts with the text.
 ///
 /// ```
 /// use farm_core::config::parse_size;
@@ -51,7 +51,7 @@ fn unknown_unit(unit: &str) -> String {
     }
 }
 
-/// `number`, a decimal, times `scale`, if that is a whole number of bytes.
+/// Returns the decimal `number` times `scale`, if the product is a whole number of bytes.
 fn scaled(number: &str, scale: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let not_a_size = || "is not a size".to_owned();
@@ -78,7 +78,7 @@ fn scaled(number: &str, scale: u64) -> Result<u64, String> {
     u64::try_from(bytes / divisor).map_err(|_| too_large())
 }
 
-/// `bytes` in the largest unit that says it exactly; [`parse_size`] gives `bytes` back.
+/// Formats `bytes` exactly, in the largest possible unit. [`parse_size`] returns `bytes` again.
 ///
 /// ```
 /// use farm_core::config::exact_size;
@@ -93,7 +93,7 @@ pub fn exact_size(bytes: u64) -> String {
     format!("{}{unit}", bytes / scale)
 }
 
-/// `bytes` for people who compare sizes: three digits are enough.
+/// Formats `bytes` with about three digits, for comparing sizes.
 ///
 /// ```
 /// use farm_core::config::rounded_size;
@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_that_are_none_say_why() {
+    fn invalid_sizes_report_a_reason() {
         for (text, why) in [
             ("", "is not a size"),
             ("MiB", "is not a size"),
@@ -162,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text: String) {
+        fn parsing_never_panics(text: String) {
             let _ = parse_size(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! Values as they stand in a file or on a command line, and what keys make of them.
+//! Values as written in a file or on a command line, and their conversion for keys.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::error::{ProblemKind, nearest};
 use super::size::parse_size;
 
-/// A value, whichever way it came.
+/// A value from a file or a command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Text(String),
@@ -16,25 +16,26 @@ pub(super) enum Value {
     Float(f64),
     Flag(bool),
     List(Vec<Value>),
-    /// What no key takes: a table or a date, by name.
+    /// A value that no key accepts: a table or a date, by name.
     Other(&'static str),
-    /// A value from a command line, with the text it was read from: a key that takes text takes
-    /// that, whatever else the text could mean.
+    /// A value from a command line, with its text. A key that accepts text uses the text, even if
+    /// the text is also a valid value of another type.
     Typed(String, Box<Value>),
 }
 
-/// Why a value does not suit a key.
+/// Why a key does not accept a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Misfit {
     pub(super) kind: ProblemKind,
-    /// What was found, as the beginning of a sentence.
+    /// What was found, as the beginning of a message.
     pub(super) found: String,
-    /// What to do, where something better than the general advice is known.
+    /// Specific advice, if it is better than the general advice.
     pub(super) advice: Option<String>,
 }
 
 impl Value {
-    /// The value of a flag, which people write without quotes: TOML if it is, else text.
+    /// Converts the value of a flag, written without quotes: parses it as TOML if possible, else as
+    /// text.
     pub(super) fn from_flag(text: &str) -> Value {
         let value = match DeValue::parse(text) {
             Ok(value) => Value::from(value.get_ref()),
@@ -46,7 +47,7 @@ impl Value {
         }
     }
 
-    /// The value as one that is not text, if it is.
+    /// Returns the parsed value, without the text of a command-line value.
     fn untyped(&self) -> &Value {
         match self {
             Value::Typed(_, value) => value,
@@ -70,7 +71,7 @@ impl Value {
         }
     }
 
-    /// Text.
+    /// Returns the value as text.
     pub(super) fn text(&self) -> Result<String, Misfit> {
         match self {
             Value::Text(text) | Value::Typed(text, _) => Ok(text.clone()),
@@ -78,12 +79,12 @@ impl Value {
         }
     }
 
-    /// A path.
+    /// Returns the value as a path.
     pub(super) fn path(&self) -> Result<PathBuf, Misfit> {
         self.text().map(PathBuf::from)
     }
 
-    /// `true` or `false`.
+    /// Returns the value as a boolean.
     pub(super) fn flag(&self) -> Result<bool, Misfit> {
         match self.untyped() {
             Value::Flag(flag) => Ok(*flag),
@@ -91,7 +92,7 @@ impl Value {
         }
     }
 
-    /// A number that is not necessarily whole.
+    /// Returns the value as a number, whole or not.
     pub(super) fn number(&self) -> Result<f64, Misfit> {
         match self.untyped() {
             Value::Float(number) => Ok(*number),
@@ -100,7 +101,7 @@ impl Value {
         }
     }
 
-    /// A whole number that `T` can hold.
+    /// Returns the value as a whole number within the range of `T`.
     pub(super) fn whole<T: TryFrom<i128>>(&self) -> Result<T, Misfit> {
         match self.untyped() {
             Value::Integer(number) => T::try_from(*number).map_err(|_| self.out_of_range()),
@@ -108,7 +109,7 @@ impl Value {
         }
     }
 
-    /// A list of whole numbers.
+    /// Returns the value as a list of whole numbers.
     pub(super) fn wholes(&self) -> Result<Vec<u32>, Misfit> {
         match self.untyped() {
             Value::List(values) => values.iter().map(Value::whole).collect(),
@@ -116,7 +117,7 @@ impl Value {
         }
     }
 
-    /// A size in bytes: `"256MiB"`, or a whole number.
+    /// Returns the value as a size in bytes: `"256MiB"`, or a whole number.
     pub(super) fn size(&self) -> Result<u64, Misfit> {
         match self.untyped() {
             Value::Text(text) => parse_size(text).map_err(|why| Misfit {
@@ -128,7 +129,7 @@ impl Value {
         }
     }
 
-    /// One of the words of `table`, for what it stands for.
+    /// Returns the meaning of the value, one of the words of `table`.
     pub(super) fn choice<T: Copy>(&self, table: &[(&str, T)]) -> Result<T, Misfit> {
         let word = self.text()?;
         if let Some((_, meant)) = table.iter().find(|(name, _)| *name == word) {
@@ -162,7 +163,7 @@ impl From<&DeValue<'_>> for Value {
         match value {
             DeValue::String(text) => Value::Text(text.to_string()),
             DeValue::Integer(number) => Value::Integer(
-                // What i128 cannot hold is beyond every range, on the side of its sign.
+                // A number too large for i128 exceeds every range, in the direction of its sign.
                 i128::from_str_radix(number.as_str(), number.radix()).unwrap_or_else(|_| {
                     if number.as_str().starts_with('-') {
                         i128::MIN
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_every_type_are_out_of_range_not_lost() {
+    fn numbers_too_large_for_every_type_are_out_of_range() {
         let huge = "9".repeat(60);
         let found = Value::from_flag(&huge)
             .whole::<u64>()
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(Value::from_flag("park").choice(&table), Ok(2));
         let misfit = Value::from_flag("prak")
             .choice(&table)
-            .expect_err("no such word");
+            .expect_err("unknown word");
         assert_eq!(misfit.advice.as_deref(), Some("did you mean \"park\"?"));
     }
 }

@@ -1,11 +1,11 @@
-//! What every backend asks of a post before it takes it, and how a processor does what devices do.
+//! Checks that every backend makes before it accepts a post, and reads performed by the processor.
 
 use std::sync::atomic::{Ordering, fence};
 
 use super::{Arena, Counters, Read, ReadKind, Rejected, Slot, Source, Status};
 use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
 
-/// Why a post is refused for good.
+/// Why a post is permanently rejected.
 pub(super) enum Fault {
     Closed,
     BadAccess,
@@ -20,7 +20,7 @@ impl Fault {
     }
 }
 
-/// Whether so many bytes from `offset` are whole words within a memory of `memory_bytes`.
+/// Returns whether `bytes` from `offset` on are whole words within a memory of `memory_bytes`.
 #[inline]
 pub(super) fn fits(offset: u64, bytes: usize, memory_bytes: u64) -> bool {
     offset.is_multiple_of(WORD_BYTES as u64)
@@ -30,7 +30,8 @@ pub(super) fn fits(offset: u64, bytes: usize, memory_bytes: u64) -> bool {
 }
 
 impl Read {
-    /// Whether it asks for something that a slot of so many bytes can hold, objects as whole lines.
+    /// Returns whether a slot of `slot_bytes` can hold the read, and whether a read of objects
+    /// consists of whole lines.
     #[inline]
     pub fn is_well_formed(&self, slot_bytes: usize) -> bool {
         let bytes = u64::from(self.bytes);
@@ -46,7 +47,7 @@ impl Read {
 }
 
 impl Source<'_> {
-    /// Bytes that are written.
+    /// Returns the number of bytes to write.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -55,7 +56,7 @@ impl Source<'_> {
         }
     }
 
-    /// Whether they are more than the slot has, or than a write may have inline.
+    /// Returns whether the source is longer than its slot, or than an inline write may be.
     #[inline]
     pub(super) fn is_too_long(&self, max_inline_bytes: usize) -> bool {
         let most = match self {
@@ -65,7 +66,7 @@ impl Source<'_> {
         self.bytes() > most
     }
 
-    /// The words.
+    /// Returns the words to write.
     #[inline]
     pub(super) fn words<'a>(&'a self, arena: &'a Arena) -> &'a [u64] {
         match self {
@@ -74,7 +75,7 @@ impl Source<'_> {
         }
     }
 
-    /// The slot, if they are in one.
+    /// Returns the slot, if the source is a slot.
     #[inline]
     pub(super) fn into_slot(self) -> Option<Slot> {
         match self {
@@ -84,7 +85,7 @@ impl Source<'_> {
     }
 }
 
-/// A read, by loads.
+/// Performs a read with loads.
 #[inline]
 pub(super) fn copy(
     memory: &Memory,
@@ -98,7 +99,7 @@ pub(super) fn copy(
     match read.kind {
         ReadKind::Raw => {
             memory.read_words(offset, out);
-            // What is read next, here or elsewhere, is not older than this.
+            // Later loads, by this or another thread, do not return older values than this read.
             fence(Ordering::Acquire);
             Status::Ok
         }

@@ -1,27 +1,30 @@
-//! The endpoint's registered memory, cut into slots: the targets of reads and the sources of writes
-//! that are not inline.
+//! The endpoint's registered memory, divided into slots: the targets of reads and the sources of
+//! writes that are not inline.
 //!
 //! A [`Slot`] is not `Copy`: posting moves it to the fabric, the completion moves it back, and only
-//! its holder can look inside. That is the whole discipline that a NIC's memory registration needs.
+//! its owner can access its contents. This suffices for the rules of a NIC's memory registration.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::mem::WORD_BYTES;
 
-/// How many slots of each size an endpoint's arena has.
+/// The number of slots of each size in an endpoint's arena.
 #[derive(Clone, Debug)]
 pub struct ArenaConfig {
-    /// `(bytes, count)`, ascending sizes, each a multiple of 64. Of each size there is one more, kept to send.
+    /// `(bytes, count)` in ascending order of size, each size a multiple of 64. The arena adds one
+    /// more slot of each size, reserved for sending.
     pub classes: Vec<(usize, usize)>,
 }
 
-/// Slots of each size that are kept for writes and reads of headers: other reads may hold theirs until a
-/// lock is given back, and what gives it back must not wait for them.
+/// Number of slots of each size reserved for writes and reads of headers. Other reads may hold
+/// their slots until a lock is released, and the write that releases the lock must not wait for
+/// them.
 const KEPT_TO_SEND: usize = 1;
 
 impl ArenaConfig {
-    /// Slots for `reads` small reads in flight, and a few of every larger size up to `largest`.
+    /// Returns a configuration with slots for `reads` small reads in flight, and a few slots of
+    /// every larger size up to `largest`.
     pub fn for_reads(reads: usize, largest: usize) -> Self {
         let mut classes = vec![(512, reads), (1024, reads.min(256)), (4096, reads.min(128))];
         let mut bytes = 16384;
@@ -33,7 +36,7 @@ impl ArenaConfig {
         Self { classes }
     }
 
-    /// Bytes of all slots.
+    /// Returns the bytes of all slots.
     pub fn bytes(&self) -> usize {
         let classes = self.classes.iter();
         classes
@@ -41,7 +44,8 @@ impl ArenaConfig {
             .sum()
     }
 
-    /// The same, with at least `count` slots of exactly `bytes` (rounded up to lines).
+    /// Returns the configuration with at least `count` slots of exactly `bytes` (rounded up to
+    /// lines).
     #[must_use]
     pub fn with(mut self, bytes: usize, count: usize) -> Self {
         let bytes = bytes.next_multiple_of(64);
@@ -53,21 +57,21 @@ impl ArenaConfig {
     }
 }
 
-/// A piece of the arena, owned by whoever holds this.
+/// A part of the arena, owned by the holder of this value.
 ///
-/// Two words and no more fields, so that it goes from call to call in registers: written to memory in
-/// small pieces and read back in large ones it would stall the processor at every step.
+/// It consists of two words, so that calls pass it in registers. If it were written to memory in
+/// small fields and read back in large ones, it would stall the processor at every step.
 #[derive(PartialEq, Eq)]
 pub struct Slot {
-    /// Its number, and its first word of the arena in the low half.
+    /// The slot's number in the upper half, and its first word of the arena in the lower half.
     place: u64,
-    /// Its class, and how many words it has in the low half.
+    /// The slot's class in the upper half, and its number of words in the lower half.
     size: NonZeroU64,
 }
 
 impl Slot {
-    /// Its number among the slots of its arena. Whoever holds the slot can keep what belongs to it in
-    /// a table by that number: nobody else has it at the same time.
+    /// Returns the slot's number within its arena. It is unique among taken slots, so the slot's
+    /// owner can use it as the index of a table.
     #[inline]
     pub fn index(&self) -> usize {
         (self.place >> 32) as usize
@@ -88,7 +92,7 @@ impl Slot {
         (self.size.get() >> 32) as usize
     }
 
-    /// Bytes of the slot.
+    /// Returns the bytes of the slot.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.words() * WORD_BYTES
@@ -103,15 +107,16 @@ impl fmt::Debug for Slot {
 
 struct Class {
     bytes: usize,
-    /// Every slot's `size`.
+    /// The `size` of every slot of the class.
     size: NonZeroU64,
-    /// Each free slot's `place`, of the one given back last on top: it is warm.
+    /// The `place` of each free slot. The slot returned last is on top, because it is cached.
     free: Vec<u64>,
-    /// Free slots that [`Arena::take`] leaves: [`KEPT_TO_SEND`], or all while the class is closed.
+    /// Number of free slots that [`Arena::take`] leaves: [`KEPT_TO_SEND`], or all while the class
+    /// is closed.
     kept: usize,
 }
 
-/// Slots of one endpoint. Taking and giving back allocate nothing.
+/// The slots of one endpoint. Taking and returning slots does not allocate.
 pub struct Arena {
     words: Box<[u64]>,
     classes: Vec<Class>,
@@ -120,7 +125,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Makes the arena.
+    /// Creates the arena.
     ///
     /// # Panics
     /// If the classes are not ascending multiples of 64 bytes, or there are more than 255.
@@ -163,15 +168,17 @@ impl Arena {
         }
     }
 
-    /// A slot of at least `bytes` for a read, or whatever may hold it for long; `None` when all that fit
-    /// are taken, or are promised to operations that wait for one.
+    /// Takes a slot of at least `bytes` for a read, or for an operation that may hold it for long.
+    /// Returns `None` if all slots of sufficient size are taken, or reserved for operations that
+    /// wait for a slot.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Option<Slot> {
         self.take_leaving(bytes, |class| class.kept)
     }
 
-    /// A slot of at least `bytes` for what the fabric ends without waiting for anybody, as it does a
-    /// write; `None` when all that fit are taken.
+    /// Takes a slot of at least `bytes` for an operation that the fabric completes without waiting
+    /// for a peer's software, such as a write. Returns `None` if all slots of sufficient size are
+    /// taken.
     #[inline]
     pub fn take_to_send(&mut self, bytes: usize) -> Option<Slot> {
         self.take_leaving(bytes, |_| 0)
@@ -192,19 +199,19 @@ impl Arena {
         None
     }
 
-    /// The number of sizes that slots have.
+    /// Returns the number of slot sizes.
     pub(crate) fn classes(&self) -> usize {
         self.classes.len()
     }
 
-    /// The first class whose slots have at least `bytes`, or the last class.
+    /// Returns the first class whose slots have at least `bytes`, or the last class.
     pub(crate) fn class_of(&self, bytes: usize) -> usize {
         let smaller = self.classes.partition_point(|class| class.bytes < bytes);
         smaller.min(self.classes.len() - 1)
     }
 
-    /// Closes the classes from `first` on: [`Arena::take`] gives none of their slots until they are opened by
-    /// another call. `None` opens all.
+    /// Closes the classes from `first` on: [`Arena::take`] returns none of their slots until
+    /// another call opens them. `None` opens all classes.
     pub(crate) fn close_from(&mut self, first: Option<usize>) {
         let first = first.unwrap_or(usize::MAX);
         for (index, class) in self.classes.iter_mut().enumerate() {
@@ -215,61 +222,62 @@ impl Arena {
         }
     }
 
-    /// Whether a slot of a class, or of a larger one, is free for a read, closed or not.
+    /// Returns whether a slot of a class, or of a larger one, is free for a read. Ignores whether
+    /// classes are closed.
     pub(crate) fn has_free(&self, class: usize) -> bool {
         let from = self.classes[class..].iter();
         from.into_iter()
             .any(|class| class.free.len() > KEPT_TO_SEND)
     }
 
-    /// Whether any slot is free to send from.
+    /// Returns whether any slot is free for sending.
     pub(crate) fn has_free_to_send(&self) -> bool {
         self.classes.iter().any(|class| !class.free.is_empty())
     }
 
-    /// Gives a slot back.
+    /// Returns a slot to the arena.
     #[inline]
     pub fn give(&mut self, slot: Slot) {
         self.taken -= 1;
         self.classes[slot.class()].free.push(slot.place);
     }
 
-    /// The contents of a slot.
+    /// Returns the contents of a slot.
     #[inline]
     pub fn words(&self, slot: &Slot) -> &[u64] {
         &self.words[slot.word()..][..slot.words()]
     }
 
-    /// The contents of a slot, to be changed.
+    /// Returns the contents of a slot for writing.
     #[inline]
     pub fn words_mut(&mut self, slot: &mut Slot) -> &mut [u64] {
         &mut self.words[slot.word()..][..slot.words()]
     }
 
-    /// The memory of all slots, for a device that is to reach it: where it starts, and its bytes. It stays
-    /// there for as long as the arena lives.
+    /// Returns the start and the length in bytes of the memory of all slots, for registration with
+    /// a device. The memory stays at this address as long as the arena lives.
     pub(super) fn memory(&mut self) -> (*mut u8, usize) {
         let bytes = size_of_val(&*self.words);
         (self.words.as_mut_ptr().cast(), bytes)
     }
 
-    /// The byte of that memory at which a slot starts.
+    /// Returns the offset of a slot in the arena's memory, in bytes.
     #[inline]
     pub(super) fn offset(&self, slot: &Slot) -> usize {
         slot.word() * WORD_BYTES
     }
 
-    /// How many slots there are, of all sizes.
+    /// Returns the number of slots of all sizes.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Slots that are out: zero at rest, or something leaks.
+    /// Returns the number of taken slots: zero at rest; otherwise a slot leaked.
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Bytes of the largest slot there is.
+    /// Returns the bytes of the largest slot.
     pub fn largest(&self) -> usize {
         self.classes.last().map_or(0, |class| class.bytes)
     }
@@ -280,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_that_is_read_often_gets_slots_of_its_own() {
+    fn with_adds_slots_of_an_exact_size() {
         let config = ArenaConfig::for_reads(100, 1 << 20)
             .with(6200, 90)
             .with(1024, 90)
@@ -308,14 +316,14 @@ mod tests {
         let mut b = arena.take(64).unwrap();
         let mut c = arena
             .take(64)
-            .expect("a larger slot serves when the small ones are out");
+            .expect("a larger slot is used when the small slots are taken");
         assert_eq!((a.bytes(), c.bytes()), (64, 128));
         assert_eq!([a.index(), b.index(), c.index()], [0, 1, 3]);
         assert_eq!(arena.slots(), 5);
         assert!(arena.take(1).is_none());
         let kept = arena
             .take_to_send(1)
-            .expect("one of each size is kept to send");
+            .expect("one slot of each size is reserved for sending");
         assert_eq!((kept.index(), kept.bytes()), (2, 64));
         arena.give(kept);
         arena.words_mut(&mut a).fill(1);

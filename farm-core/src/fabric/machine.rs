@@ -1,4 +1,4 @@
-//! One machine on whichever fabric it is configured for.
+//! One machine on the configured fabric.
 
 use super::meeting::Reporter;
 use super::shm::{self, ShmConfig, ShmMachine};
@@ -7,7 +7,7 @@ use super::{ArenaConfig, Capability, ConnectError, Departed, Endpoint, Patience,
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{MappingError, Memory};
 
-/// What a machine needs to know to start on a fabric.
+/// The configuration of a machine's fabric.
 #[derive(Clone, Debug)]
 pub enum FabricConfig {
     /// Processes on one host.
@@ -19,27 +19,27 @@ pub enum FabricConfig {
 /// Why a machine could not start on its fabric.
 #[derive(Debug, thiserror::Error)]
 pub enum FabricStartError {
-    /// Shared memory.
+    /// Starting on shared memory failed.
     #[error(transparent)]
     Shm(#[from] shm::StartError),
-    /// RDMA.
+    /// Starting on RDMA devices failed.
     #[error(transparent)]
     Verbs(#[from] VerbsStartError),
 }
 
-/// Why memory could not be exported.
+/// Why exporting memory failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// There is none.
+    /// The memory could not be allocated or mapped.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// It cannot be registered with the device.
+    /// The memory could not be registered with the device.
     #[error(transparent)]
     Device(#[from] VerbsError),
 }
 
-/// One machine on a fabric. Dropping it tells the peers that it leaves, unless they were told before that it
-/// [failed](FabricMachine::fail).
+/// One machine on a fabric. Dropping it notifies the peers that the machine leaves, unless they
+/// were notified before that it [failed](FabricMachine::fail).
 pub enum FabricMachine {
     /// Processes on one host.
     Shm(ShmMachine),
@@ -48,7 +48,7 @@ pub enum FabricMachine {
 }
 
 impl FabricMachine {
-    /// Starts: claims the machine's name or address, and listens for peers.
+    /// Starts the machine: claims its name or address, and listens for peers.
     ///
     /// # Errors
     /// [`FabricStartError`].
@@ -59,7 +59,7 @@ impl FabricMachine {
         })
     }
 
-    /// A handle by which any thread exports memory and wakes workers.
+    /// Returns a handle with which any thread exports memory and wakes workers.
     pub fn exporter(&self) -> Exporter {
         match self {
             Self::Shm(machine) => Exporter::Shm(machine.exporter()),
@@ -67,11 +67,11 @@ impl FabricMachine {
         }
     }
 
-    /// Connects to every machine of the cluster (this one included), giving each the memory that `offer`
-    /// names for it. Waits for them no longer than `patience` says.
+    /// Connects to every machine of the cluster, this one included. Offers each machine the memory
+    /// that `offer` returns for it. Waits at most for `patience`.
     ///
     /// # Errors
-    /// [`ConnectError`] names the machine that did not come, or refused, and why.
+    /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
     pub fn connect<'p>(
         &mut self,
         machines: &[MachineId],
@@ -84,7 +84,7 @@ impl FabricMachine {
         }
     }
 
-    /// Peers whose connections have ended, in the order in which that was noticed.
+    /// Returns the peers whose connections have ended, in the order in which this machine noticed.
     pub fn departed(&self) -> Vec<Departed> {
         match self {
             Self::Shm(machine) => machine.departed(),
@@ -92,7 +92,8 @@ impl FabricMachine {
         }
     }
 
-    /// How threads of this machine tell its peers that it has failed; `None` before it has connected.
+    /// Returns the handle with which threads of this machine report its failure to the peers;
+    /// `None` before it has connected.
     pub(crate) fn reporter(&self) -> Option<Reporter> {
         match self {
             Self::Shm(machine) => machine.reporter(),
@@ -100,17 +101,18 @@ impl FabricMachine {
         }
     }
 
-    /// Tells the peers, if it has met them, that this machine has failed, and why: they take it for lost.
+    /// Notifies the peers, if they are connected, that this machine has failed, and why. They treat
+    /// it as lost.
     pub fn fail(&self, why: &str) {
         if let Some(reporter) = self.reporter() {
             reporter.fail(why);
         }
     }
 
-    /// The endpoint of one of this machine's workers.
+    /// Creates the endpoint of one of this machine's workers.
     ///
     /// # Errors
-    /// [`VerbsError`]: its arena cannot be registered with the device.
+    /// [`VerbsError`] when its arena cannot be registered with the device.
     pub fn endpoint(
         &mut self,
         worker: WorkerId,
@@ -130,7 +132,7 @@ impl FabricMachine {
     }
 }
 
-/// Exports memory and wakes workers, from any thread of the machine.
+/// A handle to export memory and wake workers, from any thread of the machine.
 #[derive(Clone)]
 pub enum Exporter {
     /// Processes on one host.
@@ -140,7 +142,7 @@ pub enum Exporter {
 }
 
 impl Exporter {
-    /// Makes memory that peers can import. Its space is reserved now.
+    /// Allocates memory that peers can import. Reserves its space immediately.
     ///
     /// # Errors
     /// [`ExportError`].
@@ -155,7 +157,7 @@ impl Exporter {
         }
     }
 
-    /// The number of this start of the machine, drawn at random.
+    /// Returns the random number of this start of the machine.
     pub fn boot(&self) -> u64 {
         match self {
             Self::Shm(exporter) => exporter.boot(),

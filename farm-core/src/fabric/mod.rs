@@ -1,23 +1,24 @@
-//! The fabric: what moves bytes between machines. Everything above sees an [`Endpoint`], a worker's
-//! own handle, and the promises below; nothing above knows which backend it is.
+//! The fabric: the transport of bytes between machines. The layers above use an [`Endpoint`], a
+//! worker's own handle, and the guarantees below. They do not depend on the backend.
 //!
-//! The promises are those of an RC queue pair on a NIC and no more (`FaRM'14 §2, §3.1`), so that
+//! The guarantees are those of an RC queue pair on a NIC and no more (`FaRM'14 §2, §3.1`), so that
 //! RDMA verbs fit without a change above:
 //!
-//! - Posts name slots of the endpoint's [`Arena`]; a slot belongs to the fabric from post to
-//!   completion. A post can answer [`Rejected::Full`].
-//! - Writes are ordered among themselves and before later reads on one connection. A write or read
-//!   posted after an outstanding read or atomic may pass it unless posted with a fence. Nothing is
-//!   promised across connections.
-//! - A write lands in increasing address order. A completed write is in the remote memory, though
-//!   no remote CPU need have seen it.
-//! - A *raw* read gives whole aligned words. A read of *objects* gives headers that did not change
-//!   during the read. Lines of an object that is not locked exclusively, and whose line versions agree,
-//!   are of that version; where [`Capabilities::whole_lines`] says so, every line is whole by itself.
+//! - Posts name slots of the endpoint's [`Arena`]. The fabric owns a slot from post to completion.
+//!   A post can return [`Rejected::Full`].
+//! - On one connection, writes are ordered among themselves and before later reads. A write or read
+//!   posted after an outstanding read or atomic may pass it, unless it is posted with a fence.
+//!   There is no ordering across connections.
+//! - A write lands in increasing address order. A completed write is in the remote memory, but a
+//!   remote CPU need not have observed it.
+//! - A *raw* read returns whole aligned words. A read of *objects* returns headers that did not
+//!   change during the read. If an object is not locked exclusively and its line versions agree,
+//!   its lines have that version. If [`Capabilities::whole_lines`] is set, every single line is
+//!   consistent.
 //! - An error breaks the connection: each outstanding operation completes once, with
-//!   [`Status::Broken`], and later posts answer [`Rejected::Closed`].
+//!   [`Status::Broken`], and later posts return [`Rejected::Closed`].
 //!
-//! The conformance suite (`farm_sim::conformance`) holds every backend to this list.
+//! The conformance suite (`farm_sim::conformance`) checks every backend against this list.
 
 mod access;
 mod arena;
@@ -35,56 +36,56 @@ pub use meeting::{ConnectError, Departed, Patience, PeerOffer};
 
 use crate::ids::{MachineId, WorkerId};
 
-/// What comes back with a completion to tell the poster which operation it was.
+/// The poster's identifier of an operation, returned with its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
-/// Names exported memory to other machines: what a NIC calls a remote key with its base. Valid for
-/// one start (`boot`) of the machine that exported it.
+/// Identifies exported memory to other machines: what a NIC calls a remote key with its base. Valid
+/// for one start (`boot`) of the machine that exported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Capability {
-    /// The machine whose memory it is.
+    /// The machine that exported the memory.
     pub machine: MachineId,
-    /// That machine's start; a restarted machine's memory has other capabilities.
+    /// The start of that machine. A restarted machine's memory has other capabilities.
     pub boot: u64,
-    /// The exported memory within the machine.
+    /// Key of the exported memory within the machine.
     pub key: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Whether peers may write it (rings) or only read it (regions).
+    /// Whether peers may write the memory (rings) or only read it (regions).
     pub writable: bool,
 }
 
-/// Memory of another machine, imported into this endpoint: an index that is cheap to carry.
+/// Memory of another machine, imported into this endpoint: a small index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory(pub(crate) u32);
 
 impl RemoteMemory {
-    /// For backends outside this crate (the simulator's).
+    /// Creates a handle, for backends outside this crate (the simulator's).
     pub fn from_index(index: u32) -> Self {
         Self(index)
     }
-    /// The index given by the backend that imported it.
+    /// Returns the index assigned by the backend that imported the memory.
     pub fn index(self) -> u32 {
         self.0
     }
 }
 
-/// A place in another machine's memory.
+/// An address in another machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Which imported memory.
+    /// The imported memory.
     pub memory: RemoteMemory,
-    /// Bytes from its start, a multiple of 8.
+    /// Offset in bytes from the start of the memory, a multiple of 8.
     pub offset: u64,
 }
 
-/// How much consistency a read asks for.
+/// The consistency that a read requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadKind {
-    /// Aligned words are whole, nothing more.
+    /// Aligned words are whole. No other guarantee.
     Raw,
-    /// Objects of `stride` bytes (whole lines), adjacent, the last possibly cut short at a line.
+    /// Adjacent objects of `stride` bytes (whole lines). The last object may be cut off at a line.
     Objects {
         /// Bytes of one object.
         stride: u32,
@@ -94,28 +95,29 @@ pub enum ReadKind {
 /// A one-sided read.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Where from.
+    /// Source of the read.
     pub from: Remote,
-    /// Bytes, a multiple of 8 (of 64 for objects), at most the slot's length.
+    /// Number of bytes, a multiple of 8 (of 64 for objects), at most the slot's length.
     pub bytes: u32,
-    /// Consistency asked for.
+    /// Requested consistency.
     pub kind: ReadKind,
-    /// Wait for outstanding reads and atomics of this connection first.
+    /// Whether to wait for outstanding reads and atomics of this connection first.
     pub fence: bool,
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub token: Token,
 }
 
 /// A one-sided write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// Where to.
+    /// Destination of the write.
     pub to: Remote,
-    /// Wait for outstanding reads and atomics of this connection first.
+    /// Whether to wait for outstanding reads and atomics of this connection first.
     pub fence: bool,
-    /// Wake this worker of the receiving machine if it sleeps; done once per [`Endpoint::flush`].
+    /// Worker of the receiving machine to wake if it sleeps. It is woken at most once per
+    /// [`Endpoint::flush`].
     pub notify: Option<WorkerId>,
-    /// A completion is wanted, with this token. `None`: unsignalled.
+    /// Token of the requested completion. `None`: unsignalled.
     pub signal: Option<Token>,
 }
 
@@ -124,43 +126,43 @@ pub struct Write {
 pub enum Atomic {
     /// Store `new` if the word is `expected`.
     CompareSwap {
-        /// Value it must have.
+        /// Expected value.
         expected: u64,
-        /// Value it gets.
+        /// New value.
         new: u64,
     },
-    /// Add, wrapping.
+    /// Add `delta`, wrapping.
     FetchAdd {
-        /// What is added.
+        /// The addend.
         delta: u64,
     },
 }
 
-/// The words of a write.
+/// The source of a write's words.
 #[derive(Debug)]
 pub enum Source<'a> {
-    /// Copied at the post; at most [`Capabilities::max_inline_bytes`].
+    /// Words copied during the post; at most [`Capabilities::max_inline_bytes`].
     Inline(&'a [u64]),
-    /// A slot of the arena, given back by the completion (a signalled write) or, for an unsignalled
-    /// one, when the fabric has read it.
+    /// A slot of the arena. A signalled write returns it in the completion. After an unsignalled
+    /// write, the fabric returns it to the arena once it has read the words.
     Slot {
         /// The slot.
         slot: Slot,
-        /// Bytes of it to write, a multiple of 8.
+        /// Number of bytes to write, a multiple of 8.
         bytes: u32,
     },
 }
 
-/// Why a post was not taken. A slot that went with it is given back.
+/// Why a post was rejected. The post's slot is returned.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// No room for more outstanding operations: poll first.
+    /// There is no room for more outstanding operations: poll first.
     #[error("the endpoint's queue is full")]
     Full(Option<Slot>),
-    /// The connection is broken or the memory is not imported any more.
+    /// The connection is broken or the memory is no longer imported.
     #[error("the connection is closed")]
     Closed(Option<Slot>),
-    /// The range, the alignment or the access right is wrong: a bug, or data from a peer that was
+    /// The range, the alignment or the access right is invalid: a bug, or data from a peer that was
     /// not validated.
     #[error("the access is outside the memory, misaligned, or not allowed")]
     BadAccess(Option<Slot>),
@@ -169,87 +171,89 @@ pub enum Rejected {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
+    /// The operation succeeded.
     Ok,
-    /// A read of objects that changed at every one of a bounded number of tries.
+    /// A read of objects that changed during every one of a bounded number of attempts.
     Torn,
-    /// The connection broke; whether the operation took place is unknown.
+    /// The connection broke. It is unknown whether the operation took place.
     Broken,
 }
 
-/// The end of a posted operation.
+/// The completion of a posted operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// The poster's token.
+    /// Token given at the post.
     pub token: Token,
-    /// How it ended.
+    /// How the operation ended.
     pub status: Status,
-    /// The slot that went with the post.
+    /// The slot given at the post.
     pub slot: Option<Slot>,
-    /// Old value of the word, for atomics.
+    /// The word's old value, for atomics.
     pub value: u64,
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// The peer said that it was leaving.
+    /// The peer announced that it leaves.
     Left,
-    /// The connection broke without a word (the peer was killed, or the network failed), or the peer
-    /// reported that it stops because of a failure.
+    /// The connection broke without an announcement (the peer was killed, or the network failed),
+    /// or the peer reported that it stops because of a failure.
     Lost,
 }
 
-/// Scope in which a fabric's atomics are atomic.
+/// The scope in which a fabric's atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicScope {
-    /// Among operations of the same device only: never mix with the CPU's on one word.
+    /// Among operations of the same device only: do not mix them with the CPU's atomics on one
+    /// word.
     Device,
-    /// With the CPU's own atomics too.
+    /// Also with the CPU's own atomics.
     Global,
 }
 
-/// What a backend offers; asked, never assumed.
+/// The properties of a backend. Layers above query them and do not assume them.
 #[derive(Clone, Copy, Debug)]
 pub struct Capabilities {
-    /// Reads of objects give whole lines, of whatever is locked too.
+    /// Whether object reads return consistent lines, also of locked objects.
     pub whole_lines: bool,
-    /// Memory that was never exported is refused when it is imported. Else the first access breaks the
-    /// connection.
+    /// Whether importing memory that was never exported fails. Otherwise the first access breaks
+    /// the connection.
     pub imports_are_checked: bool,
-    /// Writes land in increasing address order (rings rely on it).
+    /// Whether writes land in increasing address order (rings rely on it).
     pub ordered_placement: bool,
-    /// Reads take place when they are polled, not between post and completion: what a read can have
-    /// overlapped with is the poll alone.
+    /// Whether reads take place during the poll that completes them, so that a read can overlap
+    /// only with that poll.
     pub reads_begin_at_poll: bool,
-    /// Reads of objects are what they say however long they took, because whole headers were compared.
-    /// Else the versions of lines vouch for them, and those come round.
+    /// Whether object reads are valid regardless of their duration, because whole headers were
+    /// compared. Otherwise their consistency relies on line versions, which wrap around.
     pub reads_of_any_age: bool,
-    /// What atomics are atomic with.
+    /// Scope of atomicity of atomics.
     pub atomics: AtomicScope,
-    /// Most bytes of an inline write.
+    /// Largest inline write, in bytes.
     pub max_inline_bytes: usize,
     /// Most outstanding reads and atomics.
     pub max_outstanding_reads: usize,
-    /// Signalled writes that are taken however many reads and atomics are outstanding. What releases a lock
-    /// is a write, and must not wait for reads that may wait for the lock.
+    /// Most outstanding signalled writes. They are accepted independently of outstanding reads and
+    /// atomics, because the write that releases a lock must not wait for reads that may wait for
+    /// the lock.
     pub max_outstanding_writes: usize,
 }
 
-/// Operations counted where they happen and nowhere else.
+/// Counters of operations, incremented only where the operations take place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// One-sided reads posted.
     pub reads: u64,
-    /// Bytes they asked for.
+    /// Bytes requested by the reads.
     pub read_bytes: u64,
-    /// Copies tried again because the memory changed under them.
+    /// Copies retried because the memory changed during the copy.
     pub read_retries: u64,
     /// Reads that ended [`Status::Torn`].
     pub reads_torn: u64,
     /// One-sided writes posted.
     pub writes: u64,
-    /// Bytes they carried.
+    /// Bytes written.
     pub write_bytes: u64,
     /// Atomics posted.
     pub atomics: u64,
@@ -260,13 +264,13 @@ pub struct Counters {
 /// How a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Somebody notified, or might have.
+    /// A notification arrived, or may have arrived.
     Notified,
-    /// The time ran out.
+    /// The wait timed out.
     TimedOut,
 }
 
-/// What a backend implements. Methods are those of [`Endpoint`], which see.
+/// The interface of a backend. [`Endpoint`] documents the methods.
 pub trait Backend: Send {
     /// See [`Endpoint::capabilities`].
     fn capabilities(&self) -> &Capabilities;
@@ -309,23 +313,24 @@ pub trait Backend: Send {
 /// Why a capability could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// No connection to that machine, or it is broken.
-    #[error("machine {0} is not connected")]
+    /// There is no connection to the machine, or it is broken.
+    #[error("cannot import memory of machine {0}: the machine is not connected")]
     NotConnected(MachineId),
-    /// The capability is of an earlier start of that machine.
+    /// The capability belongs to an earlier start of the machine.
     #[error(
-        "machine {machine} was restarted: the capability is of start {stale:#x}, it runs {current:#x}"
+        "cannot import memory of machine {machine}: the machine was restarted (the capability is from start \
+         {stale:#x}, the current start is {current:#x})"
     )]
     Restarted {
         /// The machine.
         machine: MachineId,
         /// Start in the capability.
         stale: u64,
-        /// Start that is running.
+        /// Current start of the machine.
         current: u64,
     },
-    /// That machine never exported it.
-    #[error("machine {machine} has exported no such memory")]
+    /// The machine never exported the memory.
+    #[error("cannot import memory of machine {machine}: the machine has not exported it")]
     Unknown {
         /// The machine.
         machine: MachineId,
@@ -335,14 +340,14 @@ pub enum ImportError {
     Mapping(#[from] crate::mem::MappingError),
 }
 
-/// A worker's own handle on the fabric. An enum and not a type parameter: nothing that a user names
-/// carries the fabric in its type, and the hot backend costs one predicted branch.
+/// A worker's own handle on the fabric. It is an enum and not a type parameter, so that public
+/// types do not depend on the fabric. The cost on the hot backend is one predicted branch.
 pub enum Endpoint {
     /// Processes on one host.
     Shm(Box<shm::ShmEndpoint>),
     /// RDMA devices.
     Verbs(Box<verbs::VerbsEndpoint>),
-    /// Any other backend: the simulator's.
+    /// Any other backend, such as the simulator's.
     Other(Box<dyn Backend>),
 }
 
@@ -357,26 +362,26 @@ macro_rules! dispatch {
 }
 
 impl Endpoint {
-    /// What the fabric offers.
+    /// Returns the properties of the fabric.
     pub fn capabilities(&self) -> &Capabilities {
         dispatch!(self, e => e.capabilities())
     }
 
-    /// Operations posted so far.
+    /// Returns the counters of posted operations.
     pub fn counters(&self) -> Counters {
         dispatch!(self, e => e.counters())
     }
 
-    /// The registered memory that posts name slots of.
+    /// Returns the registered memory whose slots posts use.
     #[inline]
     pub fn arena(&mut self) -> &mut Arena {
         dispatch!(self, e => e.arena())
     }
 
-    /// Makes memory of another machine usable in posts.
+    /// Imports memory of another machine, so that posts can use it.
     ///
     /// # Errors
-    /// [`ImportError`] names the machine and the reason.
+    /// [`ImportError`] with the machine and the reason.
     pub fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError> {
         dispatch!(self, e => e.import(capability))
     }
@@ -384,7 +389,7 @@ impl Endpoint {
     /// Starts a one-sided read into `slot`.
     ///
     /// # Errors
-    /// [`Rejected`] gives the slot back.
+    /// [`Rejected`] returns the slot.
     #[inline]
     pub fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
         dispatch!(self, e => e.post_read(read, slot))
@@ -393,13 +398,13 @@ impl Endpoint {
     /// Starts a one-sided write.
     ///
     /// # Errors
-    /// [`Rejected`] gives the slot back, if there was one.
+    /// [`Rejected`] returns the slot, if the source is a slot.
     #[inline]
     pub fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected> {
         dispatch!(self, e => e.post_write(write, source))
     }
 
-    /// Starts an atomic on a remote word; the completion carries the old value.
+    /// Starts an atomic operation on a remote word. The completion contains the old value.
     ///
     /// # Errors
     /// [`Rejected`].
@@ -413,48 +418,49 @@ impl Endpoint {
         dispatch!(self, e => e.post_atomic(at, op, fence, token))
     }
 
-    /// Appends at most `most` completions to `out` and tells how many.
+    /// Appends at most `most` completions to `out`. Returns how many.
     #[inline]
     pub fn poll(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
         dispatch!(self, e => e.poll(most, out))
     }
 
-    /// Rings the doorbells: everything posted is on its way, everybody to be notified is.
+    /// Rings the doorbells: starts all posted operations and sends all pending notifications.
     #[inline]
     pub fn flush(&mut self) {
         dispatch!(self, e => e.flush())
     }
 
-    /// Operations posted whose completion has not been polled.
+    /// Returns the number of posted operations whose completion has not been polled.
     #[inline]
     pub fn outstanding(&self) -> usize {
         dispatch!(self, e => e.outstanding())
     }
 
-    /// A machine whose connection broke since the last call, each once.
+    /// Returns a machine whose connection broke, and how. Returns each machine once.
     #[inline]
     pub fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
         dispatch!(self, e => e.take_broken())
     }
 
-    /// Breaks the connection to a machine that does not keep to the protocol; it is then
+    /// Breaks the connection to a machine that violates the protocol. The machine is then
     /// [`Departure::Lost`].
     pub fn close(&mut self, machine: MachineId) {
         dispatch!(self, e => e.close(machine))
     }
 
-    /// Announces a sleep. Whoever notifies from now on wakes it; the caller polls everything once
-    /// more, and then either [`Endpoint::wait`]s or [`Endpoint::disarm`]s.
+    /// Announces a sleep. Every notification from now on wakes the worker. The caller must poll
+    /// everything once more, and then call either [`Endpoint::wait`] or [`Endpoint::disarm`].
     pub fn arm(&mut self) {
         dispatch!(self, e => e.arm())
     }
 
-    /// Takes [`Endpoint::arm`] back: the re-poll found something.
+    /// Cancels [`Endpoint::arm`], because the poll after it found work.
     pub fn disarm(&mut self) {
         dispatch!(self, e => e.disarm())
     }
 
-    /// Sleeps until notified or for `most`. Only after [`Endpoint::arm`]; disarms.
+    /// Sleeps until notified, for at most `most`. To be called only after [`Endpoint::arm`].
+    /// Disarms.
     pub fn wait(&mut self, most: Duration) -> Wake {
         dispatch!(self, e => e.wait(most))
     }

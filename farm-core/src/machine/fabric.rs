@@ -1,4 +1,4 @@
-//! What a configuration says of a machine's fabric.
+//! The fabric configuration of a machine, derived from the cluster's configuration.
 
 use super::MachineError;
 use crate::config::{Config, Fabric, HugePages};
@@ -8,10 +8,11 @@ use crate::fabric::verbs::{ConnectionConfig, DeviceChoice, Secret, VerbsConfig};
 use crate::ids::MachineId;
 use crate::worker::IdlePolicy;
 
-/// How machine `machine` of the configuration starts on its fabric.
+/// Returns the fabric configuration of machine `machine`.
 ///
 /// # Errors
-/// [`MachineError`]: there is no such machine, or its cluster's secret cannot be read.
+/// [`MachineError`] when the configuration has no such machine, or the cluster's secret cannot be
+/// read.
 pub fn fabric_config(config: &Config, machine: MachineId) -> Result<FabricConfig, MachineError> {
     let huge_pages = config.memory.huge_pages != HugePages::Off;
     let run_dir = crate::config::host::run_dir(config);

@@ -1,14 +1,14 @@
-//! Whether memory has the pages that the configuration requires.
+//! Checks that memory has the pages that the configuration requires.
 
 use std::path::PathBuf;
 
 use crate::config::{Config, Fabric, HugePages};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping, MappingError, Memory};
 
-/// What the configuration asks of the pages of memory.
+/// The configuration's requirements on the pages of memory.
 pub(super) struct Pages {
     required: bool,
-    /// Directory of the files that the memory is in, if it is.
+    /// Directory of the memory's files; `None` if the memory is not in files.
     dir: Option<PathBuf>,
 }
 
@@ -21,19 +21,21 @@ impl Pages {
         }
     }
 
-    /// Before there is any memory: whether the directory gives huge pages, if they are required.
+    /// Checks, before memory is allocated, that the directory provides huge pages if they are
+    /// required.
     pub(super) fn check_directory(&self) -> Result<(), MappingError> {
         match &self.dir {
             Some(dir) if self.required => {
                 let page_bytes = Mapping::page_bytes_of(dir, true)?;
                 self.check_bytes(page_bytes).map(drop)
             }
-            // Of memory that is not in files, each is asked when it is made.
+            // Memory that is not in files is checked when it is allocated.
             _ => Ok(()),
         }
     }
 
-    /// The same of a segment of rings. Files of segments may be smaller than a huge page.
+    /// Checks the pages of a segment of rings. Segments in files may be smaller than a huge page,
+    /// so they are not checked.
     pub(super) fn check_segment(&self, memory: &Memory) -> Result<(), MappingError> {
         match self.dir {
             Some(_) => Ok(()),
@@ -41,7 +43,7 @@ impl Pages {
         }
     }
 
-    /// Bytes of the pages of some memory.
+    /// Checks the pages of `memory`. Returns their size in bytes.
     pub(super) fn check(&self, memory: &Memory) -> Result<u64, MappingError> {
         self.check_bytes(memory.page_bytes())
     }
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_requires_huge_pages_is_told_where_to_get_them() {
+    fn missing_huge_pages_error_says_where_to_get_them() {
         let mut config = Config::default_for(2, 1);
         let small = Memory::anonymous(4096);
         assert!(Pages::of(&config).check(&small).is_ok());

@@ -1,39 +1,41 @@
-//! What a machine of a configuration takes: memory by what it is for, and rings that a worker polls.
+//! The resources of a machine of a configuration: memory by purpose, and the number of rings that a
+//! worker polls.
 
 use super::{arena, ring_format};
 use crate::config::Config;
 use crate::ids::MachineId;
 use crate::messaging::SegmentLayout;
 
-/// Nanoseconds that a worker's idle turn takes for each ring or log that it polls: 62 ns at 3 rings and 914 ns at 95
-/// were measured on a Sapphire Rapids.
+/// Nanoseconds of a worker's idle turn for each ring or log that it polls. Measured on a Sapphire
+/// Rapids: 62 ns at 3 rings and 914 ns at 95.
 const POLL_NANOS: f64 = 9.3;
-/// Nanoseconds of an idle turn that polls no ring.
+/// Nanoseconds of an idle turn without rings.
 const TURN_NANOS: f64 = 35.0;
 
-/// What one machine of a configuration takes.
+/// The resources that one machine of a configuration takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
-    /// Bytes of the message rings that others write into, and of the lines in which they report heads.
+    /// Bytes of the message rings in this machine's memory, and of the lines to which peers report
+    /// heads.
     pub ring_bytes: u64,
-    /// Bytes of the logs that others write into.
+    /// Bytes of the logs in this machine's memory.
     pub log_bytes: u64,
-    /// Bytes of its workers' arenas.
+    /// Bytes of the workers' arenas.
     pub arena_bytes: u64,
     /// Most bytes of regions.
     pub region_bytes: u64,
-    /// Rings and logs that the worker with the most of them polls in every turn.
+    /// Number of rings and logs that the worker with the most of them polls in every turn.
     pub polled: u64,
 }
 
 impl Sizing {
-    /// What a machine of the configuration takes; `None` if it has no such machine.
+    /// Returns the resources of machine `id`, or `None` if the configuration has no such machine.
     pub fn of(config: &Config, id: MachineId) -> Option<Self> {
         let format = ring_format(config);
         let own = usize::from(config.machine(id)?.workers);
         let within = SegmentLayout::within(format, own).bytes() as u64;
         let (mut segments, mut log_bytes) = (within, 0);
-        // A worker polls a ring of each worker of its own machine.
+        // A worker polls one ring of each worker of its own machine.
         let mut polled = own as u64;
         for peer in config.machines.iter().filter(|peer| peer.id != id) {
             let theirs = usize::from(peer.workers);
@@ -51,12 +53,12 @@ impl Sizing {
         })
     }
 
-    /// Bytes of all of it.
+    /// Returns the sum of all bytes.
     pub fn bytes(&self) -> u64 {
         self.ring_bytes + self.log_bytes + self.arena_bytes + self.region_bytes
     }
 
-    /// About how long a worker's turn takes that finds nothing, in microseconds.
+    /// Returns the approximate duration of a worker's turn that finds no work, in microseconds.
     pub fn idle_turn_us(&self) -> f64 {
         (TURN_NANOS + POLL_NANOS * self.polled as f64) / 1000.0
     }
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
     use crate::config::rounded_size;
 
-    /// The table of docs/SIZING.md is what this computes.
+    /// Asserts that the table of docs/SIZING.md equals the computed values.
     #[test]
     fn the_table_of_the_documentation_is_computed() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SIZING.md");

@@ -1,15 +1,16 @@
-//! Where the rings between two machines lie, and the wiring of one worker.
+//! The location of the rings between two machines, and the wiring of one worker.
 //!
-//! For every machine of the cluster (itself included) a machine exports one segment. It holds the
-//! rings and the logs that the peer's workers write, and after them a line for each of its own
-//! workers' rings and logs, where the peer reports how far it has given space back:
+//! Every machine exports one segment for each machine of the cluster, itself included. The segment
+//! stores the rings and logs that the peer's workers write. After them it stores one line for each
+//! ring and log of its own workers, to which the peer reports the head:
 //!
 //! ```text
 //! segment of A for B:  | ring of B.w0 | … | log of B.w0 | … | head for A.w0 (64 B) | … | log head for A.w0 | … |
 //! segment of A for A:  | w0→w0 | w0→w1 | … | w1→w0 | … | head w0→w0 | head w0→w1 | … |
 //! ```
 //!
-//! A machine has no log of its own: what a coordinator does with its own memory needs no record yet.
+//! A machine has no log in its own memory: a coordinator's changes to its own machine's memory need
+//! no record yet.
 
 use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
@@ -19,31 +20,31 @@ use crate::ring::{
     RingSender, SenderConfig, SetupError, Wholeness,
 };
 
-/// Why the rings of a worker could not be wired.
+/// Why wiring the rings of a worker failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// A peer's segment cannot be reached.
+    /// A peer's segment cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// An end of a ring cannot be made.
+    /// An end of a ring cannot be created.
     #[error(transparent)]
     Ring(#[from] SetupError),
-    /// The rings are not of a size that rings have.
+    /// A ring or log has an invalid size.
     #[error(transparent)]
     Capacity(#[from] InvalidCapacity),
-    /// The rings are too small for so many workers.
+    /// The rings are too small for the number of workers.
     #[error(transparent)]
     Credits(#[from] NoShare),
 }
 
-/// What the rings of a cluster are like; the same on all of its machines.
+/// The format of the rings of a cluster; equal on all of its machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingFormat {
     /// Bytes of a message ring.
     pub ring_bytes: usize,
     /// Bytes of a log.
     pub log_bytes: usize,
-    /// How the receivers know that a record is whole.
+    /// How receivers determine that a record is complete.
     pub wholeness: Wholeness,
 }
 
@@ -51,18 +52,19 @@ pub struct RingFormat {
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentLayout {
     format: RingFormat,
-    /// Rings in the segment.
+    /// Number of rings in the segment.
     rings: usize,
-    /// Logs in it.
+    /// Number of logs in the segment.
     logs: usize,
-    /// Head lines of rings.
+    /// Number of head lines of rings.
     heads: usize,
-    /// Head lines of logs.
+    /// Number of head lines of logs.
     log_heads: usize,
 }
 
 impl SegmentLayout {
-    /// The segment of a machine with `own` workers for a peer with `theirs`.
+    /// Returns the layout of the segment of a machine with `own` workers for a peer with `theirs`
+    /// workers.
     pub fn between(format: RingFormat, own: usize, theirs: usize) -> Self {
         Self {
             format,
@@ -73,7 +75,8 @@ impl SegmentLayout {
         }
     }
 
-    /// The segment of a machine with `own` workers for itself: a ring for every ordered pair.
+    /// Returns the layout of the segment of a machine with `own` workers for itself: a ring for
+    /// every ordered pair.
     pub fn within(format: RingFormat, own: usize) -> Self {
         Self {
             format,
@@ -84,42 +87,43 @@ impl SegmentLayout {
         }
     }
 
-    /// Bytes of the segment.
+    /// Returns the bytes of the segment.
     pub fn bytes(&self) -> usize {
         self.head(0) + (self.heads + self.log_heads) * LINE_BYTES
     }
 
-    /// Offset of a ring.
+    /// Returns the offset of a ring.
     pub fn ring(&self, index: usize) -> usize {
         index * self.format.ring_bytes
     }
 
-    /// Offset of a log.
+    /// Returns the offset of a log.
     pub fn log(&self, index: usize) -> usize {
         self.ring(self.rings) + index * self.format.log_bytes
     }
 
-    /// Offset of the head line of a ring; that of the first is where rings and logs end.
+    /// Returns the offset of the head line of a ring. The first head line starts where rings and
+    /// logs end.
     pub fn head(&self, index: usize) -> usize {
         self.log(self.logs) + index * LINE_BYTES
     }
 
-    /// Offset of the head line of a log.
+    /// Returns the offset of the head line of a log.
     pub fn log_head(&self, index: usize) -> usize {
         self.head(self.heads + index)
     }
 }
 
-/// A machine of the cluster, as the wiring sees it.
+/// A machine of the cluster, with the data that wiring needs.
 #[derive(Clone, Debug)]
 pub struct LinkPeer {
     /// The machine.
     pub machine: MachineId,
-    /// How many workers it has.
+    /// Number of workers of the machine.
     pub workers: usize,
-    /// The segment that this machine exports for it.
+    /// The segment that this machine exports for the peer.
     pub ours: Memory,
-    /// The segment that it exports for this machine.
+    /// The segment that the peer exports for this machine.
     pub theirs: Capability,
 }
 
@@ -134,31 +138,31 @@ pub(crate) struct Incoming {
 pub(crate) struct IncomingLog {
     pub(crate) from: WorkerRef,
     pub(crate) ring: RingReceiver,
-    /// The connection to its sender is lost.
+    /// Whether the connection to the sender's machine is lost.
     pub(crate) lost: bool,
 }
 
 /// All rings of one worker.
 pub struct Links {
-    /// Machines in ascending order with their numbers of workers.
+    /// The machines in ascending order, with their numbers of workers.
     pub(crate) machines: Vec<(MachineId, usize)>,
-    /// To other machines, in the order of `machines`; none for the own.
+    /// Rings to other machines, in the order of `machines`; `None` for the own machine.
     pub(crate) out: Vec<Option<RingSender>>,
-    /// To the workers of this machine.
+    /// Rings to the workers of this machine.
     pub(crate) within: Vec<RingSender>,
     pub(crate) incoming: Vec<Incoming>,
-    /// Reply space that this worker may reserve with each worker of each machine.
+    /// Credits for reply space, by machine in the order of `machines`, then worker.
     pub(crate) credits: Vec<Vec<ReplyCredits>>,
-    /// Logs in other machines, in the order of `machines`; none in the own.
+    /// Logs in other machines, in the order of `machines`; `None` for the own machine.
     pub(crate) logs_out: Vec<Option<LogSender>>,
     pub(crate) logs_in: Vec<IncomingLog>,
 }
 
-/// Wires one worker.
+/// The state of wiring one worker.
 struct Wiring<'a> {
     endpoint: &'a mut Endpoint,
     worker: WorkerId,
-    /// Workers of this machine.
+    /// Number of workers of this machine.
     workers: usize,
     format: RingFormat,
     ring: Capacity,
@@ -169,7 +173,7 @@ impl Links {
     /// Wires worker `worker` of machine `own`.
     ///
     /// # Errors
-    /// [`LinkError`] when a peer's segment cannot be reached or the rings are of no use.
+    /// [`LinkError`] when a peer's segment cannot be imported or a ring cannot be created.
     ///
     /// # Panics
     /// If `own` is not among the peers.
@@ -183,7 +187,7 @@ impl Links {
         let me = peers
             .iter()
             .find(|peer| peer.machine == own)
-            .expect("a machine is its own peer");
+            .expect("the peers include this machine");
         let ring = Capacity::new(format.ring_bytes as u64)?;
         let mut wiring = Wiring {
             endpoint,
@@ -207,7 +211,7 @@ impl Links {
         };
         for peer in peers {
             let theirs = wiring.endpoint.import(&peer.theirs)?;
-            // A ring between two workers of one machine carries replies to one of them alone.
+            // A ring between two workers of one machine carries replies to only one worker.
             let sharers = if peer.machine == own { 1 } else { me.workers };
             let credits = (0..peer.workers).map(|_| ReplyCredits::new(ring, sharers));
             links.credits.push(credits.collect::<Result<_, _>>()?);
@@ -223,7 +227,8 @@ impl Links {
     }
 }
 
-/// Where a ring or log that this worker writes lies, and its head line here.
+/// The location of a ring or log that this worker writes, and its head line in this machine's
+/// memory.
 struct Outgoing {
     segment: RemoteMemory,
     at: usize,

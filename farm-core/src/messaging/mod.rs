@@ -1,11 +1,11 @@
 //! Messages between workers, over rings: one-way messages, and calls that have replies
 //! (`FaRM'14 §3.1`; `msgRegisterHandler` and `msgSend` of figure 6).
 //!
-//! A worker has one ring into every other machine, and one into every worker of its own. The ring
-//! of sender i is polled by worker i mod n of the receiving machine, which hands a record for
-//! another worker over through its ring into that worker. A call reserves the space of its reply
-//! when it is sent, so a worker that handles requests never waits for room to answer, and full rings
-//! cannot deadlock; the argument stands in [`crate::ring`].
+//! A worker has one ring into every other machine, and one ring into every worker of its own
+//! machine. Worker i mod n of the receiving machine polls the ring of sender i. It hands a record
+//! for another worker over through its ring into that worker. A call reserves the space of its
+//! reply when it is sent. A worker that handles requests therefore never waits for room to reply,
+//! and full rings cannot deadlock. [`crate::ring`] states the argument.
 
 mod links;
 mod outgoing;
@@ -19,7 +19,7 @@ use crate::ids::{MachineId, WorkerRef};
 use crate::mem::{Context, with_context_borrowing};
 use crate::worker::Worker;
 
-/// Names a kind of message. Each layer has a hundred of its own.
+/// The id of a message kind. Each layer has a range of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u16);
 
@@ -34,59 +34,61 @@ impl MessageId {
     pub const GRAPH: u16 = 300;
     /// First id that applications may use.
     pub const APPLICATION: u16 = 1000;
-    /// Ids below this can have handlers.
+    /// Upper bound (exclusive) of the ids that can have handlers.
     pub const LIMIT: u16 = 2048;
 
-    /// Whether its handler answers at once: those of farm-core and farm-txn wait for nobody.
+    /// Returns whether the message's handler replies without waiting. The handlers of farm-core and
+    /// farm-txn do.
     pub(crate) fn is_prompt(self) -> bool {
         self.0 < Self::KV
     }
 }
 
-/// A request that is being handled: who asked, and how to answer.
+/// A request that is being handled: its sender, and the token for the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The worker that asked.
+    /// The worker that sent the request.
     pub from: WorkerRef,
     /// Token of the call; `None` for a one-way message.
     pub(crate) token: Option<u64>,
 }
 
 impl Request {
-    /// Whether the sender waits for a reply.
+    /// Returns whether the sender waits for a reply.
     pub fn wants_reply(&self) -> bool {
         self.token.is_some()
     }
 }
 
-/// Handles a message. Runs on the worker that the message named.
+/// A message handler. Runs on the destination worker of the message.
 pub type Handler = fn(&mut Worker, Request, &[u8]);
 
-/// Why a call has no reply.
+/// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Rings or reply reservations are full: nothing was sent; try again when replies have come.
-    #[error("too many messages are in flight to that machine")]
+    /// The ring or the reply credit is full: nothing was sent. Retry when replies have arrived.
+    #[error("too many messages are in flight to the machine; retry when replies have arrived")]
     Busy,
-    /// The message or its reply is longer than a ring carries.
+    /// The message or its reply is larger than the rings carry.
     #[error(
-        "a message of {bytes} bytes is longer than the most, {most}; raise rings.max_message_bytes"
+        "a message of {bytes} bytes is larger than the maximum of {most} bytes; raise rings.max_message_bytes"
     )]
     TooLarge {
-        /// Its length.
+        /// Length of the message or the reply, in bytes.
         bytes: usize,
-        /// The most.
+        /// Largest permitted length, in bytes.
         most: usize,
     },
-    /// The connection to the machine is broken; whether the call took effect is unknown.
+    /// The connection to the machine is broken. It is unknown whether the call took effect.
     #[error("machine {0} is lost")]
     PeerLost(MachineId),
-    /// There is no such machine or worker.
+    /// The cluster has no such machine or worker.
     #[error("there is no worker {0}")]
     NoWorker(WorkerRef),
 }
 
-/// What to do with the reply of a call. As [`crate::worker::Cont`], for a result that borrows.
+/// The continuation of a call, run with its reply. As [`crate::worker::Cont`], for a result that
+/// borrows.
 #[derive(Clone, Copy)]
 pub struct ReplyCont {
     run: fn(&mut Worker, u64, Result<&[u8], CallError>),
@@ -94,7 +96,7 @@ pub struct ReplyCont {
 }
 
 impl ReplyCont {
-    /// The continuation that calls `run` with `context`.
+    /// Creates the continuation that calls `run` with `context`.
     #[inline]
     pub fn new<C: Context>(
         run: impl Fn(&mut Worker, C, Result<&[u8], CallError>) + Copy + 'static,

@@ -1,4 +1,5 @@
-//! The messages of one worker: sending, matching replies to calls, and taking records off the rings.
+//! The messages of one worker: sending, matching replies to calls, and taking records off the
+//! rings.
 
 use std::collections::VecDeque;
 
@@ -11,10 +12,10 @@ use crate::ring::{Header, Kind, RingError, SendError};
 use crate::time::Nanos;
 use crate::{marks, mutants};
 
-/// Records taken from one ring before the next ring has its turn.
+/// Most records taken from one ring before the next ring is polled.
 const BURST: usize = 64;
 
-/// Bits of a token: who calls, and which of its calls it is.
+/// Bits of a token below the calling worker: 8 bits of generation and 24 bits of call index.
 const CALL_BITS: u32 = 32;
 
 struct PendingCall {
@@ -30,21 +31,21 @@ struct DeferredReply {
     body: Vec<u8>,
 }
 
-/// What [`Messaging::take`] found at the head of a ring.
+/// The result of [`Messaging::take`].
 pub(crate) enum Taken {
-    /// Nothing, or a record that cannot be handed over yet.
+    /// The ring has no record, or a record that cannot be handed over yet.
     Nothing,
     /// A record for another worker of this machine was handed over.
     HandedOver,
-    /// A request or one-way message; its body is in the buffer.
+    /// A request or one-way message. Its body is in the buffer.
     Message(MessageId, Request),
-    /// The end of a call; its body is in the buffer.
+    /// The reply that ends a call. Its body is in the buffer.
     Reply(ReplyCont),
-    /// A reply to a call that has ended already: its machine was lost.
+    /// A reply to a call that has ended already because its machine was lost.
     Stale,
 }
 
-/// A ring that holds what no correct sender writes.
+/// A ring contains data that no correct sender writes.
 #[derive(Debug)]
 pub(crate) struct Garbage {
     pub(crate) machine: MachineId,
@@ -58,15 +59,16 @@ pub(crate) struct Messaging {
     calls: Slab<PendingCall>,
     generation: u16,
     deferred: VecDeque<DeferredReply>,
-    /// A record for another worker was found and could not be handed over, since the last poll began.
+    /// Whether, since the last poll began, a record for another worker was found that could not be
+    /// handed over.
     hand_over_waits: bool,
-    /// The moment of the poll of all rings.
+    /// Time of the current poll of all rings.
     polled: Nanos,
     max_body: usize,
     pub(crate) counters: MessageCounters,
 }
 
-/// Ring messages counted.
+/// Counters of ring messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounters {
     /// Calls sent.
@@ -79,9 +81,9 @@ pub struct MessageCounters {
     pub received: u64,
     /// Records handed over to another worker of the machine.
     pub handed_over: u64,
-    /// Replies that had to wait for the report of a ring's head.
+    /// Replies deferred until the peer reported a ring's head.
     pub deferred: u64,
-    /// Calls not sent because rings or reservations were full.
+    /// Calls not sent because the ring, or the reply credit, was exhausted.
     pub busy: u64,
 }
 
@@ -143,7 +145,7 @@ impl Messaging {
             }),
             Err(SendError::Closed) => Err(CallError::PeerLost(to.machine)),
             Err(error @ (SendError::Refused { .. } | SendError::BadHead(_))) => {
-                tracing::error!(%to, %error, "the ring of a machine is of no use");
+                tracing::error!(%to, %error, "cannot send to the worker: its ring is invalid; closing the connection");
                 endpoint.close(to.machine);
                 Err(CallError::PeerLost(to.machine))
             }
@@ -165,8 +167,9 @@ impl Messaging {
         Ok(())
     }
 
-    /// Waits for a reply of at most `most_reply` bytes, with room for it reserved, to what is written by
-    /// other means than a message. The reply names the token.
+    /// Registers a pending call whose request is written by other means than a message, and
+    /// reserves room for a reply of at most `most_reply` bytes. Returns the token that the reply
+    /// must contain.
     pub(crate) fn expect_reply(
         &mut self,
         to: WorkerRef,
@@ -200,15 +203,15 @@ impl Messaging {
         Ok(self.token(call, generation))
     }
 
-    /// Takes [`Messaging::expect_reply`] back.
+    /// Cancels [`Messaging::expect_reply`] and returns its credit.
     pub(crate) fn forget_reply(&mut self, token: u64) {
-        let call = self.calls.remove(call_of(token));
+        let call = self.calls.remove(call_index(token));
         let index = self.machine_index(call.to);
-        let index = index.expect("a reply was expected of a worker that exists");
+        let index = index.expect("the worker of a pending call exists");
         self.links.credits[index][call.to.worker.index()].give(call.reserved);
     }
 
-    /// Sends a request, with room for a reply of `most_reply` bytes reserved.
+    /// Sends a request and reserves room for a reply of `most_reply` bytes.
     pub(crate) fn call(
         &mut self,
         endpoint: &mut Endpoint,
@@ -232,8 +235,8 @@ impl Messaging {
         sent
     }
 
-    /// Answers a request. The room was reserved; where the report that freed it has not come yet,
-    /// the reply waits for it.
+    /// Replies to a request. The requester reserved the room. If the report that frees the room has
+    /// not arrived yet, the reply is deferred until it arrives.
     pub(crate) fn reply(
         &mut self,
         endpoint: &mut Endpoint,
@@ -257,7 +260,7 @@ impl Messaging {
             Err(CallError::Busy) if self.deferred_bytes(to.machine) > self.most_deferred(index) => {
                 return Err(Garbage {
                     machine: to.machine,
-                    why: "it makes requests, and no room for their replies".into(),
+                    why: "it sends requests, but does not free space for their replies".into(),
                 });
             }
             Err(CallError::Busy) => {
@@ -269,14 +272,14 @@ impl Messaging {
                     body: body.concat(),
                 });
             }
-            // Nobody is left to hear it.
+            // The requester's machine is lost: there is no recipient.
             Err(CallError::PeerLost(_)) => {}
-            Err(error) => panic!("a reply that no ring carries: {error}"),
+            Err(error) => panic!("sending a reply failed: {error}"),
         }
         Ok(())
     }
 
-    /// Bytes of replies to a machine that wait.
+    /// Returns the bytes of the deferred replies to a machine.
     fn deferred_bytes(&self, machine: MachineId) -> usize {
         let waiting = self.deferred.iter();
         let to = waiting.filter(|reply| reply.to.machine == machine);
@@ -284,13 +287,14 @@ impl Messaging {
             .sum()
     }
 
-    /// What a machine can have reserved for replies, and more cannot wait by right.
+    /// Returns the most bytes of deferred replies that a correct machine can cause: the space that
+    /// it can reserve.
     fn most_deferred(&self, index: usize) -> usize {
         let ring = self.links.out[index].as_ref();
         ring.map_or(usize::MAX, |ring| ring.capacity_bytes() as usize)
     }
 
-    /// Sends replies that waited.
+    /// Sends deferred replies.
     pub(crate) fn send_deferred(&mut self, endpoint: &mut Endpoint) -> bool {
         let mut sent = false;
         for _ in 0..self.deferred.len() {
@@ -311,14 +315,15 @@ impl Messaging {
         sent
     }
 
-    /// Begins a poll of all rings at the moment `now`. Returns how many there are.
+    /// Begins a poll of all rings at the time `now`. Returns the number of rings.
     pub(crate) fn begin_poll(&mut self, now: Nanos) -> usize {
         self.polled = now;
         self.hand_over_waits = false;
         self.links.incoming.len()
     }
 
-    /// Whether something waits that nobody will tell this worker of: it has to look again.
+    /// Returns whether this worker must keep polling: it waits for an event for which no
+    /// notification arrives.
     pub(crate) fn must_poll(&self) -> bool {
         let mut rings = self.links.incoming.iter();
         self.is_waiting()
@@ -326,12 +331,12 @@ impl Messaging {
             || rings.any(|incoming| incoming.ring.owes_report())
     }
 
-    /// Records that one ring may give before the next has its turn.
+    /// Returns the most records to take from one ring before the next ring is polled.
     pub(crate) fn burst(&self) -> usize {
         BURST
     }
 
-    /// Takes the next record of a ring, its body into `body`.
+    /// Takes the next record of a ring and stores its body in `body`.
     pub(crate) fn take(
         &mut self,
         ring: usize,
@@ -355,21 +360,22 @@ impl Messaging {
         if header.to_worker != self.me.worker {
             let Some(next) = self.links.within.get_mut(header.to_worker.index()) else {
                 return Err(garbage(format!(
-                    "it sent a message to {}, which does not exist",
+                    "it sent a message to worker {}, which does not exist",
                     header.to_worker
                 )));
             };
             return match next.try_send(endpoint, header, &[record.body]) {
                 Ok(()) => {
                     incoming.ring.consume(endpoint);
-                    // Any number of messages go this way, so only a worker's first is marked.
+                    // Mark only the first handed-over record of a worker, because their number is
+                    // unbounded.
                     if self.counters.handed_over == 0 {
                         marks::mark("message: handed over");
                     }
                     self.counters.handed_over += 1;
                     Ok(Taken::HandedOver)
                 }
-                // It stays in its ring until the other worker has made room.
+                // The record stays in its ring until the destination worker has made room.
                 Err(_) => {
                     marks::mark("message: hand-over waits");
                     self.hand_over_waits = true;
@@ -394,7 +400,7 @@ impl Messaging {
         match header.kind {
             Kind::OneWay | Kind::Request => {
                 let from = WorkerRef::from_bits(origin(header.token))
-                    .ok_or_else(|| garbage("a message names no sender"))?;
+                    .ok_or_else(|| garbage("a message does not contain a valid sender"))?;
                 if machine != self.me.machine && from.machine != machine {
                     return Err(garbage("a message names another machine as its sender"));
                 }
@@ -405,13 +411,16 @@ impl Messaging {
                 ))
             }
             Kind::Reply => {
-                let call = call_of(header.token);
+                let call = call_index(header.token);
                 let generation = (header.token >> 24) as u8;
                 let pending = self.calls.get(call);
                 match pending.filter(|pending| pending.generation as u8 == generation) {
-                    // One that another worker of this machine handed over may be of any machine.
+                    // A record that another worker of this machine handed over may come from any
+                    // machine.
                     Some(pending) if ![pending.to.machine, self.me.machine].contains(&machine) => {
-                        Err(garbage("it answers what another machine was asked"))
+                        Err(garbage(
+                            "it replied to a call that was sent to another machine",
+                        ))
                     }
                     Some(_) => {
                         let PendingCall {
@@ -419,7 +428,7 @@ impl Messaging {
                         } = self.calls.remove(call);
                         let index = self
                             .machine_index(to)
-                            .expect("a call went to a worker that exists");
+                            .expect("the worker of a pending call exists");
                         if !mutants::is_on("reply credit not given back") {
                             self.links.credits[index][to.worker.index()].give(reserved);
                         }
@@ -434,7 +443,8 @@ impl Messaging {
         }
     }
 
-    /// Calls that will have no reply, because their machine is lost.
+    /// Removes the calls, deferred replies and incoming rings of a lost machine. Appends the
+    /// continuations of the calls to `lost`.
     pub(crate) fn calls_to(&mut self, machine: MachineId, lost: &mut Vec<ReplyCont>) {
         self.calls.retain(|_, call| {
             let keep = call.to.machine != machine;
@@ -449,12 +459,12 @@ impl Messaging {
             .retain(|incoming| incoming.machine != machine);
     }
 
-    /// Whether something waits for a peer's report.
+    /// Returns whether a reply waits for the report of a peer.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Bytes of replies that are reserved: zero at rest.
+    /// Returns the bytes reserved for replies: zero at rest.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let credits = self.links.credits.iter().flatten();
         credits
@@ -462,8 +472,8 @@ impl Messaging {
             .sum()
     }
 
-    /// Bytes that this worker's rings have carried so far: what it sent, and what it received. Summed
-    /// over a cluster at rest they are equal.
+    /// Returns the bytes that this worker has sent and received through rings so far. Summed over a
+    /// cluster at rest, both are equal.
     pub(crate) fn carried(&self) -> (u64, u64) {
         let senders = self.links.out.iter().flatten().chain(&self.links.within);
         let receivers = self.links.incoming.iter();
@@ -471,7 +481,7 @@ impl Messaging {
         (sent, receivers.map(|incoming| incoming.ring.head()).sum())
     }
 
-    /// Calls without a reply so far.
+    /// Returns the number of calls without a reply.
     pub(crate) fn calls_in_flight(&self) -> usize {
         self.calls.len()
     }
@@ -491,7 +501,7 @@ impl Messaging {
     }
 }
 
-fn call_of(token: u64) -> usize {
+fn call_index(token: u64) -> usize {
     (token & u64::from(u32::MAX >> 8)) as usize
 }
 

@@ -1,18 +1,21 @@
-//! Credits for replies: how a requester keeps space for the answer in a ring that it does not write.
+//! Credits for replies: how a requester reserves space for a reply in a ring that it does not
+//! write.
 
 use super::layout::{Capacity, OVERHEAD_BYTES, record_bytes};
 use crate::limits::LARGEST_REPLY_BYTES;
 use crate::mem::WORD_BYTES;
 
-/// The credits of one requesting worker in the ring that the replies of one worker of another
-/// machine come by. Taken with a request, given back when its reply has been consumed.
+/// The credits that one requesting worker holds in the ring that carries the replies of one worker
+/// of another machine. The requester takes credit when it sends a request, and returns the credit
+/// when the reply has been consumed.
 ///
-/// The reserve of the ring is cut into one share for each requesting worker of the machine, and each
-/// has room for one prompt reply besides: of a request that its receiver answers at once, whatever it
-/// waits for otherwise. So requests that take long to answer, and to answer which others have to be
-/// asked, do not hold what the others need. One part more is for a wrap filler, which is shorter than the
-/// reply it precedes. So all replies that are asked for fit the reserve, wherever in the buffer they come
-/// to lie. The whole argument is at [`ring`](super).
+/// The reserve of the ring is divided into one share for each requesting worker of the machine.
+/// Each worker also has room for one prompt reply, that is a reply which its receiver sends at
+/// once, regardless of what else the receiver waits for. Requests that take long to answer, or
+/// whose receiver must first query other machines, therefore do not hold the space that prompt
+/// requests need. One more part is for a wrap filler, which is shorter than the reply that it
+/// precedes. So all replies for which credit is taken fit the reserve, at whichever offsets they
+/// are placed. The whole argument is at [`ring`](super).
 ///
 /// ```
 /// use farm_core::ring::{Capacity, ReplyCredits};
@@ -30,41 +33,43 @@ pub struct ReplyCredits {
     taken_bytes: u32,
 }
 
-/// Room for one prompt reply, of at most [`LARGEST_REPLY_BYTES`].
+/// Bytes of one prompt reply: a body of at most [`LARGEST_REPLY_BYTES`] and the record overhead.
 const PROMPT_BYTES: u32 = LARGEST_REPLY_BYTES as u32 + OVERHEAD_BYTES;
 
-/// So many workers ask that the ring's reserve has not one empty reply for each.
+/// There are too many requesting workers: the ring's reserve does not have room for one empty reply
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a ring of {capacity_bytes} bytes reserves no reply for each of {requesters} workers; give it \
-     at least {needed_bytes} bytes or run fewer workers"
+    "a ring of {capacity_bytes} bytes is too small to reserve a reply for each of {requesters} workers; \
+     use a ring of at least {needed_bytes} bytes or run fewer workers"
 )]
 pub struct NoShare {
-    /// Bytes of the ring.
+    /// Ring size in bytes.
     pub capacity_bytes: u32,
-    /// Workers of the requesting machine.
+    /// Number of workers of the requesting machine.
     pub requesters: usize,
-    /// Least ring that would do.
+    /// Smallest sufficient ring size in bytes.
     pub needed_bytes: u64,
 }
 
 impl ReplyCredits {
-    /// The share of one of `requesters` workers in a ring of `capacity`.
+    /// Creates the credits of one of `requesters` workers in a ring of `capacity`.
     ///
     /// # Errors
     /// [`NoShare`] when a share would not hold the smallest reply.
     ///
     /// # Panics
-    /// Without any requester.
+    /// When `requesters` is 0.
     pub fn new(capacity: Capacity, requesters: usize) -> Result<Self, NoShare> {
-        assert!(requesters > 0, "reply credits for nobody");
+        assert!(requesters > 0, "reply credits need at least one requester");
         let requesters = requesters as u64;
         let reserve = u64::from(capacity.reply_reserve_bytes());
         let prompt = u64::from(PROMPT_BYTES);
         let shares = reserve.saturating_sub(requesters * prompt) / (requesters + 1);
         let share = match shares >= prompt {
             true => shares,
-            // A filler before a prompt reply is longer than one before any other.
+            // A filler before a prompt reply may be longer than a filler before a reply from a
+            // share.
             false => reserve.saturating_sub((requesters + 1) * prompt) / requesters,
         };
         let whole_words = (share - share % WORD_BYTES as u64) as u32;
@@ -77,7 +82,7 @@ impl ReplyCredits {
                 needed_bytes: (least * super::layout::RESERVE_SHARE).next_power_of_two(),
             });
         }
-        // What is owed and a filler, shorter than any of it, fit the reserve.
+        // The owed replies and one filler, shorter than the largest of them, fit the reserve.
         let owed = requesters * (u64::from(share_bytes) + prompt);
         assert!(owed + u64::from(share_bytes).max(prompt) <= reserve);
         Ok(Self {
@@ -86,17 +91,18 @@ impl ReplyCredits {
         })
     }
 
-    /// Bytes of the greatest reply body that can be asked for.
+    /// Returns the largest reply body, in bytes, for which credit can be taken.
     pub fn max_body_bytes(&self) -> u32 {
         self.share_bytes - OVERHEAD_BYTES
     }
 
-    /// Takes credit for a reply whose body has at most `max_body_bytes`; false while too much of it
-    /// is out. A `prompt` reply comes without its sender having to wait for anything.
+    /// Takes credit for a reply whose body has at most `max_body_bytes`. Returns false while too
+    /// much credit is taken. A `prompt` reply is sent without its sender having to wait for
+    /// anything.
     ///
     /// # Panics
-    /// Beyond [`ReplyCredits::max_body_bytes`], or beyond [`LARGEST_REPLY_BYTES`] of a prompt reply:
-    /// waiting would never end.
+    /// When `max_body_bytes` exceeds both [`ReplyCredits::max_body_bytes`] and
+    /// [`LARGEST_REPLY_BYTES`]: waiting would never end.
     #[inline]
     pub fn try_take(&mut self, max_body_bytes: usize, prompt: bool) -> bool {
         let bytes = self.cost(max_body_bytes);
@@ -111,22 +117,22 @@ impl ReplyCredits {
         true
     }
 
-    /// Gives credit back, with the length it was taken with: the reply has been consumed, or the
-    /// request was not sent after all.
+    /// Returns credit. `max_body_bytes` must equal the value with which it was taken. To be called
+    /// when the reply has been consumed, or when the request was not sent.
     ///
     /// # Panics
-    /// When more comes back than was taken.
+    /// When more credit is returned than was taken.
     #[inline]
     pub fn give(&mut self, max_body_bytes: usize) {
         let bytes = self.cost(max_body_bytes);
         assert!(
             bytes <= self.taken_bytes,
-            "{bytes} bytes of credit given back, none taken"
+            "{bytes} bytes of reply credit returned, more than were taken"
         );
         self.taken_bytes -= bytes;
     }
 
-    /// Bytes of credit that are out: zero at rest.
+    /// Returns the bytes of credit that are taken: zero at rest.
     pub fn taken_bytes(&self) -> u32 {
         self.taken_bytes
     }
@@ -136,7 +142,7 @@ impl ReplyCredits {
         match record_bytes(max_body_bytes) {
             Some(bytes) if bytes <= self.share_bytes.max(PROMPT_BYTES) => bytes,
             _ => panic!(
-                "a reply of {max_body_bytes} bytes is beyond the {} that credits can cover",
+                "a reply of {max_body_bytes} bytes exceeds the {} bytes that reply credits can cover",
                 self.max_body_bytes()
             ),
         }
@@ -166,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_requester_may_ask_for_the_greatest_record() {
+    fn a_single_requester_may_request_the_largest_record() {
         let capacity = Capacity::new(4096).unwrap();
         let credits = ReplyCredits::new(capacity, 1).unwrap();
         let (asked, most) = (credits.max_body_bytes(), capacity.max_body_bytes());
@@ -174,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_reply_has_room_whatever_else_is_owed() {
+    fn a_prompt_reply_has_room_when_the_share_is_taken() {
         let mut credits = ReplyCredits::new(Capacity::new(4096).unwrap(), 3).unwrap();
         assert!(credits.try_take(credits.max_body_bytes() as usize, false));
         assert!(!credits.try_take(0, false));
@@ -185,22 +191,22 @@ mod tests {
     }
 
     #[test]
-    fn too_many_requesters_learn_what_ring_would_do() {
+    fn no_share_error_reports_the_needed_ring_size() {
         let refused = ReplyCredits::new(Capacity::new(512).unwrap(), 3).unwrap_err();
         assert_eq!(refused.needed_bytes, 2048);
         assert!(ReplyCredits::new(Capacity::new(2048).unwrap(), 3).is_ok());
     }
 
     #[test]
-    #[should_panic(expected = "beyond the")]
-    fn credit_that_can_never_be_had_is_a_programmer_error() {
+    #[should_panic(expected = "exceeds the")]
+    fn taking_more_credit_than_can_exist_panics() {
         let mut credits = ReplyCredits::new(Capacity::new(4096).unwrap(), 2).unwrap();
         credits.try_take(1000, false);
     }
 
     #[test]
-    #[should_panic(expected = "none taken")]
-    fn giving_back_twice_is_a_programmer_error() {
+    #[should_panic(expected = "more than were taken")]
+    fn returning_credit_twice_panics() {
         let mut credits = ReplyCredits::new(Capacity::new(4096).unwrap(), 2).unwrap();
         assert!(credits.try_take(8, false));
         credits.give(8);

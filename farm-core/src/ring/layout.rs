@@ -1,5 +1,5 @@
-//! The bytes of a ring and the relations between its sizes: pure functions and constants, shared by
-//! sender, receiver and the model checked by loom.
+//! The byte layout of a ring and the relations between its sizes: pure functions and constants,
+//! shared by the sender, the receiver and the loom model.
 //!
 //! ```text
 //! record   word 0      head     63      48 47     40 39 37 36  32 31              0
@@ -15,11 +15,12 @@
 //!          word 1 ..   zero     as all free space
 //! ```
 //!
-//! The head's length is not zero, so a head is not zero, so the zero of free space means "nothing
-//! yet" (FaRM'14 §3.1). The trailer is not zero either. The body's exact length is the record's less
-//! [`OVERHEAD_BYTES`] less `pad`. Words are little-endian. The checksum is the upper 48 bits of XXH3 of
-//! token and body, padding included, with the head as the seed. Of the words of a record that is half
-//! there some are still zero, so it is taken for whole by one in 2^48 looks at it.
+//! The head's length is not zero, so a head word is never zero, and a zero word of free space means
+//! "no record yet" (FaRM'14 §3.1). The trailer is never zero either. The body's exact length is the
+//! record length minus [`OVERHEAD_BYTES`] minus `pad`. Words are little-endian. The checksum is the
+//! upper 48 bits of XXH3 over token and body, padding included, with the head as the seed. In an
+//! incomplete record some words are still zero, so a poll takes it for complete with probability
+//! 2^-48.
 
 use std::fmt;
 
@@ -32,11 +33,11 @@ use crate::limits::{
 };
 use crate::mem::WORD_BYTES;
 
-/// Bytes of a record that are not body: head, token and trailer.
+/// Bytes of a record outside its body: head, token and trailer.
 pub const OVERHEAD_BYTES: u32 = 3 * WORD_BYTES as u32;
 
-/// The receiver tells the sender its head once this share of the ring, 1/2, has been consumed since
-/// it last did (FaRM'14 §3.1).
+/// The receiver reports its head to the sender once this share of the ring, 1/2, has been consumed
+/// since its last report (FaRM'14 §3.1).
 pub const REPORT_SHARE: u64 = 2;
 
 /// The share of a ring, 1/4, that requests and one-way messages leave free for replies.
@@ -44,10 +45,11 @@ pub const RESERVE_SHARE: u64 = REPLY_SHARE_OF_RING;
 
 const WORD: u32 = WORD_BYTES as u32;
 
-// A record travels as words and its body is read as bytes: both sides must agree on their order.
+// A record travels as words and its body is read as bytes: both sides must use the same byte order.
 const _: () = assert!(cfg!(target_endian = "little"), "rings are little-endian");
-// Capacities are powers of two from TINY_RING_BYTES on, and so are the shares: every share of a ring
-// is exact and whole words, and what holds for the least capacity holds for all.
+// Capacities are powers of two, at least TINY_RING_BYTES, and the shares are powers of two. So
+// every share of a ring is exact and consists of whole words, and what holds for the smallest
+// capacity holds for all.
 const _: () = assert!(TINY_RING_BYTES.is_power_of_two() && MAX_RING_BYTES.is_power_of_two());
 const _: () = assert!(
     MESSAGES_PER_RING.is_power_of_two()
@@ -55,20 +57,20 @@ const _: () = assert!(
         && RESERVE_SHARE.is_power_of_two()
 );
 const _: () = assert!((TINY_RING_BYTES / MESSAGES_PER_RING).is_multiple_of(WORD_BYTES as u64));
-// The greatest record of the least ring has a body, and lengths fit the head's 32 bits.
+// The largest record of the smallest ring has a body, and lengths fit the head's 32 bits.
 const _: () = assert!(TINY_RING_BYTES / MESSAGES_PER_RING > OVERHEAD_BYTES as u64);
 const _: () = assert!(OVERHEAD_BYTES as u64 == RECORD_OVERHEAD_BYTES);
 const _: () = assert!(MAX_RING_BYTES <= u32::MAX as u64);
-// A request can always be sent once the ring is empty: what was consumed and not reported (less than
-// the report share), a filler (less than a record), the request, and the reserve all fit.
+// A request can always be sent once the ring is empty: the bytes consumed and not reported (less
+// than the report share), a filler (shorter than a record), the request, and the reserve all fit.
 const _: () = assert!(
     TINY_RING_BYTES / REPORT_SHARE
         + 2 * (TINY_RING_BYTES / MESSAGES_PER_RING)
         + TINY_RING_BYTES / RESERVE_SHARE
         <= TINY_RING_BYTES
 );
-// A reply can always be sent when only replies are left in the ring: unreported space and everything
-// that credits allow (at most the reserve) fit. The other case is argued at the module.
+// A reply can always be sent when only replies are left in the ring: unreported space and all bytes
+// that credits allow (at most the reserve) fit. The module doc of `ring` argues the other case.
 const _: () =
     assert!(TINY_RING_BYTES / REPORT_SHARE + TINY_RING_BYTES / RESERVE_SHARE <= TINY_RING_BYTES);
 
@@ -85,22 +87,23 @@ const _: () =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity(u32);
 
-/// A size that no ring can have.
+/// A ring size that is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a ring of {bytes} bytes: its size must be a power of two from {TINY_RING_BYTES} to \
+    "invalid size for a ring of {bytes} bytes: it must be a power of two from {TINY_RING_BYTES} to \
      {MAX_RING_BYTES}"
 )]
 pub struct InvalidCapacity {
-    /// The size.
+    /// Rejected size in bytes.
     pub bytes: u64,
 }
 
 impl Capacity {
-    /// A ring of `bytes`.
+    /// Returns the capacity of a ring of `bytes`.
     ///
     /// # Errors
-    /// [`InvalidCapacity`] tells what a size must be.
+    /// [`InvalidCapacity`] when `bytes` is not a power of two from [`TINY_RING_BYTES`] to
+    /// [`MAX_RING_BYTES`].
     pub const fn new(bytes: u64) -> Result<Self, InvalidCapacity> {
         if bytes.is_power_of_two() && bytes >= TINY_RING_BYTES && bytes <= MAX_RING_BYTES {
             Ok(Self(bytes as u32))
@@ -109,39 +112,41 @@ impl Capacity {
         }
     }
 
-    /// Bytes of the buffer.
+    /// Returns the size of the buffer in bytes.
     pub const fn bytes(self) -> u32 {
         self.0
     }
 
-    /// Bytes of the greatest record, overhead included: an eighth of the buffer.
+    /// Returns the bytes of the largest record, overhead included: an eighth of the buffer.
     pub const fn max_record_bytes(self) -> u32 {
         self.0 / MESSAGES_PER_RING as u32
     }
 
-    /// Bytes of the greatest body.
+    /// Returns the bytes of the largest body.
     pub const fn max_body_bytes(self) -> u32 {
         self.max_record_bytes() - OVERHEAD_BYTES
     }
 
-    /// Bytes that requests and one-way messages leave free: a quarter of the buffer.
+    /// Returns the bytes that requests and one-way messages leave free: a quarter of the buffer.
     pub const fn reply_reserve_bytes(self) -> u32 {
         self.0 / RESERVE_SHARE as u32
     }
 
-    /// Bytes consumed after which the receiver reports its head: half of the buffer.
+    /// Returns the number of consumed bytes after which the receiver reports its head: half of the
+    /// buffer.
     pub const fn report_bytes(self) -> u32 {
         self.0 / REPORT_SHARE as u32
     }
 
-    /// Where in the buffer the absolute `position` is.
+    /// Returns the offset in the buffer of the absolute `position`.
     #[inline]
     pub const fn offset(self, position: u64) -> u32 {
         (position & (self.0 as u64 - 1)) as u32
     }
 }
 
-/// Bytes of the record that carries a body of `body_bytes`; `None` beyond what 32 bits count.
+/// Returns the bytes of the record that carries a body of `body_bytes`, or `None` if they exceed 32
+/// bits.
 #[inline]
 pub const fn record_bytes(body_bytes: usize) -> Option<u32> {
     if body_bytes > (u32::MAX - OVERHEAD_BYTES - WORD) as usize {
@@ -150,22 +155,22 @@ pub const fn record_bytes(body_bytes: usize) -> Option<u32> {
     Some(OVERHEAD_BYTES + (body_bytes as u32).next_multiple_of(WORD))
 }
 
-/// What a record is, as far as the ring's rules of space depend on it.
+/// The kind of a record, as far as the ring's space rules depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A message that nobody answers.
+    /// A message without a reply.
     OneWay = 1,
     /// A message whose sender holds credit for the reply.
     Request = 2,
-    /// The answer to a request; may use the space that the others leave free.
+    /// The answer to a request. May use the space that requests and one-way messages leave free.
     Reply = 3,
 }
 
-/// The kind of a filler, which is no record.
+/// The kind of a filler, which is not a record.
 const FILLER: u8 = 4;
 const KIND_BITS: u32 = 5;
-/// Bits of a trailer above its checksum.
+/// Number of bits of a trailer above its checksum.
 const CHECKSUM_SHIFT: u32 = 16;
 
 /// The decoded head of a record.
@@ -173,18 +178,19 @@ const CHECKSUM_SHIFT: u32 = 16;
 pub struct RecordHead {
     /// Bytes of the record, overhead and padding included.
     pub record_bytes: u32,
-    /// Bytes of zero after the body, 0 ..= 7.
+    /// Number of zero bytes after the body, 0 ..= 7.
     pub pad_bytes: u32,
     /// Kind of the record.
     pub kind: Kind,
-    /// Worker of the receiving machine that it is for.
+    /// Destination worker on the receiving machine.
     pub to_worker: WorkerId,
-    /// Handler that it is for.
+    /// Id of the handler.
     pub message_id: u16,
 }
 
 impl RecordHead {
-    /// The head of a record with a body of `body_bytes`, which has passed [`record_bytes`].
+    /// Builds the head of a record with a body of `body_bytes`, for which [`record_bytes`] returned
+    /// `Some`.
     #[inline]
     pub fn of(kind: Kind, to_worker: WorkerId, message_id: u16, body_bytes: u32) -> Self {
         let padded = body_bytes.next_multiple_of(WORD);
@@ -197,13 +203,13 @@ impl RecordHead {
         }
     }
 
-    /// Bytes of the body.
+    /// Returns the bytes of the body.
     #[inline]
     pub const fn body_bytes(self) -> u32 {
         self.record_bytes - OVERHEAD_BYTES - self.pad_bytes
     }
 
-    /// The head word.
+    /// Encodes the head word.
     #[inline]
     pub const fn encode(self) -> u64 {
         let kind = self.kind as u64 | (self.pad_bytes as u64) << KIND_BITS;
@@ -214,31 +220,32 @@ impl RecordHead {
     }
 }
 
-/// The head word of a filler of `bytes`.
+/// Returns the head word of a filler of `bytes`.
 #[inline]
 pub const fn filler_word(bytes: u32) -> u64 {
     bytes as u64 | (FILLER as u64) << 32
 }
 
-/// The trailer word of record number `sequence`.
+/// Returns the trailer word of record number `sequence`.
 #[inline]
 pub const fn trailer_word(sequence: u64) -> u64 {
     sequence | 1 << 63
 }
 
-/// The trailer word of record number `sequence` with this head and, up to the trailer, these words.
+/// Returns the checksum trailer of record number `sequence` with this `head`. `words` are the words
+/// between head and trailer.
 #[inline]
 pub fn checksum_trailer(sequence: u64, head: u64, words: &[u64]) -> u64 {
     let sum = xxh3_64_with_seed(bytemuck::cast_slice(words), head);
     checksum_trailer_start(sequence) | sum >> CHECKSUM_SHIFT
 }
 
-/// What such a trailer has above the checksum.
+/// Returns the bits of a checksum trailer above the checksum.
 const fn checksum_trailer_start(sequence: u64) -> u64 {
     1 << 63 | (sequence << (64 - CHECKSUM_SHIFT)) & !(1 << 63)
 }
 
-/// Whether a trailer is one of record number `sequence`, whatever its checksum.
+/// Returns whether `trailer` belongs to record number `sequence`. Does not verify the checksum.
 #[inline]
 pub const fn is_trailer_of(trailer: u64, sequence: u64, wholeness: Wholeness) -> bool {
     match wholeness {
@@ -249,23 +256,23 @@ pub const fn is_trailer_of(trailer: u64, sequence: u64, wholeness: Wholeness) ->
     }
 }
 
-/// What a word that is not zero at the head of a ring says.
+/// A decoded nonzero word at the head of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// A record starts here.
     Record(RecordHead),
-    /// Nothing up to the end of the buffer: the next record is at offset 0.
+    /// The rest of the buffer is unused: the next record is at offset 0.
     Filler {
         /// Bytes to the end of the buffer.
         bytes: u32,
     },
 }
 
-/// Decodes the head word found at `offset`. Everything that the receiver will rely on is checked
-/// here: a record that decodes lies within the buffer and its body within the record.
+/// Decodes the head word found at `offset`. Checks everything on which the receiver relies: a
+/// record that decodes is within the buffer, and its body is within the record.
 ///
 /// # Errors
-/// What a valid word would have had.
+/// What a valid word would have contained.
 #[inline]
 pub fn decode_head(word: u64, offset: u32, capacity: Capacity) -> Result<Head, Expected> {
     let bytes = word as u32;
@@ -274,7 +281,8 @@ pub fn decode_head(word: u64, offset: u32, capacity: Capacity) -> Result<Head, E
         1 => Kind::OneWay,
         2 => Kind::Request,
         3 => Kind::Reply,
-        // Only what does not fit before the end is preceded by a filler, so it is shorter than a record.
+        // A filler precedes only a record that does not fit before the end, so it is shorter than a
+        // record.
         FILLER if gap < capacity.max_record_bytes() && word == filler_word(gap) => {
             return Ok(Head::Filler { bytes });
         }
@@ -300,17 +308,17 @@ pub fn decode_head(word: u64, offset: u32, capacity: Capacity) -> Result<Head, E
     }))
 }
 
-/// Where the next record of a ring goes.
+/// The place of the next record in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Bytes of filler before it; 0 for none.
+    /// Bytes of the filler before the record; 0 for none.
     pub filler_bytes: u32,
-    /// Its offset in the buffer.
+    /// Offset of the record in the buffer.
     pub offset: u32,
 }
 
-/// Places a record after `tail`: there if it fits before the end of the buffer, else at offset 0
-/// with a filler before it.
+/// Places a record at `tail` if it fits before the end of the buffer, else at offset 0 with a
+/// filler before it.
 #[inline]
 pub const fn place(tail: u64, record_bytes: u32, capacity: Capacity) -> Placement {
     let offset = capacity.offset(tail);
@@ -328,39 +336,40 @@ pub const fn place(tail: u64, record_bytes: u32, capacity: Capacity) -> Placemen
     }
 }
 
-/// What a word of a ring should have been.
+/// The valid content of a word of a ring, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// One of the kinds of [`Kind`], or a filler.
+    /// A kind of [`Kind`], or a filler.
     Kind,
     /// A length of whole words from [`OVERHEAD_BYTES`] to `most`.
     Length {
-        /// The greatest record, or what is left before the end of the buffer.
+        /// The smaller of the largest record and the rest of the buffer, in bytes.
         most: u32,
     },
-    /// A filler up to the end of the buffer, shorter than the greatest record, and nothing else set.
+    /// A filler up to the end of the buffer, shorter than the largest record, with no other bit
+    /// set.
     Filler {
         /// Bytes to the end of the buffer.
         bytes: u32,
     },
-    /// Padding no longer than the body and made of zeroes.
+    /// Zero padding, no longer than the body.
     Padding,
-    /// A worker that a machine can have.
+    /// A valid worker id.
     Worker,
     /// This trailer.
     Trailer {
-        /// The word.
+        /// The trailer word.
         word: u64,
     },
-    /// A checksum that is the record's, of which no word is missing.
+    /// A checksum that matches the record's words, none of which is missing.
     Checksum {
-        /// The trailer with it.
+        /// The trailer word with the correct checksum.
         word: u64,
     },
-    /// The missing words of a record that is half there (found: its trailer, or 0): none landed within the time in
-    /// which one can still be on its way.
+    /// The missing words of an incomplete record (found: its trailer, or 0). No missing word landed
+    /// within the time in which a word can still be in flight.
     Rest,
-    /// A place in the sender's memory that may be written (found: its offset there).
+    /// A writable address in the sender's memory (found: its offset there).
     HeadCopy,
 }
 
@@ -374,15 +383,15 @@ impl fmt::Display for Expected {
                     "a record of {OVERHEAD_BYTES} to {most} bytes, a multiple of {WORD}"
                 )
             }
-            Self::Filler { bytes } => write!(f, "a filler of the last {bytes} bytes"),
-            Self::Padding => f.write_str("padding with zeroes, within the body"),
-            Self::Worker => f.write_str("a worker that a machine can have"),
+            Self::Filler { bytes } => write!(f, "a filler of the {bytes} bytes up to the end of the buffer"),
+            Self::Padding => f.write_str("zero padding, no longer than the body"),
+            Self::Worker => f.write_str("a valid worker id"),
             Self::Trailer { word } => write!(f, "trailer {word:#018x}"),
-            Self::Checksum { word } => write!(f, "trailer {word:#018x} by the record's checksum"),
+            Self::Checksum { word } => write!(f, "trailer {word:#018x}, from the record's checksum"),
             Self::Rest => f.write_str(
-                "the rest of the record, no word of which landed for 5 s: the record is damaged",
+                "the missing words of the record, but none landed within 5 s: the record is damaged",
             ),
-            Self::HeadCopy => f.write_str("a head copy that may be written"),
+            Self::HeadCopy => f.write_str("a writable head copy"),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The sending end of a log: a ring whose space is reserved before anything is sent
 //! (`FaRM'15 §4`).
 //!
-//! The records of a transaction stay in a log until it is truncated, so a coordinator that found the
-//! log full half-way through a commit could wait for itself. It reserves space for all records of the
-//! transaction before the first; a record that was reserved for finds room.
+//! The records of a transaction stay in a log until the log is truncated. A coordinator that found
+//! the log full half-way through a commit could therefore wait for itself. Before its first record,
+//! the coordinator reserves space for all records of the transaction. A record with reserved space
+//! always finds room in the ring.
 
 use super::layout::{Capacity, record_bytes};
 use super::{Header, RingSender, SendError, SenderConfig, SetupError, Words};
@@ -13,10 +14,10 @@ use crate::mutants;
 
 /// The sending end of a log.
 ///
-/// Keeps: what lies in the ring, what is reserved, and the greatest record, which is more than a
-/// filler can have, fit the ring together. The end of the buffer comes at most once between the head
-/// and the head plus the ring's bytes, so there is at most one filler, and every record that was
-/// reserved for has room wherever it comes to lie.
+/// Invariant: the bytes in the ring, the reserved bytes and the largest record together fit the
+/// ring. A filler is shorter than the largest record. The end of the buffer occurs at most once
+/// between the head and the head plus the ring's bytes, so there is at most one filler, and every
+/// record with reserved space has room at whichever offset it is placed.
 #[derive(Debug)]
 pub struct LogSender<W = Memory> {
     ring: RingSender<W>,
@@ -25,10 +26,10 @@ pub struct LogSender<W = Memory> {
 }
 
 impl<W: Words> LogSender<W> {
-    /// The sending end of a new log, whose buffer is zero.
+    /// Creates the sending end of a new log, whose buffer is zero.
     ///
     /// # Errors
-    /// [`SetupError`] when the fabric would break the ring's promises.
+    /// [`SetupError`] when the fabric would break the ring's guarantees.
     pub fn new(config: SenderConfig<W>, endpoint: &mut Endpoint) -> Result<Self, SetupError> {
         let capacity = config.capacity;
         Ok(Self {
@@ -38,32 +39,33 @@ impl<W: Words> LogSender<W> {
         })
     }
 
-    /// Bytes of the greatest body of a record.
+    /// Returns the largest body of a record, in bytes.
     pub fn max_body_bytes(&self) -> u32 {
         self.ring.max_body_bytes()
     }
 
-    /// Most bytes that can be reserved at one time while nothing lies in the log but what was consumed
-    /// and not reported, less than half of it: whoever waits for so much will have it.
+    /// Returns the most bytes that can be reserved at one time while the log contains only bytes
+    /// that were consumed and not reported, which are less than half of it. A reservation of at
+    /// most this size eventually succeeds.
     pub fn most_reservable(&self) -> u32 {
         self.capacity.bytes() - self.capacity.report_bytes() - self.capacity.max_record_bytes()
     }
 
-    /// Bytes that are reserved: zero at rest.
+    /// Returns the reserved bytes: zero at rest.
     pub fn reserved_bytes(&self) -> u32 {
         self.reserved_bytes
     }
 
-    /// Bytes sent since the log was made.
+    /// Returns the bytes sent since the log was created, fillers included.
     pub fn tail(&self) -> u64 {
         self.ring.tail()
     }
 
-    /// Reserves room for records of so many bytes together, as [`log_record_bytes`] counts them; false
-    /// while there is not so much.
+    /// Reserves `bytes` for records, counted by [`log_record_bytes`]. Returns false if the log does
+    /// not have this much free space now.
     ///
     /// # Errors
-    /// [`SendError`] when the log is of no use any more.
+    /// [`SendError`] when the log has failed permanently.
     #[inline]
     pub fn try_reserve(&mut self, bytes: u32) -> Result<bool, SendError> {
         if mutants::is_on("log reservation not taken") {
@@ -81,10 +83,10 @@ impl<W: Words> LogSender<W> {
         Ok(room)
     }
 
-    /// Gives back what was reserved and is not needed.
+    /// Returns reserved bytes that are not needed.
     ///
     /// # Panics
-    /// When more comes back than was reserved.
+    /// When `bytes` exceeds the reserved bytes.
     #[inline]
     pub fn release(&mut self, bytes: u32) {
         if mutants::is_on("log reservation not taken") {
@@ -92,17 +94,17 @@ impl<W: Words> LogSender<W> {
         }
         assert!(
             bytes <= self.reserved_bytes,
-            "{bytes} bytes of log given back, and {} are reserved",
+            "{bytes} bytes of log space released, but only {} are reserved",
             self.reserved_bytes
         );
         self.reserved_bytes -= bytes;
     }
 
-    /// Appends a record, for which `reserved` bytes were reserved, of which none is reserved after.
+    /// Appends a record, for which `reserved` bytes were reserved, and releases this reservation.
     ///
     /// # Errors
-    /// [`SendError::Full`] when the endpoint has no room: to be tried again, and still reserved for.
-    /// All others are for good.
+    /// [`SendError::Full`] when the endpoint has no room: the reservation remains, and the caller
+    /// should retry. All other errors are permanent.
     #[inline]
     pub fn try_append(
         &mut self,
@@ -118,11 +120,11 @@ impl<W: Words> LogSender<W> {
     }
 }
 
-/// Bytes that a record with a body of so many takes in a log, with the filler apart.
+/// Returns the bytes that a record with a body of `body_bytes` takes in a log, without a filler.
 ///
 /// # Panics
-/// If no ring carries such a record.
+/// If the body is too large for any ring.
 #[inline]
 pub fn log_record_bytes(body_bytes: usize) -> u32 {
-    record_bytes(body_bytes).expect("a record that a ring can carry")
+    record_bytes(body_bytes).expect("body too large for a ring record")
 }

@@ -1,9 +1,9 @@
 //! Rings: unidirectional channels of messages over one-sided writes (FaRM'14 §3.1).
 //!
-//! A ring's buffer lies in the receiver's memory; the sender writes records at its tail, the
-//! receiver polls the word at its head. Positions are bytes since the ring was made and never wrap;
-//! the offset in the buffer is the position modulo the capacity, a power of two. The bytes of records
-//! and fillers are drawn in `docs/layouts.md` and in `layout.rs`.
+//! A ring's buffer is stored in the receiver's memory. The sender writes records at the tail; the
+//! receiver polls the word at the head. Positions are bytes since the ring was created and never
+//! wrap. The offset in the buffer is the position modulo the capacity, a power of two.
+//! `docs/layouts.md` and `layout.rs` draw the bytes of records and fillers.
 //!
 //! ```text
 //!   sender's machine                              receiver's machine
@@ -15,62 +15,67 @@
 //! ```
 //!
 //! Invariants, and the tests that guard them:
-//! - What is not an unread record is zero, so a word that is not zero at the head is a record's.
-//!   `tests::oracle` looks at every byte after every run.
-//! - A record whose trailer is there is whole, for a write lands in increasing address order; on a
-//!   fabric where it does not, the trailer has a checksum of the record ([`Wholeness`]).
-//!   `tests::oracle` lands words one at a time; `tests::model` has loom try every order that the
-//!   memory model allows; `farm-core/tests/ring_hammer.rs` runs two processes.
-//! - Records are contiguous. One that does not fit before the end of the buffer goes to offset 0,
-//!   and a filler of one word, whose length is the gap, stands in its place.
-//! - The sender writes only below `head + capacity`, with a head that the receiver has left behind.
-//! - Nothing that the other side wrote is believed: heads and lengths are loaded once, validated and
-//!   then used, on both ends. `tests::garbage` and the fuzz target `ring` write what they like.
+//! - Every word of the buffer outside unread records is zero. Therefore a nonzero word at the head
+//!   belongs to a record. `tests::oracle` checks every byte after every run.
+//! - A record whose trailer is present is complete, because a write lands in increasing address
+//!   order. On a fabric without this order, the trailer contains a checksum of the record
+//!   ([`Wholeness`]). `tests::oracle` lands words one at a time; `tests::model` lets loom try every
+//!   order that the memory model allows; `farm-core/tests/ring_hammer.rs` runs two processes.
+//! - Records are contiguous. A record that does not fit before the end of the buffer is written at
+//!   offset 0. A filler of one word, whose length is the gap, takes its place at the tail.
+//! - The sender writes only below `head + capacity`, where `head` is a position that the receiver
+//!   has reported as consumed.
+//! - Both ends distrust data that the peer wrote: they load each head and length once, validate it,
+//!   and then use it. `tests::garbage` and the fuzz target `ring` write arbitrary data.
 //!
 //! # Why full rings cannot deadlock
 //!
-//! A worker that holds a request must send a reply before the request can leave its ring, so two
-//! machines whose rings are full of requests could wait for each other for ever. Space for the reply
-//! is therefore set aside when the request is sent. Take the ring from worker *b* to machine *A*, of
-//! *C* bytes. It carries *calls*, that is *b*'s own requests and one-way messages, and *b*'s replies
-//! to the *n* workers of *A*. Three rules:
+//! A worker that holds a request must send a reply before the request can leave its ring. Two
+//! machines whose rings are full of requests could therefore wait for each other forever. To
+//! prevent this, the requester reserves space for the reply when it sends the request. Consider the
+//! ring from worker *b* to machine *A*, of *C* bytes. It carries *calls*, that is *b*'s own
+//! requests and one-way messages, and *b*'s replies to the *n* workers of *A*. Three rules:
 //!
-//! 1. A call is sent only if *C*/4 stays free after it and its filler, as far as the sender knows
-//!    ([`Capacity::reply_reserve_bytes`]). Replies may use everything.
-//! 2. Each of the *n* workers has a share *s* of credit, and *p* more for one prompt reply, such that
-//!    *n*(*s* + *p*) + max(*s*, *p*) is at most *C*/4 ([`ReplyCredits`]). A request takes credit for the
-//!    record of the greatest reply it permits, and gives it back when the reply has been consumed. Call
-//!    a reply *owed* from its request until it is consumed: owed replies, in the ring or not yet sent,
-//!    have at most *n*(*s* + *p*) bytes, none more than max(*s*, *p*).
+//! 1. A call is sent only if, by the sender's knowledge, *C*/4 stays free after the call and its
+//!    filler ([`Capacity::reply_reserve_bytes`]). Replies may use all space.
+//! 2. Each of the *n* workers has a share *s* of credit, and *p* more for one prompt reply, such
+//!    that *n*(*s* + *p*) + max(*s*, *p*) is at most *C*/4 ([`ReplyCredits`]). A request takes
+//!    credit for the record of the largest reply that it permits, and returns the credit when the
+//!    reply has been consumed. A reply is *owed* from the sending of its request until the reply is
+//!    consumed. The owed replies, in the ring or not yet sent, have at most *n*(*s* + *p*) bytes in
+//!    total, and each of them at most max(*s*, *p*).
 //! 3. The receiver reports its head as soon as *C*/2 is consumed and not reported.
 //!
-//! **Claim 1.** Once the writes under way have landed and the receiver has polled, *b* can send any
-//! owed reply: nobody needs to consume anything first.
+//! **Claim 1.** Once the writes in flight have landed and the receiver has polled, *b* can send any
+//! owed reply before any further record is consumed.
 //!
-//! A filler ends at a multiple of *C*, so there is at most one among less than *C* bytes of records,
-//! and it is shorter than the record after it. Owed replies together with such a filler have less
-//! than *n*(*s* + *p*) + max(*s*, *p*) ≤ *C*/4. Let *t* be the tail after *b*'s last call (or after the call's filler, if
-//! the fabric took that and refused the call). By rule 1, *t* less the reported head was at most
-//! 3*C*/4, and the reported head only grows.
+//! A filler ends at a multiple of *C*. Therefore less than *C* bytes of records contain at most one
+//! filler, and it is shorter than the record after it. Owed replies together with such a filler
+//! have less than *n*(*s* + *p*) + max(*s*, *p*) ≤ *C*/4. Let *t* be the tail after *b*'s last call
+//! (or after the call's filler, if the fabric accepted the filler and rejected the call). By rule
+//! 1, *t* minus the reported head was at most 3*C*/4, and the reported head only grows.
 //!
-//! - *No reply sent since t has been consumed.* They are all owed. So those, the new reply and a
-//!   filler have less than *C*/4: with the 3*C*/4 they fit the ring.
-//! - *Some reply sent since t has been consumed.* Then so has every call, as records are consumed in
-//!   order. What is not consumed, the new reply and a filler have less than *C*/4, and what is
-//!   consumed and not reported has less than *C*/2 by rule 3: they fit the ring.
+//! - *No reply sent since t has been consumed.* All of these replies are owed. Together with the
+//!   new reply and a filler they have less than *C*/4; with the 3*C*/4 before *t* they fit the
+//!   ring.
+//! - *Some reply sent since t has been consumed.* Then every call has been consumed too, because
+//!   records are consumed in order. The unconsumed replies, the new reply and a filler have less
+//!   than *C*/4, and the bytes consumed and not reported are less than *C*/2 by rule 3. Together
+//!   they fit the ring.
 //!
-//! **Claim 2.** Once a ring is empty, any call can be sent: less than *C*/2 is unreported, the filler
-//! and the call have at most *C*/8 each, and *C*/4 stays free.
+//! **Claim 2.** Once a ring is empty, any call can be sent: less than *C*/2 is unreported, the
+//! filler and the call have at most *C*/8 each, and *C*/4 stays free.
 //!
-//! By claim 1 a request that has been received can be answered and consumed, replies and one-way
-//! messages are consumed without sending anything, so every ring becomes empty, and by claim 2 it
-//! goes on. The relations are asserted at compile time in `layout.rs` and where credits are made;
-//! `tests::deadlock` checks claim 1 in every quiet state of random schedules, and checks that without
-//! the rules the same schedules do deadlock.
+//! By claim 1, a received request can be answered and consumed. Replies and one-way messages are
+//! consumed without sending anything. So every ring becomes empty, and by claim 2 the sender can
+//! continue. The relations are asserted at compile time in `layout.rs` and when credits are
+//! created. `tests::deadlock` checks claim 1 in every quiet state of random schedules, and checks
+//! that without the rules the same schedules do deadlock.
 //!
-//! What the layers above owe for this: handlers of replies and one-way messages never wait for space
-//! in a ring; a record handed to another worker is [consumed](RingReceiver::consume) at once after;
-//! a reply is not longer than its request permitted; a ring that nobody polls any more is closed.
+//! The layers above must keep these conditions: handlers of replies and one-way messages never wait
+//! for space in a ring; a record handed to another worker is [consumed](RingReceiver::consume)
+//! immediately afterwards; a reply is not longer than its request permitted; a ring that is no
+//! longer polled is closed.
 
 mod credits;
 pub mod layout;
@@ -78,7 +83,7 @@ mod log;
 mod receiver;
 mod sender;
 
-// Public to the tests outside that include it by its path.
+// Public, because external tests include this module by its path.
 #[cfg(test)]
 #[allow(unreachable_pub)]
 mod testing;
@@ -96,17 +101,20 @@ pub use sender::{BadHead, Header, RingSender, SendError, SenderConfig};
 use crate::fabric::Capabilities;
 use crate::mem::{Memory, WORD_BYTES};
 
-/// Where `testing` finds the crate: it also serves tests outside, where this is `farm_core`.
+/// The crate path that `testing` uses. External tests include the same file, and there `api` is
+/// `farm_core`.
 #[cfg(test)]
 use crate as api;
 
-/// What a ring needs of memory that the other side writes: [`Memory`], or a model of it in tests.
+/// The operations that a ring needs of memory written by the peer: [`Memory`], or a model of it in
+/// tests.
 pub trait Words {
-    /// Bytes there are.
+    /// Returns the length in bytes.
     fn len_bytes(&self) -> usize;
-    /// The word at `offset`; what was written before it with release is visible after.
+    /// Loads the word at `offset` with acquire: stores made before a release store of this word are
+    /// visible afterwards.
     fn load_acquire(&self, offset: usize) -> u64;
-    /// Copies words out, in no promised order.
+    /// Copies words from `offset` into `out`, in no promised order.
     fn copy_out(&self, offset: usize, out: &mut [u64]);
     /// Zeroes `bytes` from `offset` on, in no promised order.
     fn clear(&self, offset: usize, bytes: usize);
@@ -133,19 +141,21 @@ impl Words for Memory {
     }
 }
 
-/// How the receiver of a ring knows that all of a record is there. Both ends must have the same.
+/// How the receiver of a ring determines that a record is complete. Both ends must use the same
+/// method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub enum Wholeness {
-    /// By its trailer: the fabric's writes land in increasing address order.
+    /// The trailer is present: the fabric's writes land in increasing address order.
     #[default]
     LastWord,
-    /// By a checksum in the trailer: words land in any order, each of them whole. Costs both ends the
-    /// checksum of every record, and the receiver that of what it finds half there.
+    /// The checksum in the trailer matches: words land in any order, each of them atomically. Both
+    /// ends compute the checksum of every record, and the receiver also recomputes it when it polls
+    /// an incomplete record.
     Checksum,
 }
 
 impl Wholeness {
-    /// With checksums in the records, or without.
+    /// Returns `Checksum` if `checksums`, else `LastWord`.
     pub fn by_checksum(checksums: bool) -> Self {
         match checksums {
             true => Self::Checksum,
@@ -154,36 +164,41 @@ impl Wholeness {
     }
 }
 
-/// Why an end of a ring could not be made.
+/// Why creating an end of a ring failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// The buffer's size.
+    /// The buffer's size is invalid.
     #[error(transparent)]
     Capacity(#[from] InvalidCapacity),
-    /// A trailer would not mean that the record before it is whole.
+    /// The fabric does not order placement, so a trailer does not prove that its record is
+    /// complete.
     #[error(
-        "this fabric does not promise that the bytes of a write land in increasing address order, which \
-         records without checksums need: set rings.checksums = true on all machines"
+        "creating a ring failed: this fabric does not promise that the bytes of a write land in increasing \
+         address order, which records without checksums need; set rings.checksums = true on all machines"
     )]
     UnorderedPlacement,
-    /// Heads and fillers are inline writes of a word.
-    #[error("rings need inline writes of 8 bytes, the fabric offers {max_inline_bytes}")]
+    /// The fabric cannot write a word inline. Heads and fillers are inline writes of one word.
+    #[error(
+        "rings need inline writes of 8 bytes, but the fabric supports at most {max_inline_bytes} bytes"
+    )]
     NoInlineWord {
-        /// Most bytes of an inline write.
+        /// Largest inline write of the fabric, in bytes.
         max_inline_bytes: usize,
     },
-    /// With a greater reserve a request might never find room.
-    #[error("a reply reserve of {asked_bytes} bytes, of at most {most_bytes}")]
+    /// The reply reserve is too large: a request might never find room.
+    #[error(
+        "the reply reserve of a ring is {asked_bytes} bytes, but at most {most_bytes} are allowed"
+    )]
     Reserve {
-        /// Bytes asked for.
+        /// Requested reserve in bytes.
         asked_bytes: u32,
-        /// A quarter of the ring.
+        /// Largest permitted reserve in bytes: a quarter of the ring.
         most_bytes: u32,
     },
-    /// Records start at words.
+    /// The start position is not a multiple of a word. Records start at words.
     #[error("position {position:#x} in a ring is not a multiple of 8")]
     Position {
-        /// The position.
+        /// The rejected position.
         position: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! The receiving end of a ring: polls the word at the head, hands out records, gives space back.
+//! The receiving end of a ring: polls the word at the head, returns records, and releases their
+//! space.
 
 use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
 use super::{SetupError, Wholeness, Words};
@@ -8,18 +9,18 @@ use crate::mem::{Memory, WORD_BYTES};
 use crate::time::Nanos;
 use crate::{marks, mutants};
 
-/// Nanoseconds of polling a record that is half there, after which its words are compared with those of the last
-/// comparison. A reliable connection breaks in less time than this if a packet does not arrive: if no word of the record
-/// landed meanwhile, none is on its way, and the record is damaged.
-const HALF_THERE_PATIENCE: u64 = 5_000_000_000;
-/// Most nanoseconds between two polls that count. After a pause of the whole host the receiver may run before the
-/// device does.
-const MOST_BETWEEN_POLLS: u64 = 100_000_000;
+/// Nanoseconds of polling an incomplete record after which its words are compared with the last
+/// comparison. A reliable connection breaks in less time than this if a packet is lost. So if no
+/// word of the record landed meanwhile, none is in flight, and the record is damaged.
+const INCOMPLETE_RECORD_PATIENCE_NS: u64 = 5_000_000_000;
+/// Most nanoseconds that count between two polls. After a pause of the whole host, the receiver may
+/// run before the device does.
+const MAX_COUNTED_POLL_GAP_NS: u64 = 100_000_000;
 
-/// A record with missing words.
+/// The state of waiting for the missing words of a record.
 #[derive(Clone, Copy, Debug)]
-struct HalfThere {
-    /// The last poll.
+struct IncompleteRecord {
+    /// Time of the last poll.
     polled: Nanos,
     /// Nanoseconds of polling since the last comparison.
     waited: u64,
@@ -27,100 +28,106 @@ struct HalfThere {
     digest: u64,
 }
 
-/// What the two sides agreed on when they connected, as the receiver sees it.
+/// The parameters agreed at connection setup, for the receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig<W = Memory> {
     /// The ring's buffer: a zeroed window of exactly the ring's capacity, which the sender writes.
     pub buffer: W,
-    /// The sender's copy of the head, in its memory.
+    /// Address of the sender's copy of the head, in the sender's memory.
     pub head_copy: Remote,
-    /// How it is known that a record is whole: as the sender makes it.
+    /// How the receiver determines that a record is complete. Equal to the sender's setting.
     pub wholeness: Wholeness,
-    /// The worker of the sending machine to be woken when space comes back: the ring's sender.
+    /// The worker of the sending machine to be woken when space is reported free: the owner of the
+    /// ring's sender.
     pub notify: Option<WorkerId>,
 }
 
-/// A record, as copied out of the ring.
+/// A record, copied out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Kind of the record.
     pub kind: Kind,
-    /// The worker that it is for, not necessarily the one that polls.
+    /// Destination worker; it may differ from the worker that polls.
     pub to_worker: WorkerId,
-    /// The handler that it is for.
+    /// Id of the handler.
     pub message_id: u16,
     /// Matches replies with requests; its meaning belongs to the messaging layer.
     pub token: u64,
-    /// The message.
+    /// The message body.
     pub body: &'a [u8],
 }
 
-/// A ring holds what no correct sender writes. The receiver gives no more records; close the
-/// connection and report this.
+/// A ring contains data that no correct sender writes. The receiver returns no more records; the
+/// caller must close the connection and report this error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ring offset {offset:#x}, record {sequence}: found {found:#018x}, expected {expected}")]
+#[error(
+    "invalid data at ring offset {offset:#x}, record {sequence}: found {found:#018x}, expected {expected}"
+)]
 pub struct RingError {
-    /// Offset in the buffer of the word in question.
+    /// Offset in the buffer of the invalid word.
     pub offset: u32,
-    /// Number of the record that was expected, from 1.
+    /// Number of the expected record, from 1.
     pub sequence: u64,
-    /// What the word should have been.
+    /// Valid content of the word.
     pub expected: Expected,
-    /// The word.
+    /// Content of the word.
     pub found: u64,
 }
 
 /// The receiving end of a ring (FaRM'14 §3.1). Belongs to the worker that polls it.
 ///
-/// Keeps: everything from the head up to what the sender has written is unread, everything else in
-/// the buffer is zero; a record is handed out only when it is whole; it stays in the ring until it
-/// is [consumed](RingReceiver::consume).
+/// Invariants: The bytes from `head` up to the sender's tail contain unread or kept records; all
+/// other bytes of the buffer are zero. A record is returned only when it is complete. It stays in
+/// the ring until it is [consumed](RingReceiver::consume) or [freed](RingReceiver::free).
 #[derive(Debug)]
 pub struct RingReceiver<W = Memory> {
     buffer: W,
     capacity: Capacity,
-    /// Bytes given back since the ring was made, fillers included.
+    /// Bytes released since the ring was created, fillers included.
     head: u64,
-    /// Bytes read: from the head to here lie records that were [kept](RingReceiver::keep).
+    /// Bytes read. The records from `head` to `read` were [kept](RingReceiver::keep).
     read: u64,
-    /// Where the record that was read last ends; what lies between here and `read` is a filler.
+    /// End of the record that was read last. The bytes from here to `read` are a filler.
     last_end: u64,
     /// The head as last reported to the sender.
     reported: u64,
     /// Number of the next record, from 1.
     sequence: u64,
-    /// The next record, if it has been copied out and not been consumed.
+    /// The head of the next record, if the record has been copied out and not consumed.
     staged: Option<RecordHead>,
-    /// Its token, then its body. As long as the greatest record; untouched pages cost nothing.
+    /// The staged record's token, then its body. As long as the largest record; untouched pages
+    /// take no memory.
     copy: Box<[u64]>,
     head_copy: Remote,
     wholeness: Wholeness,
-    /// Whether all words of a record are there once its trailer is.
+    /// Whether all words of a record are present once its trailer is.
     lands_in_order: bool,
-    half_there: Option<HalfThere>,
+    incomplete: Option<IncompleteRecord>,
     notify: Option<WorkerId>,
-    /// The connection is closed: what is in the ring can be read, but nobody waits for space.
+    /// Whether the connection is closed. The ring can still be read, but the sender no longer waits
+    /// for space.
     closed: bool,
     failed: Option<RingError>,
-    /// Up to where consumed space is zero, with the bug that zeroes it late.
+    /// Position up to which consumed space is zero, for the mutant that zeroes space late.
     #[cfg(feature = "mutants")]
     zeroed: u64,
-    /// Peeks that found nothing since there was a record, with that bug.
+    /// Number of peeks since the last one that found a record, for the same mutant.
     #[cfg(feature = "mutants")]
     empty_peeks: u32,
 }
 
 impl<W: Words> RingReceiver<W> {
-    /// The receiving end of a new ring, whose buffer is zero.
+    /// Creates the receiving end of a new ring, whose buffer is zero.
     ///
     /// # Errors
-    /// [`SetupError`] when the fabric or the buffer's size would break the ring's promises.
+    /// [`SetupError`] when the fabric or the buffer's size would break the ring's guarantees.
     pub fn new(config: ReceiverConfig<W>, endpoint: &Endpoint) -> Result<Self, SetupError> {
         Self::resume(config, endpoint, 0, 1)
     }
 
-    /// The receiving end of a ring that has carried records before: its head is at `position` and
-    /// the next record has number `sequence`. Its buffer may hold records from there on.
+    /// Creates the receiving end of a ring that has carried records before: its head is at
+    /// `position` and the next record has number `sequence`. The buffer may contain records from
+    /// `position` on.
     ///
     /// # Errors
     /// As [`RingReceiver::new`].
@@ -147,7 +154,7 @@ impl<W: Words> RingReceiver<W> {
             head_copy: config.head_copy,
             wholeness: config.wholeness,
             lands_in_order: endpoint.capabilities().ordered_placement,
-            half_there: None,
+            incomplete: None,
             notify: config.notify,
             closed: false,
             failed: None,
@@ -158,23 +165,24 @@ impl<W: Words> RingReceiver<W> {
         })
     }
 
-    /// Bytes given back since the ring was made, fillers included.
+    /// Returns the bytes released since the ring was created, fillers included.
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// Position of the next record, or of a filler before it.
+    /// Returns the position of the next record, or of a filler before it.
     pub fn position(&self) -> u64 {
         self.read
     }
 
-    /// The next record of the ring, if a whole one is there at the moment `now`. It is given again, without a
-    /// second copy, until [`RingReceiver::consume`] or [`RingReceiver::keep`].
+    /// Returns the record at the read position, if it is complete. `now` is the current time. Until
+    /// [`RingReceiver::consume`] or [`RingReceiver::keep`] is called, later calls return the same
+    /// record without copying it again.
     ///
     /// # Errors
-    /// [`RingError`] when the ring holds garbage, at this and at every later call. If words land in any order,
-    /// garbage with a word of zero looks like a record that is half there: it is an error after 5 to 10 seconds of
-    /// polling in which no word of it lands.
+    /// [`RingError`] when the ring contains invalid data, at this and at every later call. If words
+    /// land in any order, invalid data with a zero word looks like an incomplete record: it becomes
+    /// an error after 5 to 10 seconds of polling in which no word of it lands.
     #[inline]
     pub fn peek(
         &mut self,
@@ -186,7 +194,8 @@ impl<W: Words> RingReceiver<W> {
         }
         #[cfg(feature = "mutants")]
         self.zero_late();
-        // An empty ring, the commonest case, is left with one look and no result that is moved about.
+        // Fast path: an empty ring, the most common case, needs one load and returns no record by
+        // value.
         if self.staged.is_none() && self.head_word() != 0 {
             self.staged = self.stage(now)?;
         }
@@ -196,23 +205,24 @@ impl<W: Words> RingReceiver<W> {
         Ok(self.staged.map(|head| self.record(head)))
     }
 
-    /// Gives the space of the peeked record back: zeroes it and moves the head on. To be called
-    /// when the record has been handled or handed over, and without waiting for anything. What was
-    /// kept before it goes with it.
+    /// Releases the space of the peeked record: zeroes it and advances the head. Call this when the
+    /// record has been handled or handed over, and without waiting for anything. Also releases
+    /// records that were kept before it.
     ///
     /// # Panics
-    /// When [`RingReceiver::peek`] has not given a record since the last call.
+    /// When [`RingReceiver::peek`] has not returned a record since the last `consume` or `keep`.
     #[inline]
     pub fn consume(&mut self, endpoint: &mut Endpoint) {
         let end = self.keep();
         self.free(end, endpoint);
     }
 
-    /// Goes on to the next record and leaves the peeked one where it is, as a log does. The position
-    /// after it is what [`RingReceiver::free`] takes, once the record is not needed any more.
+    /// Moves on to the next record and leaves the peeked record in the ring, as a log does. Returns
+    /// the position after the record, to be passed to [`RingReceiver::free`] when the record is not
+    /// needed any more.
     ///
     /// # Panics
-    /// When [`RingReceiver::peek`] has not given a record since the last call.
+    /// When [`RingReceiver::peek`] has not returned a record since the last `consume` or `keep`.
     #[inline]
     pub fn keep(&mut self) -> u64 {
         let head = self
@@ -225,17 +235,17 @@ impl<W: Words> RingReceiver<W> {
         self.read
     }
 
-    /// Copies the body of a kept record, which ends at `end`, out once more. The ring is the sender's
-    /// to write: what is found there is to be checked as it was the first time.
+    /// Copies the body of a kept record that ends at `end` out again. The sender can still write to
+    /// the ring: the caller must validate the body again.
     ///
     /// # Panics
-    /// When no kept record of so many bytes of body can end there.
+    /// When no kept record with a body of `body_bytes` can end at `end`.
     pub fn read_again(&self, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
-        let bytes = layout::record_bytes(body_bytes).expect("a record that was kept");
+        let bytes = layout::record_bytes(body_bytes).expect("body too large for a kept record");
         let start = end - u64::from(bytes);
         assert!(
             self.head <= start && end <= self.read,
-            "a record from {start} to {end}, and {} to {} are kept",
+            "a record from {start} to {end} is not kept in the ring; the records from {} to {} are",
             self.head,
             self.read
         );
@@ -245,14 +255,18 @@ impl<W: Words> RingReceiver<W> {
         self.buffer.copy_out(body, out);
     }
 
-    /// Gives everything before a position back: zeroes it and moves the head on.
+    /// Releases all bytes before the position `end`: zeroes them and advances the head.
     ///
     /// # Panics
-    /// When the position is beyond what was read.
+    /// When `end` is beyond the read position.
     #[inline]
     pub fn free(&mut self, end: u64, endpoint: &mut Endpoint) {
-        assert!(end <= self.read, "{end} is beyond {}", self.read);
-        // With the last record goes the filler after it.
+        assert!(
+            end <= self.read,
+            "ring position {end} to free is beyond the read position {}",
+            self.read
+        );
+        // With the last record, the filler after it is released.
         let end = if end == self.last_end { self.read } else { end };
         if !mutants::is_on("head advanced before zeroing") {
             self.clear_up_to(end);
@@ -274,8 +288,8 @@ impl<W: Words> RingReceiver<W> {
         }
     }
 
-    /// Zeroes what was consumed, but for the last five eighths of the ring while it is in use: long
-    /// after the head was reported.
+    /// Zeroes consumed space long after the head was reported: while the ring is in use, the last
+    /// five eighths of the ring stay unzeroed.
     #[cfg(feature = "mutants")]
     fn zero_late(&mut self) {
         if !mutants::is_on("head advanced before zeroing") {
@@ -313,8 +327,8 @@ impl<W: Words> RingReceiver<W> {
         }
     }
 
-    /// Copies the record at the head out if it is whole. Steps over one filler; a second one in
-    /// succession is not valid, so this is bounded.
+    /// Copies the record at the head out if it is complete. Steps over one filler; a second filler
+    /// in succession is not valid, so the work is bounded.
     #[inline]
     fn stage(&mut self, now: Nanos) -> Result<Option<RecordHead>, RingError> {
         let mut word = self.head_word();
@@ -332,7 +346,8 @@ impl<W: Words> RingReceiver<W> {
         }
         match head {
             Head::Record(head) => self.copy_out(head, word, now),
-            // Not at offset 0: decoding a filler there fails, as it would be the whole buffer.
+            // Unreachable: at offset 0 the filler would be the whole buffer, and decoding rejects
+            // that.
             Head::Filler { .. } => unreachable!("a filler at offset 0 was accepted"),
         }
     }
@@ -349,8 +364,9 @@ impl<W: Words> RingReceiver<W> {
             .map_err(|expected| self.fail(offset, expected, word))
     }
 
-    /// The trailer of a record whose head, `head_word`, has been validated, then its contents. The acquire
-    /// of the trailer pairs with the release by which a write stores its last word.
+    /// Loads the trailer of a record whose head, `head_word`, has been validated, then copies the
+    /// contents. The acquire of the trailer pairs with the release by which a write stores its last
+    /// word.
     #[inline]
     fn copy_out(
         &mut self,
@@ -365,7 +381,7 @@ impl<W: Words> RingReceiver<W> {
             return match self.lands_in_order {
                 // The sender stores the words one by one, and may be paused.
                 true => Ok(None),
-                false => self.look_again(head, trailer, now),
+                false => self.wait_for_missing_words(head, trailer, now),
             };
         }
         if !layout::is_trailer_of(trailer, self.sequence, self.wholeness) {
@@ -378,9 +394,9 @@ impl<W: Words> RingReceiver<W> {
         if self.wholeness == Wholeness::Checksum {
             let word = layout::checksum_trailer(self.sequence, head_word, &self.copy[..words]);
             if trailer != word && !mutants::is_on("record checksum not looked at") {
-                return self.does_not_sum_up(head, trailer, word, now);
+                return self.handle_checksum_mismatch(head, trailer, word, now);
             }
-            self.half_there = None;
+            self.incomplete = None;
         }
         if head.pad_bytes > 0 {
             let last = self.copy[words - 1];
@@ -392,10 +408,11 @@ impl<W: Words> RingReceiver<W> {
         Ok(Some(head))
     }
 
-    /// Handles a record whose trailer is not `word`, the one for the words that were copied out. Words that have not
-    /// landed are zero; if none can be missing, the record is damaged.
+    /// Handles a record whose trailer differs from `word`, the correct trailer for the words that
+    /// were copied out. Words that have not landed are zero. If no word can be missing, the record
+    /// is damaged.
     #[cold]
-    fn does_not_sum_up(
+    fn handle_checksum_mismatch(
         &mut self,
         head: RecordHead,
         trailer: u64,
@@ -408,26 +425,27 @@ impl<W: Words> RingReceiver<W> {
             let at = self.trailer_offset(head);
             return Err(self.fail(at, Expected::Checksum { word }, trailer));
         }
-        self.look_again(head, trailer, now)
+        self.wait_for_missing_words(head, trailer, now)
     }
 
-    /// Waits for the missing words of a record, which may be damaged instead.
+    /// Waits for the missing words of a record. If none lands for long enough, the record is
+    /// damaged.
     #[cold]
-    fn look_again(
+    fn wait_for_missing_words(
         &mut self,
         head: RecordHead,
         trailer: u64,
         now: Nanos,
     ) -> Result<Option<RecordHead>, RingError> {
-        let first = HalfThere {
+        let first = IncompleteRecord {
             polled: now,
             waited: 0,
             digest: 0,
         };
-        let mut half = self.half_there.unwrap_or(first);
-        half.waited += (now - half.polled).min(MOST_BETWEEN_POLLS);
+        let mut half = self.incomplete.unwrap_or(first);
+        half.waited += (now - half.polled).min(MAX_COUNTED_POLL_GAP_NS);
         half.polled = now;
-        if half.waited >= HALF_THERE_PATIENCE {
+        if half.waited >= INCOMPLETE_RECORD_PATIENCE_NS {
             let words = head.record_bytes as usize / WORD_BYTES - 2;
             let body = self.offset() as usize + WORD_BYTES;
             self.buffer.copy_out(body, &mut self.copy[..words]);
@@ -438,7 +456,7 @@ impl<W: Words> RingReceiver<W> {
             }
             (half.waited, half.digest) = (0, digest);
         }
-        self.half_there = Some(half);
+        self.incomplete = Some(half);
         Ok(None)
     }
 
@@ -451,7 +469,7 @@ impl<W: Words> RingReceiver<W> {
     fn step_over(&mut self, filler_bytes: u32) {
         self.buffer.clear(self.offset() as usize, WORD_BYTES);
         self.read += u64::from(filler_bytes);
-        // It goes with what was kept before it, if anything was.
+        // If no kept record precedes the filler, its space is released too.
         if self.head + u64::from(filler_bytes) == self.read {
             self.head = self.read;
         }
@@ -470,20 +488,20 @@ impl<W: Words> RingReceiver<W> {
         error
     }
 
-    /// Whether a report of the head is due that the endpoint had no room for: whoever waits for the
-    /// space hears of it only when this ring is polled again.
+    /// Returns whether a report of the head is due that the endpoint had no room for. The report is
+    /// posted only when this ring is polled again; until then the sender cannot use the space.
     pub fn owes_report(&self) -> bool {
         self.report_is_due() && !self.closed
     }
 
-    /// Whether half of the ring has been consumed since the last report (FaRM'14 §3.1).
+    /// Returns whether half of the ring has been consumed since the last report (FaRM'14 §3.1).
     #[inline]
     fn report_is_due(&self) -> bool {
         self.head - self.reported >= u64::from(self.capacity.report_bytes())
     }
 
-    /// Writes the head to the sender's copy. If the endpoint has no room the report stays due, and
-    /// every later call tries again.
+    /// Writes the head to the sender's copy. If the endpoint has no room, the report stays due and
+    /// every later call retries it.
     #[cold]
     fn report(&mut self, endpoint: &mut Endpoint) {
         if self.closed {

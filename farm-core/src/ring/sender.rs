@@ -1,4 +1,5 @@
-//! The sending end of a ring: knows the tail, keeps a copy of the head, writes records one-sidedly.
+//! The sending end of a ring: owns the tail, stores a copy of the head, and writes records with
+//! one-sided writes.
 
 use super::layout::{self, Capacity, Kind, RecordHead};
 use super::{SetupError, Wholeness, Words};
@@ -7,60 +8,63 @@ use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
 use crate::{marks, mutants};
 
-/// What the two sides agreed on when they connected, as the sender sees it.
+/// The parameters agreed at connection setup, for the sender.
 #[derive(Clone, Debug)]
 pub struct SenderConfig<W = Memory> {
     /// Start of the ring's buffer in the receiver's memory.
     pub buffer: Remote,
     /// Size of the buffer.
     pub capacity: Capacity,
-    /// Own memory that the receiver writes its head to: a word that holds the position at which the
-    /// ring starts, 0 for a new one.
+    /// The sender's own memory to which the receiver writes its head. The word at
+    /// `head_copy_offset` holds the position at which the ring starts, 0 for a new ring.
     pub head_copy: W,
-    /// Where in it, in bytes.
+    /// Offset in `head_copy`, in bytes.
     pub head_copy_offset: usize,
     /// Bytes that requests and one-way messages leave free for replies:
     /// [`Capacity::reply_reserve_bytes`], or 0 in a ring that never carries a reply.
     pub reply_reserve_bytes: u32,
-    /// How the receiver knows that a record is whole.
+    /// How the receiver determines that a record is complete.
     pub wholeness: Wholeness,
-    /// The worker of the receiving machine that polls the ring, to be woken if it sleeps.
+    /// The worker of the receiving machine that polls the ring. A write wakes it if it sleeps.
     pub notify: Option<WorkerId>,
 }
 
-/// What a message says besides its body.
+/// The header fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Kind of the record.
     pub kind: Kind,
-    /// The worker of the receiving machine that it is for.
+    /// Destination worker on the receiving machine.
     pub to_worker: WorkerId,
-    /// The handler that it is for.
+    /// Id of the handler.
     pub message_id: u16,
     /// Matches replies with requests; its meaning belongs to the messaging layer.
     pub token: u64,
 }
 
-/// Why a record was not sent. Nothing of it was.
+/// Why a record was not sent. No part of it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The ring, the endpoint's queue or its arena has no room now: poll, then try again.
-    #[error("no room in the ring or the endpoint now")]
+    /// The ring, the endpoint's queue or the endpoint's arena has no room now: poll, then retry.
+    #[error("the ring, the endpoint's queue or its arena is full now; poll and retry")]
     Full,
-    /// No ring of this size ever has room for it.
-    #[error("a body of {body_bytes} bytes is larger than the {max_body_bytes} that the ring takes")]
+    /// The body is larger than the largest record that this end can send.
+    #[error(
+        "a body of {body_bytes} bytes is larger than the ring's maximum of {max_body_bytes} bytes"
+    )]
     TooLarge {
-        /// Bytes of the body.
+        /// Bytes of the rejected body.
         body_bytes: usize,
-        /// Bytes of the greatest body.
+        /// Bytes of the largest body.
         max_body_bytes: u32,
     },
     /// The connection is broken.
-    #[error("the connection is closed")]
+    #[error("the ring's connection is closed")]
     Closed,
-    /// The receiver's buffer is not where its machine said: close the connection.
+    /// The receiver's buffer is not at the address that its machine announced: close the
+    /// connection.
     #[error(
-        "the fabric refused a write of {bytes} bytes at offset {offset:#x} of the peer's memory"
+        "the fabric rejected a write of {bytes} bytes at offset {offset:#x} of the peer's memory"
     )]
     Refused {
         /// Offset in the peer's memory.
@@ -68,34 +72,35 @@ pub enum SendError {
         /// Bytes of the write.
         bytes: u32,
     },
-    /// The receiver wrote a head that cannot be: close the connection.
+    /// The receiver wrote an invalid head: close the connection.
     #[error(transparent)]
     BadHead(#[from] BadHead),
 }
 
-/// A head copy that no correct receiver writes: heads only grow, by whole words, up to the tail.
+/// A head copy that no correct receiver writes: heads only grow, by whole words, at most to the
+/// tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "head copy {found:#x} is not a multiple of 8 between the last head {last:#x} and tail {tail:#x}"
 )]
 pub struct BadHead {
-    /// The head seen before.
+    /// The last valid head.
     pub last: u64,
-    /// The tail.
+    /// The sender's tail.
     pub tail: u64,
-    /// What the word is now.
+    /// The invalid value of the head copy.
     pub found: u64,
 }
 
 /// The sending end of a ring (FaRM'14 §3.1). Belongs to one worker.
 ///
-/// Keeps: `head ≤ tail ≤ head + capacity`; nothing is written beyond `head + capacity`; after an
-/// error that asks to close the connection every call answers that error.
+/// Invariants: `head ≤ tail ≤ head + capacity`. Nothing is written beyond `head + capacity`. After
+/// an error that requires closing the connection, every later call returns the same error.
 #[derive(Debug)]
 pub struct RingSender<W = Memory> {
     buffer: Remote,
     capacity: Capacity,
-    /// Bytes written since the ring was made, fillers included.
+    /// Bytes written since the ring was created, fillers included.
     tail: u64,
     /// Bytes that the receiver has reported as consumed.
     head: u64,
@@ -107,25 +112,25 @@ pub struct RingSender<W = Memory> {
     max_record_bytes: u32,
     wholeness: Wholeness,
     notify: Option<WorkerId>,
-    /// Records that are posted inline are assembled here.
+    /// Buffer in which records that are posted inline are assembled.
     inline: Box<[u64]>,
     failed: Option<SendError>,
 }
 
 impl<W: Words> RingSender<W> {
-    /// The sending end of a new ring, whose buffer and head copy are zero.
+    /// Creates the sending end of a new ring, whose buffer and head copy are zero.
     ///
-    /// Records are at most an eighth of the ring; less if the arena of `endpoint` has no slot for
-    /// that: see [`RingSender::max_body_bytes`].
+    /// Records have at most an eighth of the ring, or less if the arena of `endpoint` has no slot
+    /// of that size: see [`RingSender::max_body_bytes`].
     ///
     /// # Errors
-    /// [`SetupError`] when the fabric or the reserve would break the ring's promises.
+    /// [`SetupError`] when the fabric or the reserve would break the ring's guarantees.
     pub fn new(config: SenderConfig<W>, endpoint: &mut Endpoint) -> Result<Self, SetupError> {
         Self::resume(config, endpoint, 0, 1)
     }
 
-    /// The sending end of an empty ring that has carried records before: head and tail are at
-    /// `position` and the next record has number `sequence`, as with the receiver.
+    /// Creates the sending end of an empty ring that has carried records before: head and tail are
+    /// at `position` and the next record has number `sequence`, equal to the receiver's.
     ///
     /// # Errors
     /// As [`RingSender::new`].
@@ -165,38 +170,39 @@ impl<W: Words> RingSender<W> {
         })
     }
 
-    /// Bytes of the greatest body that can be sent.
+    /// Returns the bytes of the largest body that can be sent.
     pub fn max_body_bytes(&self) -> u32 {
         self.max_record_bytes.saturating_sub(layout::OVERHEAD_BYTES)
     }
 
-    /// Bytes written since the ring was made, fillers included.
+    /// Returns the bytes written since the ring was created, fillers included.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Bytes of the ring.
+    /// Returns the size of the ring in bytes.
     pub fn capacity_bytes(&self) -> u32 {
         self.capacity.bytes()
     }
 
-    /// Free bytes of the ring as far as this end has heard, without asking again.
+    /// Returns the free bytes of the ring by the last head that was read, without reading the head
+    /// copy.
     #[inline]
     pub fn free_bytes_known(&self) -> u32 {
         self.capacity.bytes() - self.used_bytes()
     }
 
-    /// Bytes of the ring that are known to be free, after a look at the head copy.
+    /// Reads the head copy and returns the free bytes of the ring.
     ///
     /// # Errors
-    /// [`SendError::BadHead`].
+    /// [`SendError::BadHead`], or the earlier error that failed this sender.
     pub fn free_bytes(&mut self) -> Result<u32, SendError> {
         self.refresh_head()?;
         Ok(self.capacity.bytes() - self.used_bytes())
     }
 
-    /// Whether a record of this kind and size would find room in the ring. The endpoint's queue may
-    /// refuse it all the same.
+    /// Returns whether a record of this kind and size has room in the ring. The endpoint's queue
+    /// may still reject it.
     ///
     /// # Errors
     /// As [`RingSender::try_send`], except [`SendError::Full`].
@@ -206,12 +212,13 @@ impl<W: Words> RingSender<W> {
         Ok(self.find_room(kind, record_bytes)?.is_some())
     }
 
-    /// Sends a record whose body is `body`, one part after the other: all of it or nothing.
+    /// Sends a record whose body is the concatenation of the parts `body`. Sends either the whole
+    /// record or nothing.
     ///
-    /// The write is unsignalled; it leaves with the next [`Endpoint::flush`] at the latest.
+    /// The write is unsignalled. It is posted at the latest with the next [`Endpoint::flush`].
     ///
     /// # Errors
-    /// [`SendError::Full`] is to be tried again; all others but `TooLarge` are for good.
+    /// [`SendError::Full`] is transient: retry. All other errors except `TooLarge` are permanent.
     #[inline]
     pub fn try_send(
         &mut self,
@@ -222,8 +229,8 @@ impl<W: Words> RingSender<W> {
         self.try_append(endpoint, header, body, None)
     }
 
-    /// As [`RingSender::try_send`], with a completion that says that the record is in the receiver's
-    /// memory, if a token is given.
+    /// As [`RingSender::try_send`]. If `signal` is given, the endpoint reports a completion once
+    /// the record is in the receiver's memory.
     ///
     /// # Errors
     /// As [`RingSender::try_send`].
@@ -266,11 +273,11 @@ impl<W: Words> RingSender<W> {
             seal(target, self.wholeness, self.sequence);
             Some(slot)
         };
-        // From here on the slot is the fabric's, or goes back to the arena.
+        // From here on the fabric owns the slot, or the slot returns to the arena.
         if place.filler_bytes > 0
             && let Err(error) = self.post_filler(endpoint, place.filler_bytes)
         {
-            give_back(endpoint, slot);
+            return_slot(endpoint, slot);
             return Err(error);
         }
         self.post_record(endpoint, place.offset, record_bytes, slot, signal)
@@ -290,7 +297,7 @@ impl<W: Words> RingSender<W> {
         }
     }
 
-    /// Finds room by the head that is known, and if that does not do, by a new look at the copy.
+    /// Finds room by the known head. If that is not sufficient, reads the head copy.
     #[inline]
     fn find_room(
         &mut self,
@@ -321,8 +328,9 @@ impl<W: Words> RingSender<W> {
         (self.tail - self.head) as u32
     }
 
-    /// Takes over the head that the receiver reported. The acquire pairs with the release of its
-    /// write: the space was zeroed before, and what we write there comes after.
+    /// Adopts the head that the receiver reported. The acquire pairs with the release of the
+    /// receiver's write: the receiver zeroed the space before, and this sender's writes to the
+    /// space come after.
     #[cold]
     fn refresh_head(&mut self) -> Result<(), SendError> {
         if let Some(failed) = self.failed {
@@ -341,8 +349,8 @@ impl<W: Words> RingSender<W> {
         Ok(())
     }
 
-    /// Once posted, a filler counts as sent even if its record is refused: the next one starts at
-    /// offset 0. The space rules counted it with its record.
+    /// Posts a filler. A posted filler counts as sent even if its record is rejected: the next
+    /// record then starts at offset 0. The space check counted the filler together with its record.
     #[cold]
     fn post_filler(&mut self, endpoint: &mut Endpoint, bytes: u32) -> Result<(), SendError> {
         let to = self.at(self.capacity.offset(self.tail));
@@ -412,15 +420,15 @@ impl<W: Words> RingSender<W> {
     ) -> SendError {
         match rejected {
             Rejected::Full(slot) => {
-                give_back(endpoint, slot);
+                return_slot(endpoint, slot);
                 SendError::Full
             }
             Rejected::Closed(slot) => {
-                give_back(endpoint, slot);
+                return_slot(endpoint, slot);
                 self.fail(SendError::Closed)
             }
             Rejected::BadAccess(slot) => {
-                give_back(endpoint, slot);
+                return_slot(endpoint, slot);
                 self.fail(SendError::Refused {
                     offset: to.offset,
                     bytes,
@@ -436,19 +444,19 @@ impl<W: Words> RingSender<W> {
 }
 
 #[cold]
-fn give_back(endpoint: &mut Endpoint, slot: Option<Slot>) {
+fn return_slot(endpoint: &mut Endpoint, slot: Option<Slot>) {
     if let Some(slot) = slot {
         endpoint.arena().give(slot);
     }
 }
 
-/// Writes the record into `words`, whose length is the record's, all but its trailer.
+/// Writes the record into `words`, which has the record's length. Leaves the trailer unset.
 #[inline]
 fn assemble(words: &mut [u64], head: RecordHead, token: u64, body: &[&[u8]]) {
     let last = words.len() - 1;
     words[0] = head.encode();
     words[1] = token;
-    // What the body leaves of its last word is zero.
+    // The padding after the body is zero.
     if head.pad_bytes > 0 {
         words[last - 1] = 0;
     }

@@ -1,7 +1,7 @@
-//! A fabric for tests of rings: writes land at once, or word by word when the test says so.
+//! A fake fabric for tests of rings: writes land at once, or word by word under the test's control.
 //!
-//! Also included by tests outside of the crate and by the fuzz target; whoever includes it has the
-//! crate under the name `api`.
+//! Also included by external tests and by the fuzz target. A file that includes this one must name
+//! the crate `api`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,11 +19,11 @@ use super::api::ring::{
 };
 use super::api::time::Nanos;
 
-/// What writes land in.
+/// Memory in which writes land.
 pub trait Target: Send + 'static {
-    /// Bytes there are.
+    /// Returns the length in bytes.
     fn target_bytes(&self) -> usize;
-    /// Lands words in increasing address order, the last with release.
+    /// Stores words in increasing address order, the last one with release.
     fn land(&self, offset: usize, words: &[u64]);
 }
 
@@ -36,33 +36,33 @@ impl Target for Memory {
     }
 }
 
-/// A word on its way.
+/// A word in flight.
 struct Flying {
     memory: usize,
     offset: usize,
     word: u64,
-    /// Counts the words that were held.
+    /// Index of the word among all words that were held.
     number: usize,
 }
 
 struct State<M> {
     memories: Vec<M>,
-    /// Words on their way.
+    /// Words in flight.
     flying: VecDeque<Flying>,
     held: bool,
-    /// Words that were held.
+    /// Number of words that were held.
     number: usize,
-    /// Posts that are taken before the queue is full.
+    /// Number of posts that are still accepted before the queue is full.
     admitted: usize,
     closed: bool,
     posts: usize,
 }
 
-/// One connection, as the test sees it.
+/// One connection, controlled by the test.
 pub struct Wire<M = Memory>(Arc<Mutex<State<M>>>);
 
 impl<M: Target> Wire<M> {
-    /// A connection to a machine that has these memories, in the order of their index.
+    /// Creates a connection to a machine with these memories, in the order of their index.
     pub fn new(memories: Vec<M>) -> Self {
         Self(Arc::new(Mutex::new(State {
             memories,
@@ -75,13 +75,13 @@ impl<M: Target> Wire<M> {
         })))
     }
 
-    /// The endpoint of the connection. Writes of at most `max_inline_bytes` are inline, others take
-    /// one of four slots per size.
+    /// Returns the endpoint of the connection. Writes of at most `max_inline_bytes` are inline,
+    /// larger writes take one of four slots per size.
     pub fn endpoint(&self, max_inline_bytes: usize) -> Endpoint {
         self.endpoint_that(max_inline_bytes, true)
     }
 
-    /// The same, of a fabric that says so of the order in which words land.
+    /// As [`Wire::endpoint`], with the given capability `ordered_placement`.
     pub fn endpoint_that(&self, max_inline_bytes: usize, ordered_placement: bool) -> Endpoint {
         let classes = vec![(512, 4), (4096, 4), (65536, 4), (1 << 20, 1)];
         Endpoint::Other(Box::new(Fake {
@@ -102,21 +102,21 @@ impl<M: Target> Wire<M> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<M>> {
-        self.0.lock().expect("the test has failed elsewhere")
+        self.0.lock().expect("another thread of the test panicked")
     }
 
-    /// From now on words wait until they are told to land.
+    /// From now on, words stay in flight until the test lands them.
     pub fn hold(&self) {
         self.state().held = true;
     }
 
-    /// From now on words land at once, after those that wait.
+    /// Lands all words in flight. From now on, words land at once.
     pub fn release(&self) {
         self.land(usize::MAX);
         self.state().held = false;
     }
 
-    /// Lands the next `most` words that wait, and tells how many did.
+    /// Lands the next `most` words in flight. Returns how many landed.
     pub fn land(&self, most: usize) -> usize {
         let mut state = self.state();
         let count = most.min(state.flying.len());
@@ -126,7 +126,7 @@ impl<M: Target> Wire<M> {
         count
     }
 
-    /// Lands one of the words that wait, whichever; false if none does.
+    /// Lands the word in flight that `pick` selects. Returns false if no word is in flight.
     pub fn land_any(&self, pick: usize) -> bool {
         let mut state = self.state();
         let count = state.flying.len();
@@ -136,20 +136,20 @@ impl<M: Target> Wire<M> {
         count > 0
     }
 
-    /// How many of the words that were held have landed without one before them that has not. Words of zero
-    /// do not count: they are there already.
+    /// Returns how many of the held words have landed before the first held word that has not.
+    /// Words of zero count as landed, because the buffer is zero already.
     pub fn landed(&self) -> usize {
         let state = self.state();
         let missing = state.flying.iter().find(|flying| flying.word != 0);
         missing.map_or(state.number, |missing| missing.number)
     }
 
-    /// Words that wait.
+    /// Returns the number of words in flight.
     pub fn flying(&self) -> usize {
         self.state().flying.len()
     }
 
-    /// Takes only this many further posts before it answers that it is full.
+    /// Accepts only this many further posts, then rejects posts as full.
     pub fn admit(&self, posts: usize) {
         self.state().admitted = posts;
     }
@@ -159,7 +159,7 @@ impl<M: Target> Wire<M> {
         self.state().closed = true;
     }
 
-    /// Posts taken so far.
+    /// Returns the number of accepted posts.
     pub fn posts(&self) -> usize {
         self.state().posts
     }
@@ -167,7 +167,10 @@ impl<M: Target> Wire<M> {
 
 impl<M: Target> State<M> {
     fn land(&mut self, index: usize) {
-        let flying = self.flying.remove(index).expect("it was counted");
+        let flying = self
+            .flying
+            .remove(index)
+            .expect("index of a word in flight");
         self.memories[flying.memory].land(flying.offset, &[flying.word]);
     }
 }
@@ -240,10 +243,10 @@ impl<M: Target> Backend for Fake<M> {
         Counters::default()
     }
     fn import(&mut self, _: &Capability) -> Result<RemoteMemory, ImportError> {
-        unreachable!("rings do not import")
+        unreachable!("rings do not import memory")
     }
     fn post_read(&mut self, _: Read, _: Slot) -> Result<(), Rejected> {
-        unreachable!("rings do not read")
+        unreachable!("rings post no reads")
     }
     fn post_atomic(&mut self, _: Remote, _: Atomic, _: bool, _: Token) -> Result<(), Rejected> {
         unreachable!("rings use no remote atomics")
@@ -266,38 +269,38 @@ impl<M: Target> Backend for Fake<M> {
     }
 }
 
-/// A ring with both ends and their connections in one place.
+/// A ring with both ends and their connections.
 pub struct Pair {
     pub sender: RingSender,
     pub receiver: RingReceiver,
-    /// From the sender to the receiver's memory.
+    /// Connection from the sender to the receiver's memory.
     pub forth: Wire,
     pub sender_endpoint: Endpoint,
-    /// From the receiver to the sender's memory.
+    /// Connection from the receiver to the sender's memory.
     pub back: Wire,
     pub receiver_endpoint: Endpoint,
     pub buffer: Memory,
     pub head_copy: Memory,
 }
 
-/// Most inline bytes of a pair's endpoints: small, so that arena slots are used too.
+/// Largest inline write of a pair's endpoints, in bytes: small, so that arena slots are used too.
 pub const PAIR_INLINE_BYTES: usize = 64;
 
 impl Pair {
-    /// A ring of `bytes` that starts at `position` and keeps the usual reserve.
+    /// Creates a ring of `bytes` that starts at `position` and has the default reserve.
     pub fn at(bytes: u64, position: u64) -> Self {
-        let capacity = Capacity::new(bytes).expect("a ring's size");
+        let capacity = Capacity::new(bytes).expect("a valid ring size");
         Self::with_reserve(capacity, position, capacity.reply_reserve_bytes())
     }
 
-    /// The same, over fabrics that land words in any order.
+    /// As [`Pair::at`], over fabrics that land words in any order.
     pub fn unordered(bytes: u64, position: u64) -> Self {
-        let capacity = Capacity::new(bytes).expect("a ring's size");
+        let capacity = Capacity::new(bytes).expect("a valid ring size");
         let reserve = capacity.reply_reserve_bytes();
         Self::with(capacity, position, reserve, Wholeness::Checksum)
     }
 
-    /// A ring that starts at `position` and keeps so many bytes for replies.
+    /// Creates a ring that starts at `position` and reserves `reply_reserve_bytes` for replies.
     pub fn with_reserve(capacity: Capacity, position: u64, reply_reserve_bytes: u32) -> Self {
         Self::with(capacity, position, reply_reserve_bytes, Wholeness::LastWord)
     }
@@ -332,8 +335,8 @@ impl Pair {
         };
         let receiver = RingReceiver::resume(config, &receiver_endpoint, position, 1);
         Self {
-            sender: sender.expect("a sender"),
-            receiver: receiver.expect("a receiver"),
+            sender: sender.expect("create the sender"),
+            receiver: receiver.expect("create the receiver"),
             forth,
             sender_endpoint,
             back,
@@ -343,7 +346,7 @@ impl Pair {
         }
     }
 
-    /// The words of the buffer.
+    /// Returns the words of the buffer.
     pub fn words(&self) -> Vec<u64> {
         let mut words = vec![0; self.buffer.len() / WORD_BYTES];
         self.buffer.read_words(0, &mut words);
@@ -351,7 +354,7 @@ impl Pair {
     }
 }
 
-/// A sender to memory 0 of its connection that keeps the usual reserve.
+/// Returns the configuration of a sender to memory 0 of its connection, with the default reserve.
 pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
     SenderConfig {
         buffer: Remote {
@@ -367,7 +370,8 @@ pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
     }
 }
 
-/// A receiver whose sender has its head copy at the start of memory 0 of the connection.
+/// Returns the configuration of a receiver whose sender stores its head copy at the start of memory
+/// 0 of the connection.
 pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
     let head_copy = Remote {
         memory: RemoteMemory::from_index(0),
@@ -381,11 +385,12 @@ pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
     }
 }
 
-/// A receiver over a ring whose content is `bytes`, for the fuzz target and its corpus.
+/// Creates a receiver of a ring with the content `bytes`, for the fuzz target and its corpus.
 ///
-/// The first byte gives the size (1 KiB, or 4 KiB) and whether records have checksums, the second where the receiver starts, in words
-/// from the last eighth of the buffer on (so that it soon wraps); what is over lies in the buffer
-/// from there on, in the order in which the receiver reads it.
+/// Bit 0 of the first byte selects the size (1 KiB or 4 KiB), bit 1 selects records with checksums.
+/// The second byte is the receiver's start position, in words from the start of the last eighth of
+/// the buffer (so that it soon wraps). The remaining bytes are stored in the buffer from that
+/// position on, in the order in which the receiver reads them.
 pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)> {
     let (&[size, start], content) = bytes.split_first_chunk::<2>()?;
     let ring_bytes = if size & 1 == 0 { 1024 } else { 4096 };
@@ -408,17 +413,18 @@ pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)>
         },
         ..receiver_config(buffer.clone())
     };
-    let receiver = RingReceiver::resume(config, &endpoint, position, 1).expect("a receiver");
+    let receiver =
+        RingReceiver::resume(config, &endpoint, position, 1).expect("create the receiver");
     Some((receiver, endpoint, buffer))
 }
 
-/// Nanoseconds between polls of a record that is half there.
+/// Nanoseconds between polls of an incomplete record.
 pub const BETWEEN_POLLS: u64 = 100_000_000;
-/// Polls after which such a record has become an error.
+/// Number of polls after which an incomplete record has become an error.
 pub const MOST_POLLS: u64 = 110;
 
-/// Reads everything there is and checks what must hold whatever the ring's content. Tells how many
-/// records came.
+/// Reads all records and checks what must hold for any content of the ring. Returns the number of
+/// records.
 pub fn drain_untrusted(bytes: &[u8]) -> usize {
     let Some((mut receiver, mut endpoint, buffer)) = ring_from_bytes(bytes) else {
         return 0;
@@ -430,7 +436,7 @@ pub fn drain_untrusted(bytes: &[u8]) -> usize {
         let now = Nanos(polls * BETWEEN_POLLS);
         match receiver.peek(&mut endpoint, now) {
             Ok(Some(record)) => assert!(record.body.len() <= buffer.len() / 8 - 3 * WORD_BYTES),
-            // A record that is half there becomes an error.
+            // An incomplete record becomes an error.
             Ok(None) if polls < MOST_POLLS => {
                 polls += 1;
                 continue;
@@ -441,18 +447,22 @@ pub fn drain_untrusted(bytes: &[u8]) -> usize {
                 assert_eq!(
                     receiver.peek(&mut endpoint, now),
                     Err(error),
-                    "the error did not stick"
+                    "a later peek did not return the same error"
                 );
                 break;
             }
         }
         receiver.consume(&mut endpoint);
         records += 1;
-        assert!(records <= most, "more records than the buffer has room for");
+        assert!(
+            records <= most,
+            "the ring returned more records than the buffer has room for"
+        );
     }
     assert!(receiver.head() - start <= buffer.len() as u64);
     for position in (start..receiver.head()).step_by(WORD_BYTES) {
-        // A filler's gap is free space, which nobody reads or zeroes; all that was a record is zero.
+        // A filler's gap is free space, which the receiver neither reads nor zeroes; the space of
+        // records is zero.
         let offset = position as usize % buffer.len();
         let gap = offset >= buffer.len() - buffer.len() / 8;
         let mut word = [0];

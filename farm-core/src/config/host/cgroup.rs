@@ -1,24 +1,24 @@
-//! The limits of the control groups this process is in, of both versions of their interface.
+//! The limits of the control groups of this process, for both versions of the cgroup interface.
 //!
-//! A group's limit binds its descendants, so every group from this process's own up to the mounted
-//! root is asked, and the tightest answer counts.
+//! A group's limit also applies to its descendants. Therefore every group from this process's own
+//! group up to the mounted root is read, and the tightest limit counts.
 
 use std::path::{Path, PathBuf};
 
 use super::CgroupMemory;
 use super::probe::{Files, Mount};
 
-/// Version 1 says "no limit" by a number near the greatest.
+/// Version 1 represents "no limit" by a number close to the maximum.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// A control group's directory, its ancestors', and the version of the interface.
+/// The directories of a control group and of its ancestors, and the version of the interface.
 struct Groups {
     version: u8,
-    /// From this process's own up to the mounted root.
+    /// Directories from this process's own group up to the mounted root.
     paths: Vec<PathBuf>,
 }
 
-/// The memory cgroup that leaves least, if any has a limit.
+/// Returns the memory cgroup with the least available memory, if any has a limit.
 pub(super) fn memory(files: &Files<'_>, mounts: &[Mount]) -> Option<CgroupMemory> {
     let groups = groups(files, mounts, "memory")?;
     let limit_of = |path: &PathBuf| {
@@ -55,7 +55,7 @@ pub(super) fn memory(files: &Files<'_>, mounts: &[Mount]) -> Option<CgroupMemory
         .min_by_key(|cgroup| cgroup.available_bytes)
 }
 
-/// The cores' worth of time that this process's cgroups grant, if any limits it.
+/// Returns the CPU time, in cores, that this process's cgroups grant, if any limits it.
 pub(super) fn cpu_quota(files: &Files<'_>, mounts: &[Mount]) -> Option<f64> {
     let groups = groups(files, mounts, "cpu")?;
     let quota_of = |path: &PathBuf| {
@@ -79,7 +79,7 @@ pub(super) fn cpu_quota(files: &Files<'_>, mounts: &[Mount]) -> Option<f64> {
         .min_by(f64::total_cmp)
 }
 
-/// A line `name value` of a statistics file.
+/// Returns the value of a line `name value` of a statistics file.
 fn entry(stat: &str, name: &str) -> Option<u64> {
     let value = stat
         .lines()
@@ -87,7 +87,8 @@ fn entry(stat: &str, name: &str) -> Option<u64> {
     value.trim().parse().ok()
 }
 
-/// The groups of this process for `controller`: version 1 where that has it, else version 2.
+/// Returns the groups of this process for `controller`: version 1 if it has the controller, else
+/// version 2.
 fn groups(files: &Files<'_>, mounts: &[Mount], controller: &str) -> Option<Groups> {
     let memberships = files.text("/proc/self/cgroup");
     let membership = |wanted: &dyn Fn(&str, &str) -> bool| {
@@ -116,8 +117,8 @@ fn groups(files: &Files<'_>, mounts: &[Mount], controller: &str) -> Option<Group
     })
 }
 
-/// The directories of the group `path` and its ancestors below `mount`. In a container the path may
-/// be one of the host's, of which only the part below the mount's root can be seen.
+/// Returns the directories of the group `path` and its ancestors below `mount`. In a container,
+/// `path` may be a path on the host, of which only the part below the mount's root is visible.
 fn upwards(files: &Files<'_>, mount: &Mount, path: &Path) -> Vec<PathBuf> {
     let below = path
         .strip_prefix(&mount.root)
@@ -144,12 +145,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A host made of the given files.
+    /// Creates a host from the given files.
     fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a directory");
+        let root = tempfile::tempdir().expect("create a temporary directory");
         for (path, text) in files {
             let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+            fs::create_dir_all(path.parent().expect("a parent directory"))
+                .expect("create the directory");
             fs::write(path, text).expect("a file");
         }
         root
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_asked_where_it_has_the_controller() {
+    fn version_1_is_used_if_it_has_the_controller() {
         let root = host(&[
             (
                 "proc/self/cgroup",
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_container_the_mounted_root_is_ones_own_group() {
+    fn in_a_container_the_mounted_root_is_the_own_group() {
         let mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
         for membership in ["4:memory:/docker/abc\n", "4:memory:/elsewhere\n"] {
             let root = host(&[

@@ -1,7 +1,7 @@
-//! What the host offers, and whether that is enough for a configuration.
+//! The resources of the host, and whether they suffice for a configuration.
 //!
-//! [`probe`] looks at the host; everything else judges [`HostFacts`], which are plain data, so that
-//! the judgement on hosts that are not at hand can be tested.
+//! [`probe`] examines the host. Everything else evaluates [`HostFacts`], which are plain data, so
+//! the evaluation can be tested for hosts that are not available.
 
 mod cgroup;
 mod probe;
@@ -18,84 +18,84 @@ use crate::mem::HUGE_PAGE_BYTES;
 
 pub use probe::{probe, probe_with_devices, run_dir};
 
-/// What a host offers a cluster.
+/// The resources that a host offers a cluster.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct HostFacts {
     /// Name and release of the kernel.
     pub kernel: String,
-    /// Cores that are online.
+    /// Number of cores that are online.
     pub cores_online: usize,
-    /// Cores that this process may run on, by number.
+    /// Numbers of the cores on which this process may run.
     pub cores_allowed: Vec<u32>,
-    /// Cores' worth of time that the cgroup grants, where it limits that.
+    /// CPU time in cores that the cgroup grants, if it limits the time.
     pub cpu_quota_cores: Option<f64>,
-    /// Memory of the host.
+    /// Memory of the host, in bytes.
     pub memory_total_bytes: u64,
-    /// Memory that could be had without swapping.
+    /// Memory available without swapping, in bytes.
     pub memory_available_bytes: u64,
-    /// The memory cgroup that leaves least, where any has a limit.
+    /// The memory cgroup with the least available memory, if any has a limit.
     pub cgroup: Option<CgroupMemory>,
-    /// The directory that regions are to be files in.
+    /// The directory in which regions will be files.
     pub memory_dir: DirFacts,
-    /// Pools of huge pages set aside at boot or later.
+    /// Pools of huge pages reserved at boot or later.
     pub huge_page_pools: Vec<HugePagePool>,
-    /// Mounts that give huge pages: hugetlbfs, and tmpfs with `huge=`.
+    /// Mounts that provide huge pages: hugetlbfs, and tmpfs with `huge=`.
     pub huge_mounts: Vec<HugeMount>,
     /// The setting of transparent huge pages for private memory, such as `madvise`.
     pub thp: Option<String>,
     /// The setting of transparent huge pages for shared memory, such as `never`.
     pub thp_shmem: Option<String>,
-    /// Most bytes this process may lock in memory, where that is limited.
+    /// Most bytes that this process may lock in memory; `None` if unlimited.
     pub memlock_bytes: Option<u64>,
-    /// Devices that can do RDMA, as the kernel lists them.
+    /// RDMA devices listed by the kernel.
     pub rdma_devices: Vec<RdmaDevice>,
-    /// The same, as libibverbs does, where it was asked.
+    /// RDMA devices listed by libibverbs, if it was queried.
     pub verbs_devices: Vec<DeviceReport>,
-    /// Why libibverbs lists none, if there is a reason.
+    /// Why libibverbs lists no devices, if there is a reason.
     pub verbs_problem: Option<String>,
-    /// The user's number; 0 is root.
+    /// User id; 0 is root.
     pub user_id: u32,
 }
 
-/// The limit of a memory cgroup, and what is left of it.
+/// The limit of a memory cgroup, and the remaining memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct CgroupMemory {
-    /// 1 or 2.
+    /// Version of the cgroup interface: 1 or 2.
     pub version: u8,
-    /// The directory of the cgroup.
+    /// Directory of the cgroup.
     pub path: PathBuf,
-    /// Its limit.
+    /// Limit in bytes.
     pub limit_bytes: u64,
-    /// What could still be had: the limit less what is used, cached files not counted.
+    /// Available bytes: the limit minus the used bytes, where cached files do not count as used.
     pub available_bytes: u64,
 }
 
-/// A directory in which regions are to be files.
+/// A directory in which regions will be files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DirFacts {
-    /// Its path.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// Whether there is such a directory.
+    /// Whether the directory exists.
     pub exists: bool,
-    /// Whether this user may make files in it.
+    /// Whether this user may create files in the directory.
     pub writable: bool,
-    /// The type of its file system: `tmpfs`, `hugetlbfs`, `ext4` …
+    /// Type of the directory's file system: `tmpfs`, `hugetlbfs`, `ext4` …
     pub filesystem: String,
-    /// The value of the mount's option `huge=`.
+    /// Value of the mount option `huge=`.
     pub huge: Option<String>,
-    /// Whether the kernel makes huge pages of a file here when it is asked to, whatever the mount
-    /// says: one was made.
+    /// Whether the kernel provides huge pages for a file here on request (madvise), independent of
+    /// the mount's option. Determined by a test file.
     pub huge_on_request: bool,
-    /// The bytes of its pages where it is a hugetlbfs.
+    /// Page size in bytes, if the file system is hugetlbfs.
     pub huge_page_bytes: Option<u64>,
-    /// Bytes it holds at most, where that is limited.
+    /// Capacity in bytes; `None` if unlimited.
     pub total_bytes: Option<u64>,
-    /// Bytes that are free, where they are limited.
+    /// Free bytes; `None` if unlimited.
     pub free_bytes: Option<u64>,
 }
 
 impl DirFacts {
-    /// Whether files here are in memory and not on a disk.
+    /// Returns whether files here are in memory and not on a disk.
     pub fn in_memory(&self) -> bool {
         matches!(
             self.filesystem.as_str(),
@@ -103,21 +103,22 @@ impl DirFacts {
         )
     }
 
-    /// Whether the file system is hugetlbfs, whose pages come from a pool.
+    /// Returns whether the file system is hugetlbfs, whose pages come from a pool.
     pub fn is_hugetlbfs(&self) -> bool {
         self.filesystem == "hugetlbfs"
     }
 }
 
 impl HostFacts {
-    /// Whether files in the directory of regions can be mapped by huge pages, transparent ones
-    /// included.
+    /// Returns whether files in the directory of regions can be mapped with huge pages, including
+    /// transparent huge pages.
     pub fn offers_huge_pages(&self) -> bool {
         let dir = &self.memory_dir;
         if dir.is_hugetlbfs() || dir.huge_on_request {
             return true;
         }
-        // `force` and `deny` overrule the mounts; everything else is about memory without a mount.
+        // `force` and `deny` override the mounts. Every other setting applies only to shared memory
+        // without a mount.
         dir.filesystem == "tmpfs"
             && match self.thp_shmem.as_deref() {
                 Some("force") => true,
@@ -126,14 +127,14 @@ impl HostFacts {
             }
     }
 
-    /// Whether memory that is in no file, as RDMA devices use it, can have huge pages, transparent ones
-    /// included.
+    /// Returns whether memory outside files, as RDMA devices use it, can have huge pages, including
+    /// transparent huge pages.
     pub fn offers_private_huge_pages(&self) -> bool {
         let on_request = self.thp.as_deref();
         self.huge_pool_bytes() > 0 || on_request.is_some_and(|thp| thp != "never")
     }
 
-    /// Bytes of the pool that private huge pages come from, as far as they are free.
+    /// Returns the free bytes of the pool from which private huge pages come.
     pub fn huge_pool_bytes(&self) -> u64 {
         let size = HUGE_PAGE_BYTES as u64;
         let pools = self.huge_page_pools.iter();
@@ -141,7 +142,8 @@ impl HostFacts {
         pool.map(|pool| pool.free.saturating_mul(size)).sum()
     }
 
-    /// Cores that workers can really use: those allowed, or fewer where time is limited.
+    /// Returns the number of cores that workers can use: the allowed cores, or fewer if CPU time is
+    /// limited.
     pub fn usable_cores(&self) -> usize {
         let allowed = self.cores_allowed.len().max(1);
         match self.cpu_quota_cores {
@@ -158,52 +160,53 @@ pub struct HugePagePool {
     pub page_bytes: u64,
     /// Pages in the pool.
     pub total: u64,
-    /// Pages that are neither used nor promised.
+    /// Pages that are neither used nor reserved.
     pub free: u64,
 }
 
-/// A mount that gives huge pages.
+/// A mount that provides huge pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct HugeMount {
-    /// Where it is mounted.
+    /// Mount point.
     pub path: PathBuf,
     /// `tmpfs` or `hugetlbfs`.
     pub filesystem: String,
-    /// `huge=always` and the like, or the size of its pages.
+    /// Option such as `huge=always`, or the page size.
     pub option: String,
-    /// Whether this user may make files in it.
+    /// Whether this user may create files in it.
     pub writable: bool,
 }
 
-/// A device that can do RDMA.
+/// An RDMA device.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RdmaDevice {
-    /// Its name, such as `mlx5_0`.
+    /// Device name, such as `mlx5_0`.
     pub name: String,
-    /// Its ports, each as number, state and link layer: `1 ACTIVE Ethernet`.
+    /// Ports, each as number, state and link layer: `1 ACTIVE Ethernet`.
     pub ports: Vec<String>,
 }
 
-/// Memory that machines take from their host.
+/// The memory that machines take from their host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct MemoryNeed {
-    /// Machines.
+    /// Number of machines.
     pub machines: u64,
-    /// Bytes of regions, at most.
+    /// Most bytes of regions.
     pub regions_bytes: u64,
-    /// Bytes of rings and logs: one of each per sending worker and receiving machine.
+    /// Bytes of rings and logs: one of each per sending worker and receiving machine, without logs
+    /// within a machine.
     pub rings_bytes: u64,
-    /// Bytes that the processes take beside, about.
+    /// Approximate bytes that the processes take in addition.
     pub process_bytes: u64,
 }
 
-/// What a process takes before it has workers.
+/// Bytes of a process without workers.
 const MACHINE_PROCESS_BYTES: u64 = 16 * MIB;
-/// What each worker adds: stack, arena, slabs.
+/// Bytes that each worker adds: stack, arena, slabs.
 const WORKER_PROCESS_BYTES: u64 = 8 * MIB;
 
 impl MemoryNeed {
-    /// What all machines take together.
+    /// Returns the need of all machines together.
     pub fn of_cluster(config: &Config) -> MemoryNeed {
         config
             .machines
@@ -219,13 +222,14 @@ impl MemoryNeed {
             })
     }
 
-    /// What the machine `id` takes.
+    /// Returns the need of machine `id`.
     pub fn of_machine(config: &Config, id: MachineId) -> MemoryNeed {
         let Some(machine) = config.machine(id) else {
             return MemoryNeed::default();
         };
         let workers = u64::from(machine.workers);
-        // Its own workers count too: a ring to oneself is as good as any other.
+        // A machine's own workers count as senders too, because a ring within a machine takes the
+        // same memory.
         let senders = config.total_workers() as u64;
         let rings = senders.saturating_mul(config.rings.ring_bytes);
         let logs = senders
@@ -240,53 +244,53 @@ impl MemoryNeed {
         }
     }
 
-    /// Bytes that other machines reach: files in the directory of regions, or what is registered with RDMA
-    /// devices.
+    /// Returns the bytes that other machines access: files in the directory of regions, or memory
+    /// registered with RDMA devices.
     pub fn exported_bytes(&self) -> u64 {
         self.regions_bytes.saturating_add(self.rings_bytes)
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     pub fn total_bytes(&self) -> u64 {
         self.exported_bytes().saturating_add(self.process_bytes)
     }
 }
 
-/// Why a host cannot carry a configuration.
+/// Why a host cannot run a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// There is no directory for regions, or no writing to it.
+    /// The directory of regions is missing or not writable.
     #[error(
-        "memory.dir = {:?}: {why}; make it, or set memory.dir to a directory in memory such as \
+        "memory.dir = {:?}: {why}; create it, or set memory.dir to a directory in memory such as \
          \"/dev/shm\"",
         path.display().to_string()
     )]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the directory.
         why: &'static str,
     },
-    /// Huge pages are required and the directory gives none.
+    /// Huge pages are required, but the directory provides none.
     #[error(
-        "memory.huge_pages = \"require\", but memory.dir = {:?} gives no huge pages; set memory.dir \
+        "memory.huge_pages = \"require\", but memory.dir = {:?} provides no huge pages; set memory.dir \
          to a hugetlbfs or a tmpfs mounted with huge=always (`farm doctor` prints the command), or \
          memory.huge_pages to \"try\"",
         path.display().to_string()
     )]
     NoHugePages {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// Huge pages are required, and there are none for memory that is in no file.
+    /// Huge pages are required, but the host provides none for memory outside files.
     #[error(
-        "memory.huge_pages = \"require\", but this host has none for the memory that RDMA devices use: set \
-         some aside (sysctl -w vm.nr_hugepages=N, each of 2 MiB), allow transparent ones (echo madvise > \
+        "memory.huge_pages = \"require\", but this host has none for the memory that RDMA devices use: reserve \
+         some (sysctl -w vm.nr_hugepages=N, each of 2 MiB), allow transparent ones (echo madvise > \
          /sys/kernel/mm/transparent_hugepage/enabled), or set memory.huge_pages to \"try\""
     )]
     NoPrivateHugePages,
-    /// The machines may take more memory than there is.
+    /// The machines may take more memory than is available.
     #[error(
         "{machines} machine(s) may take {} of memory ({} of regions, {} of rings, about {} for the \
          processes), but {limit}; {advice}",
@@ -295,27 +299,27 @@ pub enum HostError {
         machines = need.machines
     )]
     TooMuchMemory {
-        /// What the machines take.
+        /// The need of the machines.
         need: MemoryNeed,
-        /// The part of it that is counted against the limit.
+        /// The part of the need that counts against the limit, in bytes.
         needed_bytes: u64,
-        /// What it exceeds.
+        /// The exceeded limit.
         limit: MemoryLimit,
-        /// What to lower, and to what.
+        /// Which keys to lower, and to what.
         advice: String,
     },
 }
 
-/// Something that bounds the memory of machines.
+/// A limit on the memory of machines.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryLimit {
     /// The free space of the directory of regions.
     #[error("{} has only {} free", path.display(), rounded_size(*free_bytes))]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// Its free space.
+        /// Free bytes of the directory.
         free_bytes: u64,
     },
     /// The host's memory.
@@ -324,9 +328,9 @@ pub enum MemoryLimit {
         rounded_size(*available_bytes), rounded_size(*total_bytes)
     )]
     Host {
-        /// Memory that could be had without swapping.
+        /// Memory available without swapping, in bytes.
         available_bytes: u64,
-        /// Memory of the host.
+        /// Memory of the host, in bytes.
         total_bytes: u64,
     },
     /// The limit of a cgroup.
@@ -352,16 +356,16 @@ impl MemoryLimit {
     }
 }
 
-/// Checks that the host can carry all machines of `config`, before any is started.
+/// Checks that the host can run all machines of `config`, before any is started.
 ///
 /// # Errors
 ///
-/// What the host lacks, in numbers, and what to lower.
+/// The missing resources, in numbers, and which keys to lower.
 pub fn check_memory(config: &Config, facts: &HostFacts) -> Result<(), HostError> {
     check_need(config, facts, MemoryNeed::of_cluster(config))
 }
 
-/// Checks that the host can carry the machine `id` of `config` beside what runs already.
+/// Checks that the host can run machine `id` of `config` in addition to what already runs.
 ///
 /// # Errors
 ///
@@ -380,13 +384,13 @@ fn check_directory(config: &Config, facts: &HostFacts) -> Result<(), HostError> 
     if !dir.exists {
         return Err(HostError::Directory {
             path,
-            why: "there is no such directory",
+            why: "the directory does not exist",
         });
     }
     if !dir.writable {
         return Err(HostError::Directory {
             path,
-            why: "this user may not make files there",
+            why: "this user may not create files there",
         });
     }
     if config.memory.huge_pages == HugePages::Require && !facts.offers_huge_pages() {
@@ -395,8 +399,9 @@ fn check_directory(config: &Config, facts: &HostFacts) -> Result<(), HostError> 
     Ok(())
 }
 
-/// What of the need must fit the directory of regions, and what the memory that the host and its cgroups
-/// count as available. They have counted the pools of huge pages already.
+/// Returns the part of the need that must fit the directory of regions, and the part that must fit
+/// the memory that the host and its cgroups report as available. The reported available memory
+/// already excludes the pools of huge pages.
 fn shares(config: &Config, facts: &HostFacts, need: &MemoryNeed) -> (Option<u64>, u64) {
     let exported = need.exported_bytes();
     if config.cluster.fabric == Fabric::Verbs {
@@ -406,7 +411,7 @@ fn shares(config: &Config, facts: &HostFacts, need: &MemoryNeed) -> (Option<u64>
         };
         return (None, need.total_bytes() - from_pool);
     }
-    // Files of a hugetlbfs come from its pool; files on a disk are only cached in memory.
+    // Files of a hugetlbfs use its pool. Files on a disk are only cached in memory.
     let in_memory = match facts.memory_dir.filesystem.as_str() {
         "tmpfs" | "ramfs" | "devtmpfs" => need.total_bytes(),
         _ => need.process_bytes,
@@ -444,7 +449,7 @@ fn check_need(config: &Config, facts: &HostFacts, need: MemoryNeed) -> Result<()
             },
         )),
     ];
-    // The tightest limit is the one to report: whoever meets it meets the others.
+    // Report the tightest exceeded limit: a configuration that meets it usually meets the others.
     let exceeded = limits
         .into_iter()
         .flatten()
@@ -464,7 +469,7 @@ fn check_need(config: &Config, facts: &HostFacts, need: MemoryNeed) -> Result<()
     }
 }
 
-/// What to lower so that the limit is met.
+/// Returns advice on which keys to lower to meet the limit.
 fn advice(
     config: &Config,
     dir: &DirFacts,

@@ -1,7 +1,7 @@
-//! Looking at the host: `/proc`, `/sys`, and a few system calls.
+//! Examining the host: `/proc`, `/sys`, and a few system calls.
 //!
-//! Whatever cannot be read counts as not there; a probe never fails, for its findings are read by
-//! people who want to know why something else did.
+//! Whatever cannot be read counts as missing. A probe never fails, because its findings help to
+//! explain why another operation failed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use super::{DirFacts, HostFacts, HugeMount, HugePagePool, RdmaDevice};
 use crate::limits::{KIB, MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES};
 use crate::mem::{HUGE_PAGE_BYTES, Mapping};
 
-/// Looks at this host, with regions to be files in `memory_dir`.
+/// Examines this host. Regions will be files in `memory_dir`.
 pub fn probe(memory_dir: &Path) -> HostFacts {
     probe_under(Path::new("/"), memory_dir)
 }
 
-/// As [`probe`], and opens every RDMA device to ask what it can do.
+/// As [`probe`], and opens every RDMA device to query its capabilities.
 pub fn probe_with_devices(memory_dir: &Path) -> HostFacts {
     let mut facts = probe(memory_dir);
     match crate::fabric::verbs::devices() {
@@ -32,17 +32,17 @@ pub fn probe_with_devices(memory_dir: &Path) -> HostFacts {
     facts
 }
 
-/// The directory of sockets and locks of `config`, on this host and for this user.
+/// Returns the directory of sockets and locks of `config`, on this host and for this user.
 ///
-/// Automatically that is `$XDG_RUNTIME_DIR/farm`, or `/tmp/farm-<uid>` where there is none or its path
-/// is too long for a socket. Whoever makes it must make it for this user alone.
+/// Automatically this is `$XDG_RUNTIME_DIR/farm`, or `/tmp/farm-<uid>` if the former does not exist
+/// or its path is too long for a socket. The caller must create it with access for this user only.
 pub fn run_dir(config: &Config) -> PathBuf {
     if let RunDir::Path(path) = &config.cluster.run_dir {
         return path.clone();
     }
     #[expect(
         clippy::disallowed_methods,
-        reason = "the default is the environment's to say"
+        reason = "the default comes from the environment"
     )]
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     automatic_run_dir(runtime, getuid().as_raw())
@@ -58,7 +58,7 @@ fn automatic_run_dir(runtime: Option<PathBuf>, user_id: u32) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/farm-{user_id}")))
 }
 
-/// Looks at the host whose files are below `root`.
+/// Examines the host whose files are below `root`.
 fn probe_under(root: &Path, memory_dir: &Path) -> HostFacts {
     let files = Files { root };
     let meminfo = meminfo(&files.text("/proc/meminfo"));
@@ -88,7 +88,7 @@ fn probe_under(root: &Path, memory_dir: &Path) -> HostFacts {
     }
 }
 
-/// The files of a host: those below `root`, which is `/` but in tests.
+/// The files of a host, below `root`. `root` is `/` except in tests.
 pub(super) struct Files<'a> {
     pub(super) root: &'a Path,
 }
@@ -99,13 +99,13 @@ impl Files<'_> {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The text of a file; empty if there is none.
+    /// Returns the text of a file; empty if the file cannot be read.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> String {
         let bytes = fs::read(self.path(path)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The number in a file.
+    /// Returns the number in a file.
     pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
         self.text(path).trim().parse().ok()
     }
@@ -114,7 +114,7 @@ impl Files<'_> {
         self.path(path).is_dir()
     }
 
-    /// The names in a directory, sorted.
+    /// Returns the names in a directory, sorted.
     fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path))
             .into_iter()
@@ -131,7 +131,7 @@ impl Files<'_> {
 /// A mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The part of the file system that is mounted.
+    /// Part of the file system that is mounted.
     pub(super) root: PathBuf,
     pub(super) point: PathBuf,
     pub(super) filesystem: String,
@@ -147,7 +147,7 @@ impl Mount {
     }
 }
 
-/// Parses `/proc/self/mountinfo`, as proc(5) describes it.
+/// Parses `/proc/self/mountinfo`, whose format proc(5) describes.
 pub(super) fn mounts(text: &str) -> Vec<Mount> {
     let mount = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
@@ -165,7 +165,7 @@ pub(super) fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }
 
-/// A path of mountinfo, where `\040` stands for a space and the like.
+/// Decodes a path of mountinfo, in which `\040` represents a space, and so on.
 fn unescaped(path: &str) -> PathBuf {
     let mut text = String::new();
     let mut rest = path;
@@ -189,7 +189,7 @@ fn unescaped(path: &str) -> PathBuf {
     PathBuf::from(text)
 }
 
-/// Parses `/proc/meminfo`, of which only the lines in kB are of interest, into bytes.
+/// Parses the lines in kB of `/proc/meminfo`, into bytes.
 fn meminfo(text: &str) -> BTreeMap<String, u64> {
     let entry = |line: &str| {
         let (name, value) = line.split_once(':')?;
@@ -208,7 +208,7 @@ fn core_list(text: &str) -> Vec<u32> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// The word in brackets, `madvise` of `always [madvise] never`.
+/// Returns the word in brackets: `madvise` of `always [madvise] never`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
@@ -270,7 +270,7 @@ fn huge_mounts(mounts: &[Mount]) -> Vec<HugeMount> {
     mounts.iter().filter_map(huge).collect()
 }
 
-/// The mount that `path` is on: the last of those with the longest path.
+/// Returns the mount of `path`: the last of those with the longest mount point.
 fn mount_of<'a>(path: &Path, mounts: &'a [Mount]) -> Option<&'a Mount> {
     mounts
         .iter()
@@ -297,7 +297,7 @@ fn dir_facts(path: &Path, mounts: &[Mount], pools: &[HugePagePool]) -> DirFacts 
     let Ok(stat) = statvfs(&real) else {
         return facts;
     };
-    // A tmpfs or hugetlbfs without limit says that it has no blocks.
+    // A tmpfs or hugetlbfs without a limit reports 0 blocks.
     if stat.f_blocks > 0 {
         facts.total_bytes = Some(stat.f_blocks.saturating_mul(stat.f_frsize));
         facts.free_bytes = Some(stat.f_bavail.saturating_mul(stat.f_frsize));
@@ -350,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_a_fact() {
+    fn a_missing_directory_is_reported_as_a_fact() {
         let facts = probe(Path::new("/nowhere/at/all"));
         assert!(!facts.memory_dir.exists && !facts.memory_dir.writable);
         assert_eq!(facts.memory_dir.free_bytes, None);
     }
 
     #[test]
-    fn a_host_without_any_file_has_nothing_and_breaks_nothing() {
+    fn a_host_without_files_has_empty_facts() {
         let empty = tempfile::tempdir().expect("a directory");
         let facts = probe_under(empty.path(), Path::new("/dev/shm"));
         assert_eq!(facts.memory_total_bytes, 0);

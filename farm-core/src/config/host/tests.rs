@@ -1,9 +1,9 @@
-//! Hosts that are too small, each refused with its numbers.
+//! Hosts with too few resources, each refused with its numbers.
 
 use super::*;
 use crate::limits::GIB;
 
-/// A host with plenty of everything: 64 GiB, half of it in `/dev/shm`.
+/// A host with sufficient resources: 64 GiB, half of it in `/dev/shm`.
 fn host() -> HostFacts {
     HostFacts {
         cores_online: 8,
@@ -24,13 +24,13 @@ fn host() -> HostFacts {
     }
 }
 
-/// Three machines of one worker: 4 GiB of regions each, and three rings of 1 MiB.
+/// Three machines with one worker each: 4 GiB of regions and three rings of 1 MiB per machine.
 fn config() -> Config {
     Config::default_for(3, 1)
 }
 
 fn refusal(config: &Config, facts: &HostFacts) -> HostError {
-    check_memory(config, facts).expect_err("too little")
+    check_memory(config, facts).expect_err("too few resources")
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_tightest_of_several_limits_is_reported() {
 }
 
 #[test]
-fn a_machine_beside_others_needs_only_its_own() {
+fn a_single_machine_needs_only_its_own_memory() {
     let facts = HostFacts {
         memory_available_bytes: 5 * GIB,
         ..host()
@@ -143,7 +143,7 @@ fn a_machine_beside_others_needs_only_its_own() {
 }
 
 #[test]
-fn too_many_rings_are_told_as_such() {
+fn too_many_rings_get_their_own_advice() {
     let mut config = Config::default_for(64, 64);
     config.memory.region_bytes = MIB;
     config.memory.per_machine_bytes = MIB;
@@ -157,7 +157,7 @@ fn too_many_rings_are_told_as_such() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_named() {
+fn an_unusable_directory_is_named() {
     let mut facts = host();
     facts.memory_dir.writable = false;
     let text = refusal(&config(), &facts).to_string();
@@ -167,7 +167,7 @@ fn a_directory_that_cannot_be_used_is_named() {
     );
     facts.memory_dir.exists = false;
     let text = refusal(&config(), &facts).to_string();
-    assert!(text.contains("there is no such directory"), "{text}");
+    assert!(text.contains("the directory does not exist"), "{text}");
 }
 
 #[test]
@@ -186,9 +186,9 @@ fn required_huge_pages_must_be_offered() {
     assert_eq!(check_memory(&config, &facts), Ok(()));
 }
 
-/// Memory that RDMA devices use is in no file: the directory neither bounds nor refuses it.
+/// Memory of RDMA devices is not in files: the directory neither limits nor refuses it.
 #[test]
-fn registered_memory_needs_the_host_alone() {
+fn registered_memory_is_limited_by_the_host_only() {
     let mut config = config();
     config.cluster.fabric = Fabric::Verbs;
     let mut facts = host();
@@ -197,7 +197,7 @@ fn registered_memory_needs_the_host_alone() {
     facts.memory_available_bytes = 4 * GIB;
     let text = refusal(&config, &facts).to_string();
     assert!(text.contains("the host has only"), "{text}");
-    // What the pool gives, the host does not count as available.
+    // The host's available memory does not include the pool.
     facts.huge_page_pools = vec![HugePagePool {
         page_bytes: 2 * MIB,
         total: 8192,
@@ -209,7 +209,7 @@ fn registered_memory_needs_the_host_alone() {
 }
 
 #[test]
-fn required_huge_pages_of_registered_memory_are_of_the_host() {
+fn required_huge_pages_of_registered_memory_come_from_the_host() {
     let mut config = config();
     config.cluster.fabric = Fabric::Verbs;
     config.memory.huge_pages = HugePages::Require;
@@ -241,14 +241,14 @@ fn huge_pages_come_from_the_mount_unless_the_kernel_overrules_it() {
     assert!(!offers("tmpfs", Some("never"), Some("advise")));
     assert!(
         !offers("tmpfs", None, Some("always")),
-        "about memory without a mount"
+        "the setting applies to memory without a mount"
     );
     assert!(offers("tmpfs", None, Some("force")));
     assert!(!offers("ext4", Some("always"), Some("force")));
 }
 
 #[test]
-fn a_pool_of_huge_pages_is_no_burden_on_the_rest_of_memory() {
+fn hugetlbfs_memory_does_not_count_against_the_host() {
     let mut facts = HostFacts {
         memory_available_bytes: GIB,
         ..host()
@@ -267,7 +267,7 @@ fn a_pool_of_huge_pages_is_no_burden_on_the_rest_of_memory() {
 }
 
 #[test]
-fn usable_cores_are_those_allowed_and_granted() {
+fn usable_cores_are_limited_by_affinity_and_quota() {
     let cores = |allowed: u32, quota| {
         let cores_allowed = (0..allowed).collect();
         HostFacts {

@@ -5,14 +5,20 @@ use super::*;
 #[test]
 fn flags_override_keys_and_are_named_in_errors() {
     let mut config = Config::default_for(3, 1);
-    config.set("memory.region_bytes", "256MiB").expect("a size");
-    config.set("worker.pin", "false").expect("a flag");
-    config.set("machine.2.workers", "4").expect("a number");
-    config.set("machine.*.cores", "[0, 1]").expect("a list");
+    config
+        .set("memory.region_bytes", "256MiB")
+        .expect("a valid size");
+    config.set("worker.pin", "false").expect("a valid flag");
+    config
+        .set("machine.2.workers", "4")
+        .expect("a valid number");
+    config
+        .set("machine.*.cores", "[0, 1]")
+        .expect("a valid list");
     config
         .set_by("--neighbourhood", "table.neighbourhood", "8")
-        .expect("a number");
-    config.validate().expect("all fits");
+        .expect("a valid number");
+    config.validate().expect("all values fit together");
     assert_eq!(config.memory.region_bytes, 256 * MIB);
     assert_eq!((config.total_workers(), config.table.neighbourhood), (6, 8));
     assert!(
@@ -24,10 +30,10 @@ fn flags_override_keys_and_are_named_in_errors() {
 
     config
         .set_by("--neighbourhood", "table.neighbourhood", "7")
-        .expect("a number still");
+        .expect("a valid number");
     let said = config
         .validate()
-        .expect_err("no such neighbourhood")
+        .expect_err("unsupported neighbourhood")
         .to_string();
     assert!(
         said.starts_with("--neighbourhood: table.neighbourhood: 7 is not among"),
@@ -35,7 +41,7 @@ fn flags_override_keys_and_are_named_in_errors() {
     );
     let said = config
         .set("worker.idle", "spni")
-        .expect_err("no such word")
+        .expect_err("unknown word")
         .to_string();
     assert!(
         said.starts_with("--set: worker.idle: ") && said.contains("\"spin\"?"),
@@ -44,7 +50,7 @@ fn flags_override_keys_and_are_named_in_errors() {
 }
 
 #[test]
-fn flags_for_keys_that_are_not_there_get_a_suggestion() {
+fn flags_for_unknown_keys_get_a_suggestion() {
     let mut config = Config::default_for(3, 1);
     for (key, word) in [
         (
@@ -73,7 +79,7 @@ fn machines_can_be_added_and_removed() {
         "[[machine]]\nid = 5\nworkers = 2\n[[machine]]\nid = 1023\nworkers = 3\n",
         "x.toml",
     )
-    .expect("a configuration");
+    .expect("a valid configuration");
     config.resize_machines(4);
     let machines: Vec<(u16, u16)> = config
         .machines
@@ -84,5 +90,5 @@ fn machines_can_be_added_and_removed() {
     config.resize_machines(1);
     config.set_workers(9);
     assert_eq!((config.machines.len(), config.total_workers()), (1, 9));
-    config.validate().expect("still a cluster");
+    config.validate().expect("still a valid cluster");
 }

@@ -1,4 +1,4 @@
-//! Unknown keys, ill-typed values, text that is no TOML; and several problems at once.
+//! Unknown keys, values of the wrong type, text that is not TOML, and several problems at once.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn an_unknown_key_of_a_machine_gets_a_suggestion() {
 }
 
 #[test]
-fn a_key_in_the_wrong_section_is_sent_home() {
+fn a_key_in_the_wrong_section_gets_its_section_as_advice() {
     let text = with_machine("[cluster]\nring_bytes = \"1MiB\"\n");
     refused(
         &text,
@@ -142,7 +142,7 @@ fn values_of_the_wrong_type_are_refused() {
 }
 
 #[test]
-fn words_that_a_key_does_not_know_are_refused() {
+fn unknown_words_are_refused() {
     for (line, key, word) in [
         (
             "cluster.fabric = \"verb\"",
@@ -166,7 +166,7 @@ fn words_that_a_key_does_not_know_are_refused() {
 }
 
 #[test]
-fn numbers_no_type_holds_are_out_of_range() {
+fn numbers_beyond_the_type_are_out_of_range() {
     let text = with_machine("[worker]\nspin_us = -1\n");
     refused(
         &text,
@@ -207,7 +207,7 @@ fn a_key_given_twice_is_refused_at_the_second() {
 }
 
 #[test]
-fn sections_and_lists_are_not_mixed_up() {
+fn sections_and_lists_are_distinguished() {
     let kind = ProblemKind::WrongType;
     refused("[machine]\nid = 1\n", kind, 1, "machine", &["two brackets"]);
     refused(
@@ -229,7 +229,7 @@ fn sections_and_lists_are_not_mixed_up() {
 }
 
 #[test]
-fn all_problems_are_told_at_once_in_the_order_of_the_file() {
+fn all_problems_are_reported_at_once_in_file_order() {
     let text = "[worker]\nspin_us = \"a\"\n[[machine]]\nid = 1\nworkers = 99\n[table]\nvalu = 1\n\
                 neighbourhood = 5\n";
     let error = Config::from_str(text, "x.toml").expect_err("four problems");
@@ -247,8 +247,8 @@ fn all_problems_are_told_at_once_in_the_order_of_the_file() {
 }
 
 #[test]
-fn what_follows_only_from_another_mistake_is_not_told() {
-    // Were region_bytes still its default, per_machine_bytes would be no multiple of it.
+fn consequences_of_another_problem_are_not_reported() {
+    // With region_bytes at its default, per_machine_bytes would not be a multiple of it.
     let rest = "per_machine_bytes = \"512MiB\"\n";
     let text = with_machine(&format!("[memory]\nregion_bytes = \"256\"\n{rest}"));
     assert!(
@@ -269,7 +269,7 @@ fn what_follows_only_from_another_mistake_is_not_told() {
 }
 
 #[test]
-fn a_file_of_nonsense_is_not_repeated_whole() {
+fn at_most_20_problems_are_listed() {
     let text: String = (0..100).map(|n| format!("nonsense{n} = 1\n")).collect();
     let error = Config::from_str(&text, "x.toml").expect_err("nonsense");
     assert!(error.to_string().ends_with("\n  and 80 more"), "{error}");

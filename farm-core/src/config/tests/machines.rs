@@ -1,4 +1,4 @@
-//! Machines: none, too many, two of one id, beyond limits.
+//! Machines: none, too many, two with one id, values outside the limits.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn two_machines_of_one_id_are_refused_with_both_lines() {
     refused(text, ProblemKind::DuplicateMachine, 6, "machine.id", &words);
     let mut config = Config::default_for(2, 1);
     config.machines[1].id = config.machines[0].id;
-    let error = config.validate().expect_err("two of one id");
+    let error = config.validate().expect_err("two machines with one id");
     assert_eq!(error.problems()[0].kind, ProblemKind::DuplicateMachine);
 }
 
@@ -77,7 +77,7 @@ fn more_machines_than_a_cluster_can_have_are_refused() {
     };
     let error = Config::default_for(3, 1)
         .validate_within(&limits)
-        .expect_err("one too many");
+        .expect_err("one machine too many");
     assert_eq!(error.problems()[0].kind, ProblemKind::TooManyMachines);
     assert!(
         error
@@ -92,9 +92,9 @@ fn more_machines_than_a_cluster_can_have_are_refused() {
 }
 
 #[test]
-fn machines_are_in_order_of_their_ids_however_they_are_written() {
+fn machines_are_sorted_by_id() {
     let config = Config::from_str("[[machine]]\nid = 3\n[[machine]]\nid = 1\n", "x.toml");
-    let config = config.expect("a configuration");
+    let config = config.expect("a valid configuration");
     let ids: Vec<u16> = config
         .machines
         .iter()

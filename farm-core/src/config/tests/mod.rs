@@ -1,4 +1,4 @@
-//! A test per bad input, and what holds for good ones.
+//! One test per kind of invalid input, and the properties of valid configurations.
 
 mod flags;
 mod keys_and_types;
@@ -10,7 +10,7 @@ use std::fs;
 use super::*;
 use crate::limits::{GIB, MAX_MACHINES};
 
-/// One machine, then whatever follows: line 3 on.
+/// Returns text with one machine, followed by `rest` from line 3 on.
 fn with_machine(rest: &str) -> String {
     format!("[[machine]]\nid = 1\n{rest}")
 }
@@ -22,15 +22,15 @@ fn problems(text: &str) -> Vec<Problem> {
         .to_vec()
 }
 
-/// The only problem of `text`.
+/// Returns the only problem of `text`.
 fn problem(text: &str) -> Problem {
     let found = problems(text);
     assert_eq!(found.len(), 1, "{found:#?}");
-    found.into_iter().next().expect("one")
+    found.into_iter().next().expect("one problem")
 }
 
-/// Asserts that `text` has one problem, of this sort, at this line and key, and that what is said
-/// about it contains these words.
+/// Asserts that `text` has one problem, of this kind, at this line and key, and that its message
+/// contains these words.
 #[track_caller]
 fn refused(text: &str, kind: ProblemKind, line: usize, key: &str, words: &[&str]) {
     let problem = problem(text);
@@ -44,13 +44,13 @@ fn refused(text: &str, kind: ProblemKind, line: usize, key: &str, words: &[&str]
     );
     let said = problem.to_string();
     for word in words {
-        assert!(said.contains(word), "{word:?} is not said in {said:?}");
+        assert!(said.contains(word), "{word:?} is missing in {said:?}");
     }
 }
 
 #[test]
 fn one_machine_is_enough_and_the_rest_has_defaults() {
-    let config = Config::from_str("[[machine]]\nid = 1", "x.toml").expect("a configuration");
+    let config = Config::from_str("[[machine]]\nid = 1", "x.toml").expect("a valid configuration");
     assert_eq!(config, Config::default_for(1, 1));
     assert_eq!(config.memory.region_bytes, 2 * GIB);
     assert_eq!((config.table.key_bytes, config.table.value_bytes), (16, 32));
@@ -61,10 +61,14 @@ fn a_configuration_written_out_reads_back() {
     let mut config = Config::default_for(2, 3);
     config
         .set("cluster.run_dir", "/run/farm \"1\" '\u{7f}\n")
-        .expect("a path");
-    config.set("table.occupancy", "0.85").expect("a number");
-    config.set("worker.pin", "false").expect("a flag");
-    config.set("machine.2.cores", "[4, 5]").expect("a list");
+        .expect("a valid path");
+    config
+        .set("table.occupancy", "0.85")
+        .expect("a valid number");
+    config.set("worker.pin", "false").expect("a valid flag");
+    config
+        .set("machine.2.cores", "[4, 5]")
+        .expect("a valid list");
     let text = config.to_toml();
     assert_eq!(Config::from_str(&text, "x.toml").expect(&text), config);
     for key in keys::KEYS {
@@ -99,7 +103,7 @@ fn every_file_of_the_repository_loads() {
 }
 
 #[test]
-fn inputs_that_fuzzing_kept_are_refused_or_read_back() {
+fn fuzz_corpus_inputs_are_refused_or_read_back() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/config");
     let mut accepted = 0;
     for entry in fs::read_dir(&dir).expect("the corpus") {
@@ -108,13 +112,17 @@ fn inputs_that_fuzzing_kept_are_refused_or_read_back() {
         match Config::from_str(&String::from_utf8_lossy(&bytes), "x.toml") {
             Ok(config) => {
                 let again = Config::from_str(&config.to_toml(), "x.toml");
-                assert_eq!(again.expect("what was accepted"), config, "{path:?}");
+                assert_eq!(
+                    again.expect("the accepted configuration reads back"),
+                    config,
+                    "{path:?}"
+                );
                 accepted += 1;
             }
             Err(error) => assert!(!error.problems().is_empty(), "{path:?}"),
         }
     }
-    assert!(accepted > 0, "an empty corpus?");
+    assert!(accepted > 0, "the fuzz corpus has no accepted input");
 }
 
 #[test]
@@ -136,13 +144,13 @@ fn local_toml_shows_every_key_with_a_comment() {
             .expect("a line above");
         assert!(documented.starts_with('#'), "{name} has no comment above");
     }
-    let config = Config::from_str(&text, "local.toml").expect("a configuration");
+    let config = Config::from_str(&text, "local.toml").expect("a valid configuration");
     assert_eq!((config.machines.len(), config.total_workers()), (3, 3));
     assert_eq!(config.memory.region_bytes, 256 * MIB);
 }
 
 #[test]
-fn files_that_cannot_be_read_say_so() {
+fn unreadable_files_are_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let error = Config::load(dir.path().join("none.toml")).expect_err("no file");
     let said = error.to_string();
@@ -160,17 +168,17 @@ fn files_that_cannot_be_read_say_so() {
     assert!(said.contains("larger than 1 MiB"), "{said}");
     let binary = dir.path().join("binary.toml");
     fs::write(&binary, b"[memory]\ndir = \"\xff\"\n").expect("a file");
-    let error = Config::load(&binary).expect_err("no text");
+    let error = Config::load(&binary).expect_err("not text");
     assert!(
         error
             .to_string()
-            .contains("binary.toml:2: bytes that are no text"),
+            .contains("binary.toml:2: bytes that are not text"),
         "{error}"
     );
 }
 
 #[test]
-fn the_digest_is_the_same_for_ever() {
+fn the_digest_is_stable() {
     let config = Config::default_for(2, 1);
     assert_eq!(
         config.canonical(),
@@ -197,7 +205,7 @@ fn the_digest_is_the_same_for_ever() {
     assert_eq!(config.digest(), DIGEST_OF_TWO);
 }
 
-/// Workers of other hosts take no cores of this one.
+/// Workers on other hosts take no cores of this host.
 #[test]
 fn machines_of_one_host_are_known_by_their_addresses() {
     let mut config = Config::default_for(3, 2);
@@ -229,7 +237,7 @@ fn machines_of_one_host_are_known_by_their_addresses() {
 const DIGEST_OF_TWO: u64 = 18_011_216_257_870_526_955;
 
 #[test]
-fn the_digest_sees_what_machines_share_and_nothing_else() {
+fn the_digest_covers_shared_keys_only() {
     let config = Config::default_for(2, 1);
     let with = |key: &str, value: &str| {
         let mut config = config.clone();
@@ -262,10 +270,12 @@ fn the_digest_sees_what_machines_share_and_nothing_else() {
 
 #[test]
 fn presets_are_valid_within_their_limits() {
-    Config::default_for(3, 2).validate().expect("the default");
+    Config::default_for(3, 2)
+        .validate()
+        .expect("the default is valid");
     Config::tiny_for(3, 2)
         .validate_within(&Limits::TINY)
-        .expect("the tiny one");
+        .expect("the tiny preset is valid");
     let error = Config::tiny_for(3, 2)
         .validate()
         .expect_err("too tiny for production");

@@ -1,4 +1,4 @@
-//! Sizes that cannot be, alone and together.
+//! Invalid sizes, alone and in combination.
 
 use super::*;
 
@@ -301,7 +301,7 @@ fn impossible_limits_of_transactions_are_refused() {
     let text = with_machine(
         "[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\nconcurrency = 8\n",
     );
-    let config = Config::from_str(&text, "x.toml").expect("the limits themselves");
+    let config = Config::from_str(&text, "x.toml").expect("values at the limits are valid");
     let expected = TransactionsConfig {
         objects: 100_000,
         bytes: GIB,
@@ -312,7 +312,7 @@ fn impossible_limits_of_transactions_are_refused() {
 }
 
 #[test]
-fn names_and_paths_that_cannot_be_are_refused() {
+fn invalid_names_and_paths_are_refused() {
     let long_name = format!("name = \"{}\"", "a".repeat(41));
     let long_dir = format!("run_dir = \"/{}\"", "x".repeat(100));
     for (line, key, word) in [

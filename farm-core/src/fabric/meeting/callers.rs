@@ -1,5 +1,5 @@
-//! Who has dialled and not said hello yet. None of them is waited for by itself: a caller that says
-//! nothing must not keep the next one from being heard.
+//! Connections that have been accepted and whose hello is not complete yet. They are polled
+//! together, so that a silent caller does not delay the next one.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind};
@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::{MAX_LINE_BYTES, Socket};
 
-/// Callers kept waiting beyond the machines of the cluster.
-const STRANGERS: usize = 64;
-/// Bytes read from a caller before the next one's turn.
+/// Most pending callers in addition to the machines of the cluster.
+const MAX_EXTRA_CALLERS: usize = 64;
+/// Bytes read from a caller before the next caller is read.
 const CHUNK: usize = 1 << 16;
 
 struct Caller<S> {
@@ -19,8 +19,9 @@ struct Caller<S> {
     line: Vec<u8>,
 }
 
-/// Callers whose hello is not complete. They wait until the cluster has met, or until there are too
-/// many: machines say hello at once, so it is the longest silence that is broken off.
+/// Callers whose hello is not complete. They are kept until the cluster is connected, or until
+/// there are too many. Machines send their hello at once, so the caller that has been silent
+/// longest is dropped then.
 pub(in crate::fabric) struct Callers<S> {
     waiting: VecDeque<Caller<S>>,
     most: usize,
@@ -30,17 +31,19 @@ impl<S: Socket> Callers<S> {
     pub(in crate::fabric) fn new(machines: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
-            most: machines + STRANGERS,
+            most: machines + MAX_EXTRA_CALLERS,
         }
     }
 
     pub(in crate::fabric) fn admit(&mut self, socket: S) {
         if let Err(error) = rustix::io::ioctl_fionbio(&socket, true) {
-            tracing::warn!(%error, "a caller cannot be listened to");
+            tracing::warn!(%error, "cannot make the socket of a caller nonblocking; dropping the connection");
             return;
         }
         if self.waiting.len() == self.most {
-            tracing::warn!("too many callers: the one that was silent longest is dropped");
+            tracing::warn!(
+                "too many callers without a hello; dropping the one that has been silent longest"
+            );
             self.waiting.pop_front();
         }
         self.waiting.push_back(Caller {
@@ -53,34 +56,34 @@ impl<S: Socket> Callers<S> {
         self.waiting.iter().map(|caller| caller.socket.as_fd())
     }
 
-    /// Those who have said hello by now. Those who said something else are forgotten.
+    /// Returns the callers whose hello is complete. Drops callers that sent something else.
     pub(in crate::fabric) fn hellos<H: DeserializeOwned>(&mut self) -> Vec<(H, S)> {
-        let mut said = Vec::new();
+        let mut complete = Vec::new();
         for _ in 0..self.waiting.len() {
             let Some(mut caller) = self.waiting.pop_front() else {
                 break;
             };
-            match caller.listen() {
-                Ok(Some(hello)) => said.push((hello, caller.socket)),
+            match caller.read_hello() {
+                Ok(Some(hello)) => complete.push((hello, caller.socket)),
                 Ok(None) => self.waiting.push_back(caller),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection ended before its first line was whole")
+                    tracing::warn!(%error, "a connection ended before its first line was complete")
                 }
             }
         }
-        said
+        complete
     }
 }
 
 impl<S: Socket> Caller<S> {
-    /// Takes what is there and does not wait for more. A caller says nothing after its hello until
-    /// it is answered, so that no byte of the monitor's is taken here.
-    fn listen<H: DeserializeOwned>(&mut self) -> std::io::Result<Option<H>> {
+    /// Reads the available bytes without waiting for more. A caller sends nothing after its hello
+    /// until it has an answer, so bytes meant for the monitor are never read here.
+    fn read_hello<H: DeserializeOwned>(&mut self) -> std::io::Result<Option<H>> {
         let mut chunk = [0; CHUNK];
         let read = match self.socket.read(&mut chunk) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(read) => read,
-            Err(error) if is_nothing_yet(&error) => return Ok(None),
+            Err(error) if is_transient(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         self.line.extend_from_slice(&chunk[..read]);
@@ -88,12 +91,15 @@ impl<S: Socket> Caller<S> {
             return Ok(Some(serde_json::from_slice(&self.line)?));
         }
         if self.line.len() > MAX_LINE_BYTES || chunk[..read].contains(&b'\n') {
-            return Err(Error::new(ErrorKind::InvalidData, "not one line"));
+            return Err(Error::new(
+                ErrorKind::InvalidData,
+                "the hello is not a single line",
+            ));
         }
         Ok(None)
     }
 }
 
-fn is_nothing_yet(error: &Error) -> bool {
+fn is_transient(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -1,34 +1,40 @@
-//! What must be so for two machines to work together; else why they cannot, for both to tell.
+//! The conditions for two machines to work together, and the reasons, reported by both, why they
+//! cannot.
 
 use crate::fabric::Capability;
 use crate::ids::MachineId;
 
-/// Machines of a list that a message names.
+/// Most machines of a list that a message names.
 const MOST_LISTED: usize = 16;
 
 pub(in crate::fabric) fn same_version(ours: u32, theirs: u32) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
-        false => Err(format!("protocol version {ours} here, {theirs} there")),
+        false => Err(format!(
+            "their protocol versions differ: {ours} and {theirs}"
+        )),
     }
 }
 
 pub(in crate::fabric) fn same_cluster(ours: &str, theirs: &str) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
-        false => Err(format!("cluster {ours:?} here, {:?} there", told(theirs))),
+        false => Err(format!(
+            "their cluster names differ: {ours:?} and {:?}",
+            excerpt(theirs)
+        )),
     }
 }
 
-/// As much of a stranger's text as is worth being told.
-pub(in crate::fabric) fn told(text: &str) -> String {
+/// Returns the start of a peer's text, short enough for a message.
+pub(in crate::fabric) fn excerpt(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
 /// A machine, and the machines that its configuration lists.
 pub(in crate::fabric) type Listed<'a> = (MachineId, &'a [MachineId]);
 
-/// Both list the same machines.
+/// Checks that both configurations list the same machines.
 pub(in crate::fabric) fn same_machines(one: Listed<'_>, other: Listed<'_>) -> Result<(), String> {
     let names = |machines: &[MachineId]| {
         let names = machines.iter().take(MOST_LISTED).map(ToString::to_string);
@@ -47,7 +53,7 @@ pub(in crate::fabric) fn same_machines(one: Listed<'_>, other: Listed<'_>) -> Re
     match ours == theirs {
         true => Ok(()),
         false => Err(format!(
-            "their configurations differ: that of {} lists machines {}, that of {} lists {}; start all \
+            "their configurations differ: the configuration of {} lists machines {}, that of {} lists {}; start all \
              machines from the same file",
             one.0,
             names(&ours),
@@ -57,18 +63,18 @@ pub(in crate::fabric) fn same_machines(one: Listed<'_>, other: Listed<'_>) -> Re
     }
 }
 
-/// By digest.
+/// Checks that the configurations have the same digest.
 pub(in crate::fabric) fn same_configuration(ours: u64, theirs: u64) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
         false => Err(format!(
-            "their configurations differ (digest {ours:#x} here, {theirs:#x} there): start both from the \
+            "their configurations differ (digests {ours:#x} and {theirs:#x}): start both machines from the \
              same file"
         )),
     }
 }
 
-/// What a machine offers is of its own memory, of this start.
+/// Checks that a machine offers only its own memory, of its current start.
 pub(in crate::fabric) fn offers_its_own<'a>(
     machine: MachineId,
     boot: u64,
@@ -77,6 +83,6 @@ pub(in crate::fabric) fn offers_its_own<'a>(
     let mut offer = offer.into_iter();
     match offer.all(|memory| memory.machine == machine && memory.boot == boot) {
         true => Ok(()),
-        false => Err("it offers memory that is not its own".into()),
+        false => Err("the peer offers memory of another machine or start".into()),
     }
 }

@@ -1,10 +1,10 @@
-//! What the backends share of how machines of a cluster meet: how long they wait for each other, why they
-//! did not meet, who has dialled and not said who it is, and the sockets by whose end a machine's end is
-//! noticed.
+//! The parts of connecting the machines of a cluster that the backends share: how long machines
+//! wait for each other, why connecting failed, callers without a complete hello, and the sockets
+//! whose end means that a peer ended.
 //!
-//! Every pair of machines holds one socket, of whichever family. After the handshake it carries nothing
-//! but its end, which is how a dead peer is noticed, and the farewell of a living one: that it leaves, or
-//! that it stops because of a failure, and which.
+//! Every pair of machines holds one socket of some address family. After the handshake it carries
+//! only its end, by which a dead peer is detected, and the farewell of a living peer: that it
+//! leaves, or that it stops because of a failure, and the reason.
 
 mod callers;
 mod fit;
@@ -22,14 +22,14 @@ use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
 pub(super) use fit::{
-    offers_its_own, same_cluster, same_configuration, same_machines, same_version, told,
+    excerpt, offers_its_own, same_cluster, same_configuration, same_machines, same_version,
 };
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(crate) use monitor::Reporter;
 pub(super) use monitor::{Monitor, Socket, wait_readable};
 use monitor::{farewell_of, readable_of};
 
-/// Random words from the system, which nobody can guess.
+/// Returns unpredictable random words from the operating system.
 pub(super) fn random_words<const N: usize>() -> std::io::Result<[u64; N]> {
     let mut words = [0; N];
     let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
@@ -40,15 +40,15 @@ pub(super) fn random_words<const N: usize>() -> std::io::Result<[u64; N]> {
     Ok(words)
 }
 
-/// How often a machine that is not there yet is dialled again.
+/// Delay before a machine that does not listen yet is dialled again.
 pub(super) const REDIAL: Duration = Duration::from_millis(5);
 
-/// How long a machine waits for the others.
+/// How long a machine waits for the other machines.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience<'a> {
-    /// At most so long.
+    /// Longest wait.
     pub most: Duration,
-    /// Or until somebody sets this.
+    /// Ends the wait early when set.
     pub cancelled: Option<&'a AtomicBool>,
 }
 
@@ -68,12 +68,12 @@ impl Patience<'_> {
     }
 }
 
-/// What a peer said when it connected.
+/// A peer's offer at connection setup.
 #[derive(Clone, Debug)]
 pub struct PeerOffer {
     /// The peer.
     pub machine: MachineId,
-    /// Memory that it offers to this machine, in the order it listed it.
+    /// Memory that the peer offers to this machine, in the peer's order.
     pub offer: Vec<Capability>,
 }
 
@@ -82,9 +82,9 @@ pub struct PeerOffer {
 pub struct Departed {
     /// The peer.
     pub machine: MachineId,
-    /// How it ended.
+    /// How the connection ended.
     pub how: Departure,
-    /// The failure that it reported, if it did.
+    /// The failure that the peer reported, if any.
     pub why: Option<String>,
 }
 
@@ -104,96 +104,96 @@ impl fmt::Display for Departed {
     }
 }
 
-/// Why the machines of a cluster did not meet.
+/// Why the machines of a cluster did not connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Some machines did not come in time.
+    /// Some machines did not connect in time.
     #[error(
-        "machine {own} waited {waited:?} for {missing} of cluster \"{cluster}\"; start them with the \
-         same configuration{refused}"
+        "machine {own} waited {waited:?} for a connection to {missing} of cluster \"{cluster}\"; start them \
+         with the same configuration{refused}"
     )]
     Missing {
         /// This machine.
         own: MachineId,
-        /// The cluster.
+        /// The cluster's name.
         cluster: String,
-        /// The machines that did not come.
+        /// The machines that did not connect.
         missing: String,
-        /// How long it waited.
+        /// Duration of the wait.
         waited: Duration,
-        /// Who came and could not be believed, as the end of the sentence.
+        /// Reasons why callers were refused or machines not reached, as the end of the message.
         refused: String,
     },
     /// The wait was cancelled.
-    #[error("told to stop while it waited for other machines")]
+    #[error("stopped while waiting for other machines")]
     Cancelled,
-    /// The other side refused, or is not what it should be.
-    #[error("machine {machine} and this one do not fit together: {why}")]
+    /// The peer refused the connection, or is incompatible.
+    #[error("machine {machine} and this machine cannot connect: {why}")]
     Refused {
-        /// The other machine.
+        /// The peer.
         machine: MachineId,
         /// The reason.
         why: String,
     },
-    /// A machine that was met ended while others were still waited for.
+    /// A connected machine ended before all machines had connected.
     #[error(
-        "{ended}; machine {own} still waited for {missing}, and what the two had made for each other went with \
-         it: start both again{refused}"
+        "{ended}; machine {own} was still waiting for {missing}, and the connection of the two cannot be \
+         restored: start both machines again{refused}"
     )]
     Ended {
         /// This machine.
         own: MachineId,
         /// The machine that ended, and why.
         ended: Departed,
-        /// The machines that had not come.
+        /// The machines that had not connected.
         missing: String,
-        /// Who came and could not be believed, as the end of the sentence.
+        /// Reasons why callers were refused or machines not reached, as the end of the message.
         refused: String,
     },
     /// The peer's memory could not be mapped.
-    #[error("memory of machine {machine}: {source}")]
+    #[error("cannot map memory of machine {machine}: {source}")]
     Memory {
         /// The peer.
         machine: MachineId,
-        /// Why.
+        /// The cause.
         #[source]
         source: crate::mem::MappingError,
     },
-    /// A queue pair to the peer could not be made or connected.
-    #[error("connection with machine {machine}: {source}")]
+    /// A queue pair to the peer could not be created or connected.
+    #[error("cannot connect to machine {machine}: {source}")]
     Device {
         /// The peer.
         machine: MachineId,
-        /// Why.
+        /// The cause.
         #[source]
         source: super::verbs::VerbsError,
     },
-    /// Connecting again on a connected machine.
+    /// `connect` was called on a connected machine.
     #[error("this machine is already connected")]
     Twice,
-    /// The operating system refused.
-    #[error("the machine's socket failed: {0}")]
+    /// A socket operation failed.
+    #[error("a socket operation of this machine failed: {0}")]
     Socket(#[from] std::io::Error),
 }
 
-/// The machines that a machine waits for.
+/// The machines for which a machine waits.
 pub(super) struct Awaited<'a> {
     own: MachineId,
     cluster: &'a str,
     missing: Vec<MachineId>,
     patience: Patience<'a>,
     started: Nanos,
-    /// Callers that were refused, and why.
+    /// Reasons why callers were refused.
     refused: Vec<String>,
-    /// Why those that are missing could not be reached, when they were last tried.
+    /// Reasons why missing machines could not be reached, from the last attempt.
     unreached: BTreeMap<MachineId, String>,
 }
 
-/// Callers that are remembered to be told of.
+/// Most refused callers that are remembered for the message.
 const MOST_REFUSED: usize = 8;
 
 impl<'a> Awaited<'a> {
-    /// Everybody but itself.
+    /// Waits for all `machines` except `own`.
     pub(super) fn new(
         own: MachineId,
         cluster: &'a str,
@@ -211,14 +211,15 @@ impl<'a> Awaited<'a> {
         }
     }
 
-    /// A caller was refused.
+    /// Records the reason why a caller was refused.
     pub(super) fn refuse(&mut self, why: String) {
         if self.refused.len() < MOST_REFUSED && !self.refused.contains(&why) {
             self.refused.push(why);
         }
     }
 
-    /// A machine could not be reached, or went away before it was met. It is dialled again.
+    /// Records that a machine could not be reached, or ended before it was connected. It will be
+    /// dialled again.
     pub(super) fn not_reached(&mut self, machine: MachineId, why: String) {
         self.unreached.insert(machine, why);
     }
@@ -227,33 +228,35 @@ impl<'a> Awaited<'a> {
         self.missing.is_empty()
     }
 
-    /// Machines to be dialled: the one with the greater id dials.
+    /// Returns the machines to dial: the machine with the greater id dials.
     pub(super) fn to_dial(&self) -> Vec<MachineId> {
         let smaller = self.missing.iter().copied();
         smaller.filter(|machine| *machine < self.own).collect()
     }
 
-    /// Machines that call this one, if they know of it. They are asked whether they do.
+    /// Returns the machines that will dial this one, if their configuration lists it. This machine
+    /// asks them whether it is compatible.
     pub(super) fn to_ask(&self) -> Vec<MachineId> {
         let greater = self.missing.iter().copied();
         greater.filter(|machine| *machine > self.own).collect()
     }
 
-    /// Whether a call of this machine is waited for.
+    /// Returns whether this machine waits for a call from `machine`.
     pub(super) fn awaits_call_of(&self, machine: MachineId) -> bool {
         self.missing.contains(&machine) && machine > self.own
     }
 
     pub(super) fn met(&mut self, machine: MachineId) {
-        tracing::info!(%machine, "met");
+        tracing::info!(%machine, "connected to machine");
         self.missing.retain(|missing| *missing != machine);
         self.unreached.remove(&machine);
     }
 
-    /// Checks the connections of those that were met.
+    /// Checks that the connected machines still run.
     ///
     /// # Errors
-    /// [`ConnectError::Ended`]: after the handshake a socket carries nothing but its end and what is said before it.
+    /// [`ConnectError::Ended`] when a socket is readable: after the handshake it carries only its
+    /// end and the farewell before it.
     pub(super) fn check_met<'s, S: Socket>(
         &self,
         met: impl Iterator<Item = (MachineId, &'s mut S)>,
@@ -280,13 +283,13 @@ impl<'a> Awaited<'a> {
         })
     }
 
-    /// The names of those that are missing.
+    /// Returns the names of the missing machines.
     fn missing(&self) -> String {
         let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
         names.join(", ")
     }
 
-    /// Why callers were refused and machines not reached, as the end of a sentence.
+    /// Returns why callers were refused and machines not reached, as the end of a message.
     fn reasons(&self) -> String {
         let unreached = self.unreached.iter();
         let unreached = unreached.map(|(machine, why)| format!("{machine}: {why}"));
@@ -297,10 +300,11 @@ impl<'a> Awaited<'a> {
         }
     }
 
-    /// The time that is left.
+    /// Returns the remaining time.
     ///
     /// # Errors
-    /// There is none, or the wait was cancelled.
+    /// [`ConnectError::Missing`] when no time remains, [`ConnectError::Cancelled`] when the wait
+    /// was cancelled.
     pub(super) fn left(&self) -> Result<Duration, ConnectError> {
         if self.patience.is_cancelled() {
             return Err(ConnectError::Cancelled);

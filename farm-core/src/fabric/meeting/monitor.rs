@@ -1,4 +1,4 @@
-//! The thread that waits for the ends of the peers' sockets.
+//! The thread that detects the end of the peers' sockets.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,35 +25,39 @@ pub(in crate::fabric) trait Socket: Read + Write + AsFd + Send + 'static {}
 
 impl<S: Read + Write + AsFd + Send + 'static> Socket for S {}
 
-/// Called with how a machine ended, and with the failure that it reported, if it did.
+/// Callback for the end of a machine: how it ended, and the failure that it reported, if any.
 pub(in crate::fabric) type Ended = Box<dyn FnOnce(Departure, Option<String>) + Send>;
 
-/// A socket whose end is waited for.
+/// A socket whose end the thread waits for.
 struct Watched<S> {
     machine: MachineId,
     socket: S,
     ended: Ended,
 }
 
-/// Ends a machine's monitor from any thread of the machine.
+/// A handle to report this machine's failure to the peers, from any thread of the machine.
 #[derive(Clone)]
 pub(crate) struct Reporter {
-    /// What peers are sent in the end.
+    /// The farewell that is sent to the peers when the monitor ends.
     farewell: Arc<Mutex<Vec<u8>>>,
-    /// A byte tells of a further socket, the end of it that the thread is to end.
-    tell: Arc<UnixStream>,
+    /// The writing end of the thread's control socket: a byte announces a new socket, EOF ends the
+    /// thread.
+    wake: Arc<UnixStream>,
 }
 
 impl Reporter {
-    /// Tells the peers now that this machine has failed: they take it for lost, and learn why. The first call
-    /// counts, and none does once the monitor was dropped.
+    /// Reports to the peers now that this machine has failed, and why. They treat it as lost. Only
+    /// the first call has an effect, and no call after the monitor was dropped.
     pub(crate) fn fail(&self, why: &str) {
         let why = why.lines().next().unwrap_or_default();
         let mut end = why.len().min(MAX_REASON_BYTES);
         while !why.is_char_boundary(end) {
             end -= 1;
         }
-        let mut farewell = self.farewell.lock().expect("no copy panics half-way");
+        let mut farewell = self
+            .farewell
+            .lock()
+            .expect("no thread panics while it holds the farewell's lock");
         if *farewell == [GOODBYE] {
             farewell.clear();
             farewell.push(FAILURE);
@@ -63,13 +67,14 @@ impl Reporter {
         self.end();
     }
 
-    /// The thread ends when it sees this end closed, whether or not the shutdown call worked.
+    /// Ends the thread. The thread ends when it reads EOF, or a failure, from the control socket.
     fn end(&self) {
-        let _ = self.tell.shutdown(std::net::Shutdown::Both);
+        let _ = self.wake.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// The thread, and how it is given sockets. Dropping it sends the farewell to all peers.
+/// The monitor thread, and the channel for adding sockets. Dropping it sends the farewell to all
+/// peers.
 pub(in crate::fabric) struct Monitor<S> {
     reporter: Reporter,
     further: Sender<Watched<S>>,
@@ -77,31 +82,32 @@ pub(in crate::fabric) struct Monitor<S> {
 }
 
 impl<S: Socket> Monitor<S> {
-    /// Starts the thread, by that name.
+    /// Starts the thread with this name.
     pub(in crate::fabric) fn start(name: String) -> std::io::Result<Self> {
-        let (tell, told) = UnixStream::pair()?;
+        let (wake, woken) = UnixStream::pair()?;
         let (further, more) = channel();
         let farewell = Arc::new(Mutex::new(vec![GOODBYE]));
         let last = Arc::clone(&farewell);
         let thread = std::thread::Builder::new()
             .name(name)
-            .spawn(move || watch(&told, &more, &last))?;
+            .spawn(move || watch(&woken, &more, &last))?;
         Ok(Self {
             reporter: Reporter {
                 farewell,
-                tell: Arc::new(tell),
+                wake: Arc::new(wake),
             },
             further,
             thread: Some(thread),
         })
     }
 
-    /// How other threads tell the peers of a failure.
+    /// Returns the handle with which other threads report a failure to the peers.
     pub(in crate::fabric) fn reporter(&self) -> Reporter {
         self.reporter.clone()
     }
 
-    /// Watches a machine's socket, in place of an earlier one, and calls `ended` when it ends.
+    /// Watches a machine's socket, instead of an earlier one, and calls `ended` when the socket
+    /// ends.
     pub(in crate::fabric) fn add(
         &mut self,
         machine: MachineId,
@@ -113,9 +119,9 @@ impl<S: Socket> Monitor<S> {
             socket,
             ended,
         };
-        // Received for as long as the thread lives, which is as long as this.
+        // The thread lives as long as this monitor, so it receives the message.
         let _ = self.further.send(watched);
-        (&*self.reporter.tell).write_all(&[0])
+        (&*self.reporter.wake).write_all(&[0])
     }
 }
 
@@ -128,13 +134,15 @@ impl<S> Drop for Monitor<S> {
     }
 }
 
-fn watch<S: Socket>(told: &UnixStream, more: &Receiver<Watched<S>>, farewell: &Mutex<Vec<u8>>) {
+fn watch<S: Socket>(woken: &UnixStream, more: &Receiver<Watched<S>>, farewell: &Mutex<Vec<u8>>) {
     let mut all: Vec<Watched<S>> = Vec::new();
     loop {
         let peers = all.iter().map(|watched| watched.socket.as_fd());
-        let readable = readable_of(peers.chain([told.as_fd()]), None);
-        if readable.last() == Some(&true) && !matches!((&*told).read(&mut [0]), Ok(1)) {
-            let farewell = farewell.lock().expect("no copy panics half-way");
+        let readable = readable_of(peers.chain([woken.as_fd()]), None);
+        if readable.last() == Some(&true) && !matches!((&*woken).read(&mut [0]), Ok(1)) {
+            let farewell = farewell
+                .lock()
+                .expect("no thread panics while it holds the farewell's lock");
             for watched in &mut all {
                 // A peer that is gone needs no farewell.
                 let _ = watched.socket.write_all(&farewell);
@@ -147,7 +155,8 @@ fn watch<S: Socket>(told: &UnixStream, more: &Receiver<Watched<S>>, farewell: &M
             let (how, why) = farewell_of(&mut watched.socket);
             ends.push((watched.ended, how, why));
         }
-        // A machine that ended without a word may be what others then failed because of: it comes first.
+        // A machine that ended without a farewell may have caused the reported failures, so it is
+        // first.
         ends.sort_by_key(|(_, _, why)| why.is_some());
         for (ended, how, why) in ends {
             ended(how, why);
@@ -159,7 +168,8 @@ fn watch<S: Socket>(told: &UnixStream, more: &Receiver<Watched<S>>, farewell: &M
     }
 }
 
-/// How the machine at the other end of a socket ended, which has bytes or has ended.
+/// Returns how the peer of a readable socket ended, from the farewell that the socket contains, if
+/// any.
 pub(super) fn farewell_of(socket: &mut impl Socket) -> (Departure, Option<String>) {
     let mut bytes = [0; 1 + MAX_REASON_BYTES];
     match socket.read(&mut bytes) {
@@ -172,7 +182,7 @@ pub(super) fn farewell_of(socket: &mut impl Socket) -> (Departure, Option<String
     }
 }
 
-/// Waits until one of the descriptors can be read, or has ended, at most so long.
+/// Waits until one of the descriptors is readable or has ended, for at most `most`.
 pub(in crate::fabric) fn wait_readable<'a>(
     fds: impl Iterator<Item = BorrowedFd<'a>>,
     most: Duration,
@@ -180,7 +190,8 @@ pub(in crate::fabric) fn wait_readable<'a>(
     readable_of(fds, Some(most));
 }
 
-/// Which of them can be read, or have ended, after a wait. An interrupted wait finds none.
+/// Waits, and returns for each descriptor whether it is readable or has ended. If the wait is
+/// interrupted, none is.
 pub(super) fn readable_of<'a>(
     fds: impl Iterator<Item = BorrowedFd<'a>>,
     most: Option<Duration>,
@@ -188,7 +199,7 @@ pub(super) fn readable_of<'a>(
     let mut fds: Vec<_> = fds
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();
-    let most = most.map(|most| Timespec::try_from(most).expect("a wait that can be counted"));
+    let most = most.map(|most| Timespec::try_from(most).expect("the wait fits a timespec"));
     match poll(&mut fds, most.as_ref()) {
         Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(_) => vec![false; fds.len()],
@@ -204,50 +215,55 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_once_each_and_goodbyes_are_no_losses() {
-        let (told, tell) = channel();
+    fn each_end_is_reported_once_and_a_goodbye_is_not_a_loss() {
+        let (ends_sender, ends) = channel();
         let mut monitor = Monitor::start("test-monitor".into()).unwrap();
         let mut theirs = Vec::new();
-        // The second socket of machine 3 takes the place of the first, whose end is no news.
+        // The second socket of machine 3 replaces the first, whose end is not reported.
         for machine in [1, 2, 3, 3] {
             let (their, our) = UnixStream::pair().unwrap();
             theirs.push(their);
-            let told = told.clone();
+            let ends_sender = ends_sender.clone();
             let ended = move |how, why| {
                 assert_eq!(why, None);
-                told.send((id(machine), how)).unwrap();
+                ends_sender.send((id(machine), how)).unwrap();
             };
             monitor.add(id(machine), our, Box::new(ended)).unwrap();
         }
         theirs[1].write_all(&[GOODBYE]).unwrap();
         let patience = Duration::from_secs(20);
-        assert_eq!(tell.recv_timeout(patience), Ok((id(2), Departure::Left)));
+        assert_eq!(ends.recv_timeout(patience), Ok((id(2), Departure::Left)));
         drop(theirs.remove(0));
-        assert_eq!(tell.recv_timeout(patience), Ok((id(1), Departure::Lost)));
+        assert_eq!(ends.recv_timeout(patience), Ok((id(1), Departure::Lost)));
         drop(monitor);
-        assert!(tell.try_recv().is_err(), "nothing else ended");
-        let mut said = Vec::new();
-        theirs.pop().unwrap().read_to_end(&mut said).unwrap();
-        assert_eq!(said, [GOODBYE], "whoever leaves says so");
+        assert!(ends.try_recv().is_err(), "no other end is reported");
+        let mut farewell = Vec::new();
+        theirs.pop().unwrap().read_to_end(&mut farewell).unwrap();
+        assert_eq!(
+            farewell,
+            [GOODBYE],
+            "a monitor that is dropped sends a goodbye"
+        );
     }
 
-    /// A machine that stopped because of a failure said goodbye as one that leaves: its peers ended without an
-    /// error, and with status 0.
+    /// Regression test: a machine that stopped because of a failure sent a goodbye like one that
+    /// leaves. Its peers then ended without an error, and with status 0.
     #[test]
-    fn a_failure_is_told_from_a_goodbye() {
+    fn a_failure_is_distinguished_from_a_goodbye() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut failing = Monitor::start("failing-monitor".into()).unwrap();
         let unused = Box::new(|_, _| panic!("the peer did not end"));
         failing.add(id(2), theirs, unused).unwrap();
-        let (told, tell) = channel();
+        let (ends_sender, ends) = channel();
         let mut peer = Monitor::start("peer-monitor".into()).unwrap();
-        let ended = move |how, why| told.send((how, why)).unwrap();
+        let ended = move |how, why| ends_sender.send((how, why)).unwrap();
         peer.add(id(1), ours, Box::new(ended)).unwrap();
         let long = "ü".repeat(MAX_REASON_BYTES);
         let reporter = failing.reporter();
         reporter.fail(&format!("first line of {long}\nsecond line"));
-        // Heard though the monitor is kept, as it is by a process that runs several machines.
-        let (how, why) = tell.recv_timeout(Duration::from_secs(20)).unwrap();
+        // The peer receives the report although the monitor still exists, as in a process with
+        // several machines.
+        let (how, why) = ends.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(how, Departure::Lost);
         let why = why.expect("a reason");
         assert!(
@@ -257,20 +273,20 @@ mod tests {
         assert!(why.len() > MAX_REASON_BYTES - 4 && why.len() <= MAX_REASON_BYTES);
     }
 
-    /// Of ends that are noticed at the same time, that of a killed machine comes before the failures that it
-    /// causes elsewhere.
+    /// Among ends noticed at the same time, the end of a killed machine comes before the failures
+    /// that it causes elsewhere.
     #[test]
-    fn ends_without_a_word_come_before_reported_failures() {
-        let (told, tell) = channel();
+    fn ends_without_a_farewell_come_before_reported_failures() {
+        let (ends_sender, ends) = channel();
         let mut monitor = Monitor::start("test-monitor".into()).unwrap();
-        // The monitor's thread waits in this until all the other ends are there.
+        // The monitor's thread waits in this callback until all other ends are pending.
         let (hold, held) = channel::<()>();
         let mut sockets = Vec::new();
         for machine in 1..=4 {
             let (their, our) = UnixStream::pair().unwrap();
             sockets.push(their);
-            let told = told.clone();
-            let ended = move |_, _| told.send(machine).unwrap();
+            let ends_sender = ends_sender.clone();
+            let ended = move |_, _| ends_sender.send(machine).unwrap();
             monitor.add(id(machine), our, Box::new(ended)).unwrap();
         }
         let (first, our) = UnixStream::pair().unwrap();
@@ -286,7 +302,7 @@ mod tests {
         hold.send(()).unwrap();
         let patience = Duration::from_secs(20);
         let order: Vec<u16> = (0..4)
-            .map(|_| tell.recv_timeout(patience).unwrap())
+            .map(|_| ends.recv_timeout(patience).unwrap())
             .collect();
         assert_eq!(order[0], 3, "{order:?}");
     }

@@ -1,8 +1,9 @@
-//! Meeting the peers: every pair of machines holds one Unix socket. The machine with the greater id
-//! dials. Both say hello.
+//! Connecting to the peers: every pair of machines holds one Unix socket. The machine with the
+//! greater id dials. Both send a hello.
 //!
-//! A machine with a smaller id asks those that are to dial it whether they fit, as soon as they listen: one
-//! whose configuration does not list it would never dial. When the machines have met, `door` answers.
+//! A machine also asks every machine with a greater id whether it is compatible, as soon as that
+//! machine listens: a machine whose configuration does not list this one would never dial. Once the
+//! machines are connected, `door` answers callers.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -22,15 +23,15 @@ use crate::ids::MachineId;
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 2;
 
-/// First line of either side.
+/// The first line that either side sends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) cluster: String,
     pub(super) digest: u64,
-    /// The machines that its configuration lists.
+    /// The machines that the sender's configuration lists.
     pub(super) machines: Vec<MachineId>,
-    /// It does not connect by this, and asks only whether it fits.
+    /// Whether the sender does not connect, and only asks whether it is compatible.
     pub(super) asks_only: bool,
     pub(super) machine: MachineId,
     pub(super) boot: u64,
@@ -38,14 +39,14 @@ pub(super) struct Hello {
     pub(super) offer: Vec<Capability>,
 }
 
-/// The acceptor's answer.
+/// The answer of the accepting machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Welcome(Box<Hello>),
-    /// The configurations fit, of a machine that only asks.
+    /// The configurations are compatible. Answer to a hello with `asks_only`.
     Fits,
     Refused {
-        /// The machine that refuses.
+        /// The refusing machine.
         machine: MachineId,
         why: String,
     },
@@ -53,7 +54,7 @@ pub(super) enum Answer {
 
 pub(super) type Met = (Hello, Option<UnixStream>);
 
-/// Dials the machines with smaller ids, accepts those with greater ones, until all are met.
+/// Dials the machines with smaller ids and accepts those with greater ids, until all are connected.
 pub(super) fn meet(
     shared: &Shared,
     listener: &UnixListener,
@@ -111,8 +112,8 @@ pub(super) fn meet(
     Ok(met)
 }
 
-/// Asks a machine, if it listens, whether this one fits. Waiting for the answer here would keep the machine
-/// waiting that dials this one meanwhile.
+/// Asks a machine, if it listens, whether this one is compatible. Does not wait for the answer,
+/// because this would delay a machine that dials this one at the same time.
 fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
     let mut socket = UnixStream::connect(shared.socket(machine)).ok()?;
     let hello = Hello {
@@ -136,9 +137,12 @@ fn dial(
     let answer = receive_line::<Answer>(&socket).map_err(|error| {
         refused(match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                format!("it did not answer within {:.0} s", timeout.as_secs_f64())
+                format!(
+                    "it did not answer the hello within {:.0} s",
+                    timeout.as_secs_f64()
+                )
             }
-            _ => format!("it ended the conversation ({error})"),
+            _ => format!("it ended the connection during the handshake ({error})"),
         })
     })?;
     match answer {
@@ -147,15 +151,15 @@ fn dial(
             Ok((*hello, Some(socket)))
         }
         Answer::Welcome(hello) => Err(refused(format!(
-            "it says that it is machine {}",
+            "its hello names another machine, {}",
             hello.machine
         ))),
-        Answer::Fits => Err(refused("it answered what was not asked".into())),
+        Answer::Fits => Err(refused("its answer does not match the hello".into())),
         Answer::Refused { why, .. } => Err(refused(why)),
     }
 }
 
-/// Answers a caller that said hello; `None` if it only asked.
+/// Answers a caller after its hello. Returns `None` if it only asked.
 fn accept(
     shared: &Shared,
     awaited: &Awaited<'_>,
@@ -171,14 +175,14 @@ fn accept(
         let awaited = hello.asks_only || awaited.awaits_call_of(machine);
         awaited
             .then_some(())
-            .ok_or_else(|| format!("machine {machine} is not awaited here"))
+            .ok_or_else(|| format!("no connection of machine {machine} is expected"))
     });
     if let Err(why) = judged {
         refuse(shared, &mut socket, why.clone());
         return Err(ConnectError::Refused { machine, why });
     }
     if hello.asks_only {
-        // An answer that does not arrive changes nothing.
+        // The answer is informational, so a failure to send it is ignored.
         let _ = send_line(&mut socket, &Answer::Fits);
         return Ok(None);
     }
@@ -190,14 +194,14 @@ fn accept(
     Ok(Some((hello, Some(socket))))
 }
 
-/// Refuses a caller.
+/// Sends a refusal to a caller.
 pub(super) fn refuse(shared: &Shared, socket: &mut UnixStream, why: String) {
     let machine = shared.config.machine;
-    // A caller that has gone needs no reason.
+    // A caller that is gone needs no reason.
     let _ = send_line(socket, &Answer::Refused { machine, why });
 }
 
-/// Whether a machine of this hello and this one can work together.
+/// Checks whether the machine of this hello and this machine can work together.
 pub(super) fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
     let own = &shared.config;
     same_version(VERSION, hello.version)?;

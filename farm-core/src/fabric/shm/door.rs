@@ -1,5 +1,5 @@
-//! Answers machines that call when the cluster has met: all of them are refused, at once and with the reason.
-//! Without an answer they would wait for as long as a machine waits for others.
+//! Answers machines that call after the cluster is connected: refuses all of them at once, with the
+//! reason. Without an answer they would wait as long as a machine waits for others.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -12,16 +12,16 @@ use super::connect::{Hello, check, refuse};
 use super::machine::Shared;
 use crate::fabric::meeting::{Callers, wait_readable};
 
-/// Between two looks at callers while nothing can be read.
-const LOOK: Duration = Duration::from_secs(60);
-/// The same while the system refuses to accept a caller, for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Longest that a caller may take to read the refusal.
-const SOON: Duration = Duration::from_secs(1);
+/// Time between two polls of the callers if nothing becomes readable.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
+/// Time until the next poll if the system cannot accept a caller, for lack of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Longest time for a caller to read the refusal.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The thread that answers. Dropping it ends the thread.
+/// The answering thread. Dropping it ends the thread.
 pub(super) struct Door {
-    /// The thread ends when it sees this end closed.
+    /// This end of the control socket. The thread ends when it reads EOF from the other end.
     open: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,7 +45,7 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        // Whether or not the call works, the end is closed with this.
+        // If the shutdown fails, the thread also ends when the socket is dropped.
         let _ = self.open.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -57,7 +57,7 @@ fn answer(shared: &Shared, listener: &UnixListener, mut closed: &UnixStream) {
     let mut callers = Callers::new(shared.machines().len());
     loop {
         let waiting = callers.fds().chain([listener.as_fd(), closed.as_fd()]);
-        wait_readable(waiting, LOOK);
+        wait_readable(waiting, POLL_INTERVAL);
         let ended = closed.read(&mut [0]);
         if !ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
             return;
@@ -67,32 +67,35 @@ fn answer(shared: &Shared, listener: &UnixListener, mut closed: &UnixStream) {
                 Ok((socket, _)) => callers.admit(socket),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    tracing::warn!(%error, "a caller cannot be accepted");
-                    wait_readable([closed.as_fd()].into_iter(), PAUSE);
+                    tracing::warn!(%error, "cannot accept a caller; retrying");
+                    wait_readable([closed.as_fd()].into_iter(), ACCEPT_RETRY);
                     break;
                 }
             }
         }
         for (hello, socket) in callers.hellos() {
-            turn_away(shared, &hello, socket);
+            refuse_with_reason(shared, &hello, socket);
         }
     }
 }
 
 /// Refuses a machine.
-fn turn_away(shared: &Shared, hello: &Hello, mut socket: UnixStream) {
+fn refuse_with_reason(shared: &Shared, hello: &Hello, mut socket: UnixStream) {
     let own = shared.config.machine;
     let why = check(shared, hello).err().unwrap_or_else(|| {
         format!(
-            "the machines of the cluster have met already; it is stopped and started as a whole (machine {own} \
-             runs since before machine {} called)",
+            "the machines of the cluster are connected already; stop and start all of them together (machine {own} \
+             was running before machine {} called)",
             hello.machine
         )
     });
     let machine = hello.machine;
     tracing::warn!("machine {machine} was refused: {why}");
     let blocking = socket.set_nonblocking(false);
-    if blocking.and(socket.set_write_timeout(Some(SOON))).is_ok() {
+    if blocking
+        .and(socket.set_write_timeout(Some(REFUSAL_TIMEOUT)))
+        .is_ok()
+    {
         refuse(shared, &mut socket, why);
     }
 }

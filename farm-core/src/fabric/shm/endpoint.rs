@@ -1,8 +1,8 @@
 //! A worker's posts and polls.
 //!
-//! Writes and atomics take place when they are posted, so they pass reads that are outstanding, as
-//! the fabric may. Reads take place when they are polled: the post only asks the processor for the
-//! lines, so that the misses of many reads overlap instead of adding up.
+//! Writes and atomics take place when they are posted. They therefore pass outstanding reads, as
+//! the fabric permits. Reads take place when they are polled. The post only prefetches the lines,
+//! so that the cache misses of many reads overlap instead of adding up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Memory, WORD_BYTES};
 
-/// Reads that have all of their lines on their way, or here. Every post asks for those of one read
-/// more, so that the line-fill buffers drain while the worker does what it does between posts.
+/// Most reads whose lines are all prefetched. Every post prefetches the lines of one more read, so
+/// that the line-fill buffers drain while the worker computes between posts.
 const FETCH_AHEAD: usize = 16;
-/// Reads whose first line is asked for early, all in one go: it costs a walk of the page table, and
-/// the walks of many reads overlap only if they are begun together.
+/// Most reads whose first line is prefetched early, all in one batch: a prefetch may need a
+/// page-table walk, and the walks of many reads overlap only if they start together.
 const TOUCH_AHEAD: usize = 64;
-/// The next ones are asked for when no more than this many are left of those.
+/// The next batch is prefetched when at most this many reads of the last batch are left.
 const TOUCH_AGAIN: usize = 32;
-/// Longest write that is copied at the post.
+/// Longest inline write, in bytes, which is copied during the post.
 const MAX_INLINE_BYTES: usize = 256;
 
 struct Import {
@@ -40,29 +40,30 @@ struct Import {
 
 /// The shared-memory endpoint of one worker.
 ///
-/// A write that is to notify a worker which the receiving machine does not have is refused at the
-/// post, with [`Rejected::BadAccess`]: nothing is written and the slot comes back.
+/// The post of a write that notifies a worker which the receiving machine does not have is rejected
+/// with [`Rejected::BadAccess`]: nothing is written, and the slot is returned.
 pub struct ShmEndpoint {
     shared: Arc<Shared>,
     worker: WorkerId,
     capabilities: Capabilities,
     arena: Arena,
     imports: Vec<Import>,
-    /// Reads not yet copied, oldest first.
+    /// Reads not copied yet, oldest first.
     reads: PendingReads,
-    /// Of the first so many reads the first line has been asked for.
+    /// The first lines of `reads[..touched]` are prefetched.
     touched: usize,
-    /// Of the first so many, no more than those, all lines have.
+    /// All lines of `reads[..fetched]` are prefetched; `fetched <= touched`.
     fetched: usize,
-    /// Completions of reads and atomics that took place at once.
+    /// Completions of atomics, and of reads that were completed outside of a poll.
     done: VecDeque<Completion>,
-    /// Completions of signalled writes, which have room of their own.
+    /// Completions of signalled writes. They have their own limit.
     written: VecDeque<Completion>,
-    /// Workers to be notified at the next flush.
+    /// Workers to notify at the next flush, with their peer's index.
     notify: SmallVec<[(usize, WorkerId); 16]>,
-    /// Departures already told, and the shared count when last looked at.
+    /// The shared departure counter when it was last read.
     departures_seen: u32,
-    told: Vec<bool>,
+    /// Whether the departure of each peer was noticed, by index.
+    noticed: Vec<bool>,
     departed: VecDeque<(MachineId, Departure)>,
     counters: Counters,
 }
@@ -98,20 +99,20 @@ impl ShmEndpoint {
             written: VecDeque::with_capacity(most),
             notify: SmallVec::new(),
             departures_seen: 0,
-            told: vec![false; peers],
+            noticed: vec![false; peers],
             departed: VecDeque::with_capacity(peers),
             counters: Counters::default(),
         }
     }
 
-    /// The import of a valid, allowed access; the error tells what is wrong with it.
+    /// Returns the import of a valid, permitted access, or the fault of an invalid one.
     #[inline]
     fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
         let import = self
             .imports
             .get(at.memory.index() as usize)
             .ok_or(Fault::BadAccess)?;
-        if self.told[import.peer] {
+        if self.noticed[import.peer] {
             return Err(Fault::Closed);
         }
         let fits = fits(at.offset, bytes, import.memory.len() as u64);
@@ -123,7 +124,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Asks for the first lines of reads to come, many at a time.
+    /// Prefetches the first lines of the next reads, many at a time.
     #[inline]
     fn touch_ahead(&mut self) {
         if self.touched <= TOUCH_AGAIN && self.touched < self.reads.len() {
@@ -136,7 +137,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Asks for all lines of the next read whose first line has been asked for.
+    /// Prefetches all lines of the next read whose first line is prefetched.
     #[inline]
     fn fetch_one(&mut self) {
         if self.fetched < self.touched {
@@ -147,7 +148,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Copies the oldest read.
+    /// Copies the oldest read and returns its completion.
     #[inline]
     fn take_read(&mut self) -> Option<Completion> {
         self.touch_ahead();
@@ -193,12 +194,12 @@ impl ShmEndpoint {
     #[cold]
     fn notice_departures(&mut self, count: u32) {
         self.departures_seen = count;
-        self.told.resize(self.shared.peers().len(), false);
+        self.noticed.resize(self.shared.peers().len(), false);
         for (index, peer) in self.shared.peers().iter().enumerate() {
             let Some(how) = peer.departure() else {
                 continue;
             };
-            if std::mem::replace(&mut self.told[index], true) {
+            if std::mem::replace(&mut self.noticed[index], true) {
                 continue;
             }
             self.departed.push_back((peer.machine, how));
@@ -221,18 +222,19 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether the peer has the worker that a write is to notify, if any.
+    /// Returns whether the peer has the worker that a write notifies, or the write notifies no
+    /// worker.
     #[inline]
     fn can_notify(&self, peer: usize, notify: Option<WorkerId>) -> bool {
         notify.is_none_or(|worker| self.shared.peers()[peer].has(worker))
     }
 
-    /// Whether no room is left for reads and atomics.
+    /// Returns whether no room is left for reads and atomics.
     fn is_full(&self) -> bool {
         self.reads.len() + self.done.len() >= self.capabilities.max_outstanding_reads
     }
 
-    /// Whether no room is left for signalled writes.
+    /// Returns whether no room is left for signalled writes.
     fn is_full_of_writes(&self) -> bool {
         self.written.len() >= self.capabilities.max_outstanding_writes
     }
@@ -254,7 +256,7 @@ impl Backend for ShmEndpoint {
 
     fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError> {
         let (memory, peer) = self.shared.import(capability)?;
-        self.told.resize(self.shared.peers().len(), false);
+        self.noticed.resize(self.shared.peers().len(), false);
         self.imports.push(Import { memory, peer });
         Ok(RemoteMemory::from_index(self.imports.len() as u32 - 1))
     }

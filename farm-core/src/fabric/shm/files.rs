@@ -1,13 +1,14 @@
-//! Names on the file system: the run directory of a cluster (sockets and locks), and the files of
+//! Names in the file system: the run directory of a cluster (sockets and locks), and the files of
 //! shared memory.
 //!
-//! A machine's lock file is held locked for as long as its process lives ([`Claim`]). The holder of the lock
-//! of a machine may remove what an earlier process of that machine left behind. `leavings` says when
-//! others may.
+//! The process of a machine holds the machine's lock file locked as long as it lives ([`Claim`]).
+//! The holder of a machine's lock may remove what an earlier process of the machine left behind.
+//! `leavings` states when other processes may.
 //!
-//! A clean stop removes the lock file, under its lock. So a process that gets the lock of a file must find
-//! the file still under its name, or it holds a file that nobody else will ever open: then it tries again.
-//! The test `a_lock_that_is_removed_is_held_by_one_at_a_time` guards that.
+//! A clean stop removes the lock file while holding its lock. So a process that gets the lock of a
+//! file must check that the path still names this file. If it does not, no other process will ever
+//! open the file, and the process retries. The test `a_removed_lock_file_has_one_holder_at_a_time`
+//! guards this.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -22,14 +23,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::leavings::MemoryName;
 use crate::ids::MachineId;
 
-/// How often a lock that is held is tried again before its machine is taken to run, and how soon.
-const LOOKS: u32 = 10;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// Number of attempts to take a held lock before its machine counts as running, and the delay
+/// between them.
+const LOCK_ATTEMPTS: u32 = 10;
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 /// Why a machine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another process runs this machine of a cluster with this name.
+    /// Another process runs this machine of a cluster with the same name.
     #[error(
         "machine {machine} of a cluster named \"{cluster}\" is already running (process {pid}, lock {lock}); \
          stop it, or give this cluster another name (cluster.name) or directory (cluster.run_dir)"
@@ -39,32 +41,32 @@ pub enum StartError {
         machine: MachineId,
         /// The cluster's name.
         cluster: String,
-        /// Process id that the lock file names.
+        /// Process id in the lock file.
         pid: String,
-        /// The lock file.
+        /// Path of the lock file.
         lock: PathBuf,
     },
-    /// The operating system refused.
+    /// An operation of the operating system failed.
     #[error("cannot {what} {path}: {source}")]
     Os {
-        /// The operation.
+        /// The operation, as a verb.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The system gave no random number.
-    #[error("no random number for this start: {0}")]
+    /// The system returned no random number.
+    #[error("cannot get a random number for this start: {0}")]
     Random(#[source] std::io::Error),
-    /// The machine's own memory could not be made.
+    /// The machine's own memory could not be allocated.
     #[error(transparent)]
     Mapping(#[from] crate::mem::MappingError),
 }
 
-/// The lock of a machine. Dropping it removes the lock file, and the cluster's directory if nothing else is in
-/// it.
+/// The lock of a machine. Dropping it removes the lock file, and the cluster's directory if it is
+/// empty then.
 #[derive(Debug)]
 pub(super) struct Claim {
     lock: File,
@@ -73,20 +75,20 @@ pub(super) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Removed by hand, the name may be another process's by now.
+        // If the file was removed by hand, the path may name another process's file now.
         if matches!(is_named(&self.lock, &self.path), Ok(true)) {
-            // What stays is removed by the next start, or by `farm clean`.
+            // If this fails, the next start or `farm clean` removes the file.
             let _ = std::fs::remove_file(&self.path);
         }
         if let Some(dir) = self.path.parent() {
-            // Fails while other machines of the cluster have files in it. A start that finds it removed
-            // makes it again.
+            // Fails while other machines of the cluster have files in the directory. A start
+            // creates the directory again if it is missing.
             let _ = std::fs::remove_dir(dir);
         }
     }
 }
 
-/// Whether a path still names an open file.
+/// Returns whether `path` still names the open `file`.
 fn is_named(file: &File, path: &Path) -> std::io::Result<bool> {
     let named = match std::fs::symlink_metadata(path) {
         Ok(named) => named,
@@ -97,8 +99,8 @@ fn is_named(file: &File, path: &Path) -> std::io::Result<bool> {
     Ok((named.dev(), named.ino()) == (open.dev(), open.ino()))
 }
 
-/// Whether a directory could not be made only because another process made and removed it meanwhile: a file in
-/// its place stays.
+/// Returns whether creating a directory failed only because another process created it at the same
+/// time, and perhaps removed it again. A file in its place is a permanent error.
 fn is_passing(error: &std::io::Error, dir: &Path) -> bool {
     error.kind() == std::io::ErrorKind::AlreadyExists
         && std::fs::symlink_metadata(dir).map_or_else(
@@ -107,16 +109,16 @@ fn is_passing(error: &std::io::Error, dir: &Path) -> bool {
         )
 }
 
-/// The names of one machine of one cluster.
+/// The file names of one machine of one cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     run_dir: PathBuf,
     memory_dir: PathBuf,
     cluster: String,
-    /// Tells this cluster's memory from that of others in the same directory: a hash of the run
-    /// directory and the name, which the lock covers. The name alone would not do: a cluster of the
-    /// same name in another run directory is another cluster, and a name may begin like another's
-    /// files.
+    /// Distinguishes this cluster's memory files from those of other clusters in the same
+    /// directory: a hash of the run directory and the cluster's name, to which the lock belongs.
+    /// The name alone is not sufficient: a cluster of the same name in another run directory is
+    /// another cluster, and a name may start like another cluster's file names.
     identity: u64,
 }
 
@@ -144,9 +146,10 @@ impl Names {
         format!("farm-{:016x}-m{}-", self.identity, machine.get())
     }
 
-    /// The file of an exported memory. The start number is random and 64 bits long: nobody who was
-    /// not told can guess the name. The `l` before it says that the start holds a lock on its file
-    /// of key 0 (see `leavings`). The cluster's name at the end is for people.
+    /// Returns the path of the file of an exported memory. The start number is random and has 64
+    /// bits, so the path cannot be guessed. The `l` before it means that the start holds a lock on
+    /// its file of key 0 (see `leavings`). The cluster's name at the end is for readers of a
+    /// directory listing.
     pub(super) fn memory(&self, machine: MachineId, boot: u64, key: u64) -> PathBuf {
         let prefix = self.memory_prefix(machine);
         self.memory_dir
@@ -155,15 +158,15 @@ impl Names {
 
     /// Takes the machine's lock, and removes what an earlier process left behind.
     pub(super) fn claim(&self, machine: MachineId) -> Result<Claim, StartError> {
-        let mut looks = 0;
+        let mut attempts = 0;
         let mut claim = loop {
             match self.try_claim(machine) {
                 Ok(Some(claim)) => break claim,
                 Ok(None) => {}
-                // Perhaps only `find_leavings`, which holds a lock for as long as it takes to get it.
-                Err(StartError::AlreadyRunning { .. }) if looks < LOOKS => {
-                    looks += 1;
-                    std::thread::park_timeout(BETWEEN_LOOKS);
+                // `find_leavings` may hold the lock: it takes each lock for a moment.
+                Err(StartError::AlreadyRunning { .. }) if attempts < LOCK_ATTEMPTS => {
+                    attempts += 1;
+                    std::thread::park_timeout(LOCK_RETRY_DELAY);
                 }
                 Err(error) => return Err(error),
             }
@@ -174,7 +177,8 @@ impl Names {
         Ok(claim)
     }
 
-    /// `None` if another process removed the directory or the lock file meanwhile.
+    /// Tries once to take the machine's lock. Returns `None` if another process removed the
+    /// directory or the lock file meanwhile.
     fn try_claim(&self, machine: MachineId) -> Result<Option<Claim>, StartError> {
         let made = std::fs::DirBuilder::new()
             .recursive(true)
@@ -198,7 +202,7 @@ impl Names {
         };
         if !lock.try_lock_exclusive().map_err(os("lock", &path))? {
             let mut pid = String::new();
-            // Only for the message: an unreadable pid does not change the answer.
+            // The pid is only for the message, so a failure to read it is ignored.
             let _ = lock.read_to_string(&mut pid);
             return Err(StartError::AlreadyRunning {
                 machine,
@@ -207,11 +211,11 @@ impl Names {
                 lock: path,
             });
         }
-        let named = is_named(&lock, &path).map_err(os("look at", &path))?;
+        let named = is_named(&lock, &path).map_err(os("inspect", &path))?;
         Ok(named.then_some(Claim { lock, path }))
     }
 
-    /// Removes the machine's socket and shared memory. Only for the holder of its lock.
+    /// Removes the machine's socket and shared memory. Only the holder of its lock may call this.
     pub(super) fn clean(&self, machine: MachineId) -> Result<(), StartError> {
         remove(&self.socket(machine))?;
         let prefix = self.memory_prefix(machine);
@@ -224,8 +228,9 @@ impl Names {
             if !name.starts_with(&prefix) {
                 continue;
             }
-            tracing::info!(file = %entry.path().display(), "removing what an earlier run left");
-            // The first file goes last: if this stops half-way, it tells what the others are.
+            tracing::info!(file = %entry.path().display(), "removing a file left behind by an earlier run");
+            // Remove the first file last: if this stops half-way, the first file identifies the
+            // others.
             if MemoryName::parse(&name).is_some_and(|name| name.key == 0) {
                 firsts.push(entry.path());
             } else {
@@ -236,7 +241,8 @@ impl Names {
     }
 }
 
-/// Whether files in a directory are in memory, and not on a disk to which they are written back.
+/// Returns whether files in a directory are in memory, and not on a disk to which they are written
+/// back.
 pub(super) fn is_in_memory(dir: &Path) -> std::io::Result<bool> {
     const TMPFS: u64 = 0x0102_1994;
     const HUGETLBFS: u64 = 0x9584_58f6;
@@ -274,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_of_a_machine_is_refused_and_told_who_runs() {
+    fn a_second_process_of_a_machine_is_refused_with_the_pid_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(dir.path(), dir.path(), "twice");
         let _held = names.claim(id(1)).unwrap();
@@ -289,10 +295,10 @@ mod tests {
             .expect("another machine of the same cluster may start");
     }
 
-    /// Lock files stayed for ever, because removing one let two processes run as one machine: one held the
-    /// removed file, the other a new one.
+    /// Regression test: lock files were never removed, because after the removal two processes
+    /// could run as one machine: one held the removed file, the other a new file.
     #[test]
-    fn a_lock_that_is_removed_is_held_by_one_at_a_time() {
+    fn a_removed_lock_file_has_one_holder_at_a_time() {
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
         const CLAIMS: usize = 2000;
         let dir = tempfile::tempdir().unwrap();
@@ -304,7 +310,10 @@ mod tests {
                     while claims.load(Ordering::Relaxed) < CLAIMS {
                         match names.claim(id(1)) {
                             Ok(claim) => {
-                                assert!(!held.swap(true, Ordering::SeqCst), "two hold one machine");
+                                assert!(
+                                    !held.swap(true, Ordering::SeqCst),
+                                    "two processes hold the lock of one machine"
+                                );
                                 assert!(names.lock(id(1)).exists());
                                 claims.fetch_add(1, Ordering::Relaxed);
                                 std::thread::yield_now();
@@ -335,11 +344,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_file_that_another_process_made_is_left_alone() {
+    fn a_lock_file_of_another_process_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(dir.path(), dir.path(), "by-hand");
         let claim = names.claim(id(1)).unwrap();
-        // Removed by hand, and then started again.
+        // Removed by hand, then created by another start.
         std::fs::remove_file(names.lock(id(1))).unwrap();
         let other = names.claim(id(1)).unwrap();
         drop(claim);
@@ -350,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn leavings_of_this_machine_are_removed_and_nothing_else_is() {
+    fn only_leavings_of_this_machine_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(dir.path(), dir.path(), "c");
         let left = names.memory(id(1), 0xdead, 3);

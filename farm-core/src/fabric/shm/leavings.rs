@@ -1,17 +1,19 @@
 //! Files of shared memory whose machine is gone, of any cluster and run directory.
 //!
-//! Every start removes them, for what another run left would be lost memory; [`find_leavings`] and
-//! [`remove_leaving`] are for those who want to see them first (`farm clean`, `farm doctor`).
+//! Every start removes them, because the files of another run would otherwise occupy memory
+//! forever. [`find_leavings`] and [`remove_leaving`] are for tools that list them first (`farm
+//! clean`, `farm doctor`).
 //!
-//! A start makes the file of key 0 before any other, locks it (`flock`) before it makes the next,
-//! and holds the lock until it has removed its files or its process ends. So whoever gets the lock
-//! of such a file, and finds the file still under its name, knows that no process uses the files
-//! with that start number, and none ever will: the numbers are random and 64 bits long. Only the
-//! holder of the lock removes them, the locked file last. A start that lost the lock, or whose file
-//! was removed before it had it, gives that start number up.
+//! A start creates the file of key 0 before any other file, and locks it (`flock`) before it
+//! creates the next one. It holds the lock until it has removed its files or its process ends. A
+//! process that gets the lock of such a file, and finds that the file still has a name, therefore
+//! knows that no process uses the files with this start number. No process ever will, because start
+//! numbers are random and 64 bits long. Only the holder of the lock removes the files, the locked
+//! file last. A start that did not get the lock, or whose file was removed before it had the lock,
+//! discards its start number.
 //!
-//! The names of this protocol have an `l` before the start number. Files of builds that did not lock
-//! are named otherwise and are left alone, because nothing tells whether they are in use.
+//! The names of this protocol have an `l` before the start number. Files of builds that did not
+//! lock have other names. They are not removed, because nothing shows whether they are in use.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -24,20 +26,20 @@ use fs4::fs_std::FileExt;
 use super::files::{Names, StartError, os, remove};
 use crate::ids::MachineId;
 
-/// The name of a file of shared memory, taken apart.
+/// The parsed name of a file of shared memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemoryName<'a> {
-    /// Everything up to the start number, which all files of one start begin with.
+    /// Prefix up to and including the start number, common to all files of one start.
     start: &'a str,
     machine: MachineId,
-    /// The key.
+    /// Key of the exported memory.
     pub(super) key: u64,
-    /// The cluster's name.
+    /// Name of the cluster.
     cluster: &'a str,
 }
 
 impl<'a> MemoryName<'a> {
-    /// `None` unless the name is exactly what `Names::memory` makes.
+    /// Parses a file name. Returns `None` unless `Names::memory` creates such names.
     pub(super) fn parse(name: &'a str) -> Option<Self> {
         let mut parts = name.splitn(6, '-');
         let mut part = || parts.next();
@@ -63,13 +65,13 @@ fn is_hash(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A number as it is printed, without a sign or zeros in front.
+/// Parses a decimal number without a sign or leading zeros.
 fn decimal(text: &str) -> Option<u64> {
     text.parse().ok().filter(|n: &u64| n.to_string() == text)
 }
 
-/// Locks the first file of a start, for its machine or for whoever cleans up. `None` if somebody
-/// else has the lock, or removed the file before it was locked here.
+/// Locks the first file of a start, for its machine or for a clean-up. Returns `None` if another
+/// process holds the lock, or removed the file before it was locked here.
 pub(super) fn hold(path: &Path) -> std::io::Result<Option<File>> {
     let opened = OpenOptions::new()
         .read(true)
@@ -83,7 +85,7 @@ pub(super) fn hold(path: &Path) -> std::io::Result<Option<File>> {
     if !file.try_lock_exclusive()? {
         return Ok(None);
     }
-    // Names are removed under the lock only, so a file that has a name now keeps it.
+    // Files are removed only under the lock, so a file that has a name now keeps it.
     let named = file.metadata()?.nlink() > 0;
     Ok(named.then_some(file))
 }
@@ -99,19 +101,19 @@ struct MemoryFile {
     path: PathBuf,
 }
 
-/// Removes the files of machines that are gone. What cannot be removed is no reason not to start.
+/// Removes the files of machines that are gone. Failures are logged and do not prevent a start.
 pub(super) fn remove_leavings(memory_dir: &Path) {
     for files in by_start(memory_dir) {
         let first = &files[0];
         if first.key == 0
             && let Err(error) = remove_if_gone(&first.path, memory_dir, &first.start)
         {
-            tracing::warn!(%error, "leaving files of a machine that may be gone");
+            tracing::warn!(%error, "cannot remove files of a machine that may be gone");
         }
     }
 }
 
-/// The files of each start, the one to be locked first.
+/// Returns the files of each start, beginning with the file that is locked.
 fn by_start(memory_dir: &Path) -> Vec<Vec<MemoryFile>> {
     let mut files = list(memory_dir);
     files.sort();
@@ -119,7 +121,7 @@ fn by_start(memory_dir: &Path) -> Vec<Vec<MemoryFile>> {
     starts.map(<[MemoryFile]>::to_vec).collect()
 }
 
-/// Files of this user that are named like shared memory.
+/// Returns the files of this user that have names of shared memory.
 fn list(memory_dir: &Path) -> Vec<MemoryFile> {
     let user = rustix::process::geteuid().as_raw();
     let Ok(entries) = std::fs::read_dir(memory_dir) else {
@@ -146,18 +148,20 @@ fn list(memory_dir: &Path) -> Vec<MemoryFile> {
         .collect()
 }
 
-/// The number of files and bytes that were removed: 0 if the machine is not gone.
+/// Removes the files of a start, if its machine is gone. Returns the number of removed files and
+/// bytes: 0 if the machine runs.
 fn remove_if_gone(first: &Path, memory_dir: &Path, start: &str) -> Result<(u64, u64), StartError> {
     let Some(_held) = hold(first).map_err(os("lock", first))? else {
         return Ok((0, 0));
     };
     let (mut count, mut bytes) = (0, 0);
-    // Listed again: the machine may have made more before it ended. The locked file goes last.
+    // List the files again: the machine may have created more before it ended. Remove the locked
+    // file last.
     let files = list(memory_dir).into_iter();
     let mut files: Vec<MemoryFile> = files.filter(|file| file.start == start).collect();
     files.sort_by_key(|file| file.key == 0);
     for file in files {
-        tracing::info!(file = %file.path.display(), "removing what a machine that is gone left");
+        tracing::info!(file = %file.path.display(), "removing a file that a machine left behind");
         remove(&file.path)?;
         count += 1;
         bytes += file.bytes;
@@ -165,36 +169,37 @@ fn remove_if_gone(first: &Path, memory_dir: &Path, start: &str) -> Result<(u64, 
     Ok((count, bytes))
 }
 
-/// What a process of a machine left that ended without cleaning up.
+/// The files left behind by a machine's process that ended without cleaning up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// The cluster.
+    /// Name of the cluster.
     pub cluster: String,
-    /// The machine.
+    /// Id of the machine.
     pub machine: MachineId,
-    /// The directory that the files are in.
+    /// Directory of the files.
     pub dir: PathBuf,
-    /// How many files.
+    /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Size of the files in bytes.
     pub bytes: u64,
-    /// What they are.
+    /// Kind of the files.
     pub what: Left,
 }
 
-/// What the files of a [`Leaving`] are.
+/// The kind of the files of a [`Leaving`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// Shared memory of a machine that is gone. The text is what the names of its files begin with.
+    /// Shared memory of a machine that is gone. The text is the common prefix of the file names.
     Memory(String),
-    /// Shared memory without the file whose lock tells whether its machine runs: only a person can know.
+    /// Shared memory without the file whose lock shows whether its machine runs. Only the user can
+    /// decide to remove it.
     UnknownMemory(String),
     /// The lock and the socket of a machine that is gone.
     Names,
 }
 
-/// Finds what machines that are gone left in a directory of shared memory and in a run directory, of any
-/// cluster. Nothing that a running machine holds is among it, and nothing of other users.
+/// Finds the files that machines of any cluster left behind in a directory of shared memory and in
+/// a run directory. Excludes files of running machines and of other users.
 pub fn find_leavings(memory_dir: &Path, run_dir: &Path) -> Vec<Leaving> {
     let mut leavings = Vec::new();
     for files in by_start(memory_dir) {
@@ -202,7 +207,7 @@ pub fn find_leavings(memory_dir: &Path, run_dir: &Path) -> Vec<Leaving> {
         let what = match first.key {
             0 => match hold(&first.path) {
                 Ok(Some(_held)) => Left::Memory(first.start.clone()),
-                // In use, or not to be looked at.
+                // In use, or not accessible.
                 Ok(None) | Err(_) => continue,
             },
             _ => Left::UnknownMemory(first.start.clone()),
@@ -216,12 +221,12 @@ pub fn find_leavings(memory_dir: &Path, run_dir: &Path) -> Vec<Leaving> {
             what,
         });
     }
-    leavings.extend(names_of_the_gone(run_dir));
+    leavings.extend(abandoned_names(run_dir));
     leavings
 }
 
-/// Locks and sockets below a run directory that no process holds.
-fn names_of_the_gone(run_dir: &Path) -> Vec<Leaving> {
+/// Finds locks and sockets below a run directory that no process holds.
+fn abandoned_names(run_dir: &Path) -> Vec<Leaving> {
     let mut found = Vec::new();
     for dir in entries(run_dir) {
         let Some(cluster) = dir.file_name().and_then(|name| name.to_str()) else {
@@ -255,7 +260,7 @@ fn names_of_the_gone(run_dir: &Path) -> Vec<Leaving> {
     found
 }
 
-/// The machine whose lock or socket a path names.
+/// Returns the machine of a lock's or socket's path.
 fn machine_of(path: &Path) -> Option<MachineId> {
     let name = path.file_name()?.to_str()?;
     let number = name.strip_prefix('m')?;
@@ -270,7 +275,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Removes what was found, if its machine is still gone; files and bytes that were removed.
+/// Removes the files of `leaving`, if its machine is still gone. Returns the number of removed
+/// files and bytes.
 ///
 /// # Errors
 /// [`StartError::Os`]: a file cannot be locked or removed.
@@ -287,10 +293,11 @@ pub fn remove_leaving(leaving: &Leaving) -> Result<(u64, u64), StartError> {
         Left::UnknownMemory(_) => Ok((0, 0)),
         Left::Names => {
             let run_dir = leaving.dir.parent().unwrap_or(&leaving.dir);
-            // Memory is looked for where none is: it has its own entries.
+            // `claim` would also remove shared memory, which has its own entries. So it is given a
+            // directory without shared memory.
             let names = Names::new(run_dir, &leaving.dir, &leaving.cluster);
             match names.claim(leaving.machine) {
-                // Dropping the claim removes the lock; the socket is gone already.
+                // Dropping the claim removes the lock. `claim` has removed the socket.
                 Ok(_claim) => Ok((leaving.files, 0)),
                 Err(StartError::AlreadyRunning { .. }) => Ok((0, 0)),
                 Err(error) => Err(error),
@@ -328,7 +335,7 @@ mod tests {
         }
     }
 
-    /// The two first files of a start of machine 7.
+    /// Creates the first two files of a start of machine 7.
     fn files(dir: &Path, run: &str, boot: u64) -> [PathBuf; 2] {
         let paths = [0, 1].map(|key| names(dir, run).memory(id(7), boot, key));
         for path in &paths {
@@ -338,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_names_of_shared_memory_are_taken_for_such() {
+    fn only_exact_names_of_shared_memory_are_parsed() {
         let path = names(Path::new("/d"), "r").memory(id(7), BOOT, 3);
         let name = path.file_name().unwrap().to_str().unwrap();
-        let parsed = MemoryName::parse(name).expect("its own names are known");
+        let parsed = MemoryName::parse(name).expect("names of this protocol are parsed");
         assert_eq!(
             (parsed.key, parsed.machine, parsed.cluster),
             (3, id(7), "c-1")
@@ -364,33 +371,33 @@ mod tests {
     }
 
     #[test]
-    fn any_start_removes_files_of_the_dead_and_none_of_the_living() {
+    fn any_start_removes_only_files_of_dead_machines() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let dead = files(dir, "gone", BOOT);
         let living = files(dir, "there", BOOT + 1);
-        let held = hold(&living[0]).unwrap().expect("nobody else has it");
-        // Without the first file nothing tells whether a machine uses the others.
+        let held = hold(&living[0]).unwrap().expect("the lock is free");
+        // Without the first file, nothing shows whether a machine uses the others.
         let [first, unknown] = files(dir, "unknown", BOOT + 2);
         std::fs::remove_file(first).unwrap();
         let running = ShmMachine::start(config(dir, "running")).unwrap();
         let (_memory, _) = running.export(4096, true).unwrap();
-        let its_own = list(dir).iter().filter(|f| f.machine == id(1)).count();
+        let own_files = list(dir).iter().filter(|f| f.machine == id(1)).count();
 
         drop(ShmMachine::start(config(dir, "new")).unwrap());
         assert!(dead.iter().all(|path| !path.exists()), "left: {dead:?}");
         assert!(living.iter().chain([&unknown]).all(|path| path.exists()));
         let now = list(dir).iter().filter(|f| f.machine == id(1)).count();
-        assert_eq!((its_own, now), (2, 2), "a machine that runs lost files");
+        assert_eq!((own_files, now), (2, 2), "a running machine lost files");
         drop(held);
         remove_leavings(dir);
         assert!(living.iter().all(|path| !path.exists()));
     }
 
-    /// After `kill -9` of a run, 808 MB stayed in shared memory until a machine was started there: nothing named
-    /// them.
+    /// Regression test: after `kill -9` of a run, 808 MB stayed in shared memory until a machine
+    /// was started there, and no tool reported them.
     #[test]
-    fn leavings_are_found_counted_and_removed_and_those_of_the_living_are_not() {
+    fn only_leavings_of_dead_machines_are_found_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let run_dir = dir.join("running");
@@ -400,7 +407,8 @@ mod tests {
         let dead = files(dir, "gone", BOOT);
         let [first, unknown] = files(dir, "unknown", BOOT + 2);
         std::fs::remove_file(first).unwrap();
-        // A lock that no process holds, and a socket that none listens at, with a lock and without.
+        // A lock that no process holds, and sockets without a listener, one with a lock and one
+        // without.
         let cluster = run_dir.join("c-1");
         let stale = [
             cluster.join("m7.lock"),
@@ -413,25 +421,25 @@ mod tests {
         std::fs::write(cluster.join("notes.txt"), b"mine").unwrap();
 
         let found = find_leavings(dir, &run_dir);
-        let told: Vec<_> = found
+        let summary: Vec<_> = found
             .iter()
             .map(|it| (it.cluster.as_str(), it.machine.get(), it.files, it.bytes))
             .collect();
-        assert_eq!(told.len(), 4, "{found:#?}");
-        assert!(told.contains(&("c-1", 7, 2, 2)), "{told:?}");
-        assert!(told.contains(&("c-1", 7, 1, 1)), "{told:?}");
-        assert!(told.contains(&("c-1", 7, 2, 0)), "{told:?}");
-        assert!(told.contains(&("c-1", 8, 1, 0)), "{told:?}");
+        assert_eq!(summary.len(), 4, "{found:#?}");
+        assert!(summary.contains(&("c-1", 7, 2, 2)), "{summary:?}");
+        assert!(summary.contains(&("c-1", 7, 1, 1)), "{summary:?}");
+        assert!(summary.contains(&("c-1", 7, 2, 0)), "{summary:?}");
+        assert!(summary.contains(&("c-1", 8, 1, 0)), "{summary:?}");
         let removed = found.iter().map(|it| remove_leaving(it).unwrap());
         let (count, bytes) = removed.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         assert_eq!((count, bytes), (5, 2));
         assert!(dead.iter().chain(&stale).all(|path| !path.exists()));
         assert!(unknown.exists() && cluster.join("notes.txt").exists());
-        let its_own = list(dir).iter().filter(|f| f.machine == id(1)).count();
-        assert_eq!(its_own, 2, "a machine that runs lost files");
+        let own_files = list(dir).iter().filter(|f| f.machine == id(1)).count();
+        assert_eq!(own_files, 2, "a running machine lost files");
         let names = Names::new(&run_dir, dir, "c-1");
         assert!(names.lock(id(1)).exists() && names.socket(id(1)).exists());
-        // What was found may have been started since: then it is kept.
+        // A machine may have been started since its files were found: then they are kept.
         let before = find_leavings(dir, &run_dir);
         drop(machine);
         let started = ShmMachine::start(config(dir, "running")).unwrap();
@@ -446,7 +454,7 @@ mod tests {
         drop(started);
     }
 
-    /// Starts against clean-ups without pause: whoever has started has its files.
+    /// Starts race with clean-ups: every started machine has its files.
     #[test]
     fn a_machine_that_is_starting_keeps_its_files() {
         let dir = tempfile::tempdir().unwrap();
@@ -464,7 +472,8 @@ mod tests {
                 let machine = ShmMachine::start(config(dir, "starting")).unwrap();
                 let (_memory, named) = machine.export(4096, true).unwrap();
                 std::thread::yield_now();
-                // Not more is asked for: files of a start number that was given up may be there yet.
+                // Check no more than these: files of a start number that was discarded may still
+                // exist.
                 let path = |key| names(dir, "starting").memory(id(1), named.boot, key);
                 path(0).exists() && path(1).exists()
             });

@@ -1,4 +1,5 @@
-//! What the workers of one machine share: the memory it exports, the peers it is connected to.
+//! The state that the workers of one machine share: the memory that it exports, and the peers to
+//! which it is connected.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,22 +19,23 @@ use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
 
-/// What a machine needs to know to start on this fabric.
+/// The configuration of a machine on this fabric.
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
-    /// The cluster's name: machines of one name find each other, and only one process may be each.
+    /// The cluster's name. Machines with the same name find each other, and each of them has only
+    /// one process.
     pub cluster: String,
-    /// Sockets and locks.
+    /// Directory of sockets and locks.
     pub run_dir: PathBuf,
-    /// Shared memory.
+    /// Directory of shared memory.
     pub memory_dir: PathBuf,
-    /// Ask for huge pages.
+    /// Whether to request huge pages.
     pub huge_pages: bool,
-    /// This machine.
+    /// Id of this machine.
     pub machine: MachineId,
-    /// Its workers.
+    /// Number of workers.
     pub workers: usize,
-    /// Digest of the configuration: peers with another one are refused.
+    /// Digest of the configuration. Peers with another digest are refused.
     pub digest: u64,
 }
 
@@ -41,7 +43,7 @@ const CONNECTED: u8 = 1;
 const LEFT: u8 = 2;
 const LOST: u8 = 3;
 
-/// A peer as the workers of this machine see it.
+/// A peer, from the viewpoint of this machine's workers.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub(super) machine: MachineId,
@@ -59,7 +61,7 @@ impl PeerState {
         }
     }
 
-    /// Whether the peer has this worker.
+    /// Returns whether the peer has this worker.
     #[inline]
     pub(super) fn has(&self, worker: WorkerId) -> bool {
         self.doorbells.has(worker)
@@ -70,7 +72,7 @@ impl PeerState {
     }
 }
 
-/// Shared by a machine's workers and its monitor.
+/// State shared by a machine's workers and its monitor.
 pub(super) struct Shared {
     pub(super) config: ShmConfig,
     names: Names,
@@ -80,13 +82,13 @@ pub(super) struct Shared {
     doorbell_capability: Capability,
     /// The machines that the configuration lists. Set when this machine begins to connect.
     machines: OnceLock<Vec<MachineId>>,
-    /// Peers in ascending order of id; this machine is one of them. Set once connected.
+    /// Peers in ascending order of id, including this machine. Set once connected.
     peers: OnceLock<Vec<PeerState>>,
-    /// Peers whose connections have ended, in that order.
+    /// Peers whose connections have ended, in the order in which this was noticed.
     departed: Mutex<Vec<Departed>>,
-    /// Counts departures, so that a poll notices one by one load.
+    /// Number of departures, so that a poll detects a new one with a single load.
     pub(super) departures: AtomicU32,
-    /// Memory of peers that is mapped, by machine and key: one mapping serves all workers.
+    /// Mapped memory of peers, by machine and key. One mapping serves all workers.
     imported: Mutex<BTreeMap<(MachineId, u64), Memory>>,
 }
 
@@ -117,7 +119,10 @@ impl Shared {
                 current: peer.boot,
             });
         }
-        let mut imported = self.imported.lock().expect("no import panics half-way");
+        let mut imported = self
+            .imported
+            .lock()
+            .expect("no thread panics while it holds the lock of imported memory");
         if let Some(memory) = imported.get(&(machine, capability.key)) {
             return Ok((memory.clone(), index));
         }
@@ -126,13 +131,17 @@ impl Shared {
         Ok((memory, index))
     }
 
-    /// The connection of a peer has ended, with the failure that it reported, if it did.
+    /// Records that the connection of a peer has ended, with the failure that the peer reported, if
+    /// any.
     pub(super) fn depart(&self, machine: MachineId, how: Departure, why: Option<String>) {
         let Some(index) = self.peer_index(machine) else {
             return;
         };
-        let mut departed = self.departed.lock().expect("no push panics half-way");
-        // A connection that a worker broke ends for the monitor, too.
+        let mut departed = self
+            .departed
+            .lock()
+            .expect("no thread panics while it holds the lock of departed peers");
+        // The monitor also reports connections that a worker broke. Record only the first report.
         if !departed.iter().any(|known| known.machine == machine) {
             departed.push(Departed { machine, how, why });
         }
@@ -147,11 +156,11 @@ impl Shared {
         fence(Ordering::SeqCst);
         for worker in 0..self.config.workers {
             self.doorbells
-                .ring(WorkerId::new(worker as u16).expect("workers are within the limit"));
+                .ring(WorkerId::new(worker as u16).expect("worker ids are valid"));
         }
     }
 
-    /// The machines that the configuration lists.
+    /// Returns the machines that the configuration lists.
     pub(super) fn machines(&self) -> &[MachineId] {
         self.machines.get().map_or(&[], Vec::as_slice)
     }
@@ -186,9 +195,10 @@ fn map_capability(names: &Names, capability: &Capability) -> Result<Memory, Mapp
     Ok(Memory::of(Mapping::open(&path, bytes, access)?).window(0, bytes))
 }
 
-/// Makes the doorbells' file, which is the first of a start, and takes the lock on it that says that
-/// the start's files are in use. Another machine's start may come between the two and take the file
-/// for a leaving; then it is not used, and this one tries with another start number.
+/// Creates the doorbells' file, which is the first file of a start, and takes the lock on it that
+/// marks the start's files as in use. Between these two steps another machine's start may take the
+/// file for one left behind, and remove it. Then the file is not used, and the loop retries with
+/// another start number.
 fn first_file(
     names: &Names,
     machine: MachineId,
@@ -204,24 +214,24 @@ fn first_file(
     }
 }
 
-/// One machine on the shared-memory fabric. Dropping it sends the farewell to the peers and removes its
-/// files, its lock among them.
+/// One machine on the shared-memory fabric. Dropping it sends the farewell to the peers, and
+/// removes its files, including its lock.
 pub struct ShmMachine {
     shared: Arc<Shared>,
     listener: UnixListener,
-    /// Answers callers once the machines have met.
+    /// Answers callers once the machines are connected.
     door: Option<Door>,
     monitor: Option<Monitor<UnixStream>>,
     _lock: Claim,
-    /// Tells every other start that uses the memory directory that this machine lives. Dropped after
-    /// the files are removed.
+    /// The lock by which every other start that uses the memory directory detects that this machine
+    /// runs. Dropped after the files are removed.
     _alive: File,
 }
 
 impl ShmMachine {
-    /// Claims the machine's name, cleans up after an earlier process, and listens.
+    /// Claims the machine's name, removes files that an earlier process left behind, and listens.
     ///
-    /// # Errors
+    /// [`StartError::AlreadyRunning`] when another process runs the machine.
     /// [`StartError::AlreadyRunning`] when the machine already has a process.
     pub fn start(config: ShmConfig) -> Result<Self, StartError> {
         let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
@@ -245,7 +255,7 @@ impl ShmMachine {
                 _alive: alive,
             }),
             Err(error) => {
-                // The error matters more than what stays for the next start to remove.
+                // Report the first error. The next start removes what this clean-up leaves behind.
                 let _ = names.clean(machine);
                 Err(error)
             }
@@ -283,14 +293,14 @@ impl ShmMachine {
         Ok((shared, listener, alive))
     }
 
-    /// A handle by which threads other than the machine's own export memory and wake workers.
+    /// Returns a handle with which other threads of the machine export memory and wake workers.
     pub fn exporter(&self) -> Exporter {
         Exporter {
             shared: Arc::clone(&self.shared),
         }
     }
 
-    /// Makes memory that peers can import. Its space is reserved now.
+    /// Allocates memory that peers can import. Reserves its space immediately.
     ///
     /// # Errors
     /// [`MappingError::NoSpace`] when the directory is full.
@@ -302,11 +312,11 @@ impl ShmMachine {
         self.exporter().export(bytes, writable)
     }
 
-    /// Connects to every machine of the cluster (this one included, through the same code), giving
-    /// each the memory that `offer` names for it. Waits for them no longer than `patience` says.
+    /// Connects to every machine of the cluster, this one included, through the same code. Offers
+    /// each machine the memory that `offer` returns for it. Waits at most for `patience`.
     ///
     /// # Errors
-    /// [`ConnectError`] names the machine that did not come, or refused, and why.
+    /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
     pub fn connect<'p>(
         &mut self,
         machines: &[MachineId],
@@ -366,18 +376,21 @@ impl ShmMachine {
         Ok(offers)
     }
 
-    /// Peers whose connections have ended, in the order in which that was noticed.
+    /// Returns the peers whose connections have ended, in the order in which this machine noticed.
     pub fn departed(&self) -> Vec<Departed> {
         let departed = self.shared.departed.lock();
-        departed.expect("no push panics half-way").clone()
+        departed
+            .expect("no thread panics while it holds the lock of departed peers")
+            .clone()
     }
 
-    /// How threads of this machine tell its peers that it has failed; `None` before it has connected.
+    /// Returns the handle with which threads of this machine report its failure to the peers;
+    /// `None` before it has connected.
     pub(crate) fn reporter(&self) -> Option<Reporter> {
         self.monitor.as_ref().map(Monitor::reporter)
     }
 
-    /// The endpoint of one of this machine's workers.
+    /// Creates the endpoint of one of this machine's workers.
     pub fn endpoint(
         &self,
         worker: WorkerId,
@@ -393,19 +406,19 @@ impl Drop for ShmMachine {
         drop(self.door.take());
         drop(self.monitor.take());
         if let Err(error) = self.shared.names.clean(self.shared.config.machine) {
-            tracing::warn!(%error, "leaving files behind; the next start of this machine removes them");
+            tracing::warn!(%error, "cannot remove all files of this machine; its next start removes them");
         }
     }
 }
 
-/// Exports memory and wakes workers, from any thread of the machine.
+/// A handle to export memory and wake workers, from any thread of the machine.
 #[derive(Clone)]
 pub struct Exporter {
     shared: Arc<Shared>,
 }
 
 impl Exporter {
-    /// The number of this start of the machine, drawn at random.
+    /// Returns the random number of this start of the machine.
     pub fn boot(&self) -> u64 {
         self.shared.boot
     }

@@ -1,19 +1,19 @@
-//! The shared-memory fabric: machines are processes of one host, or several in one process, through
-//! the same code.
+//! The shared-memory fabric: machines are processes on one host, or several machines in one process
+//! through the same code.
 //!
-//! Every machine exports its memory as files (mode 0600, unguessable names) in a directory that the
-//! configuration names; peers map regions read-only and rings writable. A read is a prefetch when
-//! it is posted and a checked copy when it is polled, so that many of them overlap in the memory
-//! system as they would in a NIC. Every pair of machines holds a Unix socket whose end of file is
-//! the broken connection: a killed peer is seen at once.
+//! Every machine exports its memory as files (mode 0600, unguessable names) in a directory named by
+//! the configuration. Peers map regions read-only and rings writable. A read is a prefetch when it
+//! is posted and a checked copy when it is polled, so that many reads overlap in the memory system
+//! as they would in a NIC. Every pair of machines holds a Unix socket. Its end of file means that
+//! the connection is broken, so a killed peer is detected at once.
 //!
 //! | file | what |
 //! |---|---|
-//! | `files` | names, the lock that says "this machine runs" |
-//! | `leavings` | files of machines that are gone, of any cluster: found, counted and removed |
-//! | `machine` | what the workers of one machine share: exports, peers, doorbells |
+//! | `files` | file names, and the lock that a running machine holds |
+//! | `leavings` | files left behind by machines of any cluster: found, counted and removed |
+//! | `machine` | the state that the workers of one machine share: exports, peers, doorbells |
 //! | `connect` | the handshake |
-//! | `door` | refuses machines that call when the cluster has met |
+//! | `door` | refuses machines that call after the cluster is connected |
 //! | `endpoint` | a worker's posts and polls |
 //! | `park` | sleeping and waking through a shared futex |
 #![allow(unsafe_code)]

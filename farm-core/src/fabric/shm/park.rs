@@ -1,8 +1,8 @@
-//! Sleeping and waking: one parked flag per worker in a page that peers map, and a shared futex.
+//! Sleeping and waking: one parked flag per worker, in a page that peers map, and a shared futex.
 //!
-//! The sleeper stores the flag, fences, looks once more for work, and waits. The waker has stored
-//! its data, fences, and loads the flag. With both fences sequentially consistent at least one of
-//! the two sees the other (Dekker), so no wake-up is lost.
+//! The sleeper stores the flag, fences, looks for work once more, and waits. The waker stores its
+//! data, fences, and loads the flag. Because both fences are sequentially consistent, at least one
+//! of the two observes the other's store (Dekker), so no wake-up is lost.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::mem::{LINE_BYTES, Memory};
 
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
-/// The longest single sleep. The system refuses one whose seconds it cannot count, and a refused
-/// sleep would be a busy loop; nobody can tell a year from for ever.
+/// The longest single sleep. The system rejects a timeout whose seconds it cannot represent, and a
+/// rejected sleep would be a busy loop. A year is long enough for any caller.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The flags of one machine's workers: a line each.
+/// The flags of one machine's workers: one cache line each.
 #[derive(Clone, Debug)]
 pub(super) struct Doorbells(Memory);
 
@@ -34,7 +34,7 @@ impl Doorbells {
         worker.index() * LINE_BYTES
     }
 
-    /// Whether the machine has this worker: the page has no flag for another.
+    /// Returns whether the machine has this worker, that is, whether the page has its flag.
     #[inline]
     pub(super) fn has(&self, worker: WorkerId) -> bool {
         worker.index() < self.0.len() / LINE_BYTES
@@ -55,8 +55,9 @@ impl Doorbells {
             tv_sec: most.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(most.subsec_nanos()),
         };
-        // SAFETY: the word stays mapped for the call, the timeout outlives it. Any outcome
-        // (changed already, interrupted, woken) is a reason to go and look, so none is an error.
+        // SAFETY: the word stays mapped for the call, and the timeout outlives it. Any outcome
+        // (value already changed, interrupted, woken) makes the caller look for work, so none is an
+        // error.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -77,7 +78,8 @@ impl Doorbells {
         }
     }
 
-    /// Wakes the worker if it sleeps or is about to. The caller has fenced after its data.
+    /// Wakes the worker if it sleeps or is about to sleep. Returns whether it did. The caller must
+    /// have fenced after its data.
     pub(super) fn ring(&self, worker: WorkerId) -> bool {
         let at = Self::at(worker);
         if self.0.load(at, Ordering::SeqCst) != PARKED
@@ -85,7 +87,7 @@ impl Doorbells {
         {
             return false;
         }
-        // SAFETY: the word stays mapped for the call; waking nobody is harmless.
+        // SAFETY: the word stays mapped for the call; a wake without a waiter is harmless.
         unsafe { libc::syscall(libc::SYS_futex, self.0.futex_word(at), libc::FUTEX_WAKE, 1) };
         true
     }
@@ -100,7 +102,8 @@ mod tests {
         WorkerId::new(number).unwrap()
     }
 
-    /// A wake-up between the last look and the wait is not lost: the futex sees the flag changed.
+    /// A wake-up between the last look for work and the wait is not lost: the futex observes the
+    /// changed flag.
     #[test]
     fn a_ring_before_the_wait_ends_it_at_once() {
         let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(2)));
@@ -121,7 +124,7 @@ mod tests {
         );
     }
 
-    /// A time that the system cannot count is a long sleep and not none.
+    /// A timeout that the system cannot represent is a long sleep, not an immediate return.
     #[test]
     fn a_wait_without_end_sleeps_until_rung() {
         let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
@@ -131,18 +134,18 @@ mod tests {
         std::thread::scope(|scope| {
             let bells = &bells;
             scope.spawn(move || {
-                // Times out unless the wait ended by itself.
+                // Times out unless the wait has returned early.
                 let _ = is_done.recv_timeout(Duration::from_millis(100));
                 bells.ring(worker(0));
             });
             assert_eq!(bells.wait(worker(0), Duration::MAX), Wake::Notified);
-            // The ringer may be gone already, having waited in vain.
+            // The ringing thread may have ended already, after its timeout.
             let _ = done.send(());
         });
         assert!(Clock::Host.now().since(before) >= Duration::from_millis(100));
     }
 
-    /// Two threads hand a counter back and forth, each sleeping until rung: no hand-over is lost.
+    /// Two threads hand a counter back and forth, each sleeping until rung: no wake-up is lost.
     #[test]
     fn no_wake_up_is_lost_in_a_long_exchange() {
         const ROUNDS: u64 = 20_000;

@@ -1,10 +1,10 @@
-//! The reads that an endpoint has been given and has not copied yet, oldest first.
+//! The reads that were posted to an endpoint and are not copied yet, oldest first.
 
 use std::ops::Range;
 
 use crate::fabric::{Read, ReadKind, Remote, RemoteMemory, Slot, Token};
 
-/// A read, in the fields that it is queued by.
+/// A read, in the fields stored in the queue.
 #[derive(Default)]
 struct Entry {
     offset: u64,
@@ -12,16 +12,17 @@ struct Entry {
     slot: Option<Slot>,
     memory: u32,
     bytes: u32,
-    /// Zero for a raw read.
+    /// Stride of a read of objects; zero for a raw read.
     stride: u32,
 }
 
-/// A queue that never grows, written field by field: a read put together in memory and then moved
-/// would stall the processor, which cannot load at once what it has just stored in smaller pieces.
+/// A queue of fixed capacity, written field by field. If a read were assembled in memory and then
+/// moved, the processor would stall, because it cannot load immediately what it has just stored in
+/// smaller pieces.
 pub(super) struct PendingReads {
-    /// A power of two of them.
+    /// The entries; their number is a power of two.
     entries: Box<[Entry]>,
-    /// Reads ever pushed, and popped; the difference is how many there are.
+    /// Numbers of reads pushed and popped so far. The difference is the length.
     pushed: usize,
     popped: usize,
 }
@@ -46,13 +47,16 @@ impl PendingReads {
         count & (self.entries.len() - 1)
     }
 
-    /// Appends a read without fence.
+    /// Appends a read without a fence.
     ///
     /// # Panics
-    /// If there are as many as it was made for.
+    /// If the queue is full.
     #[inline]
     pub(super) fn push(&mut self, read: Read, slot: Slot) {
-        assert!(self.len() < self.entries.len(), "more reads than promised");
+        assert!(
+            self.len() < self.entries.len(),
+            "more reads posted than the queue has capacity for"
+        );
         let at = self.index(self.pushed);
         let entry = &mut self.entries[at];
         entry.offset = read.from.offset;
@@ -67,7 +71,7 @@ impl PendingReads {
         self.pushed = self.pushed.wrapping_add(1);
     }
 
-    /// Takes the oldest.
+    /// Removes and returns the oldest read.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<(Read, Slot)> {
         if self.len() == 0 {
@@ -93,18 +97,22 @@ impl PendingReads {
         Some((read, slot))
     }
 
-    /// Where a read is from and how many bytes it has; 0 is the oldest.
+    /// Returns memory, offset and bytes of the read at `index`; 0 is the oldest.
     ///
     /// # Panics
-    /// If there are no more than `index`.
+    /// If the queue has at most `index` reads.
     #[inline]
     pub(super) fn source(&self, index: usize) -> (u32, usize, usize) {
-        assert!(index < self.len(), "there are {} reads", self.len());
+        assert!(
+            index < self.len(),
+            "index of a pending read is out of range: there are {} reads",
+            self.len()
+        );
         let entry = &self.entries[self.index(self.popped.wrapping_add(index))];
         (entry.memory, entry.offset as usize, entry.bytes as usize)
     }
 
-    /// The same of several.
+    /// Returns memory, offset and bytes of several reads.
     #[inline]
     pub(super) fn sources(
         &self,
@@ -120,7 +128,7 @@ mod tests {
     use crate::fabric::{Arena, ArenaConfig};
 
     #[test]
-    fn reads_come_out_as_they_went_in_and_in_order() {
+    fn reads_are_popped_unchanged_and_in_order() {
         let mut arena = Arena::new(&ArenaConfig {
             classes: vec![(64, 5)],
         });

@@ -1,10 +1,12 @@
-//! The part of libibverbs' binary interface that this backend uses: its structs, its constants, and
-//! the functions that a context carries. Names are those of `infiniband/verbs.h`, so that its manual
-//! pages apply.
+//! The part of libibverbs' binary interface that this backend uses: structs, constants, and the
+//! functions of a context. The names are those of `infiniband/verbs.h`, so that its manual pages
+//! apply.
 //!
 //! The interface is stable: libibverbs has kept it since its symbols got the version `IBVERBS_1.1`,
-//! for programs and for the drivers that it loads. Sizes and offsets are checked when this is compiled,
-//! against what bindgen made of the header of rdma-core 44; decision 0011 tells why these are here
+//! for programs and for the drivers that it loads. Sizes and offsets are asserted at compile time
+//! against bindgen's output for the header of rdma-core 44. Decision 0011 states why the
+//! definitions are here instead of in a crate. Only 64-bit systems are supported, on which all of
+//! them agree.
 //! rather than a crate. Only 64-bit systems are supported, where all of them agree.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -27,7 +29,7 @@ type PostSrqRecv =
     unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 
-/// The driver's functions that are called without a detour through the library.
+/// The driver's functions that are called directly, not through the library.
 #[repr(C)]
 pub(super) struct ibv_context_ops {
     _before_poll_cq: [*const c_void; 11],
@@ -47,7 +49,7 @@ pub(super) struct ibv_context {
     _cmd_fd: c_int,
     pub(super) async_fd: c_int,
     pub(super) num_comp_vectors: c_int,
-    // A mutex of the library's and what is private to it follow.
+    // A mutex and private fields of the library follow.
 }
 
 #[repr(C)]
@@ -77,13 +79,13 @@ pub(super) struct ibv_comp_channel {
 #[repr(C)]
 pub(super) struct ibv_cq {
     pub(super) context: *mut ibv_context,
-    // What follows is the library's.
+    // Private fields of the library follow.
 }
 
 #[repr(C)]
 pub(super) struct ibv_srq {
     pub(super) context: *mut ibv_context,
-    // What follows is the library's.
+    // Private fields of the library follow.
 }
 
 #[repr(C)]
@@ -96,7 +98,7 @@ pub(super) struct ibv_qp {
     _srq: *mut ibv_srq,
     _handle: u32,
     pub(super) qp_num: u32,
-    // What follows is the library's.
+    // Private fields of the library follow.
 }
 
 #[repr(C)]
@@ -270,7 +272,7 @@ pub(super) struct ibv_sge {
     pub(super) lkey: u32,
 }
 
-/// Where a one-sided read or write goes.
+/// The remote address of a one-sided read or write.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct rdma {
@@ -278,7 +280,7 @@ pub(super) struct rdma {
     pub(super) rkey: u32,
 }
 
-/// Where an atomic goes, and with what.
+/// The remote address and operands of an atomic.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct atomic {
@@ -304,7 +306,7 @@ pub(super) struct ibv_send_wr {
     pub(super) num_sge: c_int,
     pub(super) opcode: c_int,
     pub(super) send_flags: c_uint,
-    /// In network byte order.
+    /// Immediate data, in network byte order.
     pub(super) imm_data: u32,
     pub(super) wr: ibv_send_wr_wr,
     _qp_type: u64,
@@ -351,7 +353,7 @@ pub(super) struct ibv_wc {
     pub(super) opcode: c_int,
     pub(super) vendor_err: u32,
     pub(super) byte_len: u32,
-    /// In network byte order.
+    /// Immediate data, in network byte order.
     pub(super) imm_data: u32,
     pub(super) qp_num: u32,
     pub(super) src_qp: u32,
@@ -408,7 +410,7 @@ pub(super) const IBV_SEND_INLINE: c_uint = 1 << 3;
 
 pub(super) const IBV_WC_SUCCESS: c_int = 0;
 
-// Offsets and sizes of the header, x86-64 and aarch64.
+// Offsets and sizes from the header, for x86-64 and aarch64.
 const _: () = {
     assert!(size_of::<*const ()>() == 8, "verbs need a 64-bit system");
     assert!(size_of::<ibv_device>() == 664);
@@ -442,11 +444,11 @@ const _: () = {
 mod tests {
     use super::*;
 
-    /// Asks a C compiler and the library's header for sizes, offsets and constants. Where there is no
-    /// header there is nothing to ask, unless `FARM_VERBS_HEADER` says that there should be.
+    /// Compares sizes, offsets and constants with the library's header, using a C compiler. Skipped
+    /// without the header, unless `FARM_VERBS_HEADER` is set.
     #[test]
     #[allow(clippy::disallowed_methods)] // Runs a compiler.
-    fn layouts_and_constants_are_those_of_the_header() {
+    fn layouts_and_constants_match_the_header() {
         let header = std::path::Path::new("/usr/include/infiniband/verbs.h");
         if !header.exists() {
             let wanted = std::env::var_os("FARM_VERBS_HEADER").is_some();
@@ -455,7 +457,7 @@ mod tests {
                 "{} is missing: install libibverbs-dev",
                 header.display()
             );
-            println!("skipped: there is no {}", header.display());
+            println!("skipped: {} does not exist", header.display());
             return;
         }
         let mut checks = Vec::new();
@@ -519,8 +521,8 @@ mod tests {
             .args(["-fsyntax-only", "-x", "c"])
             .arg(&source)
             .output()
-            .expect("there is a C compiler");
-        let said = String::from_utf8_lossy(&compiled.stderr);
-        assert!(compiled.status.success(), "{said}");
+            .expect("run the C compiler");
+        let compiler_output = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{compiler_output}");
     }
 }

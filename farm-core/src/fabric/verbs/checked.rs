@@ -1,15 +1,17 @@
-//! Reads of objects from devices that do not give whole lines (decision 0012).
+//! Checked reads: reads of objects from devices that do not return consistent lines (decision
+//! 0012).
 //!
-//! A line that a device reads while the processor writes it may come torn in the middle, where the
-//! versions that lines begin with show nothing. But a writer locks an object's header before it touches a
-//! line, and gives it a new version after the last. So the objects are read first, and then their headers
-//! again: where a header is the same, and not locked exclusively, nobody wrote the object in between. (One
-//! that is locked both times is handed out as it is: nobody uses a locked object.)
+//! A line that a device reads while the processor writes it may be torn in the middle, where the
+//! versions at the starts of lines cannot detect it. But a writer locks an object's header before
+//! it modifies a line, and stores a new version after the last line. So the objects are read first,
+//! and then their headers again: if a header is unchanged and not locked exclusively, no writer
+//! wrote the object in between. (An object that is locked both times is returned as it is, because
+//! the caller rejects locked objects.)
 //!
-//! That holds of a device that reads in the order posted, and the bytes of one read in increasing order
-//! ([`ObjectReads::HeaderAfter`]). Where requests, or the parts of one, may pass each other on their way to
-//! memory, as they may on PCIe, the headers are read before too, and each step waits for the one before it
-//! ([`ObjectReads::HeadersAround`]).
+//! This is correct for a device that performs reads in the order posted, and reads the bytes of one
+//! read in increasing order ([`ObjectReads::HeaderAfter`]). If requests, or the parts of one
+//! request, may pass each other on their way to memory, as on PCIe, the headers are also read
+//! before the objects, and each step waits for the previous one ([`ObjectReads::HeadersAround`]).
 
 use std::sync::Arc;
 
@@ -19,76 +21,77 @@ use crate::fabric::{Slot, Token};
 use crate::mem::WORD_BYTES;
 use crate::object::{HEADER_BYTES, LockMode, VersionWord};
 
-/// How a read of objects is made whole.
+/// How a read of objects is made consistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ObjectReads {
-    /// By one read: the device gives whole lines, and lines have versions.
+    /// By one read: the device returns whole lines, and lines have versions.
     WholeLines,
-    /// By a second read of the headers, posted with the first.
+    /// By a second read of the headers, posted together with the first.
     HeaderAfter,
-    /// By a read of the headers before and another after, each posted when what was before it has come.
+    /// By reads of the headers before and after the objects, each posted when the previous read is
+    /// complete.
     HeadersAround,
 }
 
-/// Headers that are read again at one time.
+/// Number of headers that are read again at a time.
 pub(super) const HEADERS_AT_ONCE: usize = 16;
 const HEADER_WORDS: usize = HEADER_BYTES / WORD_BYTES;
 const CELL_WORDS: usize = HEADERS_AT_ONCE * HEADER_WORDS;
-/// Tries before such a read is torn, for whoever wants it to try later.
+/// Number of attempts before a read counts as torn. The caller may retry later.
 const MOST_TRIES: u32 = 8;
 
-/// A checked read, by its number among those that are going on.
+/// Index of a checked read among those in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CheckedId(pub(super) u32);
 
-/// What a checked read is waiting for.
+/// What a checked read currently reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Headers, before the objects.
     Before,
-    /// The objects, and no headers with them.
+    /// The objects, without headers.
     Objects,
-    /// Headers, after the objects or with them.
+    /// Headers, after the objects or together with them.
     After,
 }
 
-/// A read of objects and where it stands.
+/// A checked read and its progress.
 pub(super) struct CheckedRead {
     pub(super) member: u16,
     pub(super) token: Token,
     pub(super) slot: Slot,
-    /// Where the slot is, and the key of its registration.
+    /// Address of the slot, and the key of its registration.
     pub(super) into: (u64, u32),
-    /// Which connection.
+    /// Index of the connection.
     pub(super) link: usize,
-    /// Where the objects are at the other machine, and the key of its registration.
+    /// Offset of the objects in the other machine's memory, and the key of its registration.
     pub(super) from: (u64, u32),
     pub(super) bytes: u32,
     pub(super) stride: u32,
     pub(super) fence: bool,
-    /// Where headers come to.
+    /// Cell to which headers are read.
     pub(super) cell: u32,
     pub(super) phase: Phase,
-    /// Objects whose headers have been read in this phase, from the first.
+    /// Number of objects, from the first, whose headers have been read in this phase.
     pub(super) seen: usize,
-    /// Headers as they were before the objects were read, where they were.
+    /// Headers read before the objects; empty if headers are not read before.
     pub(super) before: Vec<[u64; HEADER_WORDS]>,
     pub(super) tries: u32,
 }
 
-/// What is next for a checked read.
+/// The next step of a checked read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// All objects are whole.
+    /// All objects are consistent: the read is done.
     Done,
-    /// Headers are to be read.
+    /// Read further headers.
     Headers,
-    /// The objects are to be read.
+    /// Read the objects.
     Objects,
-    /// A writer was there: from the start.
+    /// A writer interfered: start again.
     Again,
-    /// A writer was there at every try.
+    /// A writer interfered at every attempt.
     Torn,
 }
 
@@ -97,25 +100,25 @@ impl CheckedRead {
         self.bytes.div_ceil(self.stride) as usize
     }
 
-    /// Requests that the objects and the first headers take.
+    /// Returns the number of requests for the objects and the first headers.
     pub(super) fn requests(&self) -> usize {
         1 + self.objects().min(HEADERS_AT_ONCE)
     }
 
-    /// The headers to be read next: where each is at the other machine.
+    /// Returns the remote addresses of the headers to read next.
     pub(super) fn next_headers(&self) -> impl Iterator<Item = u64> + use<> {
         let (at, stride) = (self.from.0, u64::from(self.stride));
         let until = self.objects().min(self.seen + HEADERS_AT_ONCE);
         (self.seen as u64..until as u64).map(move |object| at + object * stride)
     }
 
-    /// The objects have come, without headers.
-    pub(super) fn objects_came(&mut self) {
+    /// Handles the completed read of the objects without headers.
+    pub(super) fn handle_objects(&mut self) {
         (self.phase, self.seen) = (Phase::After, 0);
     }
 
-    /// Headers have come.
-    pub(super) fn headers_came(&mut self, headers: &[u64]) -> Next {
+    /// Handles the completed read of the next headers.
+    pub(super) fn handle_headers(&mut self, headers: &[u64]) -> Next {
         let until = self.objects().min(self.seen + HEADERS_AT_ONCE);
         let objects = self.seen..until;
         let headers = headers.chunks_exact(HEADER_WORDS);
@@ -135,14 +138,14 @@ impl CheckedRead {
         if all { Next::Done } else { Next::Headers }
     }
 
-    /// An object's header as it was before the object was read, or at the start of that.
+    /// Returns an object's header as read before the object, or with the object.
     fn first_header(&self, object: usize) -> [u64; HEADER_WORDS] {
         if let Some(header) = self.before.get(object) {
             return *header;
         }
         let at = self.into.0 + object as u64 * u64::from(self.stride);
-        // SAFETY: the slot is this read's, and has the objects up to `bytes`: whole lines, of which a header
-        // is a part. The device has ended the request that wrote them.
+        // SAFETY: this read owns the slot, which contains the objects up to `bytes`: whole lines,
+        // which include the headers. The device has completed the request that wrote them.
         unsafe { (at as *const [u64; HEADER_WORDS]).read_volatile() }
     }
 
@@ -160,9 +163,9 @@ impl CheckedRead {
     }
 }
 
-/// Whether nobody wrote an object between two looks at its header, or it was locked all the time, which
-/// whoever asked for it will see. A lock that lets readers pass may come and go: its holder has not written
-/// yet.
+/// Returns whether no writer wrote an object between two reads of its header, or it was locked both
+/// times, which the caller detects. A lock that permits readers may appear and disappear: its
+/// holder has not written yet.
 fn is_unchanged(first: [u64; HEADER_WORDS], again: [u64; HEADER_WORDS]) -> bool {
     let words = (VersionWord(first[0]), VersionWord(again[0]));
     let locked = |word: VersionWord| word.mode() == LockMode::Exclusive;
@@ -171,9 +174,9 @@ fn is_unchanged(first: [u64; HEADER_WORDS], again: [u64; HEADER_WORDS]) -> bool 
         && first[1] == again[1]
 }
 
-/// Registered memory for headers and for what atomics found.
+/// Registered memory for headers and for the old values of atomics.
 pub(super) struct Cells {
-    // Before the words, which must be there for as long as it.
+    // Declared before the words, so that it is dropped first.
     registration: Registration,
     words: Box<[u64]>,
     free: Vec<u32>,
@@ -183,8 +186,8 @@ impl Cells {
     pub(super) fn new(domain: Arc<ProtectionDomain>, cells: usize) -> Result<Self, VerbsError> {
         let mut words = vec![0; cells * CELL_WORDS].into_boxed_slice();
         let (start, bytes) = (words.as_mut_ptr().cast(), size_of_val(&*words));
-        // SAFETY: the words are freed after the registration. They are read when the request that writes
-        // them has ended.
+        // SAFETY: the words are freed after the registration. They are read only after the request
+        // that writes them has ended.
         let registration = unsafe { Registration::new(domain, start, bytes, Reach::Own) }?;
         Ok(Self {
             registration,
@@ -201,7 +204,7 @@ impl Cells {
         self.free.push(cell);
     }
 
-    /// The address of a header's place in a cell, and the key.
+    /// Returns the address of a header in a cell, and the key.
     pub(super) fn place(&self, cell: u32, header: usize) -> (u64, u32) {
         let word = cell as usize * CELL_WORDS + header * HEADER_WORDS;
         let address = &raw const self.words[word] as u64;
@@ -223,7 +226,7 @@ mod tests {
         [VersionWord::of(Version::new(version), mode).0, 1]
     }
 
-    /// A read of adjacent objects of a line each.
+    /// Returns a read of adjacent objects of one line each.
     fn of_objects(slot: Slot, address: u64, objects: usize) -> CheckedRead {
         CheckedRead {
             member: 0,
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_says_whether_somebody_wrote() {
+    fn headers_detect_writes() {
         use LockMode::{Exclusive, Readable, Unlocked};
         let quiet = [
             (Unlocked, Unlocked),
@@ -263,9 +266,9 @@ mod tests {
         assert!(!is_unchanged(header(7, Unlocked), freed));
     }
 
-    /// Twenty objects take two rounds of headers; a changed one sends the read back to the start.
+    /// Twenty objects take two rounds of headers. A changed header restarts the read.
     #[test]
-    fn a_read_is_done_when_every_header_was_the_same() {
+    fn a_read_is_done_when_all_headers_are_unchanged() {
         const OBJECTS: usize = 20;
         let mut arena = Arena::new(&ArenaConfig {
             classes: vec![(64 * OBJECTS, 1)],
@@ -283,26 +286,26 @@ mod tests {
         changed[6] = header(4, LockMode::Unlocked)[0];
         for tries in 1..MOST_TRIES {
             assert_eq!(read.next_headers().count(), HEADERS_AT_ONCE);
-            assert_eq!(read.headers_came(&same), Next::Headers);
+            assert_eq!(read.handle_headers(&same), Next::Headers);
             let next: Vec<u64> = read.next_headers().collect();
             assert_eq!(next, [16, 17, 18, 19].map(|object| 4096 + object * 64));
             assert_eq!(
-                (read.headers_came(&changed), read.tries),
+                (read.handle_headers(&changed), read.tries),
                 (Next::Again, tries)
             );
         }
-        assert_eq!(read.headers_came(&same), Next::Headers);
-        // What is beyond the last object does not matter.
+        assert_eq!(read.handle_headers(&same), Next::Headers);
+        // Headers beyond the last object are ignored.
         let mut last = same.clone();
         last[9] = 77;
-        assert_eq!(read.headers_came(&last), Next::Done);
+        assert_eq!(read.handle_headers(&last), Next::Done);
         read.seen = 0;
-        assert_eq!(read.headers_came(&changed), Next::Torn);
+        assert_eq!(read.handle_headers(&changed), Next::Torn);
     }
 
-    /// Headers around the objects: those before are what those after are compared with.
+    /// With headers around the objects, the headers after are compared with the headers before.
     #[test]
-    fn headers_before_are_what_counts_where_there_are_some() {
+    fn headers_are_compared_with_those_read_before() {
         let mut arena = Arena::new(&ArenaConfig {
             classes: vec![(128, 1)],
         });
@@ -315,13 +318,13 @@ mod tests {
         let same = header(3, LockMode::Unlocked).repeat(2);
         let changed = [header(3, LockMode::Unlocked), header(4, LockMode::Unlocked)].concat();
         for _ in 0..2 {
-            assert_eq!(read.headers_came(&same), Next::Objects);
-            read.objects_came();
-            assert_eq!(read.headers_came(&changed), Next::Again);
+            assert_eq!(read.handle_headers(&same), Next::Objects);
+            read.handle_objects();
+            assert_eq!(read.handle_headers(&changed), Next::Again);
             assert_eq!((read.phase, read.before.len()), (Phase::Before, 0));
         }
-        assert_eq!(read.headers_came(&changed), Next::Objects);
-        read.objects_came();
-        assert_eq!(read.headers_came(&changed), Next::Done);
+        assert_eq!(read.handle_headers(&changed), Next::Objects);
+        read.handle_objects();
+        assert_eq!(read.handle_headers(&changed), Next::Done);
     }
 }

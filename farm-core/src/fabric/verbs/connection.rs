@@ -1,9 +1,10 @@
-//! One connection's work requests: prepared in place, posted in batches by one doorbell, and ended in the
-//! order in which they were posted.
+//! The work requests of one connection: prepared in place, posted in batches with one doorbell, and
+//! ended in the order in which they were posted.
 //!
-//! Requests lie in a ring of entries, which are never moved: the driver is given pointers to them. Three
-//! counts tell which are free, which are prepared and which the device has. A reliable connection ends
-//! requests in order, so the end of one that is signalled is the end of all before it, and few need be.
+//! Requests are stored in a ring of entries, which never move, because the driver gets pointers to
+//! them. Three counters delimit the entries that are free, prepared, and posted to the device. A
+//! reliable connection ends requests in order, so the completion of a signalled request ends all
+//! requests before it, and few requests need a signal.
 
 use super::abi::*;
 use super::checked::CheckedId;
@@ -11,14 +12,14 @@ use super::queue_pair::QueuePair;
 use crate::fabric::{Slot, Token};
 use crate::mem::WORD_BYTES;
 
-/// Of requests that somebody waits for, at least one in so many is signalled, so that those early in a
-/// long batch do not wait for its end.
+/// Of consecutive requests, at least one in this many is signalled if a completion is awaited, so
+/// that requests early in a long batch do not wait for the end of the batch.
 const SIGNAL_EVERY: u32 = 8;
 
-/// What the end of a request is the end of.
+/// What to complete when a request has ended.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// Nothing that anybody waits for.
+    /// Nothing to complete.
     Nothing,
     /// A read into a slot.
     Read { token: Token, slot: Slot },
@@ -27,7 +28,8 @@ pub(super) enum Purpose {
         token: Option<Token>,
         slot: Option<Slot>,
     },
-    /// An atomic, whose old value comes to a cell; perhaps of this machine's own memory.
+    /// An atomic, whose old value is written to a cell. `is_own` if it operates on this machine's
+    /// own memory.
     Atomic {
         token: Token,
         cell: u32,
@@ -35,12 +37,12 @@ pub(super) enum Purpose {
     },
     /// The objects of a checked read.
     Objects(CheckedId),
-    /// The last of their headers.
+    /// The last headers of a checked read's objects.
     Headers(CheckedId),
 }
 
 impl Purpose {
-    fn is_waited_for(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !matches!(
             self,
             Purpose::Nothing
@@ -51,7 +53,7 @@ impl Purpose {
         )
     }
 
-    /// The slot that went with it.
+    /// Returns the slot of the request.
     pub(super) fn into_slot(self) -> Option<Slot> {
         match self {
             Purpose::Read { slot, .. } => Some(slot),
@@ -61,17 +63,17 @@ impl Purpose {
     }
 }
 
-/// Where a request's data is on this machine.
+/// The location of a request's data on this machine.
 pub(super) enum Data<'a> {
-    /// Nowhere: it carries none.
+    /// The request has no data.
     None,
-    /// Words that are copied now.
+    /// Words that are copied when the request is prepared.
     Inline(&'a [u64]),
     /// Registered memory.
     Registered { address: u64, bytes: u32, key: u32 },
 }
 
-/// What the device is to do, and where at the other machine.
+/// The operation of a request, and its address on the other machine.
 pub(super) enum Action {
     Read {
         at: u64,
@@ -81,7 +83,7 @@ pub(super) enum Action {
         at: u64,
         key: u32,
     },
-    /// Wakes a worker of the other machine, once all before it has landed.
+    /// Wakes a worker of the other machine after all earlier requests have landed.
     Notify {
         worker: u16,
     },
@@ -106,18 +108,18 @@ struct Entry {
 }
 
 impl Entry {
-    /// Takes its end, if that is waited for.
+    /// Returns the end of the request, if it has a completion that is awaited.
     #[inline]
     fn end(&mut self) -> Option<Ended> {
         let purpose = std::mem::replace(&mut self.purpose, Purpose::Nothing);
         let member = self.member;
-        purpose.is_waited_for().then_some(Ended { member, purpose })
+        purpose.is_awaited().then_some(Ended { member, purpose })
     }
 }
 
-/// One end of a request.
+/// The end of one request.
 pub(super) struct Ended {
-    /// Whose it was, of those that share the connection.
+    /// Index of the worker that posted the request, among the workers that share the connection.
     pub(super) member: u16,
     pub(super) purpose: Purpose,
 }
@@ -125,29 +127,30 @@ pub(super) struct Ended {
 /// A connected queue pair and its requests.
 pub(super) struct Connection {
     pair: QueuePair,
-    /// A power of two of them.
+    /// Ring of entries; its length is a power of two.
     entries: Box<[Entry]>,
-    /// Words of inline writes, of each entry `inline_words`.
+    /// Words of inline writes, `inline_words` per entry.
     inline: Box<[u64]>,
     inline_words: usize,
-    /// How many have ever been ended, posted, prepared.
+    /// Numbers of requests ended, posted and prepared so far.
     ended: u64,
     posted: u64,
     prepared: u64,
-    /// Posted since the last that is signalled.
+    /// Number of requests posted since the last signalled one.
     unsignalled: u32,
-    /// Whether somebody waits for one of those.
-    waited_for: bool,
-    /// The device refused requests: what it took of the last ones is not known, so nothing more is believed
-    /// to have ended well.
+    /// Whether one of the requests since the last signalled one has an awaited completion.
+    awaited: bool,
+    /// Whether the device rejected a post. It is unknown which of its requests were accepted, so no
+    /// later completion is treated as successful.
     dead: bool,
 }
 
-// SAFETY: the pointers among the entries are to the entries themselves, which move with nothing.
+// SAFETY: the pointers in the entries point to the entries themselves, which do not move with this
+// value.
 unsafe impl Send for Connection {}
 
 impl Connection {
-    /// Over a connected queue pair that was made for `depth` requests.
+    /// Creates a connection over a connected queue pair that was created for `depth` requests.
     pub(super) fn new(pair: QueuePair, depth: u32) -> Self {
         let inline_words = pair.inline_bytes as usize / WORD_BYTES;
         let entry = || Entry {
@@ -156,7 +159,7 @@ impl Connection {
             purpose: Purpose::Nothing,
             member: 0,
         };
-        // The greatest power of two that the queue pair has room for.
+        // The largest power of two of requests that fits the queue pair.
         let depth = 1usize << depth.ilog2();
         Self {
             pair,
@@ -167,7 +170,7 @@ impl Connection {
             posted: 0,
             prepared: 0,
             unsignalled: 0,
-            waited_for: false,
+            awaited: false,
             dead: false,
         }
     }
@@ -177,34 +180,34 @@ impl Connection {
         count as usize & (self.entries.len() - 1)
     }
 
-    /// Most requests that it has room for.
+    /// Returns the most requests for which the connection has room.
     #[inline]
     pub(super) fn depth(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many requests there is room for.
+    /// Returns the number of requests for which there is room now.
     #[inline]
     pub(super) fn room(&self) -> usize {
         self.entries.len() - (self.prepared - self.ended) as usize
     }
 
-    /// Whether some are prepared and not posted.
+    /// Returns whether requests are prepared and not posted.
     #[inline]
     pub(super) fn has_prepared(&self) -> bool {
         self.prepared > self.posted && !self.dead
     }
 
-    /// Whether it is to be torn down, for the device refused a post.
+    /// Returns whether the device rejected a post, so that the connection must be torn down.
     #[inline]
     pub(super) fn is_dead(&self) -> bool {
         self.dead
     }
 
-    /// Prepares a request. It is posted by the next [`Connection::flush`].
+    /// Prepares a request. The next [`Connection::flush`] posts it.
     ///
     /// # Panics
-    /// If there is no room, or inline words are more than the queue pair takes.
+    /// If there is no room, or there are more inline words than the queue pair supports.
     #[inline]
     pub(super) fn prepare(
         &mut self,
@@ -214,7 +217,7 @@ impl Connection {
         member: u16,
         purpose: Purpose,
     ) {
-        assert!(self.room() > 0, "no room for a request");
+        assert!(self.room() > 0, "no room for a work request");
         let index = self.index(self.prepared);
         self.prepared += 1;
         let entry = &mut self.entries[index];
@@ -225,7 +228,7 @@ impl Connection {
             Data::None => request.num_sge = 0,
             Data::Inline(words) => {
                 let first = index * self.inline_words;
-                assert!(words.len() <= self.inline_words, "an inline write too long");
+                assert!(words.len() <= self.inline_words, "inline write is too long");
                 let copy = &mut self.inline[first..][..words.len()];
                 copy.copy_from_slice(words);
                 entry.memory = ibv_sge {
@@ -253,11 +256,12 @@ impl Connection {
         entry.member = member;
     }
 
-    /// Posts what is prepared, by one doorbell, as far as `credit` goes: each request that somebody waits
-    /// for takes one. Their ends come by `tag` with their number in its lower half.
+    /// Posts prepared requests with one doorbell, limited by `credit`: each request with an awaited
+    /// completion takes one credit. Completions have `tag` in the upper half of `wr_id` and the
+    /// request's number in the lower half.
     ///
     /// # Errors
-    /// The driver's code: the connection is to be broken.
+    /// The driver's error code: the caller must break the connection.
     #[inline]
     pub(super) fn flush(&mut self, tag: u64, credit: &mut i64) -> Result<(), i32> {
         if self.dead {
@@ -265,11 +269,11 @@ impl Connection {
         }
         let (mut last, mut spent) = (self.posted, 0);
         while last < self.prepared {
-            let waited_for = self.entries[self.index(last)].purpose.is_waited_for();
-            if waited_for && spent >= *credit {
+            let awaited = self.entries[self.index(last)].purpose.is_awaited();
+            if awaited && spent >= *credit {
                 break;
             }
-            spent += i64::from(waited_for);
+            spent += i64::from(awaited);
             last += 1;
         }
         if last == self.posted {
@@ -277,14 +281,14 @@ impl Connection {
         }
         *credit -= spent;
         let first = self.index(self.posted);
-        let at_latest = self.entries.len() as u32 / 4;
+        let signal_limit = self.entries.len() as u32 / 4;
         for count in self.posted..last {
             let index = self.index(count);
             self.unsignalled += 1;
-            self.waited_for |= self.entries[index].purpose.is_waited_for();
+            self.awaited |= self.entries[index].purpose.is_awaited();
             let is_last = count + 1 == last;
-            let signal = self.unsignalled >= at_latest
-                || self.waited_for && (is_last || self.unsignalled >= SIGNAL_EVERY);
+            let signal = self.unsignalled >= signal_limit
+                || self.awaited && (is_last || self.unsignalled >= SIGNAL_EVERY);
             let next = match is_last {
                 true => std::ptr::null_mut(),
                 false => &raw mut self.entries[self.index(count + 1)].request,
@@ -294,21 +298,21 @@ impl Connection {
             request.next = next;
             if signal {
                 request.send_flags |= IBV_SEND_SIGNALED;
-                (self.unsignalled, self.waited_for) = (0, false);
+                (self.unsignalled, self.awaited) = (0, false);
             }
         }
         self.posted = last;
         let first = &raw mut self.entries[first].request;
-        // SAFETY: the list was linked above, within entries that stay where they are and are not prepared
-        // anew before they have ended; inline words stay likewise; registered memory is that of slots and
-        // cells, which are given back when the request has ended.
+        // SAFETY: the list was linked above. Its entries stay in place and are not prepared again
+        // before they have ended. The same holds for inline words. Registered memory belongs to
+        // slots and cells, which are released when the request has ended.
         let posted = unsafe { self.pair.post(first) };
         self.dead = posted.is_err();
         posted
     }
 
-    /// Everything up to the request of that number has ended: the next of those ends that somebody waits
-    /// for, until there is none.
+    /// Returns the next awaited end among the requests up to `number`, all of which have ended.
+    /// `None` if there is no further one.
     #[inline]
     pub(super) fn next_end(&mut self, number: u32) -> Option<Ended> {
         while !self.dead
@@ -325,8 +329,9 @@ impl Connection {
         None
     }
 
-    /// Tears the queue pair down, and gives what was prepared or posted to `end`: the device has done with
-    /// all of it. Answers with how much of what it had was waited for.
+    /// Destroys the queue pair, and passes the awaited ends of all prepared and posted requests to
+    /// `end`. Afterwards the device does not access their memory. Returns how many of the posted
+    /// ones were awaited.
     pub(super) fn tear_down(self, end: &mut impl FnMut(Ended)) -> u32 {
         let Self {
             pair,
@@ -336,7 +341,7 @@ impl Connection {
             prepared,
             ..
         } = self;
-        // Slots and cells may be used again after this, and not before.
+        // Slots and cells may be reused only after this.
         drop(pair);
         let mask = entries.len() as u64 - 1;
         let mut returned = 0;

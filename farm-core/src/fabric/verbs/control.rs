@@ -1,20 +1,22 @@
-//! How two machines connect: over TCP, each proving to the other that it knows the cluster's secret, then
-//! telling what connections and memory it has for it.
+//! The handshake of two machines over TCP: each proves to the other that it knows the cluster's
+//! secret, then sends its connections and the memory that it offers.
 //!
-//! The caller is the machine with the greater id.
+//! The calling machine is the one with the greater id.
 //!
 //! | | caller | called |
 //! |---|---|---|
 //! | 1 | greeting: version, cluster, id, a random number | |
-//! | 2 | | greeting, or why not |
+//! | 2 | | greeting, or refusal |
 //! | 3 | sealed: configuration, port, queue pairs, memory | |
-//! | 4 | | sealed: the same, or why not |
+//! | 4 | | sealed: the same, or refusal |
 //! | 5 | sealed: ready, its queue pairs are connected | |
 //! | 6 | | sealed: ready |
 //!
-//! What is sealed has a code (HMAC-SHA-256) by a key made of the secret and both random numbers, over its
-//! place in the conversation and its text: it is from somebody who knows the secret, and was said here and
-//! now. It is not encrypted, as nothing is that RDMA carries: the network is to be one that only the
+//! A sealed message has a code (HMAC-SHA-256) over its sender, its position in the conversation and
+//! its text. The key is derived from the secret and both greetings with their random numbers. So
+//! the message comes from a machine that knows the secret, and belongs to this conversation and
+//! position. Messages are not encrypted, and neither is RDMA traffic: only machines of the cluster
+//! may be connected to the network.
 //! cluster's machines are on.
 
 use std::io::{Error, ErrorKind, Read, Write};
@@ -31,8 +33,8 @@ use super::device::{LinkLayer, PortAddress};
 use super::queue_pair::QueueAddress;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
-    offers_its_own, random_words, receive_line, same_cluster, same_configuration, same_version,
-    send_line, told,
+    excerpt, offers_its_own, random_words, receive_line, same_cluster, same_configuration,
+    same_version, send_line,
 };
 use crate::ids::MachineId;
 use crate::limits::MAX_WORKERS;
@@ -40,14 +42,14 @@ use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 2;
-/// What every greeting begins with, so that a stranger on the port is known as one.
+/// First field of every greeting, to detect callers with another protocol.
 pub(super) const PROTOCOL: &str = "farm/verbs";
-/// Fewest bytes of a secret.
+/// Minimum length of a secret, in bytes.
 const LEAST_SECRET_BYTES: usize = 16;
 
 type Code = Hmac<Sha256>;
 
-/// What all machines of a cluster know and nobody else does.
+/// The secret that only machines of the cluster know.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
@@ -57,41 +59,41 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Why there is no secret.
+/// Why the secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The file cannot be read.
     #[error(
-        "the cluster's secret {path}: {source}; make one on one machine and copy it to all: \
+        "cannot read the cluster's secret {path}: {source}; create it on one machine and copy it to all: \
              (umask 077; head -c 32 /dev/urandom | base64 > {path})"
     )]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: Error,
     },
-    /// Others may read it.
+    /// Other users can read the file.
     #[error("the cluster's secret {path} can be read by others (mode {mode:o}): chmod 600 {path}")]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
-    /// It is too short to be one.
+    /// The secret is too short.
     #[error("the cluster's secret {path} has {bytes} bytes; at least 16 are needed")]
     Short {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its bytes, without white space around them.
+        /// Length of the secret in bytes, without surrounding white space.
         bytes: usize,
     },
 }
 
 impl Secret {
-    /// The contents of a file that nobody else may read, without white space around them.
+    /// Reads the secret from a file that other users cannot read. Removes surrounding white space.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -119,7 +121,8 @@ impl Secret {
         Ok(Self(bytes.into()))
     }
 
-    /// The secret of the machines of one host: a file in their directory, which the first of them makes.
+    /// Returns the secret of the machines of one host: a file in their run directory, which the
+    /// first machine creates.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -133,7 +136,7 @@ impl Secret {
         Self::read(&path)
     }
 
-    /// Makes a file with a fresh secret, whole from the start, unless there is one.
+    /// Creates a file with a new secret, atomically with its content, unless the file exists.
     fn make(dir: &Path, path: &Path) -> std::io::Result<()> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -154,73 +157,78 @@ impl Secret {
         }
     }
 
-    /// These bytes: for tests and machines of one process.
+    /// Creates a secret of these bytes, for tests and machines of one process.
     pub fn of(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
 }
 
-/// What either side says first.
+/// The first message of either side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Greeting {
     pub(super) protocol: String,
     pub(super) version: u32,
     pub(super) cluster: String,
     pub(super) machine: MachineId,
-    /// How many queue pairs it has for each other machine.
+    /// Number of queue pairs that the sender has for each other machine.
     pub(super) queues: u16,
     pub(super) random: [u64; 4],
 }
 
 impl Greeting {
-    /// What is wrong with it, for a machine of this cluster.
+    /// Returns why the greeting is unacceptable for a machine of this cluster.
     pub(super) fn judge(&self, cluster: &str) -> Result<(), String> {
         if self.protocol != PROTOCOL {
-            let theirs = told(&self.protocol);
-            return Err(format!("it speaks {theirs:?}, not {PROTOCOL:?}"));
+            let theirs = excerpt(&self.protocol);
+            return Err(format!(
+                "the peer uses the protocol {theirs:?}, not {PROTOCOL:?}"
+            ));
         }
         same_version(VERSION, self.version)?;
         same_cluster(cluster, &self.cluster)?;
         match (1..=MAX_WORKERS).contains(&usize::from(self.queues)) {
             true => Ok(()),
-            false => Err(format!("it asks for {} queue pairs", self.queues)),
+            false => Err(format!(
+                "the peer requests {} queue pairs, which is not a valid number",
+                self.queues
+            )),
         }
     }
 }
 
-/// What a machine must agree to.
+/// The terms to which a machine must agree.
 pub(super) struct Terms {
     pub(super) digest: u64,
     pub(super) link_layer: LinkLayer,
-    /// Queue pairs that are to be connected.
+    /// Number of queue pairs to connect.
     pub(super) pairs: usize,
 }
 
-/// What it is and has for the other.
+/// The properties and offers of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) digest: u64,
     pub(super) boot: u64,
     pub(super) workers: u16,
-    /// Whether its workers ever sleep, and so are to be notified.
+    /// Whether its workers ever sleep, so that they need notifications.
     pub(super) parks: bool,
     pub(super) port: PortAddress,
-    /// Reads and atomics that it serves at one time on a connection.
+    /// Number of reads and atomics that the machine serves concurrently on a connection.
     pub(super) reads: u8,
     pub(super) queues: Vec<QueueAddress>,
     pub(super) offer: Vec<Capability>,
 }
 
 impl Hello {
-    /// What is wrong with what a machine of the cluster says of itself.
+    /// Returns why a hello of a machine of the cluster is unacceptable.
     pub(super) fn judge(&self, machine: MachineId, terms: &Terms) -> Result<(), String> {
         same_configuration(terms.digest, self.digest)?;
         if self.port.link_layer != terms.link_layer {
-            return Err("one has an Ethernet port and the other an InfiniBand port".into());
+            return Err("one machine has an Ethernet port and the other an InfiniBand port".into());
         }
         if self.queues.len() != terms.pairs || self.reads == 0 {
             return Err(format!(
-                "it has {} queue pairs where {} are needed",
+                "the peer has {} queue pairs, but {} are needed, or it serves no reads",
                 self.queues.len(),
                 terms.pairs
             ));
@@ -229,7 +237,7 @@ impl Hello {
     }
 }
 
-/// An answer, or why there is none.
+/// A welcome with a message, or a refusal with its reason.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer<T> {
     Welcome(T),
@@ -243,12 +251,12 @@ pub(super) struct Sealed {
     code: Vec<u8>,
 }
 
-/// Seals what one side of a conversation says, and opens what the other does.
+/// Seals the messages of one side of a conversation, and opens those of the other side.
 struct Seal {
     key: Vec<u8>,
     is_caller: bool,
-    /// Messages so far, in either direction.
-    said: u64,
+    /// Number of messages so far, in both directions.
+    messages: u64,
 }
 
 impl Seal {
@@ -257,21 +265,21 @@ impl Seal {
         (caller, called): (&Greeting, &Greeting),
         is_caller: bool,
     ) -> std::io::Result<Self> {
-        let mut code = Code::new_from_slice(&secret.0).expect("a key of any length");
+        let mut code = Code::new_from_slice(&secret.0).expect("HMAC accepts keys of any length");
         for greeting in [caller, called] {
             code.update(&serde_json::to_vec(greeting)?);
         }
         Ok(Self {
             key: code.finalize().into_bytes().to_vec(),
             is_caller,
-            said: 0,
+            messages: 0,
         })
     }
 
     fn code(&self, text: &str, by_caller: bool) -> Code {
-        let mut code = Code::new_from_slice(&self.key).expect("a key of any length");
+        let mut code = Code::new_from_slice(&self.key).expect("HMAC accepts keys of any length");
         code.update(&[u8::from(by_caller)]);
-        code.update(&self.said.to_le_bytes());
+        code.update(&self.messages.to_le_bytes());
         code.update(text.as_bytes());
         code
     }
@@ -282,31 +290,31 @@ impl Seal {
 
     fn seal_text(&mut self, text: String) -> Sealed {
         let code = self.code(&text, self.is_caller).finalize().into_bytes();
-        self.said += 1;
+        self.messages += 1;
         let code = code.to_vec();
         Sealed { text, code }
     }
 
     fn open<T: DeserializeOwned>(&mut self, sealed: &Sealed) -> std::io::Result<T> {
         let code = self.code(&sealed.text, !self.is_caller);
-        self.said += 1;
+        self.messages += 1;
         code.verify_slice(&sealed.code).map_err(|_| {
-            let why = "its secret is another: give all machines the same secret file";
+            let why = "the peer has another secret: use the same secret file on all machines";
             Error::new(ErrorKind::PermissionDenied, why)
         })?;
         Ok(serde_json::from_str(&sealed.text)?)
     }
 }
 
-/// A conversation with one machine, of which both sides know the key.
+/// A conversation with one machine. Both sides know the key.
 pub(super) struct Conversation {
     socket: TcpStream,
     seal: Seal,
-    /// When the other side is given up.
+    /// Time at which waiting for the other side ends.
     end: Nanos,
 }
 
-/// Reads of a socket that end at a moment, however slowly it comes.
+/// Reads from a socket until a deadline, however slowly the data arrive.
 pub(super) struct Until<'a> {
     pub(super) socket: &'a TcpStream,
     pub(super) end: Nanos,
@@ -335,15 +343,15 @@ impl Conversation {
         Ok(Self { socket, seal, end })
     }
 
-    /// Seals a message, which is to be the next that is sent.
+    /// Seals a message, which must be the next one that is sent.
     pub(super) fn seal(&mut self, message: &impl Serialize) -> std::io::Result<Sealed> {
         self.seal.seal(message)
     }
 
-    /// Opens what the other side sealed.
+    /// Opens a sealed message of the other side.
     ///
     /// # Errors
-    /// It was sealed by somebody who does not know the secret, or is not what is expected.
+    /// When the message was sealed with another secret, or is not of the expected type.
     pub(super) fn open<T: DeserializeOwned>(&mut self, sealed: &Sealed) -> std::io::Result<T> {
         self.seal.open(sealed)
     }
@@ -359,13 +367,13 @@ impl Conversation {
         })
     }
 
-    /// Tells the other side that this one is ready.
+    /// Notifies the other side that this side is ready.
     pub(super) fn send_ready(&mut self) -> std::io::Result<()> {
         let ready = self.seal(&"ready")?;
         self.send(&ready)
     }
 
-    /// Waits until the other side is.
+    /// Waits until the other side is ready.
     pub(super) fn await_ready(&mut self) -> std::io::Result<()> {
         let ready: Sealed = self.receive()?;
         self.open::<String>(&ready).map(drop)
@@ -376,18 +384,19 @@ impl Conversation {
     }
 }
 
-/// Reads bytes as every message of the handshake, as a stranger may send them, and as a machine of the
-/// cluster may. For fuzzing.
+/// Reads bytes as every message of the handshake, both from a stranger and from a machine of the
+/// cluster. For fuzzing.
 ///
 /// # Panics
-/// When what must not be accepted is, or what was accepted does not survive being sent on.
+/// When an invalid message is accepted, or an accepted message changes when it is sent and received
+/// again.
 #[doc(hidden)]
 pub fn read_untrusted(bytes: &[u8]) {
     let (theirs, ours) = (greeting(2, 2), greeting(1, 1));
     let machine = theirs.machine;
     let seal = |by_caller| {
         let secret = Secret::of(b"known to the cluster");
-        Seal::new(&secret, (&theirs, &ours), by_caller).expect("greetings are JSON")
+        Seal::new(&secret, (&theirs, &ours), by_caller).expect("a greeting can be serialized")
     };
     if let Ok(greeting) = receive_line::<Greeting>(bytes) {
         assert_eq!(again(&greeting), greeting);
@@ -395,7 +404,7 @@ pub fn read_untrusted(bytes: &[u8]) {
             assert!((1..=MAX_WORKERS).contains(&greeting.queues.into()));
         }
     }
-    // A stranger does not know what to seal by.
+    // A stranger does not know the key of the seal.
     let sealed = match receive_line::<Answer<Sealed>>(bytes) {
         Ok(Answer::Welcome(sealed)) => Some(sealed),
         _ => receive_line(bytes).ok(),
@@ -419,28 +428,28 @@ pub fn read_untrusted(bytes: &[u8]) {
     }
 }
 
-/// Of a machine of cluster "c".
+/// Returns a greeting of a machine of cluster "c".
 fn greeting(machine: u16, random: u64) -> Greeting {
     Greeting {
         protocol: PROTOCOL.into(),
         version: VERSION,
         cluster: "c".into(),
-        machine: MachineId::new(machine).expect("a machine's id"),
+        machine: MachineId::new(machine).expect("a valid machine id"),
         queues: 1,
         random: [random; 4],
     }
 }
 
-/// A message as it is sent.
+/// Returns a message in its encoding on the wire.
 fn line_of(message: &impl Serialize) -> Vec<u8> {
     let mut line = Vec::new();
-    send_line(&mut line, message).expect("a message is JSON");
+    send_line(&mut line, message).expect("a message can be serialized");
     line
 }
 
-/// A message, sent and received.
+/// Returns a message after sending and receiving it.
 fn again<T: Serialize + DeserializeOwned>(message: &T) -> T {
-    receive_line(&line_of(message)[..]).expect("what was sent is received")
+    receive_line(&line_of(message)[..]).expect("a sent message can be received")
 }
 
 #[cfg(test)]
@@ -458,19 +467,19 @@ mod tests {
     fn conversations(secrets: [&[u8]; 2], called_random: u64) -> [Conversation; 2] {
         let (caller, called) = pair();
         let (greets, answers) = (greeting(2, 1), greeting(1, 2));
-        let heard = greeting(1, called_random);
+        let received = greeting(1, called_random);
         let of = |socket, secret, greetings, is_caller| {
             let end = Clock::Host.now() + 10_000_000_000;
             Conversation::new(socket, &Secret::of(secret), greetings, is_caller, end).unwrap()
         };
         [
-            of(caller, secrets[0], (&greets, &heard), true),
+            of(caller, secrets[0], (&greets, &received), true),
             of(called, secrets[1], (&greets, &answers), false),
         ]
     }
 
     #[test]
-    fn what_is_sealed_by_the_same_secret_is_opened() {
+    fn a_message_sealed_with_the_same_secret_is_opened() {
         let [mut caller, mut called] = conversations([b"the same secret!"; 2], 2);
         let sealed = caller.seal(&7u32).unwrap();
         assert_eq!(called.open::<u32>(&sealed).unwrap(), 7);
@@ -478,10 +487,10 @@ mod tests {
         caller.await_ready().unwrap();
     }
 
-    /// A byte now and then keeps nobody longer than the whole may take.
+    /// A peer that sends single bytes slowly does not extend the deadline.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "the stranger is slow")]
-    fn a_line_that_comes_slowly_is_given_up() {
+    #[expect(clippy::disallowed_methods, reason = "the peer is slow")]
+    fn a_line_that_arrives_slowly_times_out() {
         let (mut slow, waits) = pair();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -494,15 +503,15 @@ mod tests {
             });
             let end = Clock::Host.now() + 100_000_000;
             let socket = &waits;
-            let given_up = receive_line::<u32>(Until { socket, end }).unwrap_err();
+            let timed_out = receive_line::<u32>(Until { socket, end }).unwrap_err();
             stop.store(true, std::sync::atomic::Ordering::Release);
             let kinds = [ErrorKind::TimedOut, ErrorKind::WouldBlock];
-            assert!(kinds.contains(&given_up.kind()), "{given_up}");
+            assert!(kinds.contains(&timed_out.kind()), "{timed_out}");
         });
     }
 
     #[test]
-    fn another_secret_or_another_conversation_is_known() {
+    fn another_secret_or_conversation_is_detected() {
         for (secrets, random) in [
             ([b"the same secret!", b"another secret!!"], 2),
             ([b"the same secret!", b"the same secret!"], 3),
@@ -514,25 +523,25 @@ mod tests {
         }
     }
 
-    /// Said again, said back, or changed on the way, it is not what was sealed.
+    /// A message that is replayed, reflected or changed is rejected.
     #[test]
-    fn what_is_sealed_holds_once_and_in_one_direction() {
+    fn a_sealed_message_is_valid_once_and_in_one_direction() {
         let secrets = || conversations([b"the same secret!"; 2], 2);
         let [mut caller, mut called] = secrets();
         let sealed = caller.seal(&7u32).unwrap();
         called.open::<u32>(&sealed).unwrap();
-        assert!(called.open::<u32>(&sealed).is_err(), "said again");
+        assert!(called.open::<u32>(&sealed).is_err(), "replayed");
         let [mut caller, _] = secrets();
         let sealed = caller.seal(&7u32).unwrap();
         let [mut back, _] = secrets();
-        assert!(back.open::<u32>(&sealed).is_err(), "said back");
+        assert!(back.open::<u32>(&sealed).is_err(), "reflected");
         let [mut caller, mut called] = secrets();
         let mut sealed = caller.seal(&7u32).unwrap();
         sealed.text = "8".into();
         assert!(called.open::<u32>(&sealed).is_err(), "changed");
     }
 
-    /// What the fuzzer starts from: each message as it is sent.
+    /// Returns the seeds of the fuzzer: each message in its encoding on the wire.
     fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let port = PortAddress {
             link_layer: LinkLayer::Ethernet,
@@ -576,7 +585,8 @@ mod tests {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/handshake")
     }
 
-    /// `cargo test -p farm-core --lib control -- --ignored write_seeds` after a change of the messages.
+    /// To be run after a change of the messages: `cargo test -p farm-core --lib control --
+    /// --ignored write_seeds`.
     #[test]
     #[ignore = "writes fuzz/corpus/handshake"]
     fn write_seeds() {
@@ -587,17 +597,21 @@ mod tests {
     }
 
     #[test]
-    fn seeds_on_disk_are_those_of_these_messages() {
+    fn seeds_on_disk_have_the_current_messages() {
         for (name, seed) in seeds() {
-            let found = std::fs::read(seed_dir().join(name)).expect("a seed; see write_seeds");
-            assert_eq!(found, seed, "{name} is of other messages; see write_seeds");
+            let found = std::fs::read(seed_dir().join(name))
+                .expect("seed file is missing; run write_seeds");
+            assert_eq!(
+                found, seed,
+                "seed {name} has other messages; run write_seeds"
+            );
             read_untrusted(&seed);
         }
         assert!(receive_line::<Hello>(&seeds()[1].1[..]).is_ok());
     }
 
     #[test]
-    fn a_secret_that_others_may_read_is_none() {
+    fn a_secret_that_other_users_can_read_is_rejected() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret");
@@ -614,7 +628,7 @@ mod tests {
         let secret = set("sixteen bytes ..\n", 0o600).unwrap();
         assert_eq!(format!("{secret:?}"), "a secret of 16 bytes");
         let made = || Secret::of_host(dir.path(), "c").unwrap().0;
-        assert_eq!(made(), made(), "the machines of a host have one");
+        assert_eq!(made(), made(), "the machines of a host share one secret");
         assert_eq!(made().len(), 64);
         assert_eq!(std::fs::read_dir(dir.path().join("c")).unwrap().count(), 1);
     }

@@ -1,4 +1,4 @@
-//! Devices: which there are, which port and which address of it are meant, and what it can do.
+//! Devices: the available ones, the chosen port and address, and their capabilities.
 
 use std::ffi::CStr;
 use std::fs;
@@ -13,44 +13,45 @@ use super::error::VerbsError;
 use super::library::{Library, library};
 use crate::fabric::AtomicScope;
 
-/// Which device, port and address a machine uses; what is not said is found out.
+/// The device, port and address that a machine should use. Omitted parts are chosen automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceChoice {
-    /// The device's name, such as `mlx5_0`. `None`: the first that has an active port and can carry a fabric.
+    /// Name of the device, such as `mlx5_0`. `None`: the first usable device with an active port.
     pub device: Option<String>,
-    /// The port, from 1. `None`: the first that is active.
+    /// Number of the port, from 1. `None`: the first active port.
     pub port: Option<u8>,
-    /// The index in the port's table of GIDs. `None`: of `RoCE` the first v2 address that is mapped from IPv4,
-    /// else the first v2 address, else the first; of `InfiniBand` index 0.
+    /// Index in the port's table of GIDs. `None`: for `RoCE` the first v2 address that is mapped
+    /// from IPv4, else the first v2 address, else the first address; for `InfiniBand` index 0.
     pub gid_index: Option<u8>,
-    /// Bytes of a packet: 256, 512, 1024, 2048 or 4096. `None`: what both ports of a connection have active.
+    /// Bytes of a packet: 256, 512, 1024, 2048 or 4096. `None`: the active MTU of both ports of a
+    /// connection.
     pub mtu: Option<u32>,
 }
 
-/// What links a port to others.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkLayer {
-    /// `InfiniBand`: addresses are LIDs, a subnet manager gives them.
+    /// `InfiniBand`: addresses are LIDs, which a subnet manager assigns.
     InfiniBand,
-    /// Ethernet: `RoCE`, addresses are GIDs that come from the interface's own.
+    /// Ethernet: `RoCE`. Addresses are GIDs, derived from the interface's addresses.
     Ethernet,
 }
 
-/// A port's address in a table.
+/// An entry of a port's table of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GidReport {
-    /// Its index.
+    /// Index in the table.
     pub index: u8,
-    /// Its bytes.
+    /// Bytes of the address.
     pub gid: [u8; 16],
-    /// What the kernel calls its type: `RoCE v2`, `IB/RoCE v1`.
+    /// The kernel's name of the address type: `RoCE v2`, `IB/RoCE v1`.
     pub kind: String,
-    /// The network interface it comes from, if there is one.
+    /// The network interface of the address, if there is one.
     pub interface: Option<String>,
 }
 
 impl GidReport {
-    /// The address as people write it.
+    /// Returns the address for display.
     pub fn address(&self) -> std::net::Ipv6Addr {
         self.gid.into()
     }
@@ -64,49 +65,49 @@ impl GidReport {
     }
 }
 
-/// A port, as `farm doctor` shows it.
+/// A port, as shown by `farm doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortReport {
-    /// Its number, from 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// Whether it carries packets.
+    /// Whether the port is active.
     pub is_active: bool,
-    /// What links it to others.
+    /// Link layer of the port.
     pub link_layer: LinkLayer,
-    /// Bytes of a packet: now, and at most.
+    /// Bytes of a packet: active, and maximum.
     pub mtu: (u32, u32),
-    /// Its local identifier, which only `InfiniBand` has.
+    /// Local identifier, only for `InfiniBand`.
     pub lid: u16,
-    /// Its addresses.
+    /// Addresses of the port.
     pub gids: Vec<GidReport>,
 }
 
 impl PortReport {
-    /// The address that is used where none is chosen.
+    /// Returns the address that is used if none is configured.
     pub fn usual_gid(&self) -> Option<&GidReport> {
         choose_gid(self, None).ok()
     }
 }
 
-/// A device, as `farm doctor` shows it.
+/// A device, as shown by `farm doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceReport {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// Its driver's name, as the kernel has it.
+    /// The kernel's name of the driver.
     pub driver: String,
-    /// Version of its firmware.
+    /// Version of the firmware.
     pub firmware: String,
-    /// Why it cannot carry a fabric, if it cannot.
+    /// Why the fabric cannot use the device, if it cannot.
     pub unfit: Option<String>,
-    /// Its ports.
+    /// Ports of the device.
     pub ports: Vec<PortReport>,
 }
 
-/// All devices of this host.
+/// Returns all devices of this host.
 ///
 /// # Errors
-/// [`VerbsError`]: there is no library, or a device cannot be asked.
+/// [`VerbsError`] when the library cannot be loaded or a device cannot be queried.
 pub fn devices() -> Result<Vec<DeviceReport>, VerbsError> {
     names()?
         .into_iter()
@@ -135,7 +136,7 @@ fn names() -> Result<Vec<String>, VerbsError> {
     Ok(names)
 }
 
-/// Shows each device to `is_found` until that answers true.
+/// Calls `is_found` for each device until it returns true.
 fn each_device(library: &Library, mut is_found: impl FnMut(*mut ibv_device) -> bool) {
     let mut count = 0;
     // SAFETY: a plain call; the count outlives it.
@@ -144,12 +145,12 @@ fn each_device(library: &Library, mut is_found: impl FnMut(*mut ibv_device) -> b
         return;
     }
     for index in 0..count as usize {
-        // SAFETY: the list has so many entries.
+        // SAFETY: the list has `count` entries.
         if is_found(unsafe { *list.add(index) }) {
             break;
         }
     }
-    // SAFETY: the list is ours to free, and no entry of it is used after this.
+    // SAFETY: this function owns the list, and no entry of it is used after this.
     unsafe { (library.ibv_free_device_list)(list) };
 }
 
@@ -177,7 +178,8 @@ unsafe impl Sync for Opened {}
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: all that was made on the context holds an `Arc` of this, so it is gone by now.
+        // SAFETY: every object created on the context holds an `Arc` of this value, so all of them
+        // are destroyed by now.
         unsafe { (self.library.ibv_close_device)(self.context.as_ptr()) };
     }
 }
@@ -194,7 +196,7 @@ impl Opened {
             }
             found = true;
             path = PathBuf::from(text(&device_ref.ibdev_path));
-            // SAFETY: the device is of the list.
+            // SAFETY: the device is an entry of the list.
             context = unsafe { (library.ibv_open_device)(device) };
             true
         });
@@ -224,11 +226,11 @@ impl Opened {
         // SAFETY: the context is open, the attributes outlive the call.
         let code =
             unsafe { (library.ibv_query_device)(opened.context.as_ptr(), &mut opened.attributes) };
-        opened.check(code, "tell what it can do")?;
+        opened.check(code, "report its attributes")?;
         Ok(opened)
     }
 
-    /// An error of a call that answers with a code.
+    /// Returns the error of a call that returned a code other than 0.
     pub(super) fn check(&self, code: i32, what: &str) -> Result<(), VerbsError> {
         match code {
             0 => Ok(()),
@@ -240,7 +242,7 @@ impl Opened {
         }
     }
 
-    /// What a call made, or the error that it left behind.
+    /// Returns the object that a call created, or the error of the call.
     pub(super) fn made<T>(&self, made: *mut T, what: &str) -> Result<NonNull<T>, VerbsError> {
         NonNull::new(made).ok_or_else(|| VerbsError::Refused {
             device: self.name.clone(),
@@ -260,31 +262,34 @@ impl Opened {
         name.unwrap_or_else(|| "unknown".into())
     }
 
-    /// Whether it is the kernel's software device, of which more is known than it tells.
+    /// Returns whether this is the kernel's software device, which has known properties beyond
+    /// those that it reports.
     pub(super) fn is_soft_roce(&self) -> bool {
-        // Of its own, the name of the interface. Some kernels give it the interface's device too.
+        // Only the software device has this file, with the interface's name. On some kernels it
+        // also has `device`, that of the interface.
         self.path.join("parent").exists()
     }
 
-    /// Why it cannot carry a fabric.
+    /// Returns why the fabric cannot use the device, or `None` if it can.
     fn unfit(&self) -> Option<String> {
         // SAFETY: an open context has a device.
         let device = unsafe { &*self.context.as_ref().device };
         let attributes = &self.attributes;
         if device.transport_type != IBV_TRANSPORT_IB {
             return Some(
-                "it offers no reliable connections with one-sided operations and writes in order, as \
+                "it supports no reliable connections with one-sided operations and ordered writes, as \
                  InfiniBand and RoCE do (iWARP and EFA devices do not); use another device, or \
                  cluster.fabric = \"shm\" on one host"
                     .into(),
             );
         }
         if attributes.max_qp_rd_atom < 1 || attributes.max_qp_init_rd_atom < 1 {
-            return Some("it has no one-sided reads".into());
+            return Some("it supports no one-sided reads".into());
         }
         if attributes.max_srq < 1 {
             return Some(
-                "it has no shared receive queues, by which sleeping workers are woken".into(),
+                "it supports no shared receive queues, which are needed to wake sleeping workers"
+                    .into(),
             );
         }
         None
@@ -312,11 +317,11 @@ impl Opened {
     fn port_attributes(&self, port: u8) -> Result<ibv_port_attr, VerbsError> {
         // SAFETY: plain numbers, for which all zeroes is a valid value.
         let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open, the attributes outlive the call; the exported function fills the
-        // first part of them.
+        // SAFETY: the context is open, and the attributes outlive the call; the exported function
+        // fills their first part.
         let code =
             unsafe { (self.library.ibv_query_port)(self.context.as_ptr(), port, &mut attributes) };
-        self.check(code, &format!("tell of port {port}"))?;
+        self.check(code, &format!("report the attributes of port {port}"))?;
         Ok(attributes)
     }
 
@@ -324,12 +329,12 @@ impl Opened {
         let of_port = self.path.join("ports").join(port.to_string());
         let line = |kind: &str, index: u8| {
             let path = of_port.join("gid_attrs").join(kind).join(index.to_string());
-            // An empty place of the table cannot be read.
+            // An empty entry of the table cannot be read.
             fs::read_to_string(path).map(|line| line.trim().to_owned())
         };
         let report = |index: u8| {
             let mut gid = ibv_gid::default();
-            // SAFETY: the context is open, the GID outlives the call.
+            // SAFETY: the context is open, and the GID outlives the call.
             let code = unsafe {
                 (self.library.ibv_query_gid)(self.context.as_ptr(), port, index.into(), &mut gid)
             };
@@ -345,7 +350,7 @@ impl Opened {
     }
 }
 
-/// Bytes of what the library numbers from 1.
+/// Returns the bytes of a packet for the library's code.
 fn mtu_bytes(code: i32) -> u32 {
     match code {
         1..=5 => 128 << code,
@@ -353,36 +358,36 @@ fn mtu_bytes(code: i32) -> u32 {
     }
 }
 
-/// Whether packets may have so many bytes at most.
+/// Returns whether `bytes` is a valid maximum packet size.
 pub fn is_packet_size(bytes: u32) -> bool {
     mtu_code(bytes).is_some()
 }
 
-/// The library's number of so many bytes.
+/// Returns the library's code for a packet of `bytes`.
 pub(super) fn mtu_code(bytes: u32) -> Option<i32> {
     (1..=5).find(|code| mtu_bytes(*code) == bytes)
 }
 
-/// A port that can be reached: what peers need to know to connect.
+/// The address of a port: what peers need to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PortAddress {
     pub(super) link_layer: LinkLayer,
     pub(super) gid: [u8; 16],
     pub(super) lid: u16,
-    /// Bytes.
+    /// Bytes of a packet.
     pub(super) mtu: u32,
 }
 
 /// The device, port and address that a machine uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DevicePlace {
-    /// The device's name.
+    /// Name of the device.
     pub name: String,
-    /// Its port, from 1.
+    /// Number of the port, from 1.
     pub port: u8,
-    /// The index in the port's table of GIDs.
+    /// Index in the port's table of GIDs.
     pub gid_index: u8,
-    /// Bytes of a packet; a connection has the least of its two ends.
+    /// Bytes of a packet. A connection uses the minimum of both ends.
     pub mtu: u32,
 }
 
@@ -398,7 +403,7 @@ impl std::fmt::Display for DevicePlace {
     }
 }
 
-/// An open device with the port that was chosen.
+/// An open device with the chosen port.
 pub(super) struct Device {
     pub(super) opened: Arc<Opened>,
     pub(super) port: u8,
@@ -448,7 +453,7 @@ impl Device {
             Some(port) => {
                 return Err(wrong(
                     port,
-                    format!("there is none; the device has {count}"),
+                    format!("the port does not exist; the device has {count} ports"),
                 ));
             }
             None => {
@@ -462,7 +467,8 @@ impl Device {
             }
         };
         if !report.is_active {
-            let what = "it is not active: see `ip link` (RoCE) or the subnet manager (InfiniBand)";
+            let what =
+                "the port is not active: see `ip link` (RoCE) or the subnet manager (InfiniBand)";
             return Err(wrong(report.port, what.into()));
         }
         let gid = choose_gid(&report, choice.gid_index)
@@ -471,8 +477,8 @@ impl Device {
         let mtu = choice.mtu.unwrap_or(report.mtu.0);
         if !is_packet_size(mtu) || mtu > report.mtu.0 {
             let what = format!(
-                "rdma.mtu = {mtu}, and {} are active: raise the interface's MTU (RoCE) or the subnet's \
-                 (InfiniBand), or leave it \"auto\"",
+                "rdma.mtu = {mtu} is invalid or larger than the active MTU of {}: raise the interface's MTU \
+                 (RoCE) or the subnet's (InfiniBand), or leave it \"auto\"",
                 report.mtu.0
             );
             return Err(wrong(report.port, what));
@@ -499,7 +505,7 @@ impl Device {
         }
     }
 
-    /// With what the device's atomics are atomic.
+    /// Returns the scope in which the device's atomics are atomic.
     pub(super) fn atomic_scope(&self) -> AtomicScope {
         match self.opened.attributes.atomic_cap {
             IBV_ATOMIC_GLOB => AtomicScope::Global,
@@ -507,7 +513,7 @@ impl Device {
         }
     }
 
-    /// Whether it has atomics at all.
+    /// Returns whether the device supports atomics.
     pub(super) fn has_atomics(&self) -> bool {
         self.opened.attributes.atomic_cap != IBV_ATOMIC_NONE
     }
@@ -525,8 +531,10 @@ fn choose_gid(port: &PortReport, asked: Option<u8>) -> Result<&GidReport, String
             .or_else(|| gids.first()),
     };
     found.ok_or_else(|| match asked {
-        Some(index) => format!("it has no GID at index {index}; `farm doctor` lists those it has"),
-        None => "it has no GID: give its network interface an address".into(),
+        Some(index) => {
+            format!("the port has no GID at index {index}; `farm doctor` lists its GIDs")
+        }
+        None => "the port has no GID: assign an address to its network interface".into(),
     })
 }
 
@@ -559,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn roce_prefers_addresses_that_are_routed() {
+    fn roce_prefers_routable_addresses() {
         let chosen = |gids| {
             let port = port(LinkLayer::Ethernet, gids);
             choose_gid(&port, None).map(|gid| gid.index)
@@ -578,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gid_that_is_asked_for_is_taken_or_missed() {
+    fn a_configured_gid_is_used_or_reported_missing() {
         let port = port(LinkLayer::InfiniBand, vec![gid(0, "IB/RoCE v1", false)]);
         assert_eq!(choose_gid(&port, None).unwrap().index, 0);
         assert_eq!(choose_gid(&port, Some(0)).unwrap().index, 0);

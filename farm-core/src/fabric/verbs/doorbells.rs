@@ -1,15 +1,18 @@
-//! Doorbell registers of mlx5 devices, which queue pairs of different workers should not share (SMART §4.1).
+//! Doorbell registers of mlx5 devices, which queue pairs of different workers should not share
+//! (SMART §4.1).
 //!
-//! The driver has so many of them in all (`MLX5_TOTAL_UUARS`), of which some (`MLX5_NUM_LOW_LAT_UUARS`) take
-//! one queue pair each, the first ones, and one is kept for other things; all further queue pairs share the
-//! others, each going to one that has the fewest. Queue pairs are made peer by peer, one of each group of workers in order. So if the
-//! number of groups divides that of shared doorbells, each of those serves one group alone.
+//! The driver has `MLX5_TOTAL_UUARS` doorbells in total. The first `MLX5_NUM_LOW_LAT_UUARS` queue
+//! pairs get a doorbell each, and one doorbell is reserved for other purposes. All further queue
+//! pairs share the remaining doorbells: each gets a doorbell with the fewest queue pairs. Queue
+//! pairs are created peer by peer, and for each peer one per group of workers, in order. So if the
+//! number of groups divides the number of shared doorbells, each shared doorbell serves only one
+//! group.
 
-/// What the driver does if nothing is said.
+/// The driver's defaults.
 const TOTAL: u32 = 16;
 const LOW_LATENCY: u32 = 4;
 
-/// The driver's settings, as the environment has them.
+/// The driver's settings from the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Doorbells {
     total: u32,
@@ -17,7 +20,7 @@ pub(super) struct Doorbells {
 }
 
 impl Doorbells {
-    /// From the variables, by their names.
+    /// Reads the settings with `variable`, which returns a variable by its name.
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name, otherwise| {
             let text = variable(name);
@@ -30,9 +33,10 @@ impl Doorbells {
         }
     }
 
-    /// What to do if different groups of workers will share doorbells.
+    /// Returns advice if different groups of workers will share doorbells.
     pub(super) fn advice(self, groups: usize) -> Option<String> {
-        // The driver makes the number even, and keeps one for what is not so urgent.
+        // The driver rounds the number up to an even one, and reserves one for less urgent
+        // requests.
         let total = self.total.next_multiple_of(2);
         let shared = total.saturating_sub(self.low_latency + 1) as usize;
         if groups < 2 || shared > 0 && shared.is_multiple_of(groups) {
@@ -42,7 +46,7 @@ impl Doorbells {
         let low_latency = 1 + wanted % 2;
         let total = low_latency + 1 + wanted;
         Some(format!(
-            "{groups} workers will share {shared} doorbells of the device and wait for each other: set \
+            "{groups} workers will share {shared} doorbells of the device and delay each other: set \
              MLX5_NUM_LOW_LAT_UUARS={low_latency} and MLX5_TOTAL_UUARS={total} in the environment"
         ))
     }
@@ -66,29 +70,32 @@ mod tests {
             assert_eq!(usual.advice(groups), None, "{groups}");
         }
         for groups in [2, 4, 5, 8, 12, 16] {
-            let advice = usual.advice(groups).expect("they share");
+            let advice = usual.advice(groups).expect("groups that share get advice");
             assert!(advice.contains(&format!("{groups} workers")), "{advice}");
         }
     }
 
     #[test]
-    fn who_follows_the_advice_hears_none() {
+    fn settings_that_follow_the_advice_get_none() {
         for groups in [2, 5, 7, 8, 13, 16, 64] {
             let usual = Doorbells::of(|_| None);
-            let advice = usual.advice(groups).expect("they share");
-            let said = |name: &str| {
+            let advice = usual.advice(groups).expect("groups that share get advice");
+            let advised = |name: &str| {
                 let number = advice.split(name).nth(1).unwrap();
                 number.split(' ').next().unwrap().to_owned()
             };
-            let followed = Doorbells::of(|name| Some(said(&format!("{name}="))));
+            let followed = Doorbells::of(|name| Some(advised(&format!("{name}="))));
             assert!(followed.total.is_multiple_of(2), "{advice}");
             assert_eq!(followed.advice(groups), None, "{advice}");
         }
     }
 
     #[test]
-    fn settings_that_leave_none_to_share_are_seen() {
+    fn settings_without_shared_doorbells_get_advice() {
         assert!(set("4", "4").advice(2).is_some());
-        assert!(set("nonsense", "").advice(5).is_some(), "the usual ones");
+        assert!(
+            set("nonsense", "").advice(5).is_some(),
+            "invalid values mean the defaults"
+        );
     }
 }

@@ -13,7 +13,7 @@ use super::connection::{Action, Connection, Data, Purpose};
 use super::error::VerbsError;
 use super::machine::{Peer, Shared};
 use super::queue_pair::QueuePair;
-use super::queues::{NotTaken, Queues, ReadCounters};
+use super::queues::{PostError, Queues, ReadCounters};
 use super::registration::{Reach, Registration};
 use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
@@ -24,14 +24,14 @@ use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Memory, WORD_BYTES};
 use crate::time::Clock;
 
-/// Polls between two looks at the clock for the throttle.
+/// Number of polls between two readings of the clock for the throttle.
 const POLLS_PER_TICK: u32 = 64;
 
-/// A worker's way to its queues.
+/// A worker's access to its queues.
 pub(super) enum Access {
-    /// They are its own.
+    /// The worker owns the queues.
     Own(Box<Queues>),
-    /// Several workers share them.
+    /// Several workers share the queues.
     Shared(Arc<Mutex<Queues>>),
 }
 
@@ -40,26 +40,29 @@ impl Access {
     fn with<T>(&mut self, work: impl FnOnce(&mut Queues) -> T) -> T {
         match self {
             Access::Own(queues) => work(queues),
-            Access::Shared(queues) => {
-                work(&mut queues.lock().expect("no worker panics within its queues"))
-            }
+            Access::Shared(queues) => work(
+                &mut queues
+                    .lock()
+                    .expect("no worker panics while it holds the lock of its queues"),
+            ),
         }
     }
 }
 
-/// Imported memory.
+/// Memory of a peer, imported by this endpoint.
 struct Import {
-    /// Its machine's place among the peers, and the connection it was imported over.
+    /// Index of the machine among the peers, and the generation of the connection over which the
+    /// memory was imported.
     peer: usize,
     generation: u32,
     key: u32,
     bytes: u64,
     writable: bool,
-    /// Of this machine's own memory.
+    /// The memory itself, if it is this machine's own.
     local: Option<Memory>,
 }
 
-/// A peer as this worker knows it.
+/// The state of a peer as last noticed by this worker.
 struct Known {
     machine: MachineId,
     generation: u32,
@@ -68,7 +71,7 @@ struct Known {
     is_open: bool,
 }
 
-/// What has changed among the peers since a worker looked: places and generations.
+/// Changes among the peers since a worker last looked, as indexes and generations.
 #[derive(Default)]
 struct Changes {
     arrived: Vec<(usize, u32, QueuePair)>,
@@ -76,7 +79,7 @@ struct Changes {
 }
 
 impl Changes {
-    /// For a worker of this group, who will know it from now on.
+    /// Collects the changes for a worker of `group`, and updates what the worker knows.
     fn take(
         peers: &mut [Peer],
         group: usize,
@@ -122,27 +125,27 @@ pub struct VerbsEndpoint {
     worker: WorkerId,
     member: u16,
     capabilities: Capabilities,
-    // Before the arena: what is on its way to the arena's memory ends with the connections; those that others
-    // share go on, and keep it.
+    // Declared before the arena: requests that use the arena's memory end with the connections.
+    // Shared connections outlive the endpoint, and take the arena over.
     queues: Access,
     registration: Option<Registration>,
-    /// Its key.
+    /// Key of the registration.
     local_key: u32,
     arena: Arena,
-    /// Where the arena's memory starts.
+    /// Start address of the arena's memory.
     arena_start: u64,
     completions: Arc<Completions>,
     imports: Vec<Import>,
     known: Vec<Known>,
     changes_seen: u32,
     departed: VecDeque<(MachineId, Departure)>,
-    /// Ends of what took place at once, on this machine's own memory.
+    /// Completions of operations on this machine's own memory, which took place during the post.
     done: VecDeque<Completion>,
-    /// Atomics of this machine's own memory on their way.
+    /// Number of atomics on this machine's own memory in flight.
     own_atomics: usize,
-    /// Workers to be notified at the next flush.
+    /// Workers to notify at the next flush, with their peer's index.
     notify: SmallVec<[(usize, WorkerId); 16]>,
-    /// Operations posted whose completion has not been polled.
+    /// Number of operations posted whose completion has not been polled.
     outstanding: usize,
     polls: u32,
     counters: Counters,
@@ -160,8 +163,8 @@ impl VerbsEndpoint {
         let mut arena = Arena::new(arena);
         let (start, bytes) = arena.memory();
         let domain = Arc::clone(&completions.domain);
-        // SAFETY: the arena's memory is freed after the registration, and stays where it is. A slot is
-        // looked into when the request that has it has ended.
+        // SAFETY: the arena's memory is freed after the registration, and does not move. A slot is
+        // accessed only after the request that uses it has ended.
         let registration = unsafe { Registration::new(domain, start, bytes, Reach::Own) }?;
         let whole_lines = shared.object_reads() == ObjectReads::WholeLines;
         let mut endpoint = Self {
@@ -200,8 +203,9 @@ impl VerbsEndpoint {
         Ok(endpoint)
     }
 
-    /// Takes over what has changed among the peers. The queues, which others may share, are had all the while:
-    /// who sees a new connection of a peer finds it among them. Nobody waits for queues who has the peers.
+    /// Adopts the changes among the peers. Holds the queues, which other workers may share, all the
+    /// time: a worker that sees a peer's new connection then finds it among the queues. No thread
+    /// waits for queues while it holds the lock of the peers.
     #[cold]
     fn notice_changes(&mut self) {
         self.changes_seen = self.shared.changes.load(Ordering::Acquire);
@@ -220,7 +224,7 @@ impl VerbsEndpoint {
         });
     }
 
-    /// The import of a valid, allowed access; the error tells what is wrong with it.
+    /// Returns the import of a valid, permitted access, or the fault of an invalid one.
     #[inline]
     fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
         let import = self
@@ -239,12 +243,13 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Whether no room is left for reads and atomics.
+    /// Returns whether no room is left for reads and atomics.
     fn is_full(&self) -> bool {
         self.outstanding >= self.capabilities.max_outstanding_reads
     }
 
-    /// Whether no room is left for signalled writes, which have their own beyond that of reads.
+    /// Returns whether no room is left for signalled writes, which have a limit in addition to that
+    /// of reads.
     fn is_full_of_writes(&self) -> bool {
         let Capabilities {
             max_outstanding_reads: reads,
@@ -254,22 +259,22 @@ impl VerbsEndpoint {
         self.outstanding >= reads + writes
     }
 
-    /// Where a slot's memory is, with the key of its registration.
+    /// Returns the address of a slot's memory, and the key of its registration.
     #[inline]
     fn place(&self, slot: &Slot) -> (u64, u32) {
         let address = self.arena_start + self.arena.offset(slot) as u64;
         (address, self.local_key)
     }
 
-    /// Waits for the atomics of this machine's own memory, which its loads and stores would pass. They are
-    /// never further away than the device.
+    /// Waits for the atomics on this machine's own memory, which its loads and stores would
+    /// otherwise pass. They involve only the local device.
     fn settle_own_atomics(&mut self) {
         while self.own_atomics > 0 {
             self.progress(0, &mut Vec::new());
         }
     }
 
-    /// Polls the queues, and takes at most `most` of what has ended for this worker; how many.
+    /// Polls the queues, and takes at most `most` of this worker's completions. Returns how many.
     #[inline]
     fn progress(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
         if self.shared.changes.load(Ordering::Acquire) != self.changes_seen {
@@ -304,7 +309,8 @@ impl VerbsEndpoint {
             counters.reads_torn += torn;
             (std::mem::take(&mut queues.broken), taken)
         });
-        // Not before the queues are given back: others may be waiting for them, and this is told to all.
+        // Only after the queues are released: other workers may be waiting for them, and
+        // `break_link` wakes all workers.
         for broken in broken {
             shared.break_link(broken.link, broken.generation, &broken.why);
         }
@@ -314,7 +320,7 @@ impl VerbsEndpoint {
         taken
     }
 
-    /// A read of this machine's own memory, now.
+    /// Performs a read of this machine's own memory.
     fn read_own(&mut self, memory: &Memory, read: &Read, mut slot: Slot) {
         let (arena, counters) = (&mut self.arena, &mut self.counters);
         let status = access::copy(memory, read, &mut slot, arena, counters);
@@ -358,13 +364,15 @@ impl VerbsEndpoint {
                 let action = Action::Read { at, key };
                 let purpose = Purpose::Read { token, slot };
                 let posted = queues.post(link, (action, data, read.fence), member, purpose);
-                posted.map_err(|(why, purpose)| (why, purpose.into_slot().expect("a read's slot")))
+                posted.map_err(|(why, purpose)| {
+                    (why, purpose.into_slot().expect("a read has a slot"))
+                })
             }
         });
         taken.map_err(|(why, slot)| why.reject(Some(slot)))
     }
 
-    /// A write to this machine's own memory, now.
+    /// Performs a write to this machine's own memory.
     fn write_own(&mut self, memory: &Memory, write: &Write, source: Source<'_>) {
         if write.fence {
             self.settle_own_atomics();
@@ -413,7 +421,7 @@ impl VerbsEndpoint {
     }
 }
 
-/// Takes the oldest of what has ended, at most so many; how many.
+/// Moves the oldest completions, at most `most`, to `out`. Returns how many.
 #[inline]
 fn take(done: &mut VecDeque<Completion>, most: usize, out: &mut Vec<Completion>) -> usize {
     let count = most.min(done.len());
@@ -428,7 +436,8 @@ impl Drop for VerbsEndpoint {
         let Access::Shared(queues) = &self.queues else {
             return;
         };
-        // Requests of this worker may be on their way still, and the others go on without it.
+        // Requests of this worker may still be in flight on the shared connections, which continue
+        // without it.
         let nothing = ArenaConfig {
             classes: Vec::new(),
         };
@@ -438,11 +447,11 @@ impl Drop for VerbsEndpoint {
     }
 }
 
-impl NotTaken {
+impl PostError {
     fn reject(self, slot: Option<Slot>) -> Rejected {
         match self {
-            NotTaken::Full => Rejected::Full(slot),
-            NotTaken::Closed => Rejected::Closed(slot),
+            PostError::Full => Rejected::Full(slot),
+            PostError::Closed => Rejected::Closed(slot),
         }
     }
 }
@@ -610,7 +619,7 @@ impl Backend for VerbsEndpoint {
     }
 
     fn wait(&mut self, most: Duration) -> Wake {
-        // Somebody else sleeps and is yet to be told of what it has.
+        // Notifications are pending that the next flush must send, so this worker must not sleep.
         if !self.notify.is_empty() {
             self.disarm();
             return Wake::Notified;
@@ -626,14 +635,15 @@ impl Backend for VerbsEndpoint {
 }
 
 impl VerbsEndpoint {
-    /// Whether the peer has the worker that a write is to notify, if any.
+    /// Returns whether the peer has the worker that a write notifies, or the write notifies no
+    /// worker.
     #[inline]
     fn can_notify(&self, peer: usize, notify: Option<WorkerId>) -> bool {
         notify.is_none_or(|worker| worker.index() < usize::from(self.known[peer].workers))
     }
 
-    /// Tells workers of other machines that there is something for them, after all that was posted before;
-    /// those that there is no room for are told by a later flush.
+    /// Notifies workers of other machines, after everything that was posted before. Notifications
+    /// without room are sent by a later flush.
     fn notify_all(&mut self) {
         fence(Ordering::SeqCst);
         let own = self.shared.config.machine;
@@ -643,8 +653,8 @@ impl VerbsEndpoint {
                 self.counters.wakes += u64::from(self.shared.parking.ring(worker));
                 continue;
             }
-            // A peer that is gone needs no telling.
-            if let Err(NotTaken::Full) = self.queues.with(|queues| queues.notify(peer, worker)) {
+            // A peer that is gone needs no notification.
+            if let Err(PostError::Full) = self.queues.with(|queues| queues.notify(peer, worker)) {
                 later.push((peer, worker));
             }
         }

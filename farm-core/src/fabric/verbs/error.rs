@@ -1,68 +1,68 @@
-//! What can go wrong before there is a connection.
+//! Errors that occur before a connection exists.
 
 use std::io;
 
 use super::library::LibraryError;
 
-/// Why a device cannot be used, or something cannot be made on it.
+/// Why a device, or an object on it, cannot be used or created.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// There is no library.
+    /// The library is not available.
     #[error(transparent)]
     Library(#[from] LibraryError),
     /// The library found no devices.
     #[error(
-        "this host has no RDMA device: `farm doctor` tells what is looked for; without one, set \
-         cluster.fabric = \"shm\", or make a software device (docs/RDMA.md)"
+        "this host has no RDMA device: `farm doctor` lists what it looks for; without a device, set \
+         cluster.fabric = \"shm\", or create a software device (docs/RDMA.md)"
     )]
     NoDevices,
-    /// None of them is called so.
-    #[error("there is no RDMA device {name:?}; this host has {there}")]
+    /// No device has the configured name.
+    #[error("RDMA device {name:?} does not exist; this host has {there}")]
     NoSuchDevice {
-        /// The name asked for.
+        /// The configured name.
         name: String,
-        /// Those that there are.
+        /// The names of the existing devices.
         there: String,
     },
-    /// A device that lacks what a fabric needs.
+    /// The device lacks a feature that the fabric needs.
     #[error("RDMA device {device} cannot carry this fabric: {lacks}")]
     Unfit {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What it lacks, and what that means.
+        /// The missing feature, and its consequence.
         lacks: String,
     },
-    /// A port that is not there, or down, or whose GID is not there.
+    /// The port does not exist or is down, or its GID does not exist.
     #[error("port {port} of RDMA device {device}: {what}")]
     Port {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// The port, from 1.
+        /// Number of the port, from 1.
         port: u8,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         what: String,
     },
-    /// A machine-wide limit on pinned memory.
+    /// The machine-wide limit on pinned memory is too low.
     #[error(
         "{bytes} bytes of memory cannot be registered with {device}: {source}; registered memory is \
          locked in place, so raise the limit (`ulimit -l`, LimitMEMLOCK=infinity), or lower \
          memory.per_machine_bytes"
     )]
     Memory {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Bytes that were to be registered.
+        /// Number of bytes to register.
         bytes: usize,
         /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Anything else that the device or its driver refused.
+    /// Any other operation that the device or its driver refused.
     #[error("RDMA device {device} refused to {what}: {source}")]
     Refused {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What was asked of it.
+        /// The refused operation, as a verb phrase.
         what: String,
         /// The system's error.
         #[source]

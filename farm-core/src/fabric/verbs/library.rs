@@ -1,42 +1,42 @@
-//! libibverbs, loaded when it is first needed: a program that never opens a device runs where there is
-//! none, and is built where there is no header of it.
+//! Loading libibverbs at first use. A program that never opens a device runs on hosts without the
+//! library, and is built without its headers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use super::abi::*;
 
-/// Why there is no library.
+/// Why libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// It is not installed.
+    /// The library is not installed.
     #[error(
-        "libibverbs is not to be had ({0}); install it with the drivers of the devices \
+        "cannot load libibverbs ({0}); install it with the drivers of the devices \
          (on Debian: apt-get install libibverbs1 ibverbs-providers)"
     )]
     Missing(String),
-    /// It is older than what is needed.
-    #[error("libibverbs has no {0}: it is older than rdma-core 28; update it")]
+    /// The library is too old.
+    #[error("libibverbs lacks the function {0}, because it is older than rdma-core 28; update it")]
     TooOld(&'static str),
 }
 
-/// What the library exports, each function by its name.
+/// Defines the library's functions, each by its exported name.
 macro_rules! library {
     ($($name:ident: fn($($argument:ty),*) -> $result:ty,)*) => {
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
-            /// Of newer versions of rdma-core; Debian 12 has it.
+            /// Exported by newer versions of rdma-core, for example in Debian 12.
             pub(super) ibv_query_qp_data_in_order:
                 Option<unsafe extern "C" fn(*mut ibv_qp, c_int, c_uint) -> c_int>,
         }
 
         impl Library {
-            /// Looks every function up.
+            /// Looks up every function.
             ///
             /// # Safety
-            /// `handle` is libibverbs, which stays loaded.
+            /// `handle` must be libibverbs, which must stay loaded.
             unsafe fn of(handle: *mut c_void) -> Result<Self, LibraryError> {
-                // SAFETY: the handle is the caller's promise, the names are C strings.
+                // SAFETY: the caller guarantees the handle, and the names are C strings.
                 let find = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
                 Ok(Self {
                     $($name: {
@@ -47,7 +47,7 @@ macro_rules! library {
                         if found.is_null() {
                             return Err(LibraryError::TooOld(stringify!($name)));
                         }
-                        // SAFETY: that is this function's type in the header.
+                        // SAFETY: this is the function's type in the header.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -57,7 +57,7 @@ macro_rules! library {
                     },)*
                     ibv_query_qp_data_in_order: {
                         let found = find(c"ibv_query_qp_data_in_order");
-                        // SAFETY: that is its type in the header, and null is `None`.
+                        // SAFETY: this is the function's type in the header, and null is `None`.
                         unsafe { std::mem::transmute::<
                             *mut c_void,
                             Option<unsafe extern "C" fn(*mut ibv_qp, c_int, c_uint) -> c_int>,
@@ -95,7 +95,7 @@ library! {
     ibv_wc_status_str: fn(c_int) -> *const c_char,
 }
 
-/// The library, loaded once for the process.
+/// Returns the library, loaded once per process.
 ///
 /// # Errors
 /// [`LibraryError`], the same at every call.
@@ -108,10 +108,10 @@ fn load() -> Result<Library, LibraryError> {
     // SAFETY: libibverbs may be loaded at any time, from any thread; it is never unloaded.
     let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
     if handle.is_null() {
-        // SAFETY: `dlerror` gives null or a C string that lives until this thread's next call.
+        // SAFETY: `dlerror` returns null or a C string that lives until this thread's next call.
         let why = unsafe { libc::dlerror() };
         let why = match why.is_null() {
-            true => "no reason given".into(),
+            true => "dlopen reported no reason".into(),
             // SAFETY: as above.
             false => unsafe { CStr::from_ptr(why) }.to_string_lossy(),
         };

@@ -1,4 +1,5 @@
-//! What the workers of one machine share: its device, the memory it exports, the peers it is connected to.
+//! The state that the workers of one machine share: its device, the memory that it exports, and the
+//! peers to which it is connected.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -23,32 +24,32 @@ use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ExportError, I
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, Memory, WORD_BYTES};
 
-/// What a machine needs to know to start on this fabric.
+/// The configuration of a machine on this fabric.
 #[derive(Clone, Debug)]
 pub struct VerbsConfig {
-    /// The cluster's name: peers of another one are refused.
+    /// The cluster's name. Peers of another cluster are refused.
     pub cluster: String,
-    /// This machine.
+    /// Id of this machine.
     pub machine: MachineId,
-    /// Its workers.
+    /// Number of workers.
     pub workers: usize,
-    /// Digest of the configuration: peers with another one are refused.
+    /// Digest of the configuration. Peers with another digest are refused.
     pub digest: u64,
-    /// Where each machine of the cluster listens for others to connect, as `host:port`.
+    /// Address of each machine of the cluster, at which it listens, as `host:port`.
     pub addresses: BTreeMap<MachineId, String>,
-    /// What all machines of the cluster know.
+    /// The secret shared by all machines of the cluster.
     pub secret: Secret,
-    /// Device, port and address.
+    /// Device, port and address to use.
     pub device: DeviceChoice,
-    /// How connections behave.
+    /// Parameters of connections.
     pub connection: ConnectionConfig,
-    /// How many workers share queue pairs (`FaRM'14 §3.1`: q).
+    /// Number of workers that share queue pairs (`FaRM'14 §3.1`: q).
     pub workers_per_queue: usize,
-    /// Receive requests of each worker's notifications.
+    /// Number of receive requests for each worker's notifications.
     pub receive_depth: u32,
-    /// Ask for huge pages.
+    /// Whether to request huge pages.
     pub huge_pages: bool,
-    /// How reads of objects are made whole; `None`: as the device needs it.
+    /// How object reads are made consistent; `None`: as the device requires.
     pub object_reads: Option<ObjectReads>,
     /// Whether the number of requests in flight is adapted (SMART §4.2).
     pub adaptive_throttle: bool,
@@ -59,71 +60,71 @@ pub struct VerbsConfig {
 /// Why a machine could not start on this fabric.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsStartError {
-    /// The device.
+    /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] VerbsError),
-    /// The configuration gives this machine no address.
+    /// The configuration has no address for this machine.
     #[error("machine {0} has no address: set machine.address to HOST:PORT")]
     NoAddress(MachineId),
-    /// The address cannot be listened at.
+    /// The machine cannot listen at its address.
     #[error(
         "cannot listen at {address}, the address of machine {machine}: {source}; is it an address of this \
          host, and does no other process use it?"
     )]
     Listen {
-        /// The machine.
+        /// Id of the machine.
         machine: MachineId,
-        /// Its address.
+        /// Address of the machine.
         address: String,
         /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The system refused something small.
-    #[error("the system refused: {0}")]
+    /// A system call failed.
+    #[error("a system call failed: {0}")]
     Os(#[from] std::io::Error),
 }
 
-/// A peer as the workers of this machine see it.
+/// A peer, from the viewpoint of this machine's workers.
 pub(super) struct Peer {
     pub(super) machine: MachineId,
     pub(super) boot: u64,
     pub(super) workers: u16,
     pub(super) parks: bool,
-    /// Counts its connections.
+    /// Number of the current connection to this peer.
     pub(super) generation: u32,
-    /// How it ended, if it has.
+    /// How the connection ended, if it has.
     pub(super) departed: Option<Departure>,
-    /// A queue pair for each group of workers, until the group takes it; and those that only the peer
-    /// sends by, which has more groups.
+    /// One queue pair for each group of workers, until the group takes it. If the peer has more
+    /// groups, the additional queue pairs are used for sending only by the peer.
     pub(super) pairs: Vec<Option<QueuePair>>,
 }
 
 /// Exported memory.
 struct Export {
-    // Before the memory, which must be there for as long as it.
+    // Declared before the memory, so that it is dropped first.
     _registration: Registration,
     memory: Memory,
 }
 
-/// Shared by a machine's workers and its monitor.
+/// State shared by a machine's workers and its monitor.
 pub(super) struct Shared {
     pub(super) config: VerbsConfig,
     pub(super) boot: u64,
-    /// By key.
+    /// Exported memory, by key.
     exports: Mutex<BTreeMap<u64, Export>>,
-    /// In the order in which they came to be known; nobody is ever removed.
+    /// Peers in the order in which they first connected. Peers are never removed.
     peers: Mutex<Vec<Peer>>,
-    /// Peers whose connections have ended, in that order.
+    /// Peers whose connections have ended, in the order in which this was noticed.
     departed: Mutex<Vec<Departed>>,
-    /// Counts what changes among the peers, so that a poll notices by one load.
+    /// Number of changes among the peers, so that a poll detects a change with a single load.
     pub(super) changes: AtomicU32,
     pub(super) parking: Parking,
-    /// Most bytes that every queue pair takes inline.
+    /// Most inline bytes that every queue pair supports.
     inline_bytes: AtomicU32,
-    /// Whether the device says of all connections that writes land in order.
-    tells_order: AtomicBool,
-    /// One for each group of workers.
+    /// Whether the device reports for all connections that writes land in order.
+    reports_order: AtomicBool,
+    /// Completion queues, one per group of workers.
     pub(super) groups: Vec<Arc<Completions>>,
     pub(super) device: Device,
     domain: Arc<ProtectionDomain>,
@@ -133,11 +134,11 @@ impl Shared {
     pub(super) fn peers(&self) -> MutexGuard<'_, Vec<Peer>> {
         self.peers
             .lock()
-            .expect("nobody panics half-way through the peers")
+            .expect("no thread panics while it holds the lock of the peers")
     }
 
-    /// Memory of a peer, to be reached by its number among the peers, its connection's generation, and for
-    /// this machine's own directly.
+    /// Resolves a capability: returns the peer's index, the generation of its connection, and, for
+    /// this machine's own memory, the memory itself.
     pub(super) fn import(
         &self,
         capability: &Capability,
@@ -160,7 +161,10 @@ impl Shared {
         if machine != self.config.machine {
             return Ok((index, peer.generation, None));
         }
-        let exports = self.exports.lock().expect("no export panics half-way");
+        let exports = self
+            .exports
+            .lock()
+            .expect("no thread panics while it holds the lock of exports");
         let export = exports.get(&capability.key);
         let bytes = capability.bytes as usize;
         let export = export.filter(|export| bytes <= export.memory.len());
@@ -169,8 +173,8 @@ impl Shared {
         Ok((index, peer.generation, Some(memory)))
     }
 
-    /// A peer's connection has ended, with the failure that it reported, if it did. No-op for an earlier
-    /// connection.
+    /// Records that a peer's connection has ended, with the failure that the peer reported, if any.
+    /// No-op if `generation` is an earlier connection.
     pub(super) fn depart(
         &self,
         machine: MachineId,
@@ -187,29 +191,32 @@ impl Shared {
             return;
         }
         peer.departed = Some(how);
-        let mut departed = self.departed.lock().expect("no push panics half-way");
+        let mut departed = self
+            .departed
+            .lock()
+            .expect("no thread panics while it holds the lock of departed peers");
         departed.push(Departed { machine, how, why });
         drop(departed);
-        // Those that a group has are torn down by it.
+        // Drop the queue pairs that no group has taken. Groups tear down their own.
         peer.pairs.clear();
         drop(peers);
-        self.tell_workers();
+        self.notify_workers();
     }
 
-    /// Something has changed among the peers.
-    fn tell_workers(&self) {
+    /// Announces a change among the peers to the workers.
+    fn notify_workers(&self) {
         self.changes.fetch_add(1, Ordering::Release);
         self.parking.ring_all();
     }
 
-    /// A peer's connection broke: its device, or ours, gave up.
+    /// Records that a peer's connection broke, because this machine's or the peer's device gave up.
     pub(super) fn break_link(&self, peer: usize, generation: u32, why: &str) {
         let machine = self.peers()[peer].machine;
-        tracing::warn!(%machine, "the connection broke: {why}");
+        tracing::warn!(%machine, "the connection to a machine broke: {why}");
         self.depart(machine, generation, Departure::Lost, None);
     }
 
-    /// Wakes one of those that share a worker's queues.
+    /// Wakes one of the workers that share a worker's queues.
     pub(super) fn ring_member(&self, worker: WorkerId, member: usize) {
         let shared_by = self.config.workers_per_queue;
         let other = worker.index() / shared_by * shared_by + member;
@@ -218,19 +225,20 @@ impl Shared {
         }
     }
 
-    /// Whether the bytes of a write land in increasing order.
+    /// Returns whether the bytes of a write land in increasing order.
     pub(super) fn lands_in_order(&self) -> bool {
-        // Measured of the kernel's software device, which is also what it does by its source.
-        self.device.opened.is_soft_roce() || self.tells_order.load(Ordering::Acquire)
+        // The kernel's software device lands bytes in order, by measurement and by its source.
+        self.device.opened.is_soft_roce() || self.reports_order.load(Ordering::Acquire)
     }
 
-    /// Most bytes of an inline write: what the least queue pair takes.
+    /// Returns the most bytes of an inline write: the minimum over all queue pairs.
     pub(super) fn inline_bytes(&self) -> usize {
         let bytes = self.inline_bytes.load(Ordering::Acquire) as usize;
         bytes - bytes % WORD_BYTES
     }
 
-    /// A peer has connected, perhaps again.
+    /// Records that a peer has connected, for the first time or again. Returns the generation of
+    /// the connection.
     fn arrive(&self, machine: MachineId, hello: &Hello, pairs: Vec<QueuePair>) -> u32 {
         let mut peers = self.peers();
         let known = peers.iter().position(|peer| peer.machine == machine);
@@ -249,11 +257,12 @@ impl Shared {
             None => peers.push(peer),
         }
         drop(peers);
-        self.tell_workers();
+        self.notify_workers();
         generation
     }
 
-    /// Queue pairs for a machine that has so many groups, to be connected, and what to say of them.
+    /// Creates queue pairs for a machine with `their_groups` groups, to be connected later, and the
+    /// hello that describes them.
     pub(super) fn prepare(
         &self,
         machine: MachineId,
@@ -277,7 +286,7 @@ impl Shared {
         (0..count).map(pair).collect()
     }
 
-    /// Connects queue pairs to those of a machine, each to its own.
+    /// Connects queue pairs to those of a machine, pairwise.
     pub(super) fn connect_pairs(
         &self,
         machine: MachineId,
@@ -290,13 +299,13 @@ impl Shared {
                 .map_err(|source| ConnectError::Device { machine, source })?;
             self.inline_bytes
                 .fetch_min(pair.inline_bytes, Ordering::AcqRel);
-            self.tells_order
+            self.reports_order
                 .fetch_and(pair.lands_in_order() == Some(true), Ordering::AcqRel);
         }
         Ok(())
     }
 
-    /// What a machine that connects so many queue pairs must agree to.
+    /// Returns the terms to which a machine that connects `pairs` queue pairs must agree.
     pub(super) fn terms(&self, pairs: usize) -> Terms {
         Terms {
             digest: self.config.digest,
@@ -319,7 +328,7 @@ impl Shared {
         }
     }
 
-    /// How reads of objects are made whole: as configured, else as the device needs it.
+    /// Returns how object reads are made consistent: as configured, else as the device requires.
     pub(super) fn object_reads(&self) -> ObjectReads {
         let needed = match self.device.opened.is_soft_roce() {
             true => ObjectReads::HeaderAfter,
@@ -334,7 +343,7 @@ pub struct VerbsMachine {
     shared: Arc<Shared>,
     listener: TcpListener,
     monitor: Option<Monitor<TcpStream>>,
-    /// Of each group that more than one worker shares.
+    /// Queues of each group that more than one worker shares.
     queues: Vec<Option<Arc<Mutex<Queues>>>>,
 }
 
@@ -345,7 +354,7 @@ impl VerbsMachine {
     /// [`VerbsStartError`].
     ///
     /// # Panics
-    /// If there are no workers, or none of them share a queue pair.
+    /// If `workers_per_queue` is 0.
     pub fn start(config: VerbsConfig) -> Result<Self, VerbsStartError> {
         let own = config.machine;
         let address = config.addresses.get(&own);
@@ -361,8 +370,8 @@ impl VerbsMachine {
         advise_on_doorbells(&device, groups);
         if config.object_reads == Some(ObjectReads::WholeLines) && device.opened.is_soft_roce() {
             tracing::warn!(
-                "rdma.object_reads = \"whole-lines\", and {} tears lines: reads may be of no version that there \
-                 ever was; leave it \"auto\"",
+                "rdma.object_reads = \"whole-lines\", but device {} tears lines: reads may return a mixture of \
+                 versions; set it to \"auto\"",
                 device.opened.name
             );
         }
@@ -385,7 +394,7 @@ impl VerbsMachine {
             changes: AtomicU32::new(0),
             parking: Parking::new(config.workers)?,
             inline_bytes: AtomicU32::new(config.connection.inline_bytes),
-            tells_order: AtomicBool::new(true),
+            reports_order: AtomicBool::new(true),
             groups,
             device,
             domain,
@@ -399,34 +408,37 @@ impl VerbsMachine {
         })
     }
 
-    /// Peers whose connections have ended, in the order in which that was noticed.
+    /// Returns the peers whose connections have ended, in the order in which this machine noticed.
     pub fn departed(&self) -> Vec<Departed> {
         let departed = self.shared.departed.lock();
-        departed.expect("no push panics half-way").clone()
+        departed
+            .expect("no thread panics while it holds the lock of departed peers")
+            .clone()
     }
 
-    /// How threads of this machine tell its peers that it has failed; `None` before it has connected.
+    /// Returns the handle with which threads of this machine report its failure to the peers;
+    /// `None` before it has connected.
     pub(crate) fn reporter(&self) -> Option<Reporter> {
         self.monitor.as_ref().map(Monitor::reporter)
     }
 
-    /// The device, port and address that it uses.
+    /// Returns the device, port and address that the machine uses.
     pub fn device(&self) -> DevicePlace {
         self.shared.device.place()
     }
 
-    /// A handle by which threads other than the machine's own export memory and wake workers.
+    /// Returns a handle with which other threads of the machine export memory and wake workers.
     pub fn exporter(&self) -> VerbsExporter {
         VerbsExporter {
             shared: Arc::clone(&self.shared),
         }
     }
 
-    /// Connects to every machine of the cluster, giving each the memory that `offer` names for it. Waits
-    /// for them no longer than `patience` says.
+    /// Connects to every machine of the cluster. Offers each machine the memory that `offer`
+    /// returns for it. Waits at most for `patience`.
     ///
     /// # Errors
-    /// [`ConnectError`] names the machine that did not come, or refused, and why.
+    /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
     pub fn connect<'p>(
         &mut self,
         machines: &[MachineId],
@@ -445,9 +457,9 @@ impl VerbsMachine {
         Ok(offers)
     }
 
-    /// Connects anew with machines of which each has ended, or been started again; they do the same. What
-    /// was outstanding with them ends, broken, and memory that was imported from them is gone: what they
-    /// offer now is to be imported.
+    /// Connects again to machines that have ended or been restarted; they must do the same.
+    /// Outstanding operations with them complete as broken, and memory imported from them becomes
+    /// invalid: import the memory that they offer now.
     ///
     /// # Errors
     /// As [`VerbsMachine::connect`].
@@ -479,7 +491,7 @@ impl VerbsMachine {
             let shared = Arc::clone(&self.shared);
             let ended = move |how, why| shared.depart(machine, generation, how, why);
             let monitor = self.monitor.as_mut();
-            let monitor = monitor.expect("a machine that has connected has a monitor");
+            let monitor = monitor.expect("a connected machine has a monitor");
             monitor.add(machine, socket, Box::new(ended))?;
             let offer = hello.offer;
             offers.push(PeerOffer { machine, offer });
@@ -487,8 +499,8 @@ impl VerbsMachine {
         Ok(offers)
     }
 
-    /// Its own queue pairs, each connected to itself: by them it does atomics on its own memory, which must
-    /// meet those of peers in the device.
+    /// Connects this machine's own queue pairs, each to itself. They execute atomics on its own
+    /// memory, which the device must execute so that they are atomic with those of peers.
     fn connect_to_itself(&mut self, offer: Vec<Capability>) -> Result<PeerOffer, ConnectError> {
         let machine = self.shared.config.machine;
         let (mut pairs, hello) = self.shared.prepare(machine, 0, offer)?;
@@ -498,10 +510,10 @@ impl VerbsMachine {
         Ok(PeerOffer { machine, offer })
     }
 
-    /// The endpoint of one of this machine's workers.
+    /// Creates the endpoint of one of this machine's workers.
     ///
     /// # Errors
-    /// [`VerbsError::Memory`]: its arena cannot be registered.
+    /// [`VerbsError::Memory`] when its arena cannot be registered.
     pub fn endpoint(
         &mut self,
         worker: WorkerId,
@@ -539,27 +551,28 @@ impl VerbsMachine {
 
 impl Drop for VerbsMachine {
     fn drop(&mut self) {
-        // Sends the farewell. Workers that have ended have taken their connections with them.
+        // Sends the farewell. Workers that have ended have dropped their connections.
         drop(self.monitor.take());
     }
 }
 
-/// Exports memory and wakes workers, from any thread of the machine.
+/// A handle to export memory and wake workers, from any thread of the machine.
 #[derive(Clone)]
 pub struct VerbsExporter {
     shared: Arc<Shared>,
 }
 
 impl VerbsExporter {
-    /// The number of this start of the machine, drawn at random.
+    /// Returns the random number of this start of the machine.
     pub fn boot(&self) -> u64 {
         self.shared.boot
     }
 
-    /// Makes memory that peers can import. Its pages are there, and locked, when this returns.
+    /// Allocates memory that peers can import. When this returns, its pages are allocated and
+    /// locked.
     ///
     /// # Errors
-    /// [`ExportError`]: there is no memory, or it cannot be registered.
+    /// [`ExportError`] when memory cannot be allocated or registered.
     pub fn export(
         &self,
         bytes: usize,
@@ -576,15 +589,18 @@ impl VerbsExporter {
             false => Reach::PeersRead,
         };
         let domain = Arc::clone(&shared.domain);
-        // SAFETY: the memory is mapped for as long as the export, which has both, and its bytes are
-        // reached by atomic operations only.
+        // SAFETY: the memory is mapped as long as the export, which owns both, and its bytes are
+        // accessed only by atomic operations.
         let registration = unsafe { Registration::new(domain, memory.start(), bytes, reach) }?;
         let key = u64::from(registration.remote_key());
         let export = Export {
             memory: memory.clone(),
             _registration: registration,
         };
-        let mut exports = shared.exports.lock().expect("no export panics half-way");
+        let mut exports = shared
+            .exports
+            .lock()
+            .expect("no thread panics while it holds the lock of exports");
         exports.insert(key, export);
         let capability = Capability {
             machine: shared.config.machine,
@@ -617,10 +633,10 @@ fn advise_on_doorbells(device: &Device, groups: usize) {
     }
 }
 
-/// The first address of a name that stands for one.
+/// Returns the first socket address of a host name.
 pub(super) fn resolve(address: &str) -> std::io::Result<SocketAddr> {
     let mut found = address.to_socket_addrs()?;
     found
         .next()
-        .ok_or_else(|| std::io::Error::other("it stands for no address"))
+        .ok_or_else(|| std::io::Error::other("the name resolves to no address"))
 }

@@ -1,5 +1,5 @@
-//! Meeting the peers: the machine with the greater id calls, both prove that they know the secret, make
-//! queue pairs for each other and connect them.
+//! Connecting to the peers: the machine with the greater id calls. Both machines prove that they
+//! know the secret, create queue pairs for each other and connect them.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -17,10 +17,10 @@ use crate::fabric::meeting::{
 use crate::ids::MachineId;
 use crate::time::Clock;
 
-/// Longest that a conversation may take.
+/// Longest duration of a conversation.
 const LONGEST_TALK: Duration = Duration::from_secs(5);
 
-/// A peer with whom all queue pairs are connected.
+/// A peer to which all queue pairs are connected.
 pub(super) struct Met {
     pub(super) machine: MachineId,
     pub(super) hello: Hello,
@@ -28,17 +28,18 @@ pub(super) struct Met {
     pub(super) socket: TcpStream,
 }
 
-/// Why a conversation came to nothing.
+/// Why a conversation failed.
 enum Fault {
-    /// The other side is a stranger for all that is known, or has gone: others may still come, and it again.
+    /// The peer is not authenticated, or has gone. Other callers may still arrive, and the peer may
+    /// call again.
     NotMet(String),
-    /// It is of the cluster, and does not fit.
+    /// The peer belongs to the cluster and is incompatible.
     Final(ConnectError),
 }
 
 impl Fault {
-    /// What an error of the conversation with a machine means: who says what is wrong does not fit, who
-    /// says nothing may come again.
+    /// Classifies an error of the conversation with a machine. A wrong secret or an invalid message
+    /// is final; silence or a broken connection is not, because the machine may call again.
     fn of(machine: MachineId, error: std::io::Error) -> Self {
         let why = error.to_string();
         match error.kind() {
@@ -53,7 +54,7 @@ impl Fault {
     }
 }
 
-/// Calls the machines with smaller ids, answers those with greater ones, until all are met.
+/// Calls the machines with smaller ids and answers those with greater ids, until all are connected.
 pub(super) fn meet(
     shared: &Shared,
     listener: &TcpListener,
@@ -93,7 +94,7 @@ pub(super) fn meet(
                 Ok(met) => found.push(met),
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::NotMet(why)) => {
-                    tracing::warn!("a caller was refused: {why}");
+                    tracing::warn!("refused a caller: {why}");
                     awaited.refuse(why);
                 }
             }
@@ -106,10 +107,11 @@ pub(super) fn meet(
     Ok(all)
 }
 
-/// A socket to a machine, if it is there yet; else why not.
+/// Connects a socket to a machine. Returns why it failed, for example because the machine does not
+/// listen yet.
 fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Result<TcpStream, String> {
     let address = shared.config.addresses.get(&machine);
-    let address = address.ok_or("it has no address")?;
+    let address = address.ok_or("the configuration has no address of the machine")?;
     let named = |error: std::io::Error| format!("{address}: {error}");
     let found = resolve(address).map_err(named)?;
     TcpStream::connect_timeout(&found, most.min(LONGEST_TALK)).map_err(named)
@@ -126,7 +128,7 @@ fn greeting(shared: &Shared) -> std::io::Result<Greeting> {
     })
 }
 
-/// The caller's side of the conversation.
+/// Performs the caller's side of the handshake.
 fn call(
     shared: &Shared,
     machine: MachineId,
@@ -142,18 +144,18 @@ fn call(
     socket.set_write_timeout(Some(most)).map_err(io)?;
     let ours = greeting(shared).map_err(io)?;
     send_line(&mut socket, &ours).map_err(io)?;
-    let heard = Until {
+    let reader = Until {
         socket: &socket,
         end,
     };
-    let theirs = match receive_line::<Answer<Greeting>>(heard).map_err(io)? {
+    let theirs = match receive_line::<Answer<Greeting>>(reader).map_err(io)? {
         Answer::Welcome(theirs) => theirs,
         Answer::Refused(why) => return Err(refused(why)),
     };
     theirs.judge(&shared.config.cluster).map_err(refused)?;
     if theirs.machine != machine {
         return Err(refused(format!(
-            "it says that it is machine {}",
+            "its greeting names another machine, {}",
             theirs.machine
         )));
     }
@@ -185,7 +187,7 @@ fn call(
     })
 }
 
-/// The called side.
+/// Performs the called machine's side of the handshake.
 fn answer(
     shared: &Shared,
     awaited: &Awaited<'_>,
@@ -203,11 +205,11 @@ fn answer(
     socket.set_write_timeout(Some(most)).map_err(gone)?;
     let judged = theirs.judge(&shared.config.cluster).and_then(|()| {
         let awaited = awaited.awaits_call_of(machine);
-        let not = || format!("machine {machine} is not awaited here");
+        let not = || format!("no connection of machine {machine} is expected");
         awaited.then_some(()).ok_or_else(not)
     });
     if let Err(why) = judged {
-        // The caller hears the reason; if it is gone, nobody is left to tell.
+        // The caller receives the reason. If it is gone, the failure to send is ignored.
         let _ = send_line(&mut socket, &Answer::<Greeting>::Refused(why.clone()));
         return Err(Fault::NotMet(format!("machine {machine}: {why}")));
     }
@@ -221,7 +223,7 @@ fn answer(
         let _ = talk.send(&Answer::<Sealed>::Refused(error.to_string()));
         gone(error)
     })?;
-    // From here on it is known to be of the cluster: what is wrong is for both to tell.
+    // From here on, the caller is known to belong to the cluster, so both sides report a problem.
     let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
     let (mut pairs, ours) = shared
         .prepare(machine, theirs.queues.into(), offer(machine))

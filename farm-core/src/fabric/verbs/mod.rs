@@ -1,26 +1,26 @@
-//! The verbs fabric: RDMA devices, by libibverbs, which is loaded when it is first needed.
+//! The verbs fabric: RDMA devices, used through libibverbs, which is loaded at first use.
 //!
-//! Every machine opens one device and one protection domain, and registers each memory once. Each of its
-//! workers, or each few that share them, has one completion queue and one reliable connection per other
-//! machine (`FaRM'14 §3.1`); a connection joins a worker here with one there, and both send by it. Work
-//! requests are prepared by posts, handed to the device by the flush, all of a connection by one doorbell,
-//! and signalled only where somebody waits for them.
+//! Every machine opens one device and one protection domain, and registers each memory once. Each
+//! worker, or each group of workers that share, has one completion queue and one reliable
+//! connection per other machine (`FaRM'14 §3.1`). A connection joins a worker here with a worker
+//! there, and both send through it. Posts prepare work requests. The flush hands them to the
+//! device, with one doorbell per connection. They are signalled only if a completion is awaited.
 //!
-//! A worker reaches its own machine's memory by loads and stores. Only atomics go through the device even
-//! there, for the device's and the processor's are not atomic with each other.
+//! A worker accesses its own machine's memory with loads and stores. Only atomics use the device
+//! even there, because the device's and the processor's atomics are not atomic with each other.
 //!
 //! | file | what |
 //! |---|---|
-//! | `abi`, `library` | libibverbs as this uses it, and how it is loaded |
-//! | `device` | which devices there are, the port and address that are meant |
-//! | `doorbells` | whether workers of mlx5 devices wait for each other in the driver |
-//! | `registration`, `completions`, `queue_pair` | what is made of a device |
+//! | `abi`, `library` | the used part of libibverbs' interface, and loading it |
+//! | `device` | the available devices, the chosen port and address |
+//! | `doorbells` | whether workers share doorbells of mlx5 devices and delay each other |
+//! | `registration`, `completions`, `queue_pair` | the objects created on a device |
 //! | `connection` | one connection's work requests: prepared, posted, ended |
-//! | `queues` | the connections of a worker, or of those that share them |
-//! | `checked` | reads of objects from devices that do not give whole lines |
-//! | `throttle` | how much may be in flight (SMART §4.2) |
-//! | `endpoint`, `parking` | a worker's posts and polls, its sleep |
-//! | `machine` | what the workers of one machine share: exports, peers |
+//! | `queues` | the connections of a worker, or of the workers that share them |
+//! | `checked` | reads of objects from devices that do not return consistent lines |
+//! | `throttle` | the limit of requests in flight (SMART §4.2) |
+//! | `endpoint`, `parking` | a worker's posts and polls, and its sleep |
+//! | `machine` | the state that the workers of one machine share: exports, peers |
 //! | `control`, `meet` | the handshake |
 #![allow(unsafe_code)]
 

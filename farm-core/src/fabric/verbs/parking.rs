@@ -1,8 +1,9 @@
 //! Sleeping and waking: one flag and one event descriptor per worker.
 //!
-//! A sleeper raises its flag, looks once more, and waits for its descriptor and for the channel of its
-//! completions. Whoever has something for it on this machine lowers the flag and writes the descriptor;
-//! a peer's notification arrives as a completion, and so ends the wait by itself.
+//! A sleeper sets its flag, looks for work once more, and waits for its event descriptor and for
+//! the channel of its completions. A thread of this machine that has work for the sleeper clears
+//! the flag and writes to the descriptor. A peer's notification arrives as a completion, which ends
+//! the wait without the descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::ids::WorkerId;
 
-/// The longest single sleep: what is longer is no different to anybody.
+/// The longest single sleep. Callers do not depend on longer sleeps.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 struct Place {
@@ -20,7 +21,7 @@ struct Place {
     event: OwnedFd,
 }
 
-/// Where the workers of a machine sleep.
+/// The flags and event descriptors of a machine's workers.
 pub(super) struct Parking(Vec<Place>);
 
 impl Parking {
@@ -45,8 +46,9 @@ impl Parking {
         self.0[worker.index()].parked.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes the worker if it sleeps or is about to; whether it did. The caller has fenced after what it
-    /// has for it. Does nothing if there is no such worker: a peer named it.
+    /// Wakes the worker if it sleeps or is about to sleep. Returns whether it did. The caller must
+    /// have fenced after storing the worker's data. No-op if the machine has no such worker,
+    /// because the number may come from a peer.
     pub(super) fn ring(&self, worker: WorkerId) -> bool {
         let Some(place) = self.0.get(worker.index()) else {
             return false;
@@ -62,25 +64,25 @@ impl Parking {
     pub(super) fn ring_all(&self) {
         fence(Ordering::SeqCst);
         for worker in 0..self.0.len() {
-            self.ring(WorkerId::new(worker as u16).expect("workers are within the limit"));
+            self.ring(WorkerId::new(worker as u16).expect("worker ids are valid"));
         }
     }
 
-    /// Waits for a ring, or for `channel` to become readable. Whether one of them came.
+    /// Waits for a ring, or until `channel` is readable. Returns whether one of them occurred.
     pub(super) fn wait(&self, worker: WorkerId, channel: BorrowedFd<'_>, most: Duration) -> bool {
         let place = &self.0[worker.index()];
-        let most = Timespec::try_from(most.min(LONGEST_WAIT)).expect("an hour can be counted");
+        let most = Timespec::try_from(most.min(LONGEST_WAIT)).expect("an hour fits a timespec");
         let mut fds = [
             PollFd::from_borrowed_fd(place.event.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(channel, PollFlags::IN),
         ];
-        // An interrupted wait is a reason to go and look, as all others are.
+        // An interrupted wait counts as a wake-up, so that the caller looks for work.
         let ready = poll(&mut fds, Some(&most)).map_or(true, |ready| ready > 0);
-        // Lowered by whoever wrote the descriptor, perhaps after the wait has ended: then what it wrote
-        // ends the next one.
+        // The ringing thread clears the flag before it writes the descriptor. If it writes after
+        // this wait has ended, the write ends the next wait.
         let rung = !place.parked.swap(false, Ordering::SeqCst);
         if rung {
-            // Empty if it is yet to be written.
+            // The descriptor is empty if the ringing thread has not written yet.
             let _ = rustix::io::read(&place.event, &mut [0; 8]);
         }
         ready || rung
@@ -92,22 +94,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_by_a_ring_before_it_or_by_time() {
+    fn a_sleep_ends_by_an_earlier_ring_or_by_timeout() {
         let parking = Parking::new(2).unwrap();
         let silent = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let worker = WorkerId::new(1).unwrap();
         let short = Duration::from_millis(1);
         parking.arm(worker);
-        assert!(parking.ring(worker) && !parking.ring(worker), "rung once");
+        assert!(
+            parking.ring(worker) && !parking.ring(worker),
+            "an armed worker is rung once"
+        );
         assert!(parking.wait(worker, silent.as_fd(), Duration::from_secs(60)));
         parking.arm(worker);
         assert!(
             !parking.wait(worker, silent.as_fd(), short),
-            "a ring ends one sleep"
+            "a ring ends only one sleep"
         );
         assert!(
             !parking.ring(WorkerId::new(2).unwrap()),
-            "there is no such worker"
+            "a worker that does not exist is not rung"
         );
     }
 

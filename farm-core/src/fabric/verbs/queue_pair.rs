@@ -10,33 +10,33 @@ use super::completions::Completions;
 use super::device::{Device, LinkLayer, PortAddress, mtu_code};
 use super::error::VerbsError;
 
-/// How often a packet that is not acknowledged is sent again, and a receiver that is not ready asked
-/// again: the most there is; for the latter that is for ever.
+/// Number of retries for a packet without acknowledgement, and for a receiver that is not ready:
+/// the maximum. For a receiver that is not ready it means unlimited retries.
 const MOST_RETRIES: u8 = 7;
-/// How long a receiver that has no receive request asks to wait: 0.64 ms.
+/// Code of the delay that a receiver without a receive request requests: 0.64 ms.
 const RNR_TIMER: u8 = 12;
 const PSN_BITS: u32 = 24;
-/// Routers that a packet may pass, of `RoCE` v2.
+/// Hop limit of `RoCE` v2 packets.
 const HOPS: u8 = 64;
 
-/// One end of a connection, as the other side needs to know it.
+/// One end of a connection, as the other side needs it to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct QueueAddress {
     pub(super) number: u32,
-    /// Number of the first packet that it sends.
+    /// Number of the first packet that this end sends.
     pub(super) first_packet: u32,
 }
 
-/// How connections behave.
+/// The parameters of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
-    /// Work requests in flight on one connection.
+    /// Most work requests in flight on one connection.
     pub send_depth: u32,
-    /// Bytes of a write that the device is to take with the work request.
+    /// Largest write, in bytes, whose data is stored in its work request.
     pub inline_bytes: u32,
-    /// How long a packet's acknowledgement is waited for: 4.096 us times two to the power of this.
+    /// Exponent of the acknowledgement timeout: 4.096 us times two to the power of this.
     pub timeout: u8,
-    /// Traffic class of the packets: of `RoCE` v2 the DSCP in its upper six bits.
+    /// Traffic class of the packets. For `RoCE` v2, its upper six bits are the DSCP.
     pub traffic_class: u8,
     /// Service level, which `InfiniBand` maps to lanes and `RoCE` to priorities.
     pub service_level: u8,
@@ -54,22 +54,23 @@ impl Default for ConnectionConfig {
     }
 }
 
-/// A queue pair: our end of a connection.
+/// A queue pair: this machine's end of a connection.
 pub(super) struct QueuePair {
     completions: Arc<Completions>,
     pair: NonNull<ibv_qp>,
-    /// Bytes of a write that it takes inline.
+    /// Most bytes of an inline write.
     pub(super) inline_bytes: u32,
     first_packet: u32,
 }
 
 // SAFETY: verbs may be called from any thread.
 unsafe impl Send for QueuePair {}
-// SAFETY: as above; posting takes `&mut self`, because the order of what is posted matters.
+// SAFETY: as above; posting takes `&mut self`, because the order of posts matters.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair that is not connected. Sends its first packet by this number.
+    /// Creates a queue pair that is not connected. Its first packet will have the number
+    /// `first_packet`.
     pub(super) fn new(
         completions: Arc<Completions>,
         config: &ConnectionConfig,
@@ -92,10 +93,10 @@ impl QueuePair {
             qp_type: IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain, queues and attributes are there for the call.
+        // SAFETY: domain, queues and attributes are valid for the call.
         let made = unsafe { (opened.library.ibv_create_qp)(domain.as_ptr(), &mut asked) };
         let what = format!(
-            "make a queue pair of {} work requests of {} bytes inline",
+            "create a queue pair for {} work requests with {} inline bytes",
             config.send_depth, config.inline_bytes
         );
         let pair = opened.made(made, &what)?;
@@ -107,18 +108,18 @@ impl QueuePair {
         })
     }
 
-    /// What the other side needs to know of it.
+    /// Returns the address that the other side needs to connect.
     pub(super) fn address(&self) -> QueueAddress {
         QueueAddress {
-            // SAFETY: the queue pair is there.
+            // SAFETY: the queue pair is valid.
             number: unsafe { self.pair.as_ref() }.qp_num,
             first_packet: self.first_packet,
         }
     }
 
-    /// Connects it: it receives from now on, and may send when the other side does.
+    /// Connects the queue pair. It receives from now on, and may send once the other side receives.
     ///
-    /// `peer_reads` is how many reads and atomics the other side serves at one time.
+    /// `peer_reads` is the number of reads and atomics that the other side serves concurrently.
     pub(super) fn connect(
         &mut self,
         device: &Device,
@@ -156,7 +157,11 @@ impl QueuePair {
             | IBV_QP_RQ_PSN
             | IBV_QP_MAX_DEST_RD_ATOMIC
             | IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut attributes, receiving, "make a queue pair receive")?;
+        self.modify(
+            &mut attributes,
+            receiving,
+            "switch a queue pair to receiving",
+        )?;
 
         attributes.qp_state = IBV_QPS_RTS;
         attributes.timeout = config.timeout;
@@ -170,7 +175,7 @@ impl QueuePair {
             | IBV_QP_RNR_RETRY
             | IBV_QP_SQ_PSN
             | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(&mut attributes, sending, "make a queue pair send")
+        self.modify(&mut attributes, sending, "switch a queue pair to sending")
     }
 
     fn modify(
@@ -180,13 +185,13 @@ impl QueuePair {
         what: &str,
     ) -> Result<(), VerbsError> {
         let opened = &self.completions.domain.opened;
-        // SAFETY: the queue pair is there, the attributes outlive the call.
+        // SAFETY: the queue pair is valid, and the attributes outlive the call.
         let code = unsafe { (opened.library.ibv_modify_qp)(self.pair.as_ptr(), attributes, mask) };
         opened.check(code, what)
     }
 
-    /// Whether the device says that the bytes of a write land in increasing order. `None`: it cannot be
-    /// asked, by this version of the library.
+    /// Returns whether the device reports that the bytes of a write land in increasing order.
+    /// `None` if this version of the library has no such query.
     pub(super) fn lands_in_order(&self) -> Option<bool> {
         let ask = self
             .completions
@@ -194,26 +199,31 @@ impl QueuePair {
             .opened
             .library
             .ibv_query_qp_data_in_order?;
-        // SAFETY: the queue pair is there.
+        // SAFETY: the queue pair is valid.
         Some(unsafe { ask(self.pair.as_ptr(), IBV_WR_RDMA_WRITE, 0) } == 1)
     }
 
-    /// Posts a list of work requests by one doorbell.
+    /// Posts a list of work requests with one doorbell.
     ///
     /// # Errors
-    /// The driver's code: what was not taken never will be, so the connection is to be broken.
+    /// The driver's error code. Requests that were not accepted are lost, so the caller must break
+    /// the connection.
     ///
     /// # Safety
-    /// The list is linked by `next` up to a null, each request's list of memory is there, and each memory
-    /// stays registered until the request has ended or this queue pair is dropped.
+    /// The list must be linked by `next` and end with null. Each request's list of memory must be
+    /// valid, and each memory must stay registered until the request has ended or this queue pair
+    /// is dropped.
     #[inline]
     pub(super) unsafe fn post(&mut self, first: *mut ibv_send_wr) -> Result<(), i32> {
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is there, an open context has its driver's functions, and the list is
-        // the caller's promise.
+        // SAFETY: the queue pair is valid, an open context contains its driver's functions, and the
+        // caller guarantees the list.
         let code = unsafe {
             let context = self.pair.as_ref().context;
-            let post_send = (*context).ops.post_send.expect("a driver sends");
+            let post_send = (*context)
+                .ops
+                .post_send
+                .expect("the driver provides post_send");
             post_send(self.pair.as_ptr(), first, &mut bad)
         };
         match code {
@@ -226,15 +236,16 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         let library = self.completions.domain.opened.library;
-        // SAFETY: made by us. After this the device touches no memory on its behalf.
+        // SAFETY: `new` created the queue pair. Afterwards the device accesses no memory for it.
         unsafe { (library.ibv_destroy_qp)(self.pair.as_ptr()) };
     }
 }
 
-/// The way of packets to a port.
+/// Returns the path of packets to a port.
 fn path(device: &Device, config: &ConnectionConfig, port: &PortAddress) -> ibv_ah_attr {
     let ethernet = port.link_layer == LinkLayer::Ethernet;
-    // Of one InfiniBand subnet, by the first half of the address, the LID is enough.
+    // Within one InfiniBand subnet, identified by the first half of the address, the LID is
+    // sufficient.
     let same_subnet = port.gid[..8] == device.address.gid[..8];
     ibv_ah_attr {
         grh: ibv_global_route {

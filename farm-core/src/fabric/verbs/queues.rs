@@ -1,4 +1,5 @@
-//! The queue pairs and completions of one worker, or of the few that share them: posts in, ends out.
+//! The queue pairs and completions of one worker, or of the workers that share them: accepts posts
+//! and collects completions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,46 +18,46 @@ use crate::fabric::{Arena, Completion, Slot, Status, Token};
 use crate::ids::WorkerId;
 use crate::time::Nanos;
 
-/// Ends taken off the completion queue at one time.
+/// Number of completions taken off the completion queue in one call.
 const ENDS_AT_ONCE: usize = 32;
-/// Requests that there is room for beyond those that posts may take: notifications, and headers that are
-/// read again.
+/// Number of free requests that posts must leave, for notifications and for headers that are read
+/// again.
 const KEPT: usize = HEADERS_AT_ONCE + 2;
-/// One request in so many of a connection is kept for writes.
+/// The inverse of a connection's share of requests reserved for writes.
 const SHARE_OF_WRITES: usize = 4;
-/// Most receive requests taken before they are replaced; half of all where that is less.
+/// Most receive requests consumed before they are replaced; half of all, if that is less.
 const MOST_RECEIVES_DUE: usize = 64;
 
-/// What has ended for one of the workers.
+/// The completed operations of one of the workers.
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) done: VecDeque<Completion>,
-    /// Slots of writes that nobody waits for.
+    /// Slots of writes without an awaited completion.
     pub(super) slots: Vec<Slot>,
-    /// Atomics of this machine's own memory.
+    /// Number of completed atomics on this machine's own memory.
     pub(super) own_atomics: usize,
     pub(super) counters: ReadCounters,
 }
 
-/// What became of reads of objects since somebody asked.
+/// Counters of object reads since they were last read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadCounters {
     pub(super) retries: u64,
     pub(super) torn: u64,
 }
 
-/// A connection's place; it may have had others before.
+/// A slot for connections to one peer. It may have held earlier connections.
 #[derive(Default)]
 struct Link {
-    /// Counts the connections that this place has had, for ends that come late.
+    /// Number of connections that this slot has had, to detect late completions.
     generation: u16,
-    /// Which of the peer's connections it is.
+    /// Generation of the connection, as counted by the peer's entry in `Shared`.
     of_peer: u32,
     connection: Option<Connection>,
 }
 
-/// Why a post was not taken.
-pub(super) enum NotTaken {
+/// Why a post was rejected.
+pub(super) enum PostError {
     Full,
     Closed,
 }
@@ -64,7 +65,7 @@ pub(super) enum NotTaken {
 /// A connection that broke, and why.
 pub(super) struct Broken {
     pub(super) link: usize,
-    /// Which of the peer's connections it was.
+    /// Generation of the connection, as counted by the peer's entry in `Shared`.
     pub(super) generation: u32,
     pub(super) why: String,
 }
@@ -74,28 +75,30 @@ pub(super) struct Queues {
     /// Links with requests that are prepared and not posted.
     dirty: Vec<usize>,
     checked: Slab<CheckedRead>,
-    /// Checked reads that are to be begun again or to go on, when there is room.
+    /// Checked reads that must start again or continue when there is room.
     due: VecDeque<(CheckedId, Next)>,
     cells: Cells,
     object_reads: ObjectReads,
     throttle: Throttle,
     receives_taken: usize,
-    /// How many are taken before they are replaced.
+    /// Number of consumed receive requests at which they are replaced.
     receives_due: usize,
     pub(super) outboxes: Vec<Outbox>,
     pub(super) broken: Vec<Broken>,
-    /// Workers of this machine that peers wake; never the one that polls.
+    /// Workers of this machine that peers notified. `poll` collects them, and the endpoint wakes
+    /// all but its own worker.
     pub(super) notified: Vec<WorkerId>,
     ends: Box<[ibv_wc]>,
-    // After the connections, which may still write to it.
-    /// Arenas of workers that are gone.
+    // Arenas of workers that are gone. Declared after the connections, whose requests may still
+    // write to them.
     kept: Vec<(Option<Registration>, Arena)>,
-    // After the connections, whose queue pairs use it.
+    // Declared after the connections, whose queue pairs use it.
     completions: Arc<Completions>,
 }
 
 impl Queues {
-    /// For so many workers, each with at most `most` reads and atomics outstanding.
+    /// Creates the queues of `members` workers, each with at most `most` reads and atomics
+    /// outstanding.
     pub(super) fn new(
         completions: Arc<Completions>,
         members: usize,
@@ -122,7 +125,8 @@ impl Queues {
         })
     }
 
-    /// Keeps the arena of a worker that is gone for as long as there may be requests of it.
+    /// Keeps the arena of a worker that is gone until the connections are dropped, because they may
+    /// have requests that use it.
     pub(super) fn keep(&mut self, registration: Option<Registration>, arena: Arena) {
         self.kept.push((registration, arena));
     }
@@ -131,13 +135,13 @@ impl Queues {
         &self.completions
     }
 
-    /// Time goes on.
+    /// Advances the throttle's time.
     pub(super) fn tick(&mut self, now: Nanos) {
         self.throttle.tick(now);
     }
 
-    /// Puts a connection in its place, unless another worker has brought a later one. What the one before
-    /// had is ended.
+    /// Stores a connection in its link, unless another worker has stored a later one. Ends the
+    /// operations of the previous connection.
     pub(super) fn adopt(&mut self, link: usize, of_peer: u32, connection: Connection) {
         if self.links.len() <= link {
             self.links.resize_with(link + 1, Link::default);
@@ -150,7 +154,8 @@ impl Queues {
         (place.of_peer, place.connection) = (of_peer, Some(connection));
     }
 
-    /// Tears a connection down, if it is not a later one than this: each of its operations ends, broken.
+    /// Tears a connection down, unless it is later than `of_peer`: each of its operations ends as
+    /// broken.
     pub(super) fn tear_down(&mut self, link: usize, of_peer: u32) {
         let Some(place) = self.links.get_mut(link) else {
             return;
@@ -161,8 +166,8 @@ impl Queues {
         if place.connection.is_none() {
             return;
         }
-        // With a queue pair some drivers throw away its ends that nobody has taken, and with those of
-        // notifications the receive requests that are to be replaced.
+        // With the queue pair, some drivers discard its pending completions, including those of
+        // notifications, whose receive requests must be replaced.
         self.take_ends();
         let place = &mut self.links[link];
         let Some(connection) = place.connection.take() else {
@@ -175,7 +180,7 @@ impl Queues {
         for one in ended {
             self.settle(one, Status::Broken);
         }
-        // Those that waited for room had nothing posted.
+        // Checked reads that waited for room had no request posted.
         for _ in 0..self.due.len() {
             let Some((id, next)) = self.due.pop_front() else {
                 break;
@@ -191,8 +196,8 @@ impl Queues {
         (link as u64) << 48 | u64::from(self.links[link].generation) << 32
     }
 
-    /// Requests of a connection that reads and atomics leave free for writes: for messages, records of logs and
-    /// reports of heads, by which locks are released.
+    /// Returns the number of requests of a connection that reads and atomics leave free for writes:
+    /// for messages, log records and reports of heads, which lead to the release of locks.
     fn kept_for_writes(&self, link: usize) -> usize {
         let connection = self
             .links
@@ -201,15 +206,15 @@ impl Queues {
         connection.map_or(0, |connection| connection.depth() / SHARE_OF_WRITES)
     }
 
-    /// A connection that has room for so many requests, and will be flushed.
+    /// Returns a connection with room for `requests` requests, and marks it for the next flush.
     #[inline]
-    fn with_room(&mut self, link: usize, requests: usize) -> Result<&mut Connection, NotTaken> {
+    fn with_room(&mut self, link: usize, requests: usize) -> Result<&mut Connection, PostError> {
         let place = self.links.get_mut(link);
         let connection = place.and_then(|place| place.connection.as_mut());
         let connection = connection.filter(|connection| !connection.is_dead());
-        let connection = connection.ok_or(NotTaken::Closed)?;
+        let connection = connection.ok_or(PostError::Closed)?;
         if connection.room() < requests {
-            return Err(NotTaken::Full);
+            return Err(PostError::Full);
         }
         if !connection.has_prepared() {
             self.dirty.push(link);
@@ -217,15 +222,15 @@ impl Queues {
         Ok(connection)
     }
 
-    /// Whether checked reads of a connection are going on.
+    /// Returns whether checked reads of a connection are in progress.
     fn has_checked(&self, link: usize) -> bool {
         self.checked.iter().any(|(_, read)| read.link == link)
     }
 
-    /// Takes a request; its purpose comes back if it is not taken.
+    /// Accepts a request. Returns its purpose if it is rejected.
     ///
-    /// The device keeps a fence among requests. A checked read may be posted again when it has come back,
-    /// so that what is fenced finds no room before it is done.
+    /// The device orders requests behind a fence. But a checked read may be posted again after it
+    /// was read, so a fenced request is rejected as full until the checked reads are done.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -233,9 +238,9 @@ impl Queues {
         (action, data, fence): (Action, Data<'_>, bool),
         member: u16,
         purpose: Purpose,
-    ) -> Result<(), (NotTaken, Purpose)> {
+    ) -> Result<(), (PostError, Purpose)> {
         if fence && self.has_checked(link) {
-            return Err((NotTaken::Full, purpose));
+            return Err((PostError::Full, purpose));
         }
         let kept = match action {
             Action::Write { .. } | Action::Notify { .. } => KEPT,
@@ -250,8 +255,8 @@ impl Queues {
         }
     }
 
-    /// Takes a notification, for which room is kept.
-    pub(super) fn notify(&mut self, link: usize, worker: WorkerId) -> Result<(), NotTaken> {
+    /// Accepts a notification, for which room is reserved.
+    pub(super) fn notify(&mut self, link: usize, worker: WorkerId) -> Result<(), PostError> {
         let connection = self.with_room(link, 1)?;
         let action = Action::Notify {
             worker: worker.index() as u16,
@@ -260,15 +265,15 @@ impl Queues {
         Ok(())
     }
 
-    /// Takes an atomic.
+    /// Accepts an atomic.
     pub(super) fn post_atomic(
         &mut self,
         link: usize,
         action: Action,
         fence: bool,
         (member, token, is_own): (u16, Token, bool),
-    ) -> Result<(), NotTaken> {
-        let cell = self.cells.take().ok_or(NotTaken::Full)?;
+    ) -> Result<(), PostError> {
+        let cell = self.cells.take().ok_or(PostError::Full)?;
         let (address, key) = self.cells.place(cell, 0);
         let data = Data::Registered {
             address,
@@ -287,17 +292,17 @@ impl Queues {
             })
     }
 
-    /// Takes a read of objects whose headers are read again; its slot comes back if it is not taken.
-    pub(super) fn post_checked(&mut self, mut read: CheckedRead) -> Result<(), (NotTaken, Slot)> {
+    /// Accepts a read of objects whose headers are read again. Returns its slot if it is rejected.
+    pub(super) fn post_checked(&mut self, mut read: CheckedRead) -> Result<(), (PostError, Slot)> {
         let kept = KEPT + self.kept_for_writes(read.link);
         if let Err(why) = self.with_room(read.link, read.requests() + kept) {
             return Err((why, read.slot));
         }
         if read.fence && self.has_checked(read.link) {
-            return Err((NotTaken::Full, read.slot));
+            return Err((PostError::Full, read.slot));
         }
         let Some(cell) = self.cells.take() else {
-            return Err((NotTaken::Full, read.slot));
+            return Err((PostError::Full, read.slot));
         };
         read.cell = cell;
         if self.object_reads == ObjectReads::HeadersAround {
@@ -315,7 +320,8 @@ impl Queues {
         }
     }
 
-    /// Prepares the read of the objects, and of the first headers if they may come with it.
+    /// Prepares the read of the objects, together with the read of the first headers if the phase
+    /// permits.
     fn prepare_objects(&mut self, id: CheckedId) {
         let read = &self.checked[id.0 as usize];
         let (at, key) = read.from;
@@ -331,7 +337,7 @@ impl Queues {
         };
         let (fence, member, link) = (read.fence, read.member, read.link);
         let connection = self.links[link].connection.as_mut();
-        let connection = connection.expect("a read on its way has a connection");
+        let connection = connection.expect("a checked read in progress has a connection");
         connection.prepare(&Action::Read { at, key }, &data, fence, member, purpose);
         if with_headers {
             self.prepare_headers(id);
@@ -341,7 +347,7 @@ impl Queues {
     fn prepare_headers(&mut self, id: CheckedId) {
         let read = &self.checked[id.0 as usize];
         let connection = self.links[read.link].connection.as_mut();
-        let connection = connection.expect("a read on its way has a connection");
+        let connection = connection.expect("a checked read in progress has a connection");
         let mut headers = read.next_headers().enumerate().peekable();
         while let Some((index, at)) = headers.next() {
             let (address, key) = self.cells.place(read.cell, index);
@@ -362,15 +368,16 @@ impl Queues {
         }
     }
 
-    /// Goes on with checked reads as far as there is room.
-    fn go_on(&mut self) {
+    /// Continues checked reads as far as there is room.
+    fn continue_due(&mut self) {
         for _ in 0..self.due.len() {
             let Some((id, next)) = self.due.pop_front() else {
                 return;
             };
             let read = &self.checked[id.0 as usize];
             let (link, requests) = (read.link, read.requests());
-            // What was due ended with its connection, so it is room that is missing; others may have some.
+            // `tear_down` ended the due reads of its connection, so this failure means lack of
+            // room. Other connections may have room.
             if self.with_room(link, requests).is_err() {
                 self.due.push_back((id, next));
                 continue;
@@ -383,7 +390,7 @@ impl Queues {
         }
     }
 
-    /// Rings the doorbells of all that is prepared, as far as the throttle lets it go.
+    /// Rings the doorbells for all prepared requests, as far as the throttle permits.
     #[inline]
     pub(super) fn flush(&mut self) {
         for _ in 0..self.dirty.len() {
@@ -403,18 +410,19 @@ impl Queues {
                 self.broken.push(Broken {
                     link,
                     generation: self.links[link].of_peer,
-                    why: format!("the device took no work requests: {why}"),
+                    why: format!("the device rejected work requests: {why}"),
                 });
             }
         }
     }
 
-    /// Takes ends off the completion queue, settles what they end, and posts what had to wait for them.
+    /// Takes completions off the completion queue, settles their operations, and posts requests
+    /// that waited for them.
     #[inline]
     pub(super) fn poll(&mut self) {
         self.take_ends();
         if !self.due.is_empty() {
-            self.go_on();
+            self.continue_due();
         }
         self.flush();
     }
@@ -440,7 +448,7 @@ impl Queues {
         }
     }
 
-    /// The device is of no use any more.
+    /// Marks all connections as broken, because the device failed.
     #[cold]
     fn break_all(&mut self, why: &str) {
         for (link, place) in self.links.iter().enumerate() {
@@ -464,7 +472,7 @@ impl Queues {
             self.notified.push(worker);
         }
         if self.receives_taken >= self.receives_due {
-            // Refused only by a device that is gone, of which the peers' sockets tell.
+            // Fails only if the device is gone, which also ends the peers' sockets.
             let _ = self.completions.post_receives(self.receives_taken);
             self.receives_taken = 0;
         }
@@ -520,7 +528,7 @@ impl Queues {
                 (token, None, value)
             }
             Purpose::Objects(id) if status == Status::Ok => {
-                self.checked[id.0 as usize].objects_came();
+                self.checked[id.0 as usize].handle_objects();
                 return self.due.push_back((id, Next::Headers));
             }
             Purpose::Headers(id) if status == Status::Ok => return self.judge(id),
@@ -536,7 +544,7 @@ impl Queues {
 
     fn judge(&mut self, id: CheckedId) {
         let read = &mut self.checked[id.0 as usize];
-        let next = read.headers_came(self.cells.words(read.cell));
+        let next = read.handle_headers(self.cells.words(read.cell));
         match next {
             Next::Done => self.end_checked(id, Status::Ok),
             Next::Torn => self.end_checked(id, Status::Torn),
@@ -563,9 +571,9 @@ impl Queues {
     }
 }
 
-/// Why a request failed, in the library's words.
+/// Returns the library's description of why a request failed.
 fn reason(library: &Library, end: &ibv_wc) -> String {
-    // SAFETY: the library answers any status with a string that lives as long as it.
+    // SAFETY: the library returns for any status a string that lives as long as the library.
     let text = unsafe { std::ffi::CStr::from_ptr((library.ibv_wc_status_str)(end.status)) };
     format!(
         "{} (vendor error {:#x})",

@@ -1,4 +1,4 @@
-//! Memory that a device may reach.
+//! Memory registered with a device.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,13 +7,14 @@ use super::abi::*;
 use super::device::Opened;
 use super::error::VerbsError;
 
-/// What may reach each other on a device: one per machine (`FaRM'14 §3.1`).
+/// A protection domain: queue pairs and memory regions of one domain can use each other. One per
+/// machine (`FaRM'14 §3.1`).
 pub(super) struct ProtectionDomain {
     pub(super) opened: Arc<Opened>,
     domain: NonNull<ibv_pd>,
 }
 
-// SAFETY: as of the device; verbs may be called from any thread.
+// SAFETY: as for the device; verbs may be called from any thread.
 unsafe impl Send for ProtectionDomain {}
 // SAFETY: as above.
 unsafe impl Sync for ProtectionDomain {}
@@ -22,7 +23,7 @@ impl ProtectionDomain {
     pub(super) fn new(opened: Arc<Opened>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
         let made = unsafe { (opened.library.ibv_alloc_pd)(opened.context.as_ptr()) };
-        let domain = opened.made(made, "make a protection domain")?;
+        let domain = opened.made(made, "create a protection domain")?;
         Ok(Self { opened, domain })
     }
 
@@ -33,31 +34,32 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: whatever was made of it holds an `Arc` of this, so it is gone by now.
+        // SAFETY: every object created in this domain holds an `Arc` of it, so all of them are
+        // destroyed by now.
         unsafe { (self.opened.library.ibv_dealloc_pd)(self.domain.as_ptr()) };
     }
 }
 
-/// Who may reach registered memory.
+/// The permitted access to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// The device, for this machine's own operations.
+    /// Only the device, for this machine's own operations.
     Own,
-    /// Peers too, by reads.
+    /// Additionally peers, by reads.
     PeersRead,
-    /// Peers too, by reads, writes and atomics.
+    /// Additionally peers, by reads, writes and atomics.
     PeersWrite,
 }
 
-/// Memory that is registered until this is dropped.
+/// Memory that is registered until this value is dropped.
 ///
-/// Peers' addresses count from its start: what they name is an offset.
+/// Peers' addresses are offsets from the start of the memory.
 pub(super) struct Registration {
     domain: Arc<ProtectionDomain>,
     region: NonNull<ibv_mr>,
 }
 
-// SAFETY: as of the protection domain.
+// SAFETY: as for the protection domain.
 unsafe impl Send for Registration {}
 // SAFETY: as above; nothing is changed through a shared reference.
 unsafe impl Sync for Registration {}
@@ -66,8 +68,8 @@ impl Registration {
     /// Registers `bytes` bytes at `start`.
     ///
     /// # Safety
-    /// The memory stays mapped, and is owned by nobody who would mind that the device changes it, for as
-    /// long as this lives.
+    /// The memory must stay mapped as long as this value lives. No owner of the memory may rely on
+    /// the device not changing it.
     pub(super) unsafe fn new(
         domain: Arc<ProtectionDomain>,
         start: *mut u8,
@@ -83,13 +85,13 @@ impl Registration {
                     IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC
                 }
             };
-        // This machine's own work requests name addresses, those of peers offsets.
+        // This machine's own work requests use addresses; those of peers use offsets.
         let first = match reach {
             Reach::Own => start as u64,
             Reach::PeersRead | Reach::PeersWrite => 0,
         };
-        // SAFETY: the memory is the caller's promise. Relaxed ordering is not asked for: writes land in
-        // the order in which they arrive.
+        // SAFETY: the caller guarantees that the memory is mapped. Relaxed ordering is not
+        // requested: writes land in the order in which they arrive.
         let made = unsafe {
             (opened.library.ibv_reg_mr_iova)(domain.as_ptr(), start.cast(), bytes, first, access)
         };
@@ -101,13 +103,13 @@ impl Registration {
         Ok(Self { domain, region })
     }
 
-    /// What this machine's own work requests name it by.
+    /// Returns the key for this machine's own work requests.
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: the region is registered.
         unsafe { self.region.as_ref() }.lkey
     }
 
-    /// What peers name it by.
+    /// Returns the key for peers.
     pub(super) fn remote_key(&self) -> u32 {
         // SAFETY: the region is registered.
         unsafe { self.region.as_ref() }.rkey
@@ -116,7 +118,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: registered by us and not yet deregistered.
+        // SAFETY: `new` registered the region, and it is not deregistered yet.
         unsafe { (self.domain.opened.library.ibv_dereg_mr)(self.region.as_ptr()) };
     }
 }

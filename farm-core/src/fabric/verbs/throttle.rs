@@ -1,51 +1,53 @@
-//! How many work requests a worker has in flight: SMART's adaptive throttling (§4.2, algorithm 1).
+//! The limit of a worker's work requests in flight: SMART's adaptive throttling (§4.2, algorithm
+//! 1).
 //!
-//! A NIC keeps the state of outstanding requests in a cache; too many from all threads together and it
-//! thrashes. How many are too many depends on the number of threads and on the load, so each worker tries
-//! a few limits in turn, counts what each lets end, keeps the best for a while, and tries again. Beyond
-//! the paper's candidates, which are meant for many threads, there are larger ones, for a machine with few
-//! threads needs more in flight than those to keep its NIC busy.
+//! A NIC caches the state of outstanding requests, and too many requests of all threads together
+//! thrash the cache. The best limit depends on the number of threads and on the load. So each
+//! worker tries a few limits in turn, counts how many requests end with each, uses the best for a
+//! while, and tries again. The paper's candidates are meant for many threads. Larger candidates are
+//! added, because a machine with few threads needs more requests in flight to keep its NIC busy.
 
 use std::time::Duration;
 
 use crate::time::Nanos;
 
-/// How long a candidate is tried.
+/// Duration of a candidate's trial.
 const TRIAL: Duration = Duration::from_millis(8);
-/// How many times that the best one is kept.
+/// Number of trial durations for which the best candidate is used.
 const STABLE_TRIALS: u32 = 60;
-/// Candidates for the most requests in flight; the most that there is room for comes last.
+/// Candidates for the limit. The largest possible limit is added as the last candidate.
 const CANDIDATES: [u32; 8] = [4, 6, 8, 10, 12, 16, 32, 64];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is tried: the limit stays.
+    /// The throttle does not adapt: the limit stays.
     Off,
-    /// The candidate of that index is being tried.
+    /// The candidate with this index is on trial.
     Trying(usize),
-    /// The best is being used.
+    /// The best candidate is in use.
     Stable,
 }
 
-/// Credits of one worker, or of those that share queue pairs.
+/// The credits of one worker, or of the workers that share queue pairs.
 #[derive(Clone, Debug)]
 pub(super) struct Throttle {
     candidates: Vec<u32>,
     phase: Phase,
-    /// When the phase began; `None`: it has not been seen yet.
+    /// Start of the phase; `None` before the first tick.
     since: Option<Nanos>,
     limit: u32,
-    /// Requests that may be posted: the limit less what is in flight. Below zero for a while after the
-    /// limit was lowered.
+    /// Number of requests that may be posted: the limit minus the requests in flight. Negative for
+    /// a while after the limit was lowered.
     credit: i64,
-    /// Requests ended in this phase.
+    /// Number of requests ended in this phase.
     ended: u64,
-    /// The best candidate of this round, and what it let end.
+    /// Best candidate of this round, and the number of requests that ended with it.
     best: (u32, u64),
 }
 
 impl Throttle {
-    /// At most `most` in flight, and fewer where that measures better, if it is adaptive.
+    /// Creates a throttle with at most `most` requests in flight. If it is adaptive, it uses fewer
+    /// where trials are better.
     pub(super) fn new(most: u32, is_adaptive: bool) -> Self {
         let smaller = CANDIDATES.into_iter().filter(|limit| *limit < most);
         Self {
@@ -62,20 +64,20 @@ impl Throttle {
         }
     }
 
-    /// Credits to be spent.
+    /// Returns the credits for posts to spend.
     #[inline]
     pub(super) fn credit(&mut self) -> &mut i64 {
         &mut self.credit
     }
 
-    /// So many requests have ended.
+    /// Returns the credits of `count` ended requests.
     #[inline]
     pub(super) fn give(&mut self, count: u32) {
         self.credit += i64::from(count);
         self.ended += u64::from(count);
     }
 
-    /// The limit now.
+    /// Returns the current limit.
     #[cfg(test)]
     pub(super) fn limit(&self) -> u32 {
         self.limit
@@ -86,7 +88,7 @@ impl Throttle {
         self.limit = limit;
     }
 
-    /// Time goes on: ends trials and stable phases.
+    /// Advances the time to `now`: ends trials and stable phases.
     pub(super) fn tick(&mut self, now: Nanos) {
         let since = *self.since.get_or_insert(now);
         let passed = now.since(since);
@@ -100,7 +102,8 @@ impl Throttle {
                 self.set_limit(self.candidates[0]);
             }
             Phase::Trying(index) => {
-                // Of equals the later, which is the larger: where nothing is to be had, none waits.
+                // Among equal candidates, prefer the later, larger one: without a benefit of
+                // throttling, no request should wait.
                 if self.ended >= self.best.1 {
                     self.best = (self.limit, self.ended);
                 }
@@ -118,7 +121,8 @@ impl Throttle {
 mod tests {
     use super::*;
 
-    /// A device that ends `rate(limit)` requests in a trial.
+    /// Returns the limit on which the throttle settles with a device that ends `rate(limit)`
+    /// requests per trial.
     fn settle(rate: impl Fn(u32) -> u32) -> u32 {
         let mut throttle = Throttle::new(256, true);
         let mut now = Nanos(1);
@@ -130,7 +134,7 @@ mod tests {
             now = now.after(TRIAL);
             throttle.tick(now);
             let in_flight = i64::from(throttle.limit()) - *throttle.credit();
-            assert_eq!(in_flight, 0, "credits are neither made nor lost");
+            assert_eq!(in_flight, 0, "no credits are created or lost");
         }
         while throttle.phase != Phase::Stable {
             now = now.after(TRIAL);
@@ -142,19 +146,23 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_goes_where_most_is_done() {
-        assert_eq!(settle(|limit| limit), 256, "the more the better");
+    fn the_limit_with_most_ended_requests_is_chosen() {
+        assert_eq!(
+            settle(|limit| limit),
+            256,
+            "a larger limit is always better"
+        );
         assert_eq!(
             settle(|limit| 1000 - limit.abs_diff(10)),
             10,
-            "a cache that thrashes"
+            "a larger limit thrashes the cache"
         );
         assert_eq!(
             settle(|limit| limit.min(32)),
             256,
-            "enough is enough, and more does no harm"
+            "a larger limit than needed does no harm"
         );
-        assert_eq!(settle(|_| 0), 256, "nothing to do");
+        assert_eq!(settle(|_| 0), 256, "no requests end");
     }
 
     #[test]
@@ -166,10 +174,10 @@ mod tests {
         }
     }
 
-    /// What is in flight when the limit is lowered is not more than was let go: nothing is posted until
-    /// enough of it has ended.
+    /// Requests in flight when the limit is lowered keep their credits: nothing is posted until
+    /// enough of them have ended.
     #[test]
-    fn a_lower_limit_waits_for_what_is_in_flight() {
+    fn a_lower_limit_waits_for_requests_in_flight() {
         let mut throttle = Throttle::new(256, true);
         *throttle.credit() -= 256;
         throttle.tick(Nanos(1));

@@ -1,11 +1,12 @@
-//! The seeds of the fuzz target `ring`: sound rings, which the fuzzer then damages.
+//! The seeds of the fuzz target `ring`: valid rings, which the fuzzer then damages.
 
 use std::path::PathBuf;
 
 use super::super::testing::drain_untrusted;
 use super::*;
 
-/// Content of a ring of `size` (0: 1 KiB, 1: 4 KiB, and 2 more with checksums) read from `start` words into its last eighth.
+/// Returns the content of a ring, read from `start` words into its last eighth. Bit 0 of `size`
+/// selects 1 KiB or 4 KiB, bit 1 selects checksums.
 fn seed(size: u8, start: u8, bodies: &[usize]) -> Vec<u8> {
     let bytes = if size & 1 == 0 { 1024 } else { 4096 };
     let position = bytes - bytes / 8 + u64::from(start) * 8;
@@ -42,7 +43,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>, usize)> {
 }
 
 #[test]
-fn seeds_are_sound_rings() {
+fn seeds_are_valid_rings() {
     for (name, seed, records) in seeds() {
         assert_eq!(drain_untrusted(&seed), records, "{name}");
     }
@@ -52,7 +53,8 @@ fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/ring")
 }
 
-/// `cargo test -p farm-core --lib ring -- --ignored write_seeds` after a change of the layout.
+/// To be run after a change of the layout: `cargo test -p farm-core --lib ring -- --ignored
+/// write_seeds`.
 #[test]
 #[ignore = "writes fuzz/corpus/ring"]
 fn write_seeds() {
@@ -62,11 +64,15 @@ fn write_seeds() {
     }
 }
 
-/// Seeds that no longer decode would leave the fuzzer at the first check.
+/// Seeds of an older layout would end the fuzzer's input at the first check.
 #[test]
-fn seeds_on_disk_are_those_of_this_layout() {
+fn seeds_on_disk_have_the_current_layout() {
     for (name, seed, _) in seeds() {
-        let found = std::fs::read(directory().join(name)).expect("a seed; see write_seeds");
-        assert_eq!(found, seed, "{name} is of another layout; see write_seeds");
+        let found =
+            std::fs::read(directory().join(name)).expect("seed file is missing; run write_seeds");
+        assert_eq!(
+            found, seed,
+            "seed {name} has another layout; run write_seeds"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! Two machines that fill each other's rings with requests: every request gets its reply (the
-//! argument is at [`ring`](crate::ring), claims 1 and 2).
+//! Two machines fill each other's rings with requests: every request gets its reply (the argument
+//! is at [`ring`](crate::ring), claims 1 and 2).
 //!
-//! A worker refuses a request while it cannot send the reply, and then nothing behind it in that
-//! ring moves. Words and reports land when the schedule says so. Claim 1 is demanded in every quiet
-//! state that a schedule comes to, not only at its end.
+//! A worker refuses a request while it cannot send the reply, and the refused request blocks the
+//! records behind it in that ring. Words and reports land when the schedule lands them. The tests
+//! check claim 1 in every quiet state that a schedule reaches, not only at its end.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use crate::ring::{Capacity, ReplyCredits};
 
 const WORKERS: usize = 2;
 
-/// The rules under test; breaking one must be found.
+/// The rules under test. The tests must detect a broken rule.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     /// Rule 1: calls leave the reserve free.
     reserve: bool,
-    /// Rule 2: shares of the reserve are cut for this many workers; none: no credits are asked.
+    /// Rule 2: number of workers among which the reserve is divided; `None`: no credits are taken.
     shares_for: Option<usize>,
 }
 
@@ -29,18 +29,18 @@ const SOUND: Rules = Rules {
     shares_for: Some(WORKERS),
 };
 
-/// A worker with its ring to the other machine, and what it knows about its own requests.
+/// A worker with its ring to the other machine, and the state of its own requests.
 struct Worker {
     ring: Pair,
-    /// Per worker of the other machine.
+    /// Credits per worker of the other machine.
     credits: Vec<ReplyCredits>,
-    /// By token: who replies, and the most bytes of the reply.
+    /// The replying worker and the most bytes of the reply, by token.
     waiting: BTreeMap<u64, (usize, usize)>,
 }
 
 struct World {
     rules: Rules,
-    /// By machine, then worker.
+    /// Workers, by machine, then worker index.
     machines: [Vec<Worker>; 2],
     tokens: u64,
     replies: usize,
@@ -48,15 +48,16 @@ struct World {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Machine, from, to, body, most bytes of the reply; as many times as possible up to the last.
+    /// Machine, from, to, body bytes, most bytes of the reply, times: sends up to `times` requests.
     Request(usize, usize, usize, usize, usize, usize),
-    /// Machine, from, body; times.
+    /// Machine, from, body bytes, times: sends up to `times` one-way messages.
     OneWay(usize, usize, usize, usize),
-    /// Handles at most so many records of the ring from this worker of this machine.
+    /// Machine, from, times: handles at most `times` records of the ring from this worker.
     Poll(usize, usize, usize),
     LandForth(usize, usize, usize),
     LandBack(usize, usize, usize),
-    /// Claim 1 for the request at the head of the ring from this worker, if there is one.
+    /// Machine, from: checks claim 1 for the request at the head of the ring from this worker, if
+    /// there is a request.
     Demand(usize, usize),
 }
 
@@ -77,7 +78,11 @@ impl World {
         let shares = rules.shares_for.unwrap_or(1);
         let mut starts = starts.into_iter();
         let mut worker = || {
-            let ring = Pair::with_reserve(capacity, starts.next().expect("a start each"), reserve);
+            let ring = Pair::with_reserve(
+                capacity,
+                starts.next().expect("one start per ring"),
+                reserve,
+            );
             ring.forth.hold();
             ring.back.hold();
             let credits = (0..WORKERS).map(|_| ReplyCredits::new(capacity, shares).unwrap());
@@ -145,7 +150,7 @@ impl World {
         .is_ok()
     }
 
-    /// The machine that the ring goes to polls it, and handles one record if it can.
+    /// Polls the ring at its receiving machine, and handles one record if possible.
     fn poll(&mut self, m: usize, from: usize) -> Polled {
         let Some((header, body)) = peek(&mut self.machines[m][from].ring) else {
             return Polled::Nothing;
@@ -170,7 +175,10 @@ impl World {
             }
             Kind::Reply => {
                 let requester = &mut self.machines[other][to];
-                let (replier, most) = requester.waiting.remove(&header.token).expect("a request");
+                let (replier, most) = requester
+                    .waiting
+                    .remove(&header.token)
+                    .expect("a waiting request");
                 assert_eq!((replier, body.len()), (from, most));
                 if self.rules.shares_for.is_some() {
                     requester.credits[replier].give(most);
@@ -183,7 +191,7 @@ impl World {
         Polled::Handled
     }
 
-    /// Everything under way lands and the receiver polls, without consuming.
+    /// Lands all writes in flight and lets the receiver poll, without consuming.
     fn settle(&mut self, m: usize, from: usize) {
         let ring = &mut self.machines[m][from].ring;
         ring.forth.land(usize::MAX);
@@ -191,7 +199,7 @@ impl World {
         ring.back.land(usize::MAX);
     }
 
-    /// Claim 1.
+    /// Checks claim 1.
     fn demand(&mut self, m: usize, from: usize) -> Result<(), String> {
         self.settle(m, from);
         let Some((header, _)) = peek(&mut self.machines[m][from].ring) else {
@@ -224,7 +232,8 @@ impl World {
         Ok(())
     }
 
-    /// No new calls: everybody polls until nothing comes. Then every request must have its reply.
+    /// Sends no new calls and polls all rings until no record arrives. Then every request must have
+    /// its reply.
     fn finish(&mut self) -> Result<(), String> {
         let rings = || (0..2).flat_map(|m| (0..WORKERS).map(move |from| (m, from)));
         loop {
@@ -242,7 +251,10 @@ impl World {
         for (m, from) in rings() {
             let worker = &mut self.machines[m][from];
             if !worker.waiting.is_empty() {
-                return Err(format!("deadlock: {} requests wait", worker.waiting.len()));
+                return Err(format!(
+                    "deadlock: {} requests have no reply",
+                    worker.waiting.len()
+                ));
             }
             assert!(
                 worker
@@ -251,7 +263,7 @@ impl World {
                     .all(|credits| credits.taken_bytes() == 0)
             );
             assert!(worker.ring.words().iter().all(|word| *word == 0));
-            // Claim 2.
+            // Check claim 2.
             let most = worker.ring.sender.max_body_bytes() as usize;
             if worker.ring.sender.has_room(Kind::Request, most) != Ok(true) {
                 return Err("claim 2: no room for a call in an empty ring".to_owned());
@@ -273,8 +285,8 @@ fn capacity(bytes: u64) -> Capacity {
     Capacity::new(bytes).unwrap()
 }
 
-/// Both machines send all the requests and one-way messages that the rules let them, before anybody
-/// polls; then everybody does.
+/// Both machines send all requests and one-way messages that the rules permit, before any ring is
+/// polled; then all rings are polled.
 fn flood(bytes: usize, reply: usize) -> Vec<Step> {
     let each =
         |step: &dyn Fn(usize, usize) -> Step| [step(0, 0), step(0, 1), step(1, 0), step(1, 1)];
@@ -295,15 +307,17 @@ fn a_flood_is_answered_wherever_the_rings_start() {
         for start in (0..bytes).step_by(8) {
             for (request, reply) in [(8, usize::MAX), (8, 0), (40, 8)] {
                 let world = World::new(capacity(bytes), SOUND, [start; 4]);
-                let world = world.play(&flood(request, reply)).expect("no deadlock");
+                let world = world
+                    .play(&flood(request, reply))
+                    .expect("every request is answered");
                 assert!(world.replies >= 4 * WORKERS, "{} replies", world.replies);
             }
         }
     }
 }
 
-/// The flood has teeth: without any one of the rules some start of the rings is fatal, and without
-/// the reserve or the credits every start is.
+/// Without any one of the rules, the flood deadlocks for some start of the rings. Without the
+/// reserve or the credits, it deadlocks for every start.
 #[test]
 fn without_the_rules_a_flood_deadlocks() {
     let fatal = |rules| {
@@ -327,7 +341,8 @@ fn without_the_rules_a_flood_deadlocks() {
         }),
         128
     );
-    // Shares that leave nothing for the filler: fatal where the replies come to lie across the end.
+    // Shares without space for the filler deadlock only where the replies are placed across the
+    // end.
     let without_filler = fatal(Rules {
         shares_for: Some(WORKERS - 1),
         ..SOUND
@@ -363,7 +378,7 @@ proptest! {
     }
 }
 
-/// Random schedules, too, find that a rule is missing.
+/// Random schedules also detect a missing rule.
 #[test]
 fn without_the_rules_random_schedules_deadlock() {
     use proptest::strategy::ValueTree;

@@ -1,17 +1,18 @@
-//! The other side writes what it likes: an error that sticks, never a panic, never space that the
-//! sound part of the ring did not have.
+//! The peer writes arbitrary data: the result is a permanent error, never a panic, and never space
+//! beyond the valid part of the ring.
 
 use super::super::layout::{Expected, trailer_word};
 use super::super::testing::{BETWEEN_POLLS, MOST_POLLS, receiver_config};
 use super::*;
 use crate::ring::{BadHead, ReceiverConfig, RingError, RingReceiver, Wholeness};
 
-/// Three records around a wrap, 64, 24 and 48 bytes, with a gap of 16 before the last.
+/// Creates a ring with three records around a wrap, of 64, 24 and 48 bytes, with a gap of 16 before
+/// the last.
 fn sample() -> Pair {
     filled(Pair::at(1024, START))
 }
 
-/// Where the sample begins.
+/// Position at which the sample begins.
 const START: u64 = 1024 - 64 - 24 - 16;
 
 fn filled(mut pair: Pair) -> Pair {
@@ -21,10 +22,10 @@ fn filled(mut pair: Pair) -> Pair {
     pair
 }
 
-/// Records, and the error if there was one.
+/// The records, and the error if there was one.
 type Drained = (Vec<(Header, Vec<u8>)>, Option<RingError>);
 
-/// Polls until nothing comes, for longer than a receiver waits for the rest of a record.
+/// Polls until no record arrives, for longer than a receiver waits for the rest of a record.
 fn drain(pair: &mut Pair) -> Drained {
     let (mut records, mut polls) = (Vec::new(), 0);
     loop {
@@ -46,7 +47,11 @@ fn drain(pair: &mut Pair) -> Drained {
             }
             Err(error) => {
                 let again = pair.receiver.peek(&mut pair.receiver_endpoint, now);
-                assert_eq!(again.unwrap_err(), error, "the error does not stick");
+                assert_eq!(
+                    again.unwrap_err(),
+                    error,
+                    "a later peek did not return the same error"
+                );
                 return (records, Some(error));
             }
         }
@@ -54,7 +59,8 @@ fn drain(pair: &mut Pair) -> Drained {
     }
 }
 
-/// Rings of which one bit is flipped, each bit of the buffer in turn: which it was, and what came out.
+/// Yields the drained result of one ring per bit of the buffer, with that bit flipped, and a
+/// description of the flip.
 fn with_a_bit_flipped(sample: impl Fn() -> Pair) -> impl Iterator<Item = (String, Drained)> {
     let bits = (0..1024)
         .step_by(8)
@@ -69,9 +75,9 @@ fn with_a_bit_flipped(sample: impl Fn() -> Pair) -> impl Iterator<Item = (String
     })
 }
 
-/// One flipped bit anywhere. Structure is never misread: what comes out are the records that were
-/// sent, of their lengths, and if one is missing, the ring is either in error or waits for a
-/// trailer. Only the contents of the record that was hit (kind, worker, id, token, body) may differ.
+/// Flips one bit anywhere. Structure is never misread: the receiver returns records that were sent,
+/// with their lengths. If a record is missing, the ring either is in error or waits for a trailer.
+/// Only the contents of the record with the flipped bit (kind, worker, id, token, body) may differ.
 #[test]
 fn any_flipped_bit_is_an_error_or_stays_within_its_record() {
     let (sound, none) = drain(&mut sample());
@@ -103,10 +109,11 @@ fn any_flipped_bit_is_an_error_or_stays_within_its_record() {
     );
 }
 
-/// With checksums every flipped bit is an error. A receiver once waited for ever for the rest of a damaged record that
-/// had a word of zero, or got one by the flip, or whose length was damaged.
+/// With checksums every flipped bit is an error. Regression test: a receiver once waited forever
+/// for the rest of a damaged record, if a word of the record was zero or became zero by the flip,
+/// or if the length was damaged.
 #[test]
-fn with_checksums_any_flipped_bit_ends_the_ring() {
+fn with_checksums_any_flipped_bit_is_an_error() {
     for sample in [
         || filled(Pair::unordered(1024, START)),
         || with_zeroes(Pair::unordered(1024, START)),
@@ -119,12 +126,12 @@ fn with_checksums_any_flipped_bit_ends_the_ring() {
             assert!(error.is_some() || records.len() == 3, "{place}");
             errors += u32::from(error.is_some());
         }
-        // 17 words of records, one of a filler, and the place of the next record's head.
+        // 17 words of records, one word of a filler, and the place of the next record's head.
         assert!(errors >= 19 * 64, "{errors}");
     }
 }
 
-/// The records of the sample with bodies whose words have few bits, or none.
+/// Sends the records of the sample with bodies whose words are zero or have few bits set.
 fn with_zeroes(mut pair: Pair) -> Pair {
     let bits = |bytes: usize| -> Vec<u8> { (0..bytes).map(|at| (at % 16 / 8) as u8).collect() };
     send(&mut pair, Kind::Request, 1, &bits(37)).unwrap();
@@ -133,8 +140,8 @@ fn with_zeroes(mut pair: Pair) -> Pair {
     pair
 }
 
-/// A word that became zero looks like one that has not landed. If words land in order, none lands after the trailer: the
-/// record is an error at once.
+/// A word that became zero looks like a word that has not landed. If words land in order, no word
+/// lands after the trailer, so the record is an error at once.
 #[test]
 fn a_word_that_became_zero_is_an_error() {
     for ordered in [false, true] {
@@ -144,7 +151,8 @@ fn a_word_that_became_zero_is_an_error() {
             let mut pair = filled(pair);
             pair.buffer.write_words(START as usize + at, &[0]);
             let first = pair.receiver.peek(&mut pair.receiver_endpoint, Nanos(0));
-            // A zeroed head looks like free space. In order, a zeroed trailer looks like a paused sender.
+            // A zeroed head looks like free space. With ordered placement, a zeroed trailer looks
+            // like a paused sender.
             let at_once = ordered && at > 0 && at < 56;
             assert_eq!(first.is_err(), at_once, "{at}: {first:?}");
             let (records, error) = drain(&mut pair);
@@ -158,7 +166,7 @@ fn a_word_that_became_zero_is_an_error() {
     }
 }
 
-/// A receiver of a pair's ring over a fabric that lands words in order, or not.
+/// Returns a receiver of a pair's ring over a fabric with or without ordered placement.
 fn receiver_of(pair: &Pair, ordered: bool) -> RingReceiver {
     let config = ReceiverConfig {
         wholeness: Wholeness::Checksum,
@@ -170,7 +178,7 @@ fn receiver_of(pair: &Pair, ordered: bool) -> RingReceiver {
 
 /// A record is not an error while its words land, however late, nor after a pause of the receiver.
 #[test]
-fn a_record_whose_words_come_late_is_no_error() {
+fn a_record_whose_words_land_late_is_not_an_error() {
     const WAIT: u64 = 4_900_000_000;
     for first in 0..8 {
         let mut pair = Pair::unordered(1024, 0);
@@ -200,12 +208,12 @@ fn a_record_whose_words_come_late_is_no_error() {
 }
 
 #[test]
-fn a_wrong_checksum_is_told() {
+fn a_wrong_checksum_is_reported() {
     let mut pair = Pair::unordered(1024, 0);
     send(&mut pair, Kind::Request, 1, &body(1, 16)).unwrap();
     let word = pair.words()[2];
     pair.buffer.write_words(16, &[word ^ 1]);
-    let error = drain(&mut pair).1.expect("an error");
+    let error = drain(&mut pair).1.expect("expected an error");
     assert_eq!(error.offset, 32);
     assert!(
         matches!(error.expected, Expected::Checksum { .. }),
@@ -224,7 +232,7 @@ fn error_of(offset: usize, word: u64) -> RingError {
 }
 
 #[test]
-fn errors_tell_place_and_expectation() {
+fn errors_report_offset_and_expected_value() {
     let head = 40 | 0x62 << 32 | 5 << 40 | 0xbeef << 48;
     let error = error_of(0, 0xff);
     assert_eq!((error.offset, error.sequence), (0, 1));
@@ -257,13 +265,13 @@ fn errors_tell_place_and_expectation() {
     );
     assert_eq!(
         error.to_string(),
-        "ring offset 0x20, record 1: found 0x8000000000000002, expected trailer 0x8000000000000001"
+        "invalid data at ring offset 0x20, record 1: found 0x8000000000000002, expected trailer 0x8000000000000001"
     );
 }
 
-/// A record that would run past the end of the buffer, and fillers that do not end there.
+/// A record that would extend past the end of the buffer, and fillers that do not end there.
 #[test]
-fn lengths_at_the_end_are_held_to_the_end() {
+fn records_and_fillers_past_the_end_are_rejected() {
     for (word, expected) in [
         (72 | 1 << 32, Expected::Length { most: 64 }),
         (56 | 4 << 32, Expected::Filler { bytes: 64 }),
@@ -278,13 +286,13 @@ fn lengths_at_the_end_are_held_to_the_end() {
             "{word:#x}"
         );
     }
-    // A gap of a whole record needs no filler, so there is none.
+    // A gap of a whole record needs no filler, so a filler there is invalid.
     let mut pair = Pair::at(1024, 1024 - 128);
     pair.buffer.write_words(1024 - 128, &[128 | 4 << 32]);
     assert!(drain(&mut pair).1.is_some());
 }
 
-/// A trailer from the lap before, or a record sent twice, has the wrong number.
+/// A trailer from the previous lap, or of a record sent twice, has the wrong number.
 #[test]
 fn a_record_out_of_sequence_is_an_error() {
     let mut pair = Pair::at(1024, 0);
@@ -292,7 +300,7 @@ fn a_record_out_of_sequence_is_an_error() {
     let copy = pair.words();
     assert!(receive(&mut pair).is_some());
     pair.buffer.write_words(32, &copy[..4]);
-    let error = drain(&mut pair).1.expect("an error");
+    let error = drain(&mut pair).1.expect("expected an error");
     assert_eq!((error.sequence, error.found), (2, trailer_word(1)));
 }
 
@@ -305,7 +313,7 @@ fn head_copies_are_validated_and_errors_stick() {
             .unwrap();
         pair.head_copy.write_words(0, &[found]);
         if found == 520 {
-            assert_eq!(pair.sender.free_bytes(), Ok(512 - 16), "a head that can be");
+            assert_eq!(pair.sender.free_bytes(), Ok(512 - 16), "a valid head");
             pair.head_copy.write_words(0, &[512]);
         }
         let error = pair.sender.free_bytes().unwrap_err();
@@ -318,11 +326,11 @@ fn head_copies_are_validated_and_errors_stick() {
     }
 }
 
-/// The peer named memory that is not there: both ends say so and stop.
+/// The peer named memory that does not exist: both ends report an error and stop.
 #[test]
-fn memory_that_is_not_there_is_an_error() {
+fn nonexistent_peer_memory_is_an_error() {
     let mut pair = Pair::at(1024, 0);
-    // The other way round: the sender's head copy is one word and no ring.
+    // The wrong memory: the sender's head copy is one word and not a ring.
     pair.sender_endpoint = pair.back.endpoint(64);
     let error = send(&mut pair, Kind::OneWay, 1, b"lost").unwrap_err();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Tests of both ends together. Each file says what it guards.
+//! Tests of both ends together. The module doc of each file states what it guards.
 
 mod corpus;
 mod deadlock;
@@ -25,12 +25,12 @@ fn send(pair: &mut Pair, kind: Kind, token: u64, body: &[u8]) -> Result<(), Send
         .try_send(&mut pair.sender_endpoint, header(kind, token), &[body])
 }
 
-/// The record at the head, without consuming it.
+/// Returns the record at the head, without consuming it.
 fn peek(pair: &mut Pair) -> Option<(Header, Vec<u8>)> {
     let record = pair
         .receiver
         .peek(&mut pair.receiver_endpoint, Nanos::default())
-        .expect("a sound ring")?;
+        .expect("a valid ring")?;
     let (to_worker, message_id) = (record.to_worker, record.message_id);
     let header = Header {
         kind: record.kind,
@@ -47,7 +47,7 @@ fn receive(pair: &mut Pair) -> Option<(Header, Vec<u8>)> {
     Some(record)
 }
 
-/// Bytes that tell records and places within them apart.
+/// Returns a body that differs between tokens and between offsets.
 fn body(token: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64)
         .map(|i| ((token.wrapping_mul(31) + i).wrapping_mul(0x9e37_79b9) >> 16) as u8)

@@ -1,8 +1,8 @@
-//! loom runs the sender and the receiver in every order that the memory model allows, within a bound
-//! on preemptions: the same code as elsewhere, over memory made of loom's atomics.
+//! loom runs the sender and the receiver in every order that the memory model allows, within a
+//! bound on preemptions. The code is the production code, over memory made of loom's atomics.
 //!
-//! A ring of 512 bytes is filled up to the wrap by one thread before the two start, so that the
-//! few operations that loom explores are the interesting ones: a record read while it is written, a
+//! One thread fills a ring of 512 bytes up to the wrap before the two threads start. Then the few
+//! operations that loom explores are the relevant ones: a record read while it is written, a
 //! filler, space zeroed, reported and written again.
 
 use std::sync::Arc;
@@ -20,13 +20,15 @@ use crate::ring::{
 };
 use crate::time::Nanos;
 
-/// Memory as loom sees it. `land` stores as a one-sided write does, the rest as [`Memory`] does.
+/// Memory for loom. `land` stores as a one-sided write does; the other operations work as those of
+/// [`Memory`].
 ///
 /// [`Memory`]: crate::mem::Memory
 #[derive(Clone, Debug)]
 struct Model {
     words: Arc<Vec<AtomicU64>>,
-    /// Of the last store of a write: release, except where a test shows that it must be.
+    /// Ordering of the last store of a write: release, except in tests that show that it must be
+    /// release.
     publish: Ordering,
 }
 
@@ -137,7 +139,8 @@ fn send(
     sender.try_send(endpoint, header(Kind::Reply, token), &[&body(token, bytes)])
 }
 
-/// Takes the record at the head, which must be this one.
+/// Consumes the record at the head and asserts its token and body. Returns false if there is no
+/// record.
 fn receive(
     receiver: &mut RingReceiver<Model>,
     endpoint: &mut Endpoint,
@@ -146,7 +149,7 @@ fn receive(
 ) -> bool {
     let Some(record) = receiver
         .peek(endpoint, Nanos::default())
-        .expect("a sound ring")
+        .expect("a valid ring")
     else {
         return false;
     };
@@ -158,7 +161,7 @@ fn receive(
     true
 }
 
-/// The sender sends `records` in its own thread, while the receiver takes everything.
+/// The sender sends `records` in its own thread, while the receiver consumes all records.
 fn race(mut ends: Ends, first: u64, records: std::ops::Range<u64>, bytes: usize) {
     let Ends {
         mut sender,
@@ -193,20 +196,20 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Two records, polled while they are written.
+/// The receiver polls two records while they are written.
 #[test]
 fn records_are_whole_under_loom() {
     explore(3, || race(Ends::new(Ordering::Release), 0, 0..2, 13));
 }
 
-/// loom sees the reordering that a release forbids.
+/// Without release, loom finds the reordering that release forbids.
 #[test]
 #[should_panic(expected = "left == right")]
 fn without_release_loom_finds_a_torn_record() {
     explore(3, || race(Ends::new(Ordering::Relaxed), 0, 0..2, 13));
 }
 
-/// The same reordering, which checksums make up for.
+/// With checksums, the same reordering is harmless.
 #[test]
 fn with_checksums_records_are_whole_without_release() {
     explore(3, || {
@@ -219,9 +222,9 @@ fn with_checksums_records_are_whole_without_release() {
     });
 }
 
-/// A record before the end, a filler of two words, a record at offset 0.
+/// A record before the end of the buffer, a filler of two words, and a record at offset 0.
 #[test]
-fn a_wrap_is_sound_under_loom() {
+fn wrapped_records_are_whole_under_loom() {
     explore(3, || {
         let mut ends = Ends::new(Ordering::Release);
         for token in 0..11 {
@@ -233,8 +236,9 @@ fn a_wrap_is_sound_under_loom() {
     });
 }
 
-/// A full ring: the sender may write only what the receiver has zeroed and reported. The last of the
-/// records that it waits to send lies where the one is whose consumption makes the receiver report.
+/// A full ring: the sender may write only to space that the receiver has zeroed and reported. The
+/// last of the records that the sender waits to send overwrites the record whose consumption makes
+/// the receiver report.
 #[test]
 fn space_is_written_again_only_after_it_is_zero_under_loom() {
     explore(2, || {

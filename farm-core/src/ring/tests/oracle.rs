@@ -1,5 +1,5 @@
-//! A ring against a queue: everything that was accepted arrives whole, in order, once; nothing
-//! arrives early; afterwards the buffer is all zero.
+//! A ring against a queue: every accepted record arrives complete, in order and once. No record
+//! arrives early. Afterwards the buffer is all zero.
 
 use std::collections::VecDeque;
 
@@ -39,7 +39,8 @@ fn parts_become_one_body() {
     assert_eq!(receive(&mut pair).unwrap().1, b"");
 }
 
-/// What an earlier record left in the inline buffer or the arena's slot does not leak into padding.
+/// Bytes that an earlier record left in the inline buffer or the arena's slot do not leak into
+/// padding.
 #[test]
 fn padding_is_zero() {
     for bytes in [9, 65] {
@@ -52,7 +53,7 @@ fn padding_is_zero() {
     }
 }
 
-/// Two records at every offset at which a record can start, of sizes that leave every gap: the
+/// Two records at every offset at which a record can start, of sizes that produce every gap: the
 /// second one ends anywhere from just before the end of the buffer to just after a wrap.
 #[test]
 fn records_wrap_at_every_offset() {
@@ -79,14 +80,15 @@ fn records_wrap_at_every_offset() {
             assert!(pair.words().iter().all(|word| *word == 0));
         }
     }
-    // No filler, and fillers of every length from one word to the greatest record less one.
+    // No filler, and fillers of every length from one word to the largest record minus one word.
     assert_eq!(
         gaps.into_iter().collect::<Vec<_>>(),
         (0..128).step_by(8).collect::<Vec<_>>()
     );
 }
 
-/// Every word lands by itself with a poll in between: the record is seen with its last word.
+/// Every word lands separately, with a poll in between: the record is returned once its last word
+/// has landed.
 #[test]
 fn nothing_arrives_before_its_last_word() {
     for start in [0, 1024 - 32, 1024 - 8] {
@@ -109,9 +111,10 @@ fn nothing_arrives_before_its_last_word() {
     }
 }
 
-/// Words land in any order, with a poll after each: the record is seen with the last of them.
+/// Words land in any order, with a poll after each: the record is returned once all its words have
+/// landed.
 #[test]
-fn by_checksum_nothing_arrives_before_its_last_word_whichever_that_is() {
+fn with_checksums_a_record_arrives_with_its_last_landed_word() {
     for start in [0, 1024 - 32, 1024 - 8] {
         for picks in 0..500usize {
             let mut pair = Pair::unordered(1024, start);
@@ -142,13 +145,14 @@ fn by_checksum_nothing_arrives_before_its_last_word_whichever_that_is() {
     }
 }
 
-/// What the trailer alone would have let through: a record whose body is still on its way.
+/// A record whose trailer landed before its body: without a checksum, the receiver would accept it
+/// too early.
 #[test]
-fn a_trailer_that_comes_first_proves_nothing() {
+fn a_trailer_that_lands_first_does_not_complete_a_record() {
     let mut pair = Pair::unordered(1024, 0);
     pair.forth.hold();
     send(&mut pair, Kind::OneWay, 1, &body(1, 24)).unwrap();
-    // Head, then trailer, then token and body.
+    // The head lands, then the trailer, then token and body.
     for pick in [0, 4, 0, 0, 0, 0] {
         assert_eq!(peek(&mut pair), None);
         pair.forth.land_any(pick);
@@ -156,7 +160,7 @@ fn a_trailer_that_comes_first_proves_nothing() {
     assert_eq!(receive(&mut pair).unwrap().1, body(1, 24));
 }
 
-/// A record that nobody consumes is given again, and blocks what is behind it.
+/// A record that is not consumed is returned again, and blocks the records behind it.
 #[test]
 fn a_record_stays_until_it_is_consumed() {
     let mut pair = Pair::at(1024, 0);
@@ -171,17 +175,17 @@ fn a_record_stays_until_it_is_consumed() {
 
 #[test]
 #[should_panic(expected = "without a record")]
-fn consuming_twice_is_a_programmer_error() {
+fn consuming_twice_panics() {
     let mut pair = Pair::at(1024, 0);
     send(&mut pair, Kind::Request, 1, b"first").unwrap();
     receive(&mut pair);
     pair.receiver.consume(&mut pair.receiver_endpoint);
 }
 
-/// Calls stop where the reserve begins; replies go on to the last byte (FaRM'14 §3.1: never beyond
-/// the head); one report after half of the ring gives the space back.
+/// Calls stop where the reserve begins; replies may use the ring up to the last byte (FaRM'14 §3.1:
+/// never beyond the head); one report after half of the ring makes the space available again.
 #[test]
-fn space_is_reserved_for_replies_and_comes_back_by_halves() {
+fn space_is_reserved_for_replies_and_reported_by_halves() {
     let mut pair = Pair::at(1024, 0);
     let record = |pair: &mut Pair, kind| send(pair, kind, 7, &[1; 40]);
     for _ in 0..768 / 64 {
@@ -211,9 +215,9 @@ fn space_is_reserved_for_replies_and_comes_back_by_halves() {
     record(&mut pair, Kind::Request).unwrap();
 }
 
-/// A report that the endpoint has no room for is made by a later call, whatever call that is.
+/// A report that the endpoint rejected as full is posted by a later call of any kind.
 #[test]
-fn a_report_that_was_refused_is_made_later() {
+fn a_rejected_report_is_posted_later() {
     let mut pair = Pair::at(1024, 0);
     for _ in 0..8 {
         send(&mut pair, Kind::OneWay, 7, &[1; 40]).unwrap();
@@ -229,9 +233,10 @@ fn a_report_that_was_refused_is_made_later() {
     assert_eq!(pair.sender.free_bytes(), Ok(1024));
 }
 
-/// The filler was taken and its record refused: the filler stays, and the ring goes on behind it.
+/// The endpoint accepted the filler and rejected its record: the filler stays, and the ring
+/// continues behind it.
 #[test]
-fn a_filler_without_its_record_is_no_harm() {
+fn a_filler_without_its_record_is_harmless() {
     let mut pair = Pair::at(1024, 1024 - 8);
     pair.forth.admit(1);
     assert_eq!(
@@ -245,7 +250,7 @@ fn a_filler_without_its_record_is_no_harm() {
     assert_eq!(receive(&mut pair).unwrap().1, b"accepted");
 }
 
-/// Slots of the arena come back whatever becomes of the post.
+/// Slots of the arena are returned for every outcome of the post.
 #[test]
 fn no_slot_leaks() {
     let mut pair = Pair::at(8192, 0);
@@ -265,7 +270,7 @@ fn no_slot_leaks() {
     );
     assert_eq!(send(&mut pair, Kind::Reply, 2, b""), Err(SendError::Closed));
     assert_eq!(pair.sender_endpoint.arena().taken(), 0);
-    // While all slots are out, what needs one waits, and what goes inline does not.
+    // While all slots are taken, a record that needs a slot waits, and an inline record does not.
     let mut pair = Pair::at(8192, 0);
     let slots: Vec<_> =
         std::iter::from_fn(|| pair.sender_endpoint.arena().take_to_send(1)).collect();
@@ -280,7 +285,7 @@ fn no_slot_leaks() {
     send(&mut pair, Kind::OneWay, 1, &long).unwrap();
 }
 
-/// What the sender left behind when the connection broke can still be read.
+/// Records that the sender wrote before the connection broke can still be read.
 #[test]
 fn a_closed_connection_is_drained() {
     let mut pair = Pair::at(1024, 0);
@@ -295,7 +300,7 @@ fn a_closed_connection_is_drained() {
 }
 
 #[test]
-fn a_body_that_never_fits_is_told_apart() {
+fn a_body_that_never_fits_has_its_own_error() {
     let mut pair = Pair::at(1024, 0);
     let refused = send(&mut pair, Kind::OneWay, 1, &[0; 105]).unwrap_err();
     assert_eq!(
@@ -313,7 +318,7 @@ fn a_body_that_never_fits_is_told_apart() {
 }
 
 #[test]
-fn setups_that_break_the_promises_are_refused() {
+fn setups_that_break_the_guarantees_are_rejected() {
     let pair = Pair::at(1024, 0);
     let endpoint: &mut Endpoint = &mut pair.forth.endpoint(4);
     let capacity = Capacity::new(1024).unwrap();
@@ -381,7 +386,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What was accepted and has not arrived: header, body, and the words posted up to its trailer.
+/// Accepted records that have not arrived: header, body, and the number of words posted up to the
+/// record's trailer.
 type Sent = VecDeque<(Header, Vec<u8>, usize)>;
 
 fn run(mut pair: Pair, ordered: bool, steps: &[Step]) -> Result<(), TestCaseError> {
@@ -423,7 +429,7 @@ fn run(mut pair: Pair, ordered: bool, steps: &[Step]) -> Result<(), TestCaseErro
             Step::AdmitForth(posts) => pair.forth.admit(posts),
             Step::AdmitBack(posts) => pair.back.admit(posts),
         }
-        // Any schedule goes on after a while.
+        // Every schedule eventually continues.
         if matches!(step, Step::Receive) {
             pair.forth.admit(usize::MAX);
             pair.back.admit(usize::MAX);
@@ -458,7 +464,7 @@ proptest! {
     }
 
     #[test]
-    fn a_ring_is_a_queue_whatever_order_words_land_in(
+    fn a_ring_is_a_queue_with_unordered_placement(
         shift in 9u32..=11,
         start in (0u64..512).prop_map(|word| word * 8),
         steps in prop::collection::vec(step(), 1..400),
