@@ -58,7 +58,7 @@ use crate::tx::{ObjectId, Place, Tx, is_slot};
 /// The objects of an array, in order; `None` for a slot without an object.
 pub type Objects = Vec<Option<ObjectId>>;
 
-/// Requests a machine to reserve room for an array near an address.
+/// Message id of a request to reserve room for an array near an address.
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
 /// Bytes of the reply: the address of the first object. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 8;
@@ -322,7 +322,7 @@ fn tell(worker: &mut Worker, hears: Hears, result: Result<Objects, TxError>) {
     }
 }
 
-/// Requests another machine to reserve room.
+/// Sends another machine the request to reserve room.
 fn ask(worker: &mut Worker, key: u64, (): ()) {
     let asked = &transactions(worker).arrays[key as usize];
     let machine = asked

@@ -42,10 +42,10 @@ impl Slab {
     /// Scans the blocks until no such block is left, and scans none if there is none.
     pub fn retire(&mut self, source: &mut dyn BlockSource) -> usize {
         let (mut retired, mut at) = (0, self.blocks.len());
-        while self.whole > 0 && at > 0 {
+        while self.unused_blocks > 0 && at > 0 {
             at -= 1;
             // The last block moves to the position of the removed one; it was scanned already.
-            if self.blocks[at].is_whole() {
+            if self.blocks[at].is_unused() {
                 marks::mark("alloc: block retired");
                 source.give_back(self.remove(at as u32));
                 retired += 1;
@@ -59,7 +59,7 @@ impl Slab {
         self.unlist_block(at);
         self.list_of(at).blocks -= 1;
         let gone = self.blocks.swap_remove(at as usize);
-        self.whole -= 1;
+        self.unused_blocks -= 1;
         self.cover(&gone.block, gone.region, NONE);
         let usage = &mut self.classes[gone.block.head().class.index()].usage;
         usage.blocks -= 1;

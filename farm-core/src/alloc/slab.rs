@@ -60,7 +60,7 @@ pub(super) struct SlabBlock {
 impl SlabBlock {
     /// Returns whether no slot is reserved.
     #[inline]
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.slots.free() == self.slots.slots()
     }
 }
@@ -125,7 +125,7 @@ pub struct Slab {
     pub(super) blocks: Vec<SlabBlock>,
     pub(super) classes: Box<[Class]>,
     /// Number of blocks without a reserved slot.
-    pub(super) whole: usize,
+    pub(super) unused_blocks: usize,
 }
 
 impl Slab {
@@ -140,7 +140,7 @@ impl Slab {
             by_id: vec![],
             blocks: vec![],
             classes,
-            whole: 0,
+            unused_blocks: 0,
         }
     }
 
@@ -168,7 +168,7 @@ impl Slab {
         };
         match reserved {
             Some(reserved) => Ok(reserved),
-            None => self.reserve_further(class, hint.filter(|hint| !hint.is_null()), source),
+            None => self.reserve_slow(class, hint.filter(|hint| !hint.is_null()), source),
         }
     }
 
@@ -184,7 +184,7 @@ impl Slab {
         if !block.slots.give(slot) {
             return Err(ReleaseError::Free(address));
         }
-        self.whole += usize::from(block.is_whole());
+        self.unused_blocks += usize::from(block.is_unused());
         let class = block.block.head().class;
         self.classes[class.index()].usage.live -= 1;
         if block.listed == NONE {
@@ -317,7 +317,7 @@ impl Slab {
     #[inline]
     fn take_from(&mut self, at: u32) -> Reserved {
         let block = &mut self.blocks[at as usize];
-        self.whole -= usize::from(block.is_whole());
+        self.unused_blocks -= usize::from(block.is_unused());
         let slot = block
             .slots
             .take_lowest()
@@ -342,7 +342,7 @@ impl Slab {
     /// has a free slot.
     #[cold]
     #[inline(never)]
-    fn reserve_further(
+    fn reserve_slow(
         &mut self,
         class: SizeClass,
         hint: Option<Address>,
@@ -432,7 +432,7 @@ impl Slab {
             listed: NONE,
             block,
         });
-        self.whole += usize::from(self.blocks[at as usize].is_whole());
+        self.unused_blocks += usize::from(self.blocks[at as usize].is_unused());
         if self.blocks[at as usize].slots.free() > 0 {
             self.list_block(at);
         }

@@ -47,7 +47,7 @@ pub enum MappingError {
     },
     /// Huge pages were required, but the directory does not provide them.
     #[error(
-        "memory.huge_pages is \"require\" but {dir} gave pages of {page_bytes} bytes; free some \
+        "memory.huge_pages is \"require\" but {dir} provides pages of {page_bytes} bytes; free some \
          memory, or mount a directory with `mount -t tmpfs -o huge=always,mode=1777 farm-huge DIR` \
          and set memory.dir to it"
     )]
@@ -59,7 +59,7 @@ pub enum MappingError {
     },
     /// Huge pages were required, but private memory did not get them.
     #[error(
-        "memory.huge_pages is \"require\" but the system gave pages of {page_bytes} bytes: set more huge \
+        "memory.huge_pages is \"require\" but the system provided pages of {page_bytes} bytes: set more huge \
          pages aside (sysctl -w vm.nr_hugepages=N), or free some memory"
     )]
     NoPrivateHugePages {

@@ -183,7 +183,7 @@ pub struct FatPointer {
     /// Address of the object.
     pub address: Address,
     /// Size class and count; not allocated.
-    meant: Incarnation,
+    expected: Incarnation,
 }
 
 impl FatPointer {
@@ -191,40 +191,40 @@ impl FatPointer {
     pub const fn new(address: Address, incarnation: Incarnation) -> Self {
         Self {
             address,
-            meant: Incarnation(incarnation.0 & !ALLOCATED),
+            expected: Incarnation(incarnation.0 & !ALLOCATED),
         }
     }
 
     /// Returns the size class of the object.
     #[inline]
     pub const fn class(&self) -> SizeClass {
-        self.meant.class()
+        self.expected.class()
     }
 
     /// Returns whether an object with this header word is the object of the pointer, and is allocated.
     #[inline]
     pub fn names(&self, incarnation: Incarnation) -> bool {
-        incarnation == self.meant.allocated()
+        incarnation == self.expected.allocated()
     }
 
     /// Returns whether an object with this header word is not the object of the pointer and never will be, because
     /// incarnations do not go back. False while the commit that makes the pointer valid is not installed.
     pub fn is_stale(&self, incarnation: Incarnation) -> bool {
-        let (meant, found) = (self.meant.count(), incarnation.count());
-        incarnation.class() != self.class() || found != meant && found + 1 != meant
+        let (expected, found) = (self.expected.count(), incarnation.count());
+        incarnation.class() != self.class() || found != expected && found + 1 != expected
     }
 
     /// Returns the 16 bytes of the pointer, as two words.
     pub const fn to_words(self) -> [u64; 2] {
-        [self.address.to_bits(), self.meant.0]
+        [self.address.to_bits(), self.expected.0]
     }
 
     /// Creates the pointer with these words, or returns `None` if the address is not valid or the allocated bit is set.
     pub fn from_words(words: [u64; 2]) -> Option<Self> {
-        let meant = Incarnation(words[1]);
+        let expected = Incarnation(words[1]);
         Some(Self {
             address: Address::from_bits(words[0])?,
-            meant: (!meant.is_allocated()).then_some(meant)?,
+            expected: (!expected.is_allocated()).then_some(expected)?,
         })
     }
 }

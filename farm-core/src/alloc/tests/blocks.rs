@@ -278,33 +278,39 @@ fn an_adopted_region_keeps_its_blocks_and_arrays() {
     let freed = allocator.allocate_array(class, 5, WORKER, None).unwrap();
     release_all(&mut allocator, &freed);
 
-    let mut heir = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
-    let changes = heir.changes();
+    let mut adopter = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
+    let changes = adopter.changes();
     let table = BlockTable::open(memory, kept.first().region()).unwrap();
-    heir.adopt_region(table.clone()).unwrap();
+    adopter.adopt_region(table.clone()).unwrap();
     assert_eq!(changes.count(), 1);
     assert!(matches!(
-        heir.adopt_region(table),
+        adopter.adopt_region(table),
         Err(AllocError::RegionExists(_))
     ));
     let there = BlockUsage {
         array_objects: 2,
         ..allocator.usage().unwrap()
     };
-    assert_eq!(heir.usage().unwrap(), there);
-    assert_eq!(heir.owner_of(kept.address(4).unwrap()), Ok(WORKER));
+    assert_eq!(adopter.usage().unwrap(), there);
+    assert_eq!(adopter.owner_of(kept.address(4).unwrap()), Ok(WORKER));
     assert_eq!(
-        heir.allocate_array(class, 5, WORKER, None).unwrap().first(),
+        adopter
+            .allocate_array(class, 5, WORKER, None)
+            .unwrap()
+            .first(),
         freed.first()
     );
     // Two objects of the kept array are allocated; its block is released with the second of them.
     let at = |index| kept.address(index).unwrap();
-    assert_eq!(heir.release_of_array(at(1)), Err(ReleaseError::Free(at(1))));
-    let array_bytes = heir.usage().unwrap().array_bytes;
-    assert_eq!(heir.release_of_array(at(0)), Ok(class));
-    assert_eq!(heir.usage().unwrap().array_bytes, array_bytes);
-    assert_eq!(heir.release_of_array(at(4)), Ok(class));
-    assert!(heir.usage().unwrap().array_bytes < array_bytes);
+    assert_eq!(
+        adopter.release_of_array(at(1)),
+        Err(ReleaseError::Free(at(1)))
+    );
+    let array_bytes = adopter.usage().unwrap().array_bytes;
+    assert_eq!(adopter.release_of_array(at(0)), Ok(class));
+    assert_eq!(adopter.usage().unwrap().array_bytes, array_bytes);
+    assert_eq!(adopter.release_of_array(at(4)), Ok(class));
+    assert!(adopter.usage().unwrap().array_bytes < array_bytes);
 }
 
 #[derive(Debug, Clone)]
@@ -371,7 +377,12 @@ impl Model {
     }
 
     /// Checks that a new block overlaps no live one and is at an allowed position; then adds it to the model.
-    fn took(&mut self, block: &Block, class: SizeClass, count: u32) -> Result<(), TestCaseError> {
+    fn check_and_add(
+        &mut self,
+        block: &Block,
+        class: SizeClass,
+        count: u32,
+    ) -> Result<(), TestCaseError> {
         let range = |b: &Block| (b.index(), b.index() + b.head().run);
         for other in self
             .live
@@ -448,7 +459,7 @@ impl Model {
                         "the nearest region has room"
                     );
                 }
-                self.took(&block, class, 1)
+                self.check_and_add(&block, class, 1)
             }
             Ok(None) => {
                 prop_assert!(!possible && place != Place::Anywhere);
@@ -473,7 +484,7 @@ impl Model {
                     prop_assert_eq!(array.first().region(), near);
                 }
                 self.arrays.push(array.clone());
-                self.took(&array.block, class, count)
+                self.check_and_add(&array.block, class, count)
             }
             Err(error) => self.failed(&error, &before, class, count),
         }

@@ -124,12 +124,12 @@ fn a_half_renewed_block_is_reused_by_its_class() {
     }
     let region = block.table().region();
     let table = BlockTable::open_after_crash(memory, region).unwrap();
-    let mut heir =
+    let mut adopter =
         BlockAllocator::new(ONE_REGION, |_near| Err(AllocError::NoRegion("none".into())));
-    heir.adopt_region(table).unwrap();
-    let mut slab = Slab::new(worker(0), heir.changes());
+    adopter.adopt_region(table).unwrap();
+    let mut slab = Slab::new(worker(0), adopter.changes());
     for (index, room) in before.into_iter().enumerate() {
-        let object = slab.reserve(class, None, &mut heir).unwrap();
+        let object = slab.reserve(class, None, &mut adopter).unwrap();
         assert_eq!(object.address, objects[index].address);
         let now = room_at(&slab, &object);
         if index < 5 {

@@ -110,12 +110,12 @@ impl Model {
         } else if in_region {
             prop_assert_eq!(address.region(), hint.unwrap().region());
         }
-        self.took(worker, class, reserved)
+        self.check_and_add(worker, class, reserved)
     }
 
     /// Checks that a new object overlaps no live one, is whole within its region, and belongs to its worker; then adds
     /// it to the model.
-    fn took(
+    fn check_and_add(
         &mut self,
         worker: usize,
         class: SizeClass,

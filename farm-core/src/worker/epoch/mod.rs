@@ -159,7 +159,7 @@ impl Worker {
     }
 
     pub(super) fn register_epoch_handlers(&mut self) {
-        self.register(MEMORY_IS_SHORT, |worker, _, _| worker.win_memory());
+        self.register(MEMORY_IS_SHORT, |worker, _, _| worker.begin_change());
         self.register(RETIRE, |worker, request, body| {
             if let Some(number) = number(body) {
                 worker.retire_blocks();
@@ -168,7 +168,7 @@ impl Worker {
         });
         self.register(END_EPOCHS, |worker, request, body| {
             if let Some(number) = number(body) {
-                worker.end_epochs_here(Purpose::PassedOn(request.from, number));
+                worker.end_epochs_on_machine(Purpose::PassedOn(request.from, number));
             }
         });
         self.register(END_EPOCH, |worker, request, body| {
@@ -178,7 +178,7 @@ impl Worker {
         });
         self.register(DONE, |worker, _, body| {
             if let Some(number) = number(body) {
-                worker.gathered_one(number);
+                worker.count_reply(number);
             }
         });
     }
@@ -221,7 +221,7 @@ impl Worker {
         for requester in requesters.drain(..) {
             match requester {
                 Requester::Worker(requester, number) => self.send_done(requester, number),
-                Requester::Own(number) => self.gathered_one(number),
+                Requester::Own(number) => self.count_reply(number),
             }
         }
         // `waiting` holds the requests that arrived while operations were open. None is added meanwhile, because
