@@ -3,8 +3,8 @@
 //! ```text
 //!  run ──▶ queue ──▶ body(tx) ──▶ commit ──▶ done(Ok)
 //!          (gate)      ▲  │          │
-//!                      │  └─▶ fail ──┤ conflict: wait, and again
-//!                      └─────────────┤ no room: when there is room, again
+//!                      │  └─▶ fail ──┤ conflict: wait, then retry
+//!                      └─────────────┤ no room: retry when there is room
 //!                                    └ anything else ──▶ done(Err)
 //! ```
 //!

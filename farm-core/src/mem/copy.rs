@@ -12,7 +12,7 @@ use crate::{marks, mutants};
 pub const MAX_COPY_TRIES: u32 = 64;
 
 /// Lines that are copied before they are checked for a change, and copied again if there was one: enough for most
-/// reads, and few enough that a writer in another part of a large object does not cause a retry.
+/// reads, and few enough that a change in a large object repeats only a small part of the copy.
 const CHUNK_LINES: usize = 16;
 
 /// The memory changed during every try of a copy.

@@ -12,10 +12,10 @@
 //!    a cut of the retired blocks       │                              │                          │
 //!       │ end of epoch ───────────────▶│                              │                          │
 //!       │ end of epoch ──────────────────────────────────────────────▶│ end of epoch ───────────▶│
-//!       │   (a new epoch begins; operations of the old one go on)     │                          │
+//!       │   (a new epoch begins; operations of the old one continue)  │                          │
 //!       │◀──────────── ended ──────────│                              │◀────────── ended ────────│
 //!       │◀──────────────────────────────────────────────── ended ─────│                          │
-//!    what was retired before the cut, and is vacant still, is freed for any class
+//!    blocks that were retired before the cut and are still vacant are freed for any class
 //! ```
 //!
 //! "It sends an end of epoch request to the threads on all machines (we aggregate messages to/from the
@@ -36,8 +36,8 @@
 //! they have ended, and only then begins an epoch. Requests that wait share one epoch. No request is rejected and no
 //! operation is delayed.
 //!
-//! An operation that never ends keeps the freed memory of all machines in its size class. A transaction whose
-//! allocation failed must therefore end before memory can become available: abort, and retry.
+//! An operation that never ends keeps freed memory, on all machines, from being used for another size class. A
+//! transaction whose allocation failed must therefore end before memory can become available: abort, and retry.
 //!
 //! Files: this file counts operations and replies to requests; `change` sends requests and forwards them.
 
