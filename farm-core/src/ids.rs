@@ -1,9 +1,8 @@
-//! Names of things: machines, workers, regions and addresses, each its own type.
+//! Identifiers: machines, workers, regions and addresses, each with its own type.
 //!
-//! An identifier of one kind cannot be passed for another, and none can hold a value that names
-//! nothing: the constructors check, so that code which has an id need not. Zero is never an id.
-//! Memory that was zeroed therefore names no machine and no region, and the zero address is
-//! [`Address::NULL`].
+//! An identifier of one kind cannot be passed for another, and none can hold an invalid value: the constructors check,
+//! so that code that receives an id need not. Zero is never the id of a machine or a region. Zeroed memory therefore
+//! contains no machine id and no region id, and the zero address is [`Address::NULL`].
 //!
 //! ```text
 //! region id, 32 bits            31        25 24                                 0
@@ -13,7 +12,7 @@
 //!                   |         region id (32)         |        offset (32)         |
 //! ```
 //!
-//! Bits that come from another machine enter by `from_bits`, which refuses what names nothing.
+//! Bits that come from another machine are converted by `from_bits`, which rejects invalid bits.
 
 use std::fmt;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -38,7 +37,7 @@ use crate::limits::{
 pub struct MachineId(NonZeroU16);
 
 impl MachineId {
-    /// The machine with this number, if a machine can have it.
+    /// Returns the machine with this number, or `None` if the number is not valid.
     pub const fn new(number: u16) -> Option<MachineId> {
         match NonZeroU16::new(number) {
             Some(id) if number <= MAX_MACHINE_ID => Some(MachineId(id)),
@@ -46,12 +45,12 @@ impl MachineId {
         }
     }
 
-    /// The machine's number, 1 ..= 1023.
+    /// Returns the machine's number, 1 ..= 1023.
     pub const fn get(self) -> u16 {
         self.0.get()
     }
 
-    /// The machine's place in a table of [`MACHINE_SLOTS`](crate::limits::MACHINE_SLOTS).
+    /// Returns the machine's index in a table of [`MACHINE_SLOTS`](crate::limits::MACHINE_SLOTS).
     pub const fn index(self) -> usize {
         self.0.get() as usize
     }
@@ -63,7 +62,7 @@ impl fmt::Display for MachineId {
     }
 }
 
-/// A worker of some machine: a thread with one event loop. Between 0 and 63.
+/// A worker of a machine: a thread with one event loop. Between 0 and 63.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct WorkerId(u16);
@@ -72,7 +71,7 @@ impl WorkerId {
     /// The first worker, which every machine has.
     pub const FIRST: WorkerId = WorkerId(0);
 
-    /// The worker with this number, if a worker can have it.
+    /// Returns the worker with this number, or `None` if the number is not valid.
     pub const fn new(number: u16) -> Option<WorkerId> {
         if (number as usize) < MAX_WORKERS {
             Some(WorkerId(number))
@@ -81,12 +80,12 @@ impl WorkerId {
         }
     }
 
-    /// The worker's number, 0 ..= 63.
+    /// Returns the worker's number, 0 ..= 63.
     pub const fn get(self) -> u16 {
         self.0
     }
 
-    /// The worker's place in a table of its machine's workers.
+    /// Returns the worker's index in a table of its machine's workers.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -98,7 +97,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// A worker among all of the cluster.
+/// A worker of the cluster: a machine and one of its workers.
 ///
 /// ```
 /// use farm_core::ids::{MachineId, WorkerId, WorkerRef};
@@ -108,24 +107,24 @@ impl fmt::Display for WorkerId {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WorkerRef {
-    /// The machine the worker runs on.
+    /// The machine on which the worker runs.
     pub machine: MachineId,
-    /// Which of the machine's workers it is.
+    /// The worker's id on its machine.
     pub worker: WorkerId,
 }
 
 impl WorkerRef {
-    /// The worker `worker` of `machine`.
+    /// Creates the reference to the worker `worker` of `machine`.
     pub const fn new(machine: MachineId, worker: WorkerId) -> WorkerRef {
         WorkerRef { machine, worker }
     }
 
-    /// The form in which records and messages carry it: machine in the high half, worker in the low.
+    /// Returns the form that records and messages carry: the machine in the high half, the worker in the low half.
     pub const fn to_bits(self) -> u32 {
         ((self.machine.get() as u32) << 16) | self.worker.get() as u32
     }
 
-    /// The worker that `bits` name, if they name one.
+    /// Returns the worker that `bits` encode, or `None` if they are not valid.
     pub const fn from_bits(bits: u32) -> Option<WorkerRef> {
         match (
             MachineId::new((bits >> 16) as u16),
@@ -143,10 +142,10 @@ impl fmt::Display for WorkerRef {
     }
 }
 
-/// A region: the unit of mapping, registration and recovery. Names one of 100 virtual rings and a
-/// position on it, from which consistent hashing chooses the replicas (FaRM'14 §3.3).
+/// A region: the unit of mapping, registration and recovery. Its id consists of one of 100 virtual rings and a position
+/// on it, from which consistent hashing chooses the replicas (FaRM'14 §3.3).
 ///
-/// Position 0 of ring 0 is no region, so that no region id is zero.
+/// Position 0 of ring 0 is not a valid region, so that no region id is zero.
 ///
 /// ```
 /// use farm_core::ids::RegionId;
@@ -161,10 +160,10 @@ impl fmt::Display for WorkerRef {
 pub struct RegionId(NonZeroU32);
 
 impl RegionId {
-    /// The greatest position on a ring.
+    /// The largest position on a ring.
     pub const MAX_POSITION: u32 = (1 << POSITION_BITS) - 1;
 
-    /// The region at `position` of the virtual ring `ring`, if a region can be there.
+    /// Returns the region at `position` of the virtual ring `ring`, or `None` if they are not valid.
     pub const fn new(ring: u32, position: u32) -> Option<RegionId> {
         if ring >= VIRTUAL_RINGS || position > Self::MAX_POSITION {
             return None;
@@ -175,32 +174,32 @@ impl RegionId {
         }
     }
 
-    /// The region that `bits` name, if they name one.
+    /// Returns the region that `bits` encode, or `None` if they are not valid.
     pub const fn from_bits(bits: u32) -> Option<RegionId> {
         Self::new(bits >> POSITION_BITS, bits & Self::MAX_POSITION)
     }
 
-    /// The 32 bits of the id; never zero.
+    /// Returns the 32 bits of the id; never zero.
     pub const fn to_bits(self) -> u32 {
         self.0.get()
     }
 
-    /// The virtual ring, 0 ..= 99.
+    /// Returns the virtual ring, 0 ..= 99.
     pub const fn ring(self) -> u32 {
         self.0.get() >> POSITION_BITS
     }
 
-    /// The position on the ring, 0 ..= [`RegionId::MAX_POSITION`].
+    /// Returns the position on the ring, 0 ..= [`RegionId::MAX_POSITION`].
     pub const fn position(self) -> u32 {
         self.0.get() & Self::MAX_POSITION
     }
 
-    /// The next position on the same ring, where a hint for nearness looks first; after the last
-    /// comes the first.
+    /// Returns the region at the next position on the same ring, after the last position the first. A hint for nearness
+    /// tries this position first.
     pub const fn successor(self) -> RegionId {
         match Self::new(self.ring(), (self.position() + 1) & Self::MAX_POSITION) {
             Some(next) => next,
-            // Only position 0 of ring 0 is no region: step over it.
+            // Position 0 of ring 0 is not a valid region: use position 1.
             None => match Self::new(0, 1) {
                 Some(next) => next,
                 None => unreachable!(),
@@ -231,15 +230,15 @@ impl fmt::Display for RegionId {
 pub struct Address(u64);
 
 impl Address {
-    /// The address of nothing: all zero.
+    /// The null address: all zero.
     pub const NULL: Address = Address(0);
 
-    /// The byte at `offset` of `region`.
+    /// Returns the address of the byte at `offset` of `region`.
     pub const fn new(region: RegionId, offset: u32) -> Address {
         Address(((region.to_bits() as u64) << OFFSET_BITS) | offset as u64)
     }
 
-    /// The address that `bits` are, unless they name no region and are not null either.
+    /// Returns the address with these bits, or `None` if they are neither null nor contain a valid region.
     pub const fn from_bits(bits: u64) -> Option<Address> {
         if bits == 0 {
             return Some(Address::NULL);
@@ -250,21 +249,21 @@ impl Address {
         }
     }
 
-    /// The 64 bits of the address.
+    /// Returns the 64 bits of the address.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Whether this is [`Address::NULL`].
+    /// Returns whether this is [`Address::NULL`].
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }
 
-    /// The region.
+    /// Returns the region.
     ///
     /// # Panics
     ///
-    /// When the address is null, which has none.
+    /// If the address is null, which has no region.
     #[track_caller]
     pub const fn region(self) -> RegionId {
         match NonZeroU32::new((self.0 >> OFFSET_BITS) as u32) {
@@ -273,18 +272,18 @@ impl Address {
         }
     }
 
-    /// The offset within the region, in bytes; 0 for null.
+    /// Returns the offset within the region, in bytes; 0 for null.
     pub const fn offset(self) -> u32 {
         self.0 as u32
     }
 
-    /// Whether the address is at the start of a line, as every object's is.
+    /// Returns whether the address is at the start of a line, as every object is.
     pub const fn is_line_aligned(self) -> bool {
         self.0.is_multiple_of(LINE_BYTES)
     }
 
-    /// The address `bytes` further on in the same region, unless that is beyond the last offset or
-    /// this is null.
+    /// Returns the address `bytes` further in the same region, or `None` if that exceeds the last offset or this
+    /// address is null.
     pub const fn checked_add(self, bytes: u32) -> Option<Address> {
         if self.is_null() {
             return None;
@@ -305,17 +304,17 @@ impl fmt::Display for Address {
     }
 }
 
-/// A number that names nothing of the kind it was taken for.
+/// The bits are not a valid identifier of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{bits:#x} names no {kind}")]
+#[error("invalid {kind}: {bits:#x}")]
 pub struct InvalidId {
-    /// What the number was taken for.
+    /// Expected kind of the identifier.
     pub kind: &'static str,
-    /// The number.
+    /// The invalid bits.
     pub bits: u64,
 }
 
-/// `TryFrom` for what serde and other decoders bring, the way back, and `Debug` as `Display`.
+/// `TryFrom` for the numbers that serde and other decoders read, `From` back to them, and `Debug` as `Display`.
 macro_rules! conversions {
     ($type:ty, $bits:ty, $kind:literal, $from:expr, $to:expr) => {
         impl TryFrom<$bits> for $type {
@@ -383,7 +382,7 @@ mod tests {
         assert_eq!(MachineId::new(1024), None);
         assert_eq!(
             MachineId::try_from(1024).unwrap_err().to_string(),
-            "0x400 names no machine"
+            "invalid machine: 0x400"
         );
     }
 
@@ -395,14 +394,14 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_no_worker_are_refused() {
+    fn invalid_worker_bits_are_rejected() {
         for bits in [0, 5, 0x0001_0040, 0x0400_0000, u32::MAX] {
             assert_eq!(WorkerRef::from_bits(bits), None, "{bits:#x}");
         }
     }
 
     #[test]
-    fn regions_name_ring_and_position() {
+    fn a_region_id_consists_of_ring_and_position() {
         assert_eq!(RegionId::new(0, 0), None);
         assert_eq!(
             RegionId::new(99, RegionId::MAX_POSITION).map(RegionId::ring),
@@ -414,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn successor_goes_round_the_ring_and_past_no_region() {
+    fn successor_wraps_around_the_ring_and_skips_the_invalid_id() {
         assert_eq!(region(7, 41).successor(), region(7, 42));
         assert_eq!(region(7, RegionId::MAX_POSITION).successor(), region(7, 0));
         assert_eq!(region(0, RegionId::MAX_POSITION).successor(), region(0, 1));
     }
 
     #[test]
-    fn null_is_zero_and_prints_as_such() {
+    fn the_null_address_is_zero_and_prints_as_null() {
         assert_eq!(Address::default(), Address::NULL);
         assert_eq!(Address::from_bits(0), Some(Address::NULL));
         assert_eq!(
@@ -433,12 +432,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the null address has no region")]
-    fn region_of_null_is_a_programmer_error() {
+    fn the_region_of_null_panics() {
         let _ = Address::NULL.region();
     }
 
     #[test]
-    fn addresses_of_no_region_are_refused() {
+    fn addresses_without_a_valid_region_are_rejected() {
         assert_eq!(Address::from_bits(64), None, "an offset without region");
         assert_eq!(Address::from_bits(u64::MAX), None, "ring 127");
     }
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_travel_as_numbers() {
+    fn ids_are_serialized_as_numbers() {
         let address = Address::new(region(5, 12), 0x140);
         let text = serde_json::to_string(&address).expect("to JSON");
         assert_eq!(text, address.to_bits().to_string());
@@ -465,7 +464,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bits_either_name_what_they_say_or_are_refused(bits: u64) {
+        fn any_bits_round_trip_or_are_rejected(bits: u64) {
             if let Some(address) = Address::from_bits(bits) {
                 prop_assert_eq!(address.to_bits(), bits);
                 if !address.is_null() {

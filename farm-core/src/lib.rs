@@ -1,12 +1,11 @@
-//! The core of farm: one shared address space made of the memory of many machines.
+//! The core of farm: one shared address space over the memory of many machines.
 //!
-//! Read in this order, which is the way a byte goes up:
-//! [`mem`] (shared words and the checked copy) → [`fabric`] (one-sided operations) → [`ring`] and
-//! [`messaging`] (messages over one-sided writes) → [`object`] (layout and versions) → [`alloc`] and
-//! [`region`] (memory and where it is) → [`worker`] (the event loop) → [`machine`] (threads around
-//! it).
+//! Read the modules in this order, from memory up to threads: [`mem`] (shared words and the checked copy) → [`fabric`]
+//! (one-sided operations) → [`ring`] and [`messaging`] (messages over one-sided writes) → [`object`] (layout and
+//! versions) → [`alloc`] and [`region`] (allocation and placement of memory) → [`worker`] (the event loop) →
+//! [`machine`] (the threads that run it).
 //!
-//! [`marks`] and [`mutants`] are for those who test: rare branches counted, and deliberate bugs.
+//! [`marks`] and [`mutants`] are for tests: counts of rare branches, and deliberate bugs.
 #![deny(unsafe_code)]
 
 pub mod alloc;

@@ -1,23 +1,23 @@
-//! Marks on rare branches, counted for each thread, so that a test can demand that its runs reach them.
+//! Marks on rare branches, counted for each thread, so that a test can require that its runs reach them.
 //!
-//! A branch that is taken once in a million operations is where bugs live, and a test that never takes
-//! it proves nothing. Marks stand on cold branches only; one costs a short search and an addition.
+//! Many bugs are in branches that are taken once in a million operations, and a test that never takes such a branch
+//! proves nothing about it. Marks are on cold branches only; a mark costs a short search and an addition.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// How often each mark was reached.
+/// Number of times that each mark was reached, by name.
 pub type Reached = BTreeMap<&'static str, u64>;
 
-/// More names than a thread reaches: a mark that is reached for the first time is to allocate nothing, for tests count
-/// allocations.
+/// Capacity for names, more than a thread reaches: reaching a mark for the first time must not allocate, because tests
+/// count allocations.
 const NAMES: usize = 256;
 
 thread_local! {
     static REACHED: RefCell<Vec<(&'static str, u64)>> = RefCell::new(Vec::with_capacity(NAMES));
 }
 
-/// The branch in which this stands was taken. The name says layer and event, as in `"ring: wrapped"`.
+/// Counts that the calling branch was taken. The name consists of layer and event, as in `"ring: wrapped"`.
 #[cold]
 pub fn mark(name: &'static str) {
     REACHED.with_borrow_mut(
@@ -28,7 +28,7 @@ pub fn mark(name: &'static str) {
     );
 }
 
-/// What this thread has reached since the last call.
+/// Returns the marks that this thread has reached since the last call.
 pub fn take() -> Reached {
     REACHED.with_borrow_mut(|reached| reached.drain(..).collect())
 }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_counted_until_they_are_taken() {
+    fn marks_are_counted_until_take() {
         take();
         mark("test: one");
         mark("test: two");

@@ -1,12 +1,12 @@
-//! Deliberate bugs, by which tests prove that their checkers find bugs of that kind.
+//! Deliberate bugs, with which tests prove that their checkers find bugs of that kind.
 //!
-//! Without the feature `mutants`, which nothing that serves is built with, [`is_on`] is the constant
-//! `false` and every bug below it is compiled away.
+//! Without the feature `mutants`, which no production build has, [`is_on`] is the constant `false`, and the compiler
+//! removes every deliberate bug.
 
 #[cfg(feature = "mutants")]
 use std::cell::Cell;
 
-/// Whether this program was built so that bugs can be switched on.
+/// True if this program was built with the feature `mutants`.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");
 
 #[cfg(feature = "mutants")]
@@ -16,7 +16,7 @@ thread_local! {
     static VERSION_STEP: Cell<u64> = const { Cell::new(1) };
 }
 
-/// Whether this thread is to have the bug `name`.
+/// Returns whether the bug `name` is switched on in this thread.
 #[cfg(feature = "mutants")]
 #[inline]
 pub fn is_on(name: &'static str) -> bool {
@@ -27,14 +27,14 @@ pub fn is_on(name: &'static str) -> bool {
     on
 }
 
-/// Whether this thread is to have the bug `name`: never, in this program.
+/// Returns whether the bug `name` is switched on in this thread: never, without the feature `mutants`.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn is_on(_name: &'static str) -> bool {
     false
 }
 
-/// By how much a version grows: more than 1 makes the 16 bits of line versions come round soon.
+/// Returns the increment of a version. With more than 1, the 16 bits of line versions wrap sooner.
 #[cfg(feature = "mutants")]
 pub(crate) fn version_step() -> u64 {
     VERSION_STEP.get()
@@ -46,20 +46,20 @@ pub(crate) const fn version_step() -> u64 {
     1
 }
 
-/// Switches one bug of this thread on, or all off.
+/// Switches one bug on in this thread, or all bugs off.
 #[cfg(feature = "mutants")]
 pub fn switch(name: Option<&'static str>) {
     ON.set(name);
     MET.set(false);
 }
 
-/// Whether code that has the bug was run since it was switched on.
+/// Returns whether code with the bug has run since the bug was switched on.
 #[cfg(feature = "mutants")]
 pub fn was_met() -> bool {
     MET.get()
 }
 
-/// Makes versions of this thread grow by `step`.
+/// Sets the increment of versions in this thread.
 #[cfg(feature = "mutants")]
 pub fn set_version_step(step: u64) {
     VERSION_STEP.set(step);

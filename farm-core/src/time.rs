@@ -1,17 +1,17 @@
-//! Time as the platform sees it: nanoseconds that only go forward, handed in by whoever runs the
-//! worker. Protocol code reads no clock of its own; the simulator hands in virtual time.
+//! Time of the platform: nanoseconds that never decrease, passed in by the code that runs a worker. Protocol code reads
+//! no clock of its own; the simulator passes in virtual time.
 
 use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A moment, in nanoseconds since an arbitrary one.
+/// A time, in nanoseconds since an arbitrary origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Later by a duration; stays at the end of time.
+    /// Returns the time a duration later; saturates at the largest time.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(
@@ -20,7 +20,7 @@ impl Nanos {
         )
     }
 
-    /// Time since an earlier moment; zero if it is not earlier.
+    /// Returns the duration since an earlier time; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -40,7 +40,7 @@ impl Sub for Nanos {
     }
 }
 
-/// Where a worker's time comes from.
+/// The source of a worker's time.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
     /// The host's monotonic clock.
@@ -50,16 +50,16 @@ pub enum Clock {
     Virtual(Arc<VirtualTime>),
 }
 
-/// Time that somebody sets.
+/// Virtual time, which the simulator sets.
 #[derive(Debug, Default)]
 pub struct VirtualTime {
     nanos: AtomicU64,
-    /// Moments told apart since it was set.
+    /// Number of ticks since the time was last changed.
     ticks: AtomicU64,
 }
 
 impl VirtualTime {
-    /// From now on it is this moment.
+    /// Sets the time to `now`.
     pub fn set(&self, now: Nanos) {
         if self.nanos.swap(now.0, Ordering::Relaxed) != now.0 {
             self.ticks.store(0, Ordering::Relaxed);
@@ -68,17 +68,17 @@ impl VirtualTime {
 }
 
 impl VirtualTime {
-    /// The moment at which [`Clock::tick`] gave this.
+    /// Returns the time at which [`Clock::tick`] returned `tick`.
     pub fn of_tick(tick: u64) -> Nanos {
         Nanos(tick >> TICK_BITS)
     }
 }
 
-/// Bits that tell the ticks of one virtual nanosecond apart.
+/// Bits that number the ticks of one virtual nanosecond.
 const TICK_BITS: u32 = 16;
 
 impl Clock {
-    /// The moment it is.
+    /// Returns the current time.
     #[inline]
     pub fn now(&self) -> Nanos {
         match self {
@@ -87,14 +87,18 @@ impl Clock {
         }
     }
 
-    /// A number that grows from call to call, whichever worker of the simulation calls: what was asked for
-    /// first is less, within one virtual nanosecond, too. Of the host's clock, its nanoseconds.
+    /// Returns a number that grows from call to call, whichever worker of the simulation calls: an earlier call returns
+    /// a smaller number, also within one virtual nanosecond. The host's clock returns its nanoseconds, which may be
+    /// equal for calls close together.
     pub fn tick(&self) -> u64 {
         match self {
             Clock::Host => host_nanos(),
             Clock::Virtual(time) => {
                 let tick = time.ticks.fetch_add(1, Ordering::Relaxed);
-                assert!(tick < 1 << TICK_BITS, "{tick} ticks of one nanosecond");
+                assert!(
+                    tick < 1 << TICK_BITS,
+                    "too many ticks in one virtual nanosecond: {tick}"
+                );
                 time.nanos.load(Ordering::Relaxed) << TICK_BITS | tick
             }
         }
@@ -102,7 +106,7 @@ impl Clock {
 }
 
 #[inline]
-#[allow(clippy::disallowed_methods)] // The one place where the platform reads the host's clock.
+#[allow(clippy::disallowed_methods)] // The only place where the platform reads the host's clock.
 fn host_nanos() -> u64 {
     use std::sync::OnceLock;
     use std::time::Instant;
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_clock_goes_forward_and_virtual_time_is_what_it_is_set_to() {
+    fn the_host_clock_never_decreases_and_virtual_time_is_settable() {
         let before = Clock::Host.now();
         assert!(Clock::Host.now() >= before);
         let virtual_time = Arc::<VirtualTime>::default();

@@ -1,6 +1,6 @@
-//! Memory of freed objects serves another size after an epoch has ended on all machines, and not before.
+//! Memory of freed objects is reused for another size only after an epoch has ended on all machines.
 
-#![allow(clippy::disallowed_methods)] // Real threads, waited for in real time.
+#![allow(clippy::disallowed_methods)] // Waits for real threads in real time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ const MACHINES: u16 = 3;
 const WORKERS: u16 = 2;
 const SMALL: SizeClass = SizeClass::new(1);
 const LARGE: SizeClass = SizeClass::new(30);
-/// Longer than any end of an epoch takes here.
+/// Longer than any epoch change takes here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a test keeps with a worker.
+/// State of a test on one worker.
 #[derive(Default)]
 struct Kept {
     objects: Vec<Address>,
@@ -26,7 +26,7 @@ struct Kept {
     hooks_called: u64,
 }
 
-/// Machines of one region of 64 blocks each.
+/// Starts machines with one region of 64 blocks each.
 fn cluster(name: &str) -> Vec<Machine> {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(MACHINES, WORKERS);
@@ -56,7 +56,7 @@ fn on<T: Send + 'static>(
     answer.unwrap()
 }
 
-/// Objects until there is no memory; how many.
+/// Reserves objects until there is no memory, and returns their number.
 fn fill(machine: &Machine, worker: u16, class: SizeClass) -> usize {
     on(machine, worker, move |worker| {
         let before = kept(worker).objects.len();
@@ -75,7 +75,7 @@ fn free_all(machine: &Machine, worker: u16) {
     });
 }
 
-/// Half of the blocks to each worker, all of one size; then every object is freed.
+/// Fills memory with objects of one size, about half of the blocks by each worker, and frees every object.
 fn fill_and_free(machine: &Machine) {
     on(machine, 0, |worker| {
         for _ in 0..1000 {
@@ -91,7 +91,7 @@ fn fill_and_free(machine: &Machine) {
     }
 }
 
-/// Tries until there is memory for objects of `class`; false if that takes too long.
+/// Retries until there is memory for objects of `class`; returns false if that takes longer than `patience`.
 fn fill_in_time(machine: &Machine, worker: u16, class: SizeClass, patience: Duration) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < patience {
@@ -107,17 +107,18 @@ fn counters(machine: &Machine, worker: u16) -> EpochCounters {
     on(machine, worker, |worker| worker.epoch_counters())
 }
 
-/// Messages that a worker has sent; here all are of epochs, and calls there are none.
+/// Returns the number of messages that a worker has sent. Here all of them belong to epoch changes, and there are no
+/// calls.
 fn sent(machine: &Machine, worker: u16) -> u64 {
     let counters = on(machine, worker, |worker| worker.message_counters());
     assert_eq!((counters.calls, counters.replies), (0, 0));
     counters.one_way
 }
 
-/// Waits until no epoch is being ended, and no operation is open.
+/// Waits until no epoch change is under way and no operation is open.
 fn settle(machines: &[Machine]) {
     let begun = Instant::now();
-    // What one worker has told another is seen in a later round.
+    // A message from one worker to another may start work that only a later round sees.
     let rounds = (0..3).flat_map(|_| machines);
     for machine in rounds {
         for worker in 0..WORKERS {
@@ -136,31 +137,35 @@ fn stop(machines: Vec<Machine>) {
 }
 
 #[test]
-fn memory_full_of_one_size_serves_another_once_every_machine_has_answered() {
+fn memory_full_of_one_size_is_reused_after_every_machine_has_replied() {
     let machines = cluster("epoch-fill");
     fill_and_free(&machines[0]);
     assert_eq!(
         counters(&machines[0], 0).begun,
         0,
-        "nothing was free before"
+        "no block could be retired before"
     );
-    // Every block is of the small class: without an epoch's end there is no memory.
+    // Every block is of the small class: without the end of an epoch there is no memory.
     assert_eq!(fill(&machines[0], 1, LARGE), 0);
     assert!(fill_in_time(&machines[0], 1, LARGE, PATIENCE));
     settle(&machines);
     let own = counters(&machines[0], 0);
     assert_eq!((own.begun, own.ended, own.abandoned), (1, 1, 0));
-    assert_eq!(own.bytes, 64 * 4096, "all that there was");
+    assert_eq!(own.bytes, 64 * 4096, "all blocks were freed");
     let others = u64::from(WORKERS - 1);
     assert_eq!(
         own.requests,
         u64::from(MACHINES - 1),
-        "one for each machine"
+        "one request for each other machine"
     );
     assert_eq!(own.requests_within, others * (own.fruitless + 2));
     assert_eq!(sent(&machines[0], 0), own.requests + own.requests_within);
     for machine in &machines[1..] {
-        assert_eq!(sent(machine, 0), others + 1, "and one answer");
+        assert_eq!(
+            sent(machine, 0),
+            others + 1,
+            "requests within the machine, and one reply"
+        );
         assert_eq!(sent(machine, 1), 1);
         let passed_on = EpochCounters {
             requests_within: others,
@@ -177,17 +182,17 @@ fn memory_full_of_one_size_serves_another_once_every_machine_has_answered() {
             assert_eq!((epoch, hooks), (1, 1));
         }
     }
-    // It was all of the memory: there is no more to be won.
+    // Objects fill all memory: the next change can free blocks only after they are freed.
     free_all(&machines[0], 1);
     assert!(
         fill_in_time(&machines[0], 0, SMALL, PATIENCE),
-        "and back again"
+        "the memory is reused for small objects again"
     );
     stop(machines);
 }
 
 #[test]
-fn an_operation_of_any_worker_that_began_before_holds_the_memory_back() {
+fn an_operation_of_any_worker_that_began_before_delays_the_reuse() {
     let machines = cluster("epoch-open");
     fill_and_free(&machines[0]);
     fill_and_free(&machines[1]);
@@ -198,19 +203,25 @@ fn an_operation_of_any_worker_that_began_before_holds_the_memory_back() {
     };
     on(&machines[2], 1, begin);
     let short = Duration::from_millis(100);
-    assert!(!fill_in_time(&machines[0], 0, LARGE, short), "it is open");
+    assert!(
+        !fill_in_time(&machines[0], 0, LARGE, short),
+        "the operation is open"
+    );
     assert_eq!(counters(&machines[0], 0).ended, 0);
-    // What begins in the new epoch does not matter.
+    // An operation that begins in the new epoch does not delay the reuse.
     on(&machines[1], 1, begin);
-    // Another machine wants its memory, too, for which an epoch has to end that has just begun.
+    // Another machine needs memory, too. For that, an epoch that has just begun must end.
     assert!(
         !fill_in_time(&machines[1], 0, LARGE, short),
-        "both are open"
+        "both operations are open"
     );
     on(&machines[2], 1, end);
     assert!(fill_in_time(&machines[0], 0, LARGE, PATIENCE));
-    assert!(!fill_in_time(&machines[1], 0, LARGE, short), "one is open");
-    // Its own class needs no epoch.
+    assert!(
+        !fill_in_time(&machines[1], 0, LARGE, short),
+        "one operation is open"
+    );
+    // Memory of the same class needs no epoch change.
     assert!(fill_in_time(&machines[1], 0, SMALL, PATIENCE));
     free_all(&machines[1], 0);
     on(&machines[1], 1, end);
@@ -220,7 +231,7 @@ fn an_operation_of_any_worker_that_began_before_holds_the_memory_back() {
         let epoch = on(machine, 1, |worker| worker.epoch());
         assert!(
             epoch >= 2,
-            "two machines wanted memory, and there was {epoch}"
+            "two machines needed memory, but the epoch is {epoch}"
         );
     }
     stop(machines);

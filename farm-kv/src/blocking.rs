@@ -1,6 +1,6 @@
-//! Tables for threads outside the workers: each call brings its work to a worker and waits.
+//! Tables for threads outside the workers: each call submits its work to a worker and waits for the result.
 //!
-//! For tools, tests and programs that embed a cluster; what runs on workers uses [`crate::get`] and
+//! For tools, tests and programs that embed a cluster; code that runs on workers uses [`crate::get`] and
 //! [`crate::change`].
 
 use std::sync::mpsc::{Sender, channel};
@@ -11,7 +11,7 @@ use farm_core::worker::{Cont, Worker};
 use crate::shard::Changed;
 use crate::{Change, GetCont, Key, KvError, TableId, TableSpec};
 
-/// Why a call from outside failed.
+/// Why a call from a thread outside failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockingError {
     /// The machine has stopped.
@@ -47,7 +47,7 @@ impl From<Change<'_>> for OwnedChange {
 }
 
 impl OwnedChange {
-    /// The change, borrowing its value.
+    /// Returns the change, which borrows the value.
     pub fn as_change(&self) -> Change<'_> {
         match self {
             OwnedChange::Insert(value) => Change::Insert(value),
@@ -58,14 +58,14 @@ impl OwnedChange {
     }
 }
 
-/// An answer on its way to the thread that waits: a box that an operation's continuation opens.
+/// The channel to the thread that waits for an answer.
 struct Answer<T>(Sender<T>);
 
 fn context<T>(answer: Sender<T>, pending: &mut Answers<T>) -> u64 {
     pending.0.insert(Answer(answer)) as u64
 }
 
-/// Threads that wait for answers of one kind from one worker.
+/// The threads that wait for answers of one type from one worker.
 struct Answers<T>(slab::Slab<Answer<T>>);
 
 fn with_answers<T: Send + 'static, R>(
@@ -75,12 +75,12 @@ fn with_answers<T: Send + 'static, R>(
     if worker.layer::<Answers<T>>().is_none() {
         worker.put_layer(Box::new(Answers::<T>(slab::Slab::new())));
     }
-    work(worker.layer().expect("it was put there just now"))
+    work(worker.layer().expect("the layer was put just before"))
 }
 
 fn tell<T: Send + 'static>(worker: &mut Worker, context: u64, answer: T) {
     let waiting = with_answers::<T, _>(worker, |answers| answers.0.remove(context as usize));
-    // A thread that no longer waits has been told that the machine stopped.
+    // A thread that no longer waits has returned because the machine stopped.
     let _ = waiting.0.send(answer);
 }
 
@@ -88,11 +88,10 @@ type Opened = Result<TableId, KvError>;
 type Got = Result<Option<Vec<u8>>, KvError>;
 type Done = Result<Changed, KvError>;
 
-/// Opens a table on every worker of machines of this process, which are all of the cluster or those
-/// of it that are here.
+/// Opens a table on every worker of machines in this process: all machines of the cluster, or those that run here.
 ///
 /// # Errors
-/// [`BlockingError`]; of several the first.
+/// [`BlockingError`]: the first error.
 pub fn open<'a>(
     machines: impl IntoIterator<Item = &'a Machine>,
     spec: TableSpec,
@@ -108,20 +107,22 @@ pub fn open<'a>(
             opening.push((machine, receive));
         }
     }
-    let mut table = Err(KvError::Spec("it was opened on no worker".into()));
+    let mut table = Err(KvError::Spec(
+        "no machine was given on which to open it".into(),
+    ));
     for (machine, receive) in opening {
         table = Ok(machine.wait_for(&receive)??);
     }
     Ok(table?)
 }
 
-/// Gets a value, by a worker of a machine.
+/// Gets a value, through a worker of a machine.
 ///
 /// # Errors
 /// [`BlockingError`].
 ///
 /// # Panics
-/// If there is no such worker.
+/// If the machine has no such worker.
 pub fn get(
     machine: &Machine,
     worker: usize,
@@ -145,13 +146,13 @@ fn tell_value(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, Kv
     );
 }
 
-/// Changes the table, by a worker of a machine.
+/// Changes the table, through a worker of a machine.
 ///
 /// # Errors
 /// [`BlockingError`].
 ///
 /// # Panics
-/// If there is no such worker.
+/// If the machine has no such worker.
 pub fn change(
     machine: &Machine,
     worker: usize,

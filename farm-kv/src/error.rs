@@ -1,43 +1,42 @@
-//! What can go wrong with an operation on a table.
+//! Errors of operations on a table.
 
 use farm_core::ids::MachineId;
 use farm_core::worker::ReadError;
 
-/// Why an operation on a table failed. Nothing of it took effect, unless said otherwise.
+/// Why an operation on a table failed. The operation had no effect, unless a variant says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KvError {
-    /// Too many operations are in flight on this worker: wait for some to complete.
-    #[error("too many operations are in flight on this worker")]
+    /// Too many operations are in flight on this worker: the caller must wait until some have completed.
+    #[error("too many operations are in flight on this worker: retry when some have completed")]
     Busy,
-    /// A value of another length than the table's.
-    #[error("a value of {found} bytes in a table of values of {expected}")]
+    /// The value has another length than the table's values.
+    #[error("the value has {found} bytes, but the table's values have {expected}")]
     ValueLength {
         /// Length of the table's values.
         expected: usize,
         /// Length found.
         found: usize,
     },
-    /// The shard's machine has no memory for another overflow block. What was in the table stays.
+    /// The shard's machine has no memory for another overflow block. The table is unchanged.
     #[error(
         "the table is full: its shard has no slot near the key and machine {0} has no memory for an \
          overflow block; raise memory.per_machine_bytes or make the table larger"
     )]
     Full(MachineId),
-    /// So many pairs share the key's bucket that one transaction cannot read its chain. What was in
-    /// the table stays.
+    /// So many pairs share the key's bucket that one transaction cannot read its chain. The table is unchanged.
     #[error(
         "the table is far too small for its pairs: a chain on machine {0} is longer than one \
          transaction reads; make the table larger"
     )]
     Crowded(MachineId),
-    /// Conflicts with other transactions did not end.
+    /// Each try of the operation met a conflict with another transaction.
     #[error("the operation met conflicting transactions at each of its tries")]
     Conflict,
-    /// The machine that holds the shard is lost. Of a change it is unknown whether it took effect.
-    #[error("machine {0}, which holds the key's shard, is lost")]
+    /// The machine that stores the shard is lost. If the operation is a change, it is unknown whether it took effect.
+    #[error("machine {0}, which stores the key's shard, is lost")]
     PeerLost(MachineId),
-    /// A table that makes no sense.
-    #[error("no such table is possible: {0}")]
+    /// The parameters of the table are not valid.
+    #[error("invalid table: {0}")]
     Spec(String),
     /// The table is not open on this worker, or not yet, or its opening failed.
     #[error(
@@ -45,18 +44,18 @@ pub enum KvError {
          farm_kv::blocking::open), and use it when that has succeeded"
     )]
     NotOpen(u16),
-    /// A shard does not fit the memory of its machine.
+    /// A shard does not fit into the memory of its machine.
     #[error(
-        "machine {machine} cannot hold its shards: {why}; raise memory.per_machine_bytes, or make the table \
+        "machine {machine} has no room for its shards: {why}; raise memory.per_machine_bytes, or make the table \
          smaller"
     )]
     Memory {
-        /// The machine.
+        /// Machine of the shard.
         machine: MachineId,
-        /// The allocator's reason.
+        /// Error of the allocator.
         why: String,
     },
-    /// The table is not what its owner says: a bug, or memory that was overwritten.
+    /// The table differs from its owner's description: a bug, or overwritten memory.
     #[error("the table is damaged: {0}")]
     Damaged(String),
 }

@@ -1,4 +1,4 @@
-//! Lookups: one lock-free read of two adjacent buckets, and seldom one of an overflow block.
+//! Lookups: one lock-free read of two adjacent buckets, and rarely one read of an overflow block.
 
 use farm_core::fabric::Slot;
 use farm_core::ids::WorkerRef;
@@ -11,15 +11,15 @@ use crate::state::{Kv, LookupCounters, kv};
 use crate::table::{Table, TableId};
 use crate::{Key, KvError};
 
-/// Times that a lookup begins again before it is given up.
+/// Number of restarts after which a lookup fails.
 const MAX_RESTARTS: u32 = 10_000;
-/// Reads before it is: a chain in another machine's memory that names itself has no end.
+/// Number of reads after which a lookup fails: a chain in another machine's memory may contain a cycle.
 const MAX_READS: u32 = 10 * MAX_RESTARTS;
 
-/// Called with the context and the value, or `None` if the table has no such key.
+/// The function of a [`GetCont`], called with the context and the value, or `None` if the table has no such key.
 pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
 
-/// What to do with the value of a key.
+/// The continuation of a lookup.
 #[derive(Clone, Copy)]
 pub struct GetCont {
     run: GetFn,
@@ -27,7 +27,7 @@ pub struct GetCont {
 }
 
 impl GetCont {
-    /// The continuation that calls `run` with `context`.
+    /// Creates the continuation that calls `run` with `context`.
     pub fn new(run: GetFn, context: u64) -> Self {
         Self { run, context }
     }
@@ -37,21 +37,20 @@ impl GetCont {
     }
 }
 
-/// A lookup in flight. It has one slot of the arena from beginning to end, and is found by the slot's
-/// number.
+/// A lookup in flight. It uses one slot of the arena from start to end, and is identified by the slot's index.
 pub(crate) struct Lookup {
     place: Place,
     key: Key,
     reads: u32,
     restarts: u32,
-    /// The overflow block that is being read.
+    /// Pointer to the overflow block that is being read.
     block: Option<Next>,
-    /// From the first read to the last: a bucket's read gives the address for a block's.
+    /// Operation from the first read to the last: the read of a bucket returns the address for the read of a block.
     operation: Option<Operation>,
     cont: GetCont,
 }
 
-/// What a read showed.
+/// What a lookup does after a read.
 enum Step {
     Found(Found),
     Missing,
@@ -59,16 +58,16 @@ enum Step {
     Restart,
 }
 
-/// Looks a key up. The continuation is called from the event loop, never before this returns.
+/// Looks up a key. The continuation is called from the event loop, never before this function returns.
 ///
 /// # Errors
-/// [`KvError::NotOpen`]; [`KvError::Busy`] when too many reads are in flight. Nothing was started.
+/// [`KvError::NotOpen`]; [`KvError::Busy`] if too many reads are in flight. Nothing was started.
 #[inline]
 pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
     begin(worker, table, key, cont, |open| Place::of(open, table, key))
 }
 
-/// As [`get`], of a key whose place is known already.
+/// As [`get`], for a key whose place is already known.
 ///
 /// # Errors
 /// As [`get`].
@@ -119,8 +118,8 @@ fn begin(
     Ok(())
 }
 
-/// Calls the continuation when there is room for a lookup in a table, after [`get`] returned [`KvError::Busy`].
-/// Lookups that wait begin in order, and before any that did not wait.
+/// Calls the continuation when there is room for a lookup in a table, after [`get`] returned [`KvError::Busy`]. Waiting
+/// lookups start in order, and before any lookup that did not wait.
 ///
 /// # Panics
 /// If the table is not open on this worker.
@@ -137,7 +136,7 @@ fn block_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
     came(worker, lookup as usize, result, search_block);
 }
 
-/// A read of a lookup came; `search` looks at what it brought.
+/// Handles a read of a lookup; `search` examines the bytes that were read.
 #[inline(always)]
 fn came(
     worker: &mut Worker,
@@ -146,10 +145,12 @@ fn came(
     search: impl FnOnce(&Layout, &Lookup, &[u8]) -> Step,
 ) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let entry = state.lookups[lookup].as_mut().expect("it is in flight");
+    let entry = state.lookups[lookup]
+        .as_mut()
+        .expect("the lookup is in flight");
     let slot = match result {
         Ok(slot) => slot,
-        // The slot is back, and the next lookup that takes it is not begun before this returns.
+        // The slot is returned already. The next lookup that takes it starts only after this function has returned.
         Err(error) => {
             let end = entry.end();
             return end.resume(worker, Err(error.into()));
@@ -173,11 +174,11 @@ fn came(
     }
 }
 
-/// A value that the stack is not meant for was found.
+/// Handles a value that was found and is too long for the stack.
 fn long_found(worker: &mut Worker, slot: Slot, pair: Found) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let entry = state.lookups[slot.index()].as_mut();
-    let entry = entry.expect("it is in flight");
+    let entry = entry.expect("the lookup is in flight");
     let layout = &state.tables[&entry.place.table.0].layout;
     let mut value = std::mem::take(&mut state.value);
     value.resize(layout.value_bytes, 0);
@@ -275,14 +276,14 @@ fn miss(worker: &mut Worker, slot: Slot) {
     end.resume(worker, Ok(None));
 }
 
-/// The end of a lookup.
+/// The data that are needed to end a lookup.
 struct End {
     operation: Operation,
     cont: GetCont,
 }
 
 impl Lookup {
-    /// Takes what the end of the lookup needs, once.
+    /// Takes the data that are needed to end the lookup; can be called once.
     #[inline]
     fn end(&mut self) -> End {
         let operation = self.operation.take();
@@ -302,11 +303,11 @@ impl End {
 }
 
 impl Kv {
-    /// The lookup that has a slot.
+    /// Returns the lookup that uses a slot.
     fn lookup(&mut self, slot: &Slot) -> &mut Lookup {
         self.lookups[slot.index()]
             .as_mut()
-            .expect("it is in flight")
+            .expect("the lookup is in flight")
     }
 }
 
@@ -320,12 +321,12 @@ impl LookupCounters {
     }
 }
 
-/// Where a key belongs in a table: worth keeping by callers that route by it, so
-/// that the key is hashed once.
+/// The shard and the bucket of a key in a table. A caller that routes by it can store it, so that the key is hashed
+/// once.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     table: TableId,
-    /// The shard, and the bucket in the low half.
+    /// The shard in the high half, and the bucket in the low half.
     position: u64,
 }
 
@@ -355,7 +356,7 @@ impl Place {
     }
 }
 
-/// The worker that owns the shard of a place.
+/// Returns the worker that owns the shard of a place.
 ///
 /// # Errors
 /// [`KvError::NotOpen`].
@@ -365,7 +366,7 @@ pub fn owner_of(worker: &mut Worker, place: Place) -> Result<WorkerRef, KvError>
     Ok(open.shards[place.shard() as usize].owner)
 }
 
-/// Where a key belongs.
+/// Returns the place of a key.
 ///
 /// # Errors
 /// [`KvError::NotOpen`].

@@ -43,7 +43,7 @@ use crate::shard::Changed;
 use crate::table::TableId;
 use crate::{Change, Key};
 
-/// Looks a key up: see [`crate::tx::get`].
+/// Looks up a key: see [`crate::tx::get`].
 ///
 /// # Errors
 /// Those of [`Transaction::read`]; [`TxError::Refused`] if the table is not open on the task's worker.
@@ -65,8 +65,8 @@ pub async fn get(
 /// Changes a table when the transaction commits: see [`crate::tx::change`].
 ///
 /// # Errors
-/// Those of [`Transaction::read`] and [`Transaction::alloc`]; [`TxError::Refused`] for a value of
-/// another length than the table's, and if the table is not open on the task's worker.
+/// Those of [`Transaction::read`] and [`Transaction::alloc`]; [`TxError::Refused`] if the value has another length than
+/// the table's values, or if the table is not open on the task's worker.
 pub async fn change(
     tx: &mut Transaction,
     table: TableId,

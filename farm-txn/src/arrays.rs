@@ -1,12 +1,12 @@
-//! Arrays of adjacent objects in transactions (`FaRM'14 §3.2`): allocated together, and read as a whole by
-//! one one-sided read.
+//! Arrays of adjacent objects in transactions (`FaRM'14 §3.2`): allocated together, and read as a whole by one
+//! one-sided read.
 //!
-//! Each object of an array is one of the transaction, with a version of its own. It comes to be, is
-//! validated, written and freed as any other; an array that is to go is freed object by object, and its
-//! memory serves again when the last has come back. Room for a new one is reserved by the machine that
-//! is to hold it, at once, and given back if the transaction aborts.
+//! Each object of an array is an object of the transaction, with a version of its own. It is created, validated,
+//! written and freed like any other. An array is freed object by object, and its memory is reused after the last object
+//! is released. The machine that will store a new array reserves room for it at once, and releases the room if the
+//! transaction aborts.
 //!
-//! What is too large for one transaction, as a table is, [`Worker::reserve_array`] reserves on the machine
+//! For an array that is too large for one transaction, such as a table, use [`Worker::reserve_array`] on the machine
 //! itself.
 //!
 //! ```
@@ -58,26 +58,26 @@ use crate::remote::elsewhere;
 use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
 
-/// The objects of an array, in order; none where there is no object.
+/// The objects of an array, in order; `None` for a slot without an object.
 pub type Objects = Vec<Option<ObjectId>>;
 
-/// Asks a machine to reserve room for an array near an address.
+/// Message id of a request to reserve room for an array near an address.
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
-/// The address of its first object; nothing if there is no room.
+/// Bytes of the reply: the address of the first object. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 8;
-/// An array that is being read, or allocated.
+/// An array that is being read or allocated.
 pub(crate) struct AskedArray {
     tx: TxHandle,
-    /// Of one that is allocated, near what its first is to be, until it is reserved.
+    /// For an allocation, `first` is the hint until room is reserved.
     objects: ObjectRun,
-    /// The other machine that they lie on; none for this one.
+    /// Machine that stores the objects, if it is another one; `None` for this machine.
     machine: Option<MachineId>,
     cont: Hears,
-    /// Why it was not even begun.
+    /// Error that was found before the first step.
     failed: Option<TxError>,
 }
 
-/// Who hears of an array.
+/// The continuation that receives the array.
 #[derive(Clone, Copy)]
 enum Hears {
     Read(Cont<Result<Objects, TxError>>),
@@ -85,10 +85,13 @@ enum Hears {
 }
 
 impl AskedArray {
-    /// Where the object at an index is.
+    /// Returns the place of the object at an index.
     fn place(&self, index: u32) -> Place {
         Place {
-            address: self.objects.address(index).expect("all of it was read"),
+            address: self
+                .objects
+                .address(index)
+                .expect("the addresses of the array were checked"),
             machine: self.machine,
             class: self.objects.class,
         }
@@ -99,14 +102,14 @@ impl AskedArray {
     }
 }
 
-/// Reads `count` adjacent objects of one class, wherever they are, by one one-sided read: an array, or a
-/// part of one. Each is then an object of the transaction as if it had been read alone, and validated
-/// as such; one that the transaction has already it keeps as it has it. Where there is no object the
-/// continuation gets none, and commit validates that, too.
+/// Reads `count` adjacent objects of one class, on any machine, by one one-sided read: an array, or a part of one. Each
+/// of them is then an object of the transaction, validated as if it had been read alone. An object that the transaction
+/// has already is kept unchanged. For a slot without an object the continuation receives `None`, and commit validates
+/// that, too.
 ///
-/// The continuation may get [`TxError::Address`] where this machine has no such objects;
-/// [`TxError::EmptyArray`]; [`TxError::WrongSize`] as [`api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], and
-/// then the transaction may have some of them; and what [`api::read`] gets.
+/// The continuation may receive [`TxError::Address`] if this machine has no such objects; [`TxError::EmptyArray`];
+/// [`TxError::WrongSize`] as for [`api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], after which the
+/// transaction may have some of the objects; and the errors of [`api::read`].
 pub fn read_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -130,13 +133,12 @@ pub fn read_array(
     begin(worker, asked, post);
 }
 
-/// Allocates an array: `count` adjacent objects of one class, on the machine of `hint` if there is one, near
-/// it if it can be. They are objects of the transaction like any others, to be read as a whole by
-/// [`read_array`]; they come to be when it commits. [`api::free_array`] frees them.
+/// Allocates an array: `count` adjacent objects of one class. If there is a `hint`, they are on its machine, and near
+/// it if possible. They are objects of the transaction like any others, and can be read as a whole by [`read_array`];
+/// the commit creates them. [`api::free_array`] frees them.
 ///
-/// The continuation may get what [`api::alloc`]'s gets; [`TxError::ArrayTooLong`];
-/// [`TxError::EmptyArray`]. What is larger than a transaction may be is reserved on the machine itself, by
-/// [`Worker::reserve_array`].
+/// The continuation may receive the errors of [`api::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`]. For
+/// an array that exceeds the limits of a transaction, use [`Worker::reserve_array`] on the machine itself.
 pub fn alloc_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -184,7 +186,7 @@ fn begin(worker: &mut Worker, asked: AskedArray, first: fn(&mut Worker, u64, ())
     }
 }
 
-/// Whether a new array can be one of its transaction.
+/// Checks that the transaction has room for a new array.
 fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
     let ObjectRun { class, count, .. } = asked.objects;
     if count == 0 {
@@ -196,7 +198,7 @@ fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
     api::with(worker, asked.tx, |tx, _| tx.check_limits_of(count, bytes))?
 }
 
-/// What can be told before it is read.
+/// Checks what can be checked before the read.
 fn check(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
     asked.objects.check(worker)?;
     if asked.machine.is_some() {
@@ -216,7 +218,10 @@ fn check(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
 
 fn fail(worker: &mut Worker, key: u64, (): ()) {
     let asked = &mut transactions(worker).arrays[key as usize];
-    let error = asked.failed.take().expect("it failed");
+    let error = asked
+        .failed
+        .take()
+        .expect("the error is stored before `fail` is called");
     end(worker, key, Err(error));
 }
 
@@ -235,17 +240,19 @@ fn tell(worker: &mut Worker, hears: Hears, result: Result<Objects, TxError>) {
     }
 }
 
-/// Asks another machine to reserve room.
+/// Sends another machine the request to reserve room.
 fn ask(worker: &mut Worker, key: u64, (): ()) {
     let asked = &transactions(worker).arrays[key as usize];
-    let machine = asked.machine.expect("another machine is asked");
+    let machine = asked
+        .machine
+        .expect("only another machine is sent a request");
     let body = asked.objects.encode();
     let cont = ReplyCont::new(reserved, key);
     let to = worker.log_poller(machine);
     match to.and_then(|to| worker.call(to, ALLOC_ARRAY, &[&body], RESERVED_BYTES, cont)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
-        // From the event loop: this may be the call that asks.
+        // The error is reported from the event loop, because the current call may be the one that sent the request.
         Err(_) => {
             transactions(worker).arrays[key as usize].failed = Some(Abort::Lost(machine).into());
             worker.defer(Cont::new(fail, key));
@@ -255,7 +262,9 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
 
 fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let asked = &mut transactions(worker).arrays[key as usize];
-    let machine = asked.machine.expect("another machine was asked");
+    let machine = asked
+        .machine
+        .expect("only another machine is sent a request");
     let Ok(reply) = reply else {
         return end(worker, key, Err(Abort::Lost(machine).into()));
     };
@@ -286,7 +295,7 @@ fn reserve(
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
     let Some(asked) = ObjectRun::decode(body) else {
-        let why = "it asks for room for no array".into();
+        let why = "it sent an ALLOC_ARRAY request that is not valid".into();
         return worker.distrust(request.from.machine, why);
     };
     match reserve(worker, asked.class, asked.count, Some(asked.first)) {
@@ -298,7 +307,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
     }
 }
 
-/// What was reserved for a new array is given back: it does not come to be.
+/// Releases the room that was reserved for a new array that is not created.
 fn give_back(worker: &mut Worker, asked: &AskedArray) {
     let slots = asked.objects;
     if let Some(machine) = asked.machine {
@@ -342,13 +351,13 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     tell(worker, asked.cont, objects);
 }
 
-/// Adds new objects, at the versions and incarnations that their memory has: all of them, or none.
+/// Adds new objects with the versions and incarnations in their memory: all of them, or none.
 fn take_in_new(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, TxError> {
     let (objects, count) = (asked.objects, asked.objects.count as usize);
     tx.check_limits_of(count, count * objects.class.payload_capacity())?;
     let images: Vec<_> = objects
         .images(words)
-        .map(|words| Image::check(words).expect("a lock-free read gives whole objects"))
+        .map(|words| Image::check(words).expect("a lock-free read returns consistent objects"))
         .collect();
     if images
         .iter()
@@ -362,7 +371,7 @@ fn take_in_new(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects
     Ok((0..).zip(images).map(new).collect())
 }
 
-/// Adds what was read, but for what the transaction has already.
+/// Adds the objects that were read, except those that the transaction has already.
 fn take_in(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, TxError> {
     let mut objects = Vec::with_capacity(asked.objects.count as usize);
     for (index, words) in (0..).zip(asked.objects.images(words)) {

@@ -1,39 +1,37 @@
-//! When a transaction that met a conflict is tried again, and how many run at once: the conflict
+//! Determines when a transaction that met a conflict is retried, and how many run at the same time: the conflict
 //! avoidance of `SMART` §4.3 (ASPLOS'24).
 //!
-//! Four parts, each of which can be switched off to measure what it gives, the last of which is not the
-//! paper's:
+//! It has four parts, each of which can be switched off to measure its effect. The last part is not in the paper:
 //!
 //! | part | rule |
 //! |---|---|
 //! | backoff | try `i` waits `min(t0·2^i, t_max) + rand(0..=t0)` |
 //! | dynamic limit | `t_max` follows the retry rate, between `t0` and `2^10·t0` |
-//! | throttling | so does `c_max`, the most transactions a worker runs at once, down to 1 |
-//! | patience | a transaction that fails again and again waits by itself: [`Backoff::patience`] |
+//! | throttling | so does `c_max`, the most transactions that a worker runs at the same time, down to 1 |
+//! | patience | a transaction that fails repeatedly adds a wait of its own: [`Backoff::patience`] |
 //!
-//! The retry rate γ is the share of attempts that met a conflict, taken over each millisecond. One
-//! sample moves one thing by one step:
+//! The retry rate γ is the share of attempts that met a conflict, sampled over each millisecond. Each sample changes
+//! one value by one step:
 //!
-//! | γ | `c_max` | else, if `c_max` is at its bound already |
+//! | γ | `c_max` | if `c_max` is at its bound |
 //! |---|---|---|
 //! | above 0.5 | halves, down to 1 | `t_max` doubles |
 //! | below 0.1 | doubles, up to the worker's own limit | `t_max` halves |
 //!
-//! `t_max` is touched only where `c_max` is at its bound, in both directions, as the paper has it
-//! and as its program does. The way back is therefore not the way in reverse: concurrency comes
-//! back first, the long waits go last. That is the safe order. Concurrency that is missing slows
-//! every transaction down, while a high `t_max` slows only those that meet conflicts, which at that
-//! time are few; and should the conflicts return with the concurrency, the long waits are there.
+//! In both directions `t_max` changes only while `c_max` is at its bound, as in the paper and its program. Recovery is
+//! therefore not the reverse of the reaction: the concurrency recovers first, and the long waits end last. That order
+//! is safe. Low concurrency slows every transaction down, while a high `t_max` slows only transactions that meet
+//! conflicts, which are few at that time. If conflicts return with the concurrency, the long waits are still in effect.
 //!
-//! What the paper leaves open:
-//! - A sample of few attempts says little: the rate of one attempt is 0 or 1, whatever the truth.
-//!   A sample therefore goes on beyond its millisecond until it has [`BackoffConfig::least_attempts`].
-//! - A worker that was idle starts a new sample: what happened before tells nothing about now. No
-//!   attempts are no evidence, so `t_max` and `c_max` stay as they were.
-//! - Waiting counts as running: who asks [`Backoff::may_begin`] counts the transactions that wait
-//!   for their next try too, so that at `c_max` = 1 a worker has one transaction that contends.
+//! The paper leaves open:
+//! - A sample of few attempts says little: the rate of one attempt is 0 or 1, whatever the true rate. A sample
+//!   therefore continues beyond its millisecond until it has [`BackoffConfig::least_attempts`].
+//! - A worker that was idle starts a new sample, because earlier attempts say nothing about the present. Without
+//!   attempts there is no evidence, so `t_max` and `c_max` stay unchanged.
+//! - Waiting counts as running: the caller of [`Backoff::may_begin`] also counts the transactions that wait for their
+//!   next try, so that with `c_max` = 1 a worker has one transaction that contends.
 //!
-//! Nothing here reads a clock or draws a number by itself.
+//! This module neither reads a clock nor draws random numbers by itself.
 
 use std::time::Duration;
 
@@ -45,31 +43,30 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 mod tests;
 
-/// 4096 cycles of a processor of 2.5 GHz, in nanoseconds: `SMART`'s t0, about a round trip of RDMA.
+/// 4096 cycles of a processor of 2.5 GHz, in nanoseconds: the t0 of `SMART`, about a round trip of RDMA.
 const RDMA_ROUND_TRIP_NS: u64 = 1_638;
 
-/// What a [`Backoff`] is of. A 0 where it makes no sense counts as 1.
+/// Configuration of a [`Backoff`]. A 0 that is not valid counts as 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackoffConfig {
-    /// t0 in nanoseconds: about one round trip of the fabric.
+    /// t0, in nanoseconds: about one round trip of the fabric.
     pub unit_ns: u64,
-    /// The limit of waits is at most `2^doublings · t0`.
+    /// Exponent of the upper bound of `t_max`, which is `2^doublings · t0`.
     pub doublings: u32,
-    /// The most transactions that the worker runs at once when there are no conflicts.
+    /// Most transactions that the worker runs at the same time if there are no conflicts.
     pub concurrency: usize,
-    /// How long a sample of the retry rate takes, in nanoseconds.
+    /// Shortest duration of a sample of the retry rate, in nanoseconds.
     pub sample_ns: u64,
-    /// The fewest attempts that make a sample.
+    /// Fewest attempts of a sample.
     pub least_attempts: u32,
     /// Whether a transaction waits before its next try.
     pub backoff: bool,
-    /// Whether `t_max` follows the retry rate. If not, it is the longest there is.
+    /// Whether `t_max` follows the retry rate. If not, it is always at its upper bound.
     pub dynamic_limit: bool,
-    /// Whether `c_max` follows the retry rate. If not, it is `concurrency`.
+    /// Whether `c_max` follows the retry rate. If not, it is always `concurrency`.
     pub throttling: bool,
-    /// Whether a transaction that meets conflicts again and again waits by itself, too: see
-    /// [`Backoff::patience`].
-    /// That is none of the paper's parts.
+    /// Whether a transaction that repeatedly meets conflicts adds a wait of its own: see [`Backoff::patience`]. This
+    /// part is not in the paper.
     pub patience: bool,
 }
 
@@ -90,10 +87,10 @@ impl Default for BackoffConfig {
 }
 
 impl BackoffConfig {
-    /// The names of the parts that [`BackoffConfig::without`] knows.
+    /// The names of the parts for [`BackoffConfig::without`].
     pub const PARTS: [&str; 4] = ["backoff", "limit", "throttling", "patience"];
 
-    /// The same without one of its parts, which changes nothing if there is none of that name.
+    /// Returns the configuration without the part of this name; unchanged if there is no such part.
     #[must_use]
     pub fn without(mut self, part: &str) -> Self {
         let [backoff, limit, throttling, patience] = Self::PARTS.map(|name| name != part);
@@ -104,7 +101,7 @@ impl BackoffConfig {
         self
     }
 
-    /// Every field where it can be worked with.
+    /// Returns the configuration with all zeroes that are not valid replaced by 1.
     fn normal(mut self) -> Self {
         self.unit_ns = self.unit_ns.max(1);
         self.concurrency = self.concurrency.max(1);
@@ -112,22 +109,22 @@ impl BackoffConfig {
         self
     }
 
-    /// t_M: the highest that `t_max` goes.
+    /// Returns t_M, the upper bound of `t_max`.
     fn highest_ns(&self) -> u64 {
         doubled(self.unit_ns, self.doublings)
     }
 }
 
-/// `unit · 2^times`, or the greatest number.
+/// Returns `unit · 2^times`, or the largest number if that overflows.
 fn doubled(unit: u64, times: u32) -> u64 {
     let factor = 1u64.checked_shl(times).unwrap_or(u64::MAX);
     unit.saturating_mul(factor)
 }
 
-/// A transaction waits longer by itself after so many conflicts.
+/// Number of conflicts after which a transaction adds a wait of its own.
 const PATIENT_AFTER: u32 = 3;
 
-/// Attempts of one sample.
+/// The attempts of one sample.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     began: Nanos,
@@ -136,7 +133,7 @@ struct Sample {
     retries: u32,
 }
 
-/// Conflict avoidance of one worker.
+/// The conflict avoidance of one worker.
 ///
 /// Invariants: `t0 <= t_max <= 2^doublings·t0` and `1 <= c_max <= concurrency`.
 ///
@@ -149,7 +146,7 @@ struct Sample {
 /// let config = BackoffConfig { unit_ns: 2_000, concurrency: 4, ..BackoffConfig::default() };
 /// let mut backoff = Backoff::new(config);
 /// assert!(backoff.may_begin(3) && !backoff.may_begin(4));
-/// // Its first try met a conflict; t_max is t0 to begin with.
+/// // The first try of a transaction met a conflict; t_max starts at t0.
 /// let wait = backoff.aborted(0, Nanos(10), &mut rng);
 /// assert!((2_000..=4_000).contains(&wait.as_nanos()));
 /// backoff.committed(Nanos(9_000));
@@ -162,12 +159,12 @@ pub struct Backoff {
     /// t_max.
     limit_ns: u64,
     sample: Sample,
-    /// When the last attempt ended.
+    /// Time at which the last attempt ended.
     last: Nanos,
 }
 
 impl Backoff {
-    /// As it is before any conflict: all the concurrency there is, and the shortest waits.
+    /// Creates the state before any conflict: full concurrency and the shortest waits.
     pub fn new(config: BackoffConfig) -> Self {
         let config = config.normal();
         Self {
@@ -183,16 +180,16 @@ impl Backoff {
         }
     }
 
-    /// Whether one more transaction may begin beside those that run, which includes those that wait
-    /// for their next try. With none running the answer is yes.
+    /// Returns whether one more transaction may begin. `running` includes the transactions that wait for their next
+    /// try. If none runs, the result is true.
     #[inline]
     pub fn may_begin(&self, running: usize) -> bool {
         running < self.concurrency
     }
 
-    /// An attempt met a conflict. Gives how long to wait before the next. `attempt` is how many
-    /// tries of this transaction failed before this one: 0 for its first. A transaction that is
-    /// given up tells of its last attempt here too.
+    /// Records an attempt that met a conflict, and returns the wait before the next attempt. `attempt` is the number of
+    /// earlier failed tries of this transaction: 0 for its first try. A transaction that is given up must also report
+    /// its last attempt here.
     pub fn aborted<R: RngCore + ?Sized>(
         &mut self,
         attempt: u32,
@@ -208,11 +205,12 @@ impl Backoff {
         Duration::from_nanos(wait.saturating_add(rng.random_range(0..=unit)))
     }
 
-    /// What a transaction waits beyond that, by itself: the rest follows the retry rate of all the worker's
-    /// transactions, and two that lock each other's reads would else abort each other for as long as the
-    /// others have no conflicts, each time at the same pace. Nothing at first; after some conflicts up to
-    /// `unit_ns`, which should be about what one attempt takes, and doubled with each further, but no more
-    /// than `doublings` times. `attempt` is as of [`Backoff::aborted`].
+    /// Returns the wait that a transaction adds to that of [`Backoff::aborted`]. The latter follows the retry rate of
+    /// all the worker's transactions. Without the added wait, two transactions that lock each other's reads would abort
+    /// each other, at the same pace each time, for as long as the other transactions have no conflicts. The wait is
+    /// zero at first, and after some conflicts random up to `unit_ns`, which should be about the duration of one
+    /// attempt. The upper bound doubles with each further conflict, at most `doublings` times. `attempt` is as for
+    /// [`Backoff::aborted`].
     pub fn patience<R: RngCore + ?Sized>(
         &self,
         attempt: u32,
@@ -228,22 +226,22 @@ impl Backoff {
         Duration::from_nanos(rng.random_range(0..=longest))
     }
 
-    /// An attempt ended without a conflict.
+    /// Records an attempt that ended without a conflict.
     pub fn committed(&mut self, now: Nanos) {
         self.count(now, false);
     }
 
-    /// c_max: the most transactions that run at once.
+    /// Returns c_max: the most transactions that run at the same time.
     pub fn concurrency(&self) -> usize {
         self.concurrency
     }
 
-    /// t_max: the longest wait, but for its random part, which is up to t0 more.
+    /// Returns t_max: the longest wait, except its random part, which is up to t0 more.
     pub fn limit(&self) -> Duration {
         Duration::from_nanos(self.limit_ns)
     }
 
-    /// Counts an attempt that ended, in the sample that it belongs to.
+    /// Counts an attempt that ended, in the sample to which it belongs.
     fn count(&mut self, now: Nanos, retry: bool) {
         self.end_sample(now);
         self.sample.attempts = self.sample.attempts.saturating_add(1);
@@ -251,7 +249,7 @@ impl Backoff {
         self.last = now;
     }
 
-    /// Acts on the sample if it is over, and begins a new one if it is, or is out of date.
+    /// Acts on the sample if it is complete. Starts a new sample if this one is complete or out of date.
     fn end_sample(&mut self, now: Nanos) {
         if now - self.sample.began < self.config.sample_ns {
             return;
@@ -268,13 +266,13 @@ impl Backoff {
         }
     }
 
-    /// A gap between attempts that waiting does not explain.
+    /// Returns the shortest gap between attempts that waiting does not explain, in nanoseconds.
     fn idle_ns(&self) -> u64 {
         let longest = self.config.highest_ns().saturating_add(self.config.unit_ns);
         longest.saturating_mul(4).max(self.config.sample_ns)
     }
 
-    /// One step, as the sample has it (`SMART` §4.3).
+    /// Changes one value by one step, according to the sample (`SMART` §4.3).
     fn step(&mut self) {
         let retries = u64::from(self.sample.retries);
         let attempts = u64::from(self.sample.attempts);
@@ -285,7 +283,7 @@ impl Backoff {
         }
     }
 
-    /// γ is above its high-water mark.
+    /// Handles a γ above its high-water mark.
     fn calm(&mut self) {
         if self.config.throttling && self.concurrency > 1 {
             self.concurrency /= 2;
@@ -294,7 +292,7 @@ impl Backoff {
         }
     }
 
-    /// γ is below its low-water mark.
+    /// Handles a γ below its low-water mark.
     fn hurry(&mut self) {
         if self.config.throttling && self.concurrency < self.config.concurrency {
             self.concurrency = (self.concurrency * 2).min(self.config.concurrency);

@@ -1,4 +1,4 @@
-//! What the transactions of one worker did, counted: outcomes, and what their commits cost.
+//! Counters of one worker's transactions: their outcomes, and the cost of their commits.
 
 use farm_core::worker::Worker;
 
@@ -6,24 +6,24 @@ use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::record::Kind;
 
-/// Aborts of commits, by what the caller was told.
+/// Aborts of commits, by the error that the caller received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AbortCounters {
     /// [`Abort::Locked`].
     pub locked: u64,
     /// [`Abort::Changed`].
     pub changed: u64,
-    /// [`Abort::TimedOut`]: it was told to a read of an object of another machine, before any commit.
+    /// [`Abort::TimedOut`], which a read of an object on another machine returns before any commit.
     pub timed_out: u64,
     /// [`Abort::Lost`].
     pub lost: u64,
-    /// Every other error: too large for a log, objects of other machines where none may be, or one of the
-    /// caller's own, that a retry helper told when what was read had been validated.
+    /// All other errors: a record that is too large for a log, objects of other machines where none are allowed, or the
+    /// caller's own error, which a retry helper reported after a validation of the reads.
     pub other: u64,
 }
 
 impl AbortCounters {
-    /// Of all kinds.
+    /// Returns the sum over all kinds.
     pub fn total(&self) -> u64 {
         self.locked + self.changed + self.timed_out + self.lost + self.other
     }
@@ -38,28 +38,28 @@ pub struct RecordCounters {
     pub commit_primary: u64,
     /// ABORT.
     pub abort: u64,
-    /// TRUNCATE: only those that no other record carried.
+    /// TRUNCATE: only records that truncate explicitly, not truncations that other records carry.
     pub truncate: u64,
 }
 
 impl RecordCounters {
-    /// Of all kinds.
+    /// Returns the sum over all kinds.
     pub fn total(&self) -> u64 {
         self.lock + self.commit_primary + self.abort + self.truncate
     }
 }
 
-/// What the transactions of one worker did, as their coordinator. What it does for the transactions of
-/// others is not in here: see [`Worker::log_counters`] and [`Worker::message_counters`].
+/// Counts of one worker's transactions, as their coordinator. Work for the transactions of other coordinators is not
+/// included: see [`Worker::log_counters`] and [`Worker::message_counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxCounters {
-    /// Transactions that committed, those without objects or changes included.
+    /// Transactions that committed, including those without objects or changes.
     pub committed: u64,
-    /// Of them those that had objects of other machines.
+    /// Committed transactions that had objects of other machines.
     pub distributed: u64,
     /// Commits that did not take effect, and reads that ended a transaction.
     pub aborts: AbortCounters,
-    /// Commits of which nobody knows: [`TxError::InDoubt`].
+    /// Commits whose outcome is unknown: [`TxError::InDoubt`].
     pub in_doubt: u64,
     /// Records written into logs.
     pub records: RecordCounters,
@@ -67,35 +67,35 @@ pub struct TxCounters {
     pub object_reads: u64,
     /// One-sided reads of headers, by validation.
     pub header_reads: u64,
-    /// VALIDATE requests; each has an answer.
+    /// VALIDATE requests; each has a reply.
     pub validates: u64,
-    /// LOCK-REPLY messages that came.
+    /// LOCK-REPLY messages received.
     pub lock_replies: u64,
 }
 
 impl TxCounters {
-    /// One-sided writes of records.
+    /// Returns the number of one-sided writes of records.
     pub fn writes(&self) -> u64 {
         self.records.total()
     }
 
-    /// One-sided reads, of objects and of headers.
+    /// Returns the number of one-sided reads, of objects and of headers.
     pub fn reads(&self) -> u64 {
         self.object_reads + self.header_reads
     }
 
-    /// Messages of commits in both directions: LOCK-REPLY, VALIDATE and its answer.
+    /// Returns the number of messages of commits in both directions: LOCK-REPLY, VALIDATE and its reply.
     pub fn messages(&self) -> u64 {
         self.lock_replies + 2 * self.validates
     }
 
-    /// What was counted after `before`, which was taken of the same worker.
+    /// Returns the counts since `before`, which must be earlier counts of the same worker.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.with(before, u64::wrapping_sub)
     }
 
-    /// Together with those of another worker.
+    /// Returns the sum of these counts and those of another worker.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::wrapping_add)
@@ -127,7 +127,8 @@ impl TxCounters {
         }
     }
 
-    /// A commit ended so: of a transaction that had given up what it was to write, if `given_up`.
+    /// Counts the outcome of a commit. If `given_up`, the transaction validated its reads only and had dropped its
+    /// writes.
     #[inline]
     pub(crate) fn count(
         &mut self,
@@ -145,7 +146,7 @@ impl TxCounters {
         }
     }
 
-    /// A commit, or a read that ends a transaction, failed so.
+    /// Counts the failure of a commit, or of a read that ends a transaction.
     #[cold]
     pub(crate) fn count_failed(&mut self, error: &TxError) {
         let aborts = &mut self.aborts;
@@ -160,7 +161,7 @@ impl TxCounters {
         *counter += 1;
     }
 
-    /// A record was written into a log.
+    /// Counts a record written into a log.
     #[inline]
     pub(crate) fn count_record(&mut self, kind: Kind) {
         let records = &mut self.records;
@@ -174,7 +175,7 @@ impl TxCounters {
     }
 }
 
-/// What the transactions of this worker did so far.
+/// Returns the counts of this worker's transactions so far.
 pub fn counters(worker: &mut Worker) -> TxCounters {
     transactions(worker).counters
 }
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_add_up_and_tell_the_difference() {
+    fn counts_are_summed_and_subtracted() {
         let mut counters = TxCounters::default();
         for result in [
             Ok(()),

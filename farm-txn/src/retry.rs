@@ -1,27 +1,28 @@
-//! Transactions that are tried until they commit.
+//! Transactions that are retried until they commit.
 //!
 //! ```text
 //!  run ──▶ queue ──▶ body(tx) ──▶ commit ──▶ done(Ok)
 //!          (gate)      ▲  │          │
-//!                      │  └─▶ fail ──┤ conflict: wait, and again
-//!                      └─────────────┤ no room: when there is room, again
+//!                      │  └─▶ fail ──┤ conflict: wait, then retry
+//!                      └─────────────┤ no room: retry when there is room
 //!                                    └ anything else ──▶ done(Err)
 //! ```
 //!
-//! - A conflict ([`Abort::Locked`], [`Abort::Changed`], [`Abort::TimedOut`]) is tried again after the wait
-//!   that the worker's [`Backoff`](crate::Backoff) asks for. Reads that time out for as long as
-//!   [`set_patience`] says, by default `transactions.patience_ms` of the configuration, end it: a machine died
-//!   with the lock, or no object starts at the address.
-//! - [`TxError::Busy`] is tried again when there may be room.
-//! - [`Abort::Lost`] and [`TxError::InDoubt`] are never tried again: the first would fail again, and of
-//!   the second nobody knows whether it took effect.
-//! - Any other error of a body may be the result of reads that are mutually inconsistent: a pointer of
-//!   before a change, and what it points to after. What the try read is therefore validated first, as
-//!   by a commit that writes nothing ([`api::validate`]). If that meets a conflict, the transaction is tried
-//!   again; else the error is reported: it is true of one moment. A body that wants to end without effect fails
-//!   with [`TxError::GivenUp`], or with [`TxError::Refused`] and a message.
+//! - A conflict ([`Abort::Locked`], [`Abort::Changed`], [`Abort::TimedOut`]) is retried after the wait that the
+//!   worker's [`Backoff`](crate::Backoff) returns. If reads time out for the duration of [`set_patience`], by default
+//!   `transactions.patience_ms` of the configuration, the transaction ends: a machine died with the lock, or no object
+//!   starts at the address.
+//! - [`TxError::Busy`] is retried when there may be room.
+//! - [`Abort::Lost`] and [`TxError::InDoubt`] are never retried: the first would fail again, and for the second it is
+//!   unknown whether the transaction took effect.
+//! - Any other error of a body may result from reads that are mutually inconsistent, such as a pointer from before a
+//!   change and its object from after the change. The reads of the try are therefore validated first, as by a commit
+//!   that writes nothing ([`api::validate`]). If the validation meets a conflict, the transaction is retried; else the
+//!   error is reported, because the reads are of one moment. A body that wants to end without effect fails with
+//!   [`TxError::GivenUp`], or with [`TxError::Refused`] and a message.
 //!
-//! A worker runs as many at once as its `Backoff` has it; the others wait in the order in which they came.
+//! At most as many transactions run on a worker at the same time as its `Backoff` allows; the others wait in the order
+//! in which they were started.
 
 mod gate;
 
@@ -39,47 +40,47 @@ use crate::error::{Abort, TxError};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
 
-/// A transaction that is tried until it commits.
+/// A transaction that is retried until it commits.
 pub(crate) struct Run {
     body: Cont<TxHandle>,
     done: Cont<Result<(), TxError>>,
     state: Tries,
-    /// The error of its body, while what the body read is validated.
+    /// Error of the body, while the reads of the body are validated.
     doubt: Option<TxError>,
-    /// On its way to `done`.
+    /// Outcome to pass to `done`.
     outcome: Option<Result<(), TxError>>,
 }
 
-/// Tries of one transaction so far.
+/// The tries of one transaction so far.
 #[derive(Default)]
 pub(crate) struct Tries {
-    /// Tries that met a conflict.
+    /// Number of tries that met a conflict.
     conflicts: u32,
-    /// When a try ended by [`Abort::TimedOut`], the first since one came to its commit.
+    /// Time of the first try that ended with [`Abort::TimedOut`] since a try last reached its commit.
     stuck_since: Option<Nanos>,
 }
 
-/// What to do about an error.
+/// How an error is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// Wait, and try again.
+    /// Wait, then retry.
     Wait,
-    /// Try again when there is room.
+    /// Retry when there is room.
     Room,
-    /// Validate what was read, and report the error if that succeeds.
+    /// Validate the reads, and report the error if that succeeds.
     Validate,
     /// Report the error.
     Report,
 }
 
 impl Tries {
-    /// How many conflicts there were before one that was met now.
+    /// Counts a conflict, and returns the number of earlier conflicts.
     pub(crate) fn next(&mut self) -> u32 {
         self.conflicts += 1;
         self.conflicts - 1
     }
 
-    /// What helps against the error of a body. `patience` is how long reads that time out are tried again.
+    /// Returns how the error of a body is handled. `patience` is how long reads that time out are retried.
     pub(crate) fn of_body(&mut self, error: &TxError, now: Nanos, patience: Duration) -> Remedy {
         match error {
             TxError::Abort(Abort::Locked(_) | Abort::Changed(_)) => Remedy::Wait,
@@ -98,14 +99,14 @@ impl Tries {
         }
     }
 
-    /// What helps against the error of a commit.
+    /// Returns how the error of a commit is handled.
     pub(crate) fn of_commit(&mut self, error: &TxError) -> Remedy {
-        // Everything was read.
+        // All reads of the try have succeeded.
         self.stuck_since = None;
         Self::of_validation(error)
     }
 
-    /// What helps against the error of a validation.
+    /// Returns how the error of a validation is handled.
     pub(crate) fn of_validation(error: &TxError) -> Remedy {
         match error {
             TxError::Abort(Abort::Locked(_) | Abort::Changed(_) | Abort::TimedOut(_)) => {
@@ -117,12 +118,12 @@ impl Tries {
     }
 }
 
-/// Runs a transaction until it commits, or ends by an error that no other try helps against; then `done` hears of
-/// it.
+/// Runs a transaction until it commits, or ends with an error that no retry can resolve; then calls `done` with the
+/// outcome.
 ///
-/// Each try, `body` is called from the event loop with a new transaction, and ends it by [`commit`] or
-/// [`fail`], at once or from a later continuation: not by [`api::commit`] or [`api::abort`], after
-/// which nobody would hear of it. It begins from nothing each time. Nothing is allocated for a try.
+/// In each try, the event loop calls `body` with a new transaction. The body ends the transaction by [`commit`] or
+/// [`fail`], at once or from a later continuation; after [`api::commit`] or [`api::abort`], `done` would never be
+/// called. Each try starts afresh. A try allocates no memory.
 ///
 /// ```
 /// # use std::sync::{Arc, mpsc};
@@ -169,7 +170,8 @@ impl Tries {
 /// # Ok::<_, farm_core::machine::MachineError>(())
 /// ```
 ///
-/// It does not nest: a body that waits for another run waits for its own end where as many run as may.
+/// Runs do not nest: if the limit of running transactions is reached, a body that waits for another run waits for its
+/// own end.
 pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxError>>) {
     let key = transactions(worker).runs.insert(Run {
         body,
@@ -181,32 +183,32 @@ pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxEr
     enter(worker, Cont::new(attempt, key as u64));
 }
 
-/// Sets how long this worker retries a transaction whose reads time out each time, from the first of them on;
-/// then it ends by [`Abort::TimedOut`]. Zero ends it at the first. Until it is set it is
+/// Sets how long this worker retries a transaction whose reads time out each time, counted from the first timeout; then
+/// the transaction ends with [`Abort::TimedOut`]. With zero, it ends at the first timeout. The default is
 /// `transactions.patience_ms` of the configuration.
 ///
 /// # Panics
-/// If the layer is not attached.
+/// If the layer is not attached to the worker.
 pub fn set_patience(worker: &mut Worker, patience: Duration) {
     transactions(worker).patience = patience;
     crate::tasks::set_patience(worker, patience);
 }
 
-/// Ends a try of [`run`] by a commit. Of a try that has ended, nothing happens.
+/// Ends a try of [`run`] with a commit. No-op if the try has ended.
 ///
 /// # Panics
-/// If the transaction is open, and no try of a [`run`].
+/// If the transaction is open but is not a try of a [`run`].
 pub fn commit(worker: &mut Worker, tx: TxHandle) {
     if let Some(key) = run_of(worker, tx) {
         api::commit(worker, tx, Cont::new(tried, key as u64));
     }
 }
 
-/// Ends a try of [`run`] by an error: its own, or one that a call of it gave. See the [module](self) for what
-/// follows from which error. Of a try that has ended, nothing happens.
+/// Ends a try of [`run`] with an error: the body's own, or one that a call returned. The [module](self) lists how each
+/// error is handled. No-op if the try has ended.
 ///
 /// # Panics
-/// If the transaction is open, and no try of a [`run`].
+/// If the transaction is open but is not a try of a [`run`].
 pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     let Some(key) = run_of(worker, tx) else {
         return;
@@ -223,10 +225,10 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     act(worker, key, remedy, error);
 }
 
-/// The run whose try a transaction is, if it is open.
+/// Returns the key of the run to which a transaction belongs, if the transaction is open.
 fn run_of(worker: &mut Worker, tx: TxHandle) -> Option<usize> {
     let run = api::run_of(worker, tx).ok()?;
-    Some(run.unwrap_or_else(|| panic!("the transaction is no try of a run")))
+    Some(run.unwrap_or_else(|| panic!("the transaction is not a try of a run")))
 }
 
 /// Begins a try.
@@ -236,7 +238,7 @@ fn attempt(worker: &mut Worker, key: u64, (): ()) {
     body.resume(worker, tx);
 }
 
-/// A try was committed, or only what it read was validated.
+/// Handles the end of a commit, or of a validation of the reads.
 fn tried(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
     let key = key as usize;
     let run = &mut transactions(worker).runs[key];
@@ -270,7 +272,7 @@ fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
     }
 }
 
-/// Ends a run, from the event loop.
+/// Ends a run; the event loop then calls `done`.
 fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
     transactions(worker).runs[key].outcome = Some(outcome);
     worker.defer(Cont::new(tell, key as u64));
@@ -278,7 +280,7 @@ fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
 
 fn tell(worker: &mut Worker, key: u64, (): ()) {
     let run = transactions(worker).runs.remove(key as usize);
-    let outcome = run.outcome.expect("it has ended");
+    let outcome = run.outcome.expect("the run has ended with an outcome");
     leave(worker, Left::of(&outcome));
     run.done.resume(worker, outcome);
 }

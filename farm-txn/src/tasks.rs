@@ -1,4 +1,4 @@
-//! Transactions as `async` functions: tasks on the worker's own event loop.
+//! Transactions as `async` functions: tasks that run on the worker's own event loop.
 //!
 //! ```text
 //!  task ──polls──▶ future of a call ──▶ queue of requests ──▶ executor, with the worker: api, retry
@@ -6,23 +6,22 @@
 //!   └──── woken ─────────┴───────── slot ◀──── continuation ◀─────┘
 //! ```
 //!
-//! [`spawn`] begins a task. A task has a [`Handle`], by which it begins a [`Transaction`] and reads without
-//! one. No thread is involved: a task runs on the worker that it was spawned on, between continuations, and
-//! must not block it. A call of a transaction stands on the functions of [`crate::api`] and costs what
-//! they cost, and a look at two queues.
+//! [`spawn`] starts a task. The task gets a [`Handle`], with which it begins a [`Transaction`] or reads without a
+//! transaction. No other thread is involved: a task runs on the worker on which it was spawned, between continuations,
+//! and must not block it. A call of a transaction uses the functions of [`crate::api`]; it costs what they cost, plus a
+//! check of two queues.
 //!
-//! Who drops a future half-way, or a task with it, drops its transaction: it aborts, and what comes for it later
-//! is given back. A commit that was begun goes on; nobody hears of it.
+//! If a future is dropped before it completes, alone or together with its task, its transaction aborts, and an answer
+//! that arrives later is discarded. A commit that has begun continues; its outcome is not reported.
 //!
-//! Between two calls a transaction owns its context, so that payloads are plain borrows of it. The
-//! compiler sees to it that none outlives the transaction, and that a transaction is not used once it
-//! was committed:
+//! Between two calls a transaction owns its context, so that payloads are plain borrows of the transaction. The
+//! compiler ensures that no payload outlives the transaction, and that a transaction is not used after its commit:
 //!
 //! ```compile_fail,E0382
 //! async fn twice(farm: farm_txn::Handle) {
 //!     let tx = farm.begin();
 //!     tx.commit().await;
-//!     tx.commit().await; // It is gone.
+//!     tx.commit().await; // error: the first commit consumed it.
 //! }
 //! ```
 //! ```compile_fail,E0382
@@ -35,14 +34,14 @@
 //! ```compile_fail,E0505
 //! async fn payload_after(mut tx: farm_txn::Transaction, object: farm_txn::ObjectId) {
 //!     let payload = tx.payload_mut(object).unwrap();
-//!     tx.commit().await; // The payload is borrowed from it.
+//!     tx.commit().await; // error: the payload borrows from it.
 //!     payload[0] = 1;
 //! }
 //! ```
 //! ```compile_fail,E0499
 //! async fn payload_over_a_call(mut tx: farm_txn::Transaction, object: farm_txn::ObjectId) {
 //!     let payload = tx.payload_mut(object).unwrap();
-//!     tx.alloc(8, None).await; // The buffers of the transaction may move.
+//!     tx.alloc(8, None).await; // error: the buffers of the transaction may move.
 //!     payload[0] = 1;
 //! }
 //! ```
@@ -58,7 +57,7 @@
 //! }
 //! ```
 //!
-//! The same functions without their mistakes do compile:
+//! The same functions without these errors compile:
 //!
 //! ```
 //! async fn right(farm: farm_txn::Handle, at: farm_core::ids::Address) -> Result<(), farm_txn::TxError> {
@@ -94,29 +93,29 @@ pub use transaction::Transaction;
 
 use shared::TaskWaker;
 
-/// What a task runs.
+/// The future of a task.
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 thread_local! {
-    /// The tasks of the workers that run on this thread. Here, and not with the worker, whose state has to
-    /// be `Send`: what a task holds need not be, nor need the compiler be able to prove it.
+    /// The tasks of the workers that run on this thread. They are stored here and not with the worker, whose state must
+    /// be `Send`: the state of a task need not be `Send`, nor need the compiler be able to prove that it is.
     static HERE: RefCell<BTreeMap<u64, slab::Slab<Task>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Works on the tasks of a worker; futures are dropped outside.
+/// Accesses the tasks of a worker. Futures must be dropped outside of `work`.
 fn here<R>(worker: u64, work: impl FnOnce(&mut slab::Slab<Task>) -> R) -> R {
     HERE.with_borrow_mut(|all| work(all.entry(worker).or_default()))
 }
 
-/// What a worker keeps of its tasks.
+/// A worker's access to its tasks.
 pub(crate) struct Tasks {
-    /// By which they are known on its thread.
+    /// Key of the worker's tasks in `HERE`.
     id: u64,
     shared: Arc<Shared>,
 }
 
 struct Task {
-    /// Out while it is polled.
+    /// Future of the task; `None` while it is polled.
     future: Option<TaskFuture>,
     waker: Arc<TaskWaker>,
 }
@@ -130,7 +129,7 @@ impl Tasks {
         }
     }
 
-    /// What is there, and how much of it.
+    /// Returns the number of tasks and of open calls, with their names.
     pub(crate) fn held(&self) -> [(&'static str, usize); 2] {
         [
             ("tasks", here(self.id, |all| all.len())),
@@ -139,7 +138,8 @@ impl Tasks {
     }
 }
 
-/// Futures end before what they tell: transactions of theirs have nobody to abort them then.
+/// Drops the futures first, then closes the shared state. Requests that the futures make when they are dropped are
+/// discarded, because the worker no longer executes them.
 impl Drop for Tasks {
     fn drop(&mut self) {
         let all = HERE.try_with(|here| here.borrow_mut().remove(&self.id));
@@ -163,13 +163,13 @@ pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
         .expect("farm_txn::attach was called for this worker")
 }
 
-/// Begins a task on this worker: what `body` gives is polled from the event loop until it is done, or the
-/// worker stops. Results go where the task sends them. What it holds need not be `Send`: a worker
-/// that has tasks stays on its thread.
+/// Starts a task on this worker: the event loop polls the future that `body` returns until it completes or the worker
+/// stops. The task itself must send its results to where they are needed. The state of the task need not be `Send`: a
+/// worker that has tasks stays on its thread.
 ///
-/// A task that panics ends: the panic is logged, the task's transaction is aborted, and the worker goes on. A
-/// panic in [`Handle::with_worker`], in a continuation or in a message handler stops the machine, for the state
-/// of the worker may be incomplete.
+/// A task that panics ends: the panic is logged, the task's transaction aborts, and the worker continues. A panic in
+/// [`Handle::with_worker`], in a continuation or in a message handler stops the machine, because the state of the
+/// worker may be incomplete.
 ///
 /// ```
 /// # use std::sync::{Arc, mpsc};
@@ -198,7 +198,7 @@ pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
 /// ```
 ///
 /// # Panics
-/// If the layer is not attached.
+/// If the layer is not attached to the worker.
 pub fn spawn<F>(worker: &mut Worker, body: impl FnOnce(Handle) -> F)
 where
     F: Future<Output = ()> + 'static,
@@ -208,7 +208,7 @@ where
     executor::spawn(worker, future);
 }
 
-/// Runs a task on a worker of a machine of this process, and waits for what it gives: for threads outside.
+/// Runs a task on a worker of a machine of this process, and waits for its result. For threads outside of the workers.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -229,11 +229,11 @@ where
 /// ```
 ///
 /// # Errors
-/// [`MachineError::TaskPanicked`] when the task panics, which ends it and nothing else.
-/// [`MachineError::Failed`] when the machine stops before the task has ended.
+/// [`MachineError::TaskPanicked`] if the task panics, which ends only the task. [`MachineError::Failed`] if the machine
+/// stops before the task has ended.
 ///
 /// # Panics
-/// If there is no such worker.
+/// If the machine has no such worker.
 pub fn block_on<T, F>(
     machine: &Machine,
     worker: usize,
@@ -246,14 +246,14 @@ where
     let ended = machine.ask(worker, |worker, answer| {
         spawn(worker, |farm| {
             let me = farm.me();
-            // The body itself may panic before it gives a future.
+            // `body` itself may panic before it returns a future.
             let future = Caught(Box::pin(async move { body(farm).await }));
             async move {
                 let ended = future.await.map_err(|message| MachineError::TaskPanicked {
                     worker: me,
                     message,
                 });
-                // The thread that asked may be gone.
+                // The waiting thread may be gone.
                 let _ = answer.send(ended);
             }
         });
@@ -261,7 +261,7 @@ where
     ended?
 }
 
-/// A future whose panic is its result.
+/// A future that returns a panic as an error.
 struct Caught<F>(Pin<Box<F>>);
 
 impl<F: Future> Future for Caught<F> {

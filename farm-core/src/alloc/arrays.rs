@@ -1,7 +1,7 @@
 //! Arrays: adjacent objects of one class, in a block of their own (`FaRM'14 §3.2`).
 //!
-//! They are allocated together, so that one one-sided read gets all of them, and freed one by one like any
-//! object. A slot does not serve again by itself: the block comes back, whole, with the last of them.
+//! The objects of an array are allocated together, so that one one-sided read fetches all of them, and freed one by one
+//! like any object. A single slot is not reused: the whole block is released with the last object.
 
 use super::bitmap::FreeSlots;
 use super::block::Place;
@@ -15,48 +15,52 @@ use crate::{marks, mutants};
 /// Adjacent objects of one class.
 #[derive(Clone, Debug)]
 pub struct ArrayRun {
-    /// The block.
+    /// Block that holds the array.
     pub block: Block,
-    /// Objects that were asked for, each [`SizeClass::object_bytes`] after the one before.
+    /// Number of objects requested. Each starts [`SizeClass::object_bytes`] after the one before.
     pub count: u32,
 }
 
 impl ArrayRun {
-    /// The first object.
+    /// Returns the address of the first object.
     pub fn first(&self) -> Address {
         self.block.address_of(0)
     }
 
-    /// The object at `index`, if there are so many.
+    /// Returns the address of the object at `index`, if `index` is below `count`.
     pub fn address(&self, index: u32) -> Option<Address> {
         (index < self.count).then(|| self.block.address_of(index))
     }
 
-    /// The class of the objects.
+    /// Returns the class of the objects.
     pub fn class(&self) -> SizeClass {
         self.block.head().class
     }
 
-    /// Prepares the slot at `index` for its object and returns the version and incarnation that the object
-    /// continues from. Writes the header of a slot that was never used. Call it for each object before its address
-    /// is published.
+    /// Prepares the slot at `index` for its object, and returns the version and incarnation from which the object
+    /// continues. Writes the header of a slot that was never used. Call it for each object before its address is
+    /// published.
     ///
     /// # Panics
     /// If `index` is not below `count`.
     pub fn begin(&self, index: u32) -> Room {
-        assert!(index < self.count, "object {index} of {}", self.count);
+        assert!(
+            index < self.count,
+            "object {index} is out of range: the array has {}",
+            self.count
+        );
         let (block, at) = (&self.block, self.block.offset_of(index));
         write::begin(block.table().memory(), at, self.class(), block.base())
     }
 }
 
 impl BlockAllocator {
-    /// Allocates `count` adjacent objects of one class, near `near` if it can be: in its region,
-    /// on its ring, anywhere. The transaction that fills them sets their allocated bits. Their memory is
-    /// zero, or holds freed objects of the class; [`ArrayRun::begin`] returns the versions to continue from.
+    /// Allocates `count` adjacent objects of one class, near `near` if possible: in its region, else on its ring, else
+    /// anywhere. The transaction that fills the objects sets their allocated bits. Their memory is zero, or holds freed
+    /// objects of the class; [`ArrayRun::begin`] returns the versions from which to continue.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then.
+    /// [`AllocError`]: nothing is allocated.
     ///
     /// # Panics
     /// If `count` is zero.
@@ -67,7 +71,7 @@ impl BlockAllocator {
         owner: WorkerId,
         near: Option<RegionId>,
     ) -> Result<ArrayRun, AllocError> {
-        assert!(count > 0, "an array of no objects");
+        assert!(count > 0, "an array needs at least one object");
         let block = self.obtain_array(Demand::Array(class, count), owner, near)?;
         let region = self.index_of(block.table().region());
         let region = &mut self.regions[region.expect("a block of this machine")];
@@ -90,15 +94,15 @@ impl BlockAllocator {
             }
         }
         let block = self.obtain(demand, owner, Place::Anywhere)?;
-        Ok(block.expect("anywhere is a block or an error"))
+        Ok(block.expect("a request for a block anywhere returns a block or an error"))
     }
 
-    /// Takes back an object of an array: because the transaction that was to fill it aborted, or because
-    /// one that freed it has committed. With the last of them the block serves its class again at once,
-    /// for objects or arrays.
+    /// Releases an object of an array, because the transaction that was to fill it aborted, or because a transaction
+    /// that freed it has committed. When the last object is released, the block can store objects or arrays of its
+    /// class again at once.
     ///
     /// # Errors
-    /// [`ReleaseError`] when the address is no object of an array that has not come back.
+    /// [`ReleaseError`] if the address is not an object of an array, or was released already.
     pub fn release_of_array(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
         let not_ours = ReleaseError::NotOurs(address);
         let at = self.region_of(address).map_err(|_| not_ours)?;
@@ -134,8 +138,7 @@ impl BlockAllocator {
         Ok(head.class)
     }
 
-    /// Checks that every object of an array that was given back is not allocated in memory, and that headers have
-    /// the array's class.
+    /// Checks that no released object of an array is allocated in memory, and that all headers have the array's class.
     ///
     /// # Errors
     /// The first [`Mismatch`].
@@ -158,8 +161,8 @@ impl BlockAllocator {
     }
 }
 
-/// The objects of an array that was met in memory: those that are allocated. One of which none is, is
-/// left alone: a transaction may still be about to fill it.
+/// Returns the objects of an array that was found in memory: those that are allocated. If none is, the block stays an
+/// array, because a transaction may still be about to fill it.
 pub(super) fn allocated(block: &Block) -> FreeSlots {
     let mut held = FreeSlots::new(block.slots());
     for slot in (0..block.slots()).filter(|slot| !block.is_allocated(*slot)) {

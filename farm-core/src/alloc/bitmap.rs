@@ -1,26 +1,26 @@
-//! The private free map of one block: which of its slots a slab allocator may hand out.
+//! The private free map of one block: the slots that a slab allocator may reserve.
 //!
-//! Two levels: a bit per slot, and a bit per word that has any free slot. With a cursor at the
-//! lowest word of the upper level that may have a bit, taking the lowest free slot looks at a
-//! handful of words however full the block is. Nothing grows after [`FreeSlots::new`].
+//! It has two levels: a bit per slot, and a bit per word of slots that has any free one. A cursor marks the lowest word
+//! of the upper level that may have a bit, so that taking the lowest free slot reads only a few words however full the
+//! block is. Nothing grows after [`FreeSlots::new`].
 
 const BITS: u32 = u64::BITS;
 
-/// Free slots of one block. The lowest is taken first, so that a block fills without holes.
+/// The free slots of one block. The lowest is taken first, so that a block fills without holes.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
-    /// A bit per slot, set when it is free; then a bit per one of those words, set when it is not 0.
+    /// One bit per slot, set if the slot is free; then one bit per word of those, set if the word is not 0.
     words: Box<[u64]>,
-    /// Where the second level starts.
+    /// Index of the first word of the second level.
     summary: u32,
-    /// No summary word before this one has a bit.
+    /// Index in the second level before which all words are 0.
     cursor: u32,
     slots: u32,
     free: u32,
 }
 
 impl FreeSlots {
-    /// All of `slots` free.
+    /// Creates a map of `slots` slots, all of them free.
     pub(super) fn new(slots: u32) -> Self {
         let (lower, upper) = (slots.div_ceil(BITS), slots.div_ceil(BITS * BITS));
         let mut words = vec![0; (lower + upper) as usize].into_boxed_slice();
@@ -35,12 +35,12 @@ impl FreeSlots {
         }
     }
 
-    /// Slots there are.
+    /// Returns the number of slots.
     pub(super) fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Slots that are free.
+    /// Returns the number of free slots.
     #[inline]
     pub(super) fn free(&self) -> u32 {
         self.free
@@ -63,7 +63,7 @@ impl FreeSlots {
         Some(slot)
     }
 
-    /// Takes this slot; false if it was not free.
+    /// Takes this slot. Returns false if it was not free.
     #[inline]
     pub(super) fn take(&mut self, slot: u32) -> bool {
         if !self.is_free(slot) {
@@ -78,7 +78,7 @@ impl FreeSlots {
         true
     }
 
-    /// Gives this slot back; false if it was free already.
+    /// Returns this slot to the map. Returns false if it was free already.
     #[inline]
     pub(super) fn give(&mut self, slot: u32) -> bool {
         if self.is_free(slot) {
@@ -92,15 +92,15 @@ impl FreeSlots {
         true
     }
 
-    /// Whether this slot is free.
+    /// Returns whether this slot is free.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the block has no such slot.
     #[inline]
     pub(super) fn is_free(&self, slot: u32) -> bool {
         assert!(
             slot < self.slots,
-            "slot {slot} of a block of {}",
+            "slot {slot} is out of range: the block has {}",
             self.slots
         );
         self.words[(slot / BITS) as usize] >> (slot % BITS) & 1 == 1
@@ -126,7 +126,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn slots_go_out_in_order_and_the_lowest_comes_back_first() {
+    fn slots_are_taken_in_order_and_the_lowest_free_one_first() {
         for slots in [1, 63, 64, 65, 4096, 4097, 16384] {
             let mut free = FreeSlots::new(slots);
             for slot in 0..slots {
@@ -134,20 +134,20 @@ mod tests {
             }
             assert_eq!((free.take_lowest(), free.free()), (None, 0));
             assert!(free.give(slots - 1) && free.give(slots / 2) != (slots == 1));
-            assert!(!free.give(slots - 1), "given twice");
+            assert!(!free.give(slots - 1), "a slot cannot be given twice");
             assert_eq!(free.take_lowest(), Some(slots / 2));
         }
     }
 
     #[test]
-    #[should_panic(expected = "slot 5 of a block of 5")]
-    fn a_slot_that_is_not_there_is_a_programmer_error() {
+    #[should_panic(expected = "slot 5 is out of range: the block has 5")]
+    fn a_slot_out_of_range_panics() {
         FreeSlots::new(5).give(5);
     }
 
     proptest! {
         #[test]
-        fn it_is_a_set(
+        fn free_slots_behave_like_a_set(
             slots in 1u32..5000,
             steps in prop::collection::vec((0u8..3, any::<u32>()), 0..400),
         ) {

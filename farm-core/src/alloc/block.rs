@@ -1,9 +1,7 @@
-//! The block allocator: one per machine, over the regions whose primary the machine is
-//! (`FaRM'14 §3.3`).
+//! The block allocator: one per machine, over the regions of which the machine is the primary (`FaRM'14 §3.3`).
 //!
-//! Free blocks are found first fit in the region's own table; a freed run merges with its
-//! neighbours by being free. Slab allocators come here once per block, not once per object, through
-//! [`BlockSource`].
+//! Free blocks are searched first fit in the region's own table; a freed run merges with its neighbours because it is
+//! free. Slab allocators request blocks through [`BlockSource`], once per block and not once per object.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +23,7 @@ use super::{
     TableError,
 };
 
-/// Sizes that the block allocator works with.
+/// Sizes and limits of a block allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockConfig {
     /// Bytes in a block, a power of two (1 MiB in production).
@@ -34,19 +32,18 @@ pub struct BlockConfig {
     pub region_bytes: usize,
     /// Most bytes of regions on this machine.
     pub per_machine_bytes: u64,
-    /// Seed of the bases of new regions' blocks ([`Base`](crate::object::Base)). Draw a new one at each start of a
-    /// machine, so that pointers that were stored before a restart do not match.
+    /// Seed of the bases of new regions' blocks ([`Base`](crate::object::Base)). Draw a new seed at each start of a
+    /// machine, so that pointers stored before a restart do not match.
     pub seed: u64,
 }
 
-/// Makes regions: picks an id ([`super::choose_region_id`]), maps and exports memory, records the
-/// region (`FaRM'14 §3.3`: the cluster-wide region allocator).
+/// Creates regions: picks an id ([`super::choose_region_id`]), maps and exports memory, and records the region
+/// (`FaRM'14 §3.3`: the cluster-wide region allocator).
 pub trait RegionSource {
-    /// A new region with `region_bytes` of zeroed memory, on the ring of `near` and close to it if
-    /// given.
+    /// Creates a region with `region_bytes` of zeroed memory, on the ring of `near` and close to it if given.
     ///
     /// # Errors
-    /// [`AllocError::NoRegion`] when it cannot be made.
+    /// [`AllocError::NoRegion`] if it cannot be created.
     fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError>;
 }
 
@@ -59,27 +56,27 @@ where
     }
 }
 
-/// Where a block is wanted.
+/// Where a block is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In this region.
     In(RegionId),
-    /// In a region on the ring of this one, the nearest first; in a new one there if need be.
+    /// In a region on the ring of this one, the nearest first, or in a new region there.
     Near(RegionId),
-    /// Anywhere, in a new region if need be.
+    /// In any region, or in a new one.
     Anywhere,
 }
 
-/// Whom a slab allocator asks for blocks: the machine's [`BlockAllocator`], alone or shared.
+/// The source of a slab allocator's blocks: the machine's [`BlockAllocator`], owned or shared.
 pub trait BlockSource {
-    /// Whether the region is one of this machine's.
+    /// Returns whether the region is stored by this machine.
     fn has_region(&self, region: RegionId) -> bool;
 
-    /// A block for the objects of `class`, owned by `owner`. `None` when the place has no room;
-    /// never when it is [`Place::Anywhere`].
+    /// Acquires a block for objects of `class`, owned by `owner`. Returns `None` if the place has no room, which
+    /// [`Place::Anywhere`] reports as an error instead.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then.
+    /// [`AllocError`]: nothing is allocated.
     fn acquire(
         &mut self,
         class: SizeClass,
@@ -87,17 +84,17 @@ pub trait BlockSource {
         place: Place,
     ) -> Result<Option<Block>, AllocError>;
 
-    /// Takes back a block of a slab, in which no slot is taken: it is vacant from now on.
+    /// Takes back a block of a slab that has no reserved slot: the block becomes vacant.
     fn give_back(&mut self, block: Block);
 }
 
-/// Counts every event after which a block might be had that was not to be had before, so that a slab
-/// need not ask again until then.
+/// Counts every event after which a block may be available that was not available before, so that a slab need not
+/// repeat a failed request until then.
 #[derive(Clone, Debug, Default)]
 pub struct Changes(Arc<AtomicU64>);
 
 impl Changes {
-    /// Events so far.
+    /// Returns the number of events so far.
     #[inline]
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -108,29 +105,29 @@ impl Changes {
     }
 }
 
-/// The machine's block allocator. One owner; workers share it behind `Arc<Mutex<_>>`, which is a
-/// [`BlockSource`] too.
+/// The machine's block allocator. It has one owner; workers share it behind `Arc<Mutex<_>>`, which is also a
+/// [`BlockSource`].
 pub struct BlockAllocator {
     pub(super) config: BlockConfig,
     geometry: Geometry,
     source: Box<dyn RegionSource + Send>,
-    /// Draws the bases of new regions.
+    /// Random numbers for the bases of new regions.
     rng: Xoshiro256PlusPlus,
     pub(super) regions: Vec<RegionBlocks>,
     pub(super) in_use: u64,
-    /// Cuts so far: see [`BlockAllocator::cut`].
+    /// Number of cuts so far: see [`BlockAllocator::cut`].
     pub(super) cuts: u64,
     pub(super) changes: Changes,
 }
 
 impl BlockAllocator {
-    /// An allocator without regions; it asks `source` for them.
+    /// Creates an allocator without regions; it requests regions from `source`.
     ///
     /// # Panics
     /// If a region of these sizes has no room for a block.
     pub fn new(config: BlockConfig, source: impl RegionSource + Send + 'static) -> Self {
         let geometry = Geometry::new(config.block_bytes, config.region_bytes)
-            .unwrap_or_else(|| panic!("no blocks in regions of {config:?}"));
+            .unwrap_or_else(|| panic!("regions have no room for a block: {config:?}"));
         Self {
             config,
             geometry,
@@ -143,17 +140,17 @@ impl BlockAllocator {
         }
     }
 
-    /// Sizes and places of the blocks of every region that it makes.
+    /// Returns the sizes and positions of the blocks of every region.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Tells slab allocators when to ask again.
+    /// Returns the counter that shows slab allocators when to repeat a request.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
     }
 
-    /// Takes in a region that has a block table already: after a restart, or as its new primary.
+    /// Adds a region that already has a block table: after a restart, or as its new primary.
     ///
     /// # Errors
     /// [`AllocError::Table`] or [`AllocError::RegionExists`].
@@ -193,24 +190,24 @@ impl BlockAllocator {
         Ok(())
     }
 
-    /// The block tables of all regions, in the order the regions came.
+    /// Returns the block tables of all regions, in the order in which the regions were added.
     pub fn tables(&self) -> impl Iterator<Item = &BlockTable> {
         self.regions.iter().map(|region| &region.table)
     }
 
-    /// The worker that this object belongs to, where a free of it goes.
+    /// Returns the worker that owns an object, which must release it when it is freed.
     ///
     /// # Errors
-    /// [`LocateError`] when no object of this machine's can be there.
+    /// [`LocateError`] if no object of this machine can be at the address.
     pub fn owner_of(&self, address: Address) -> Result<WorkerId, LocateError> {
         let region = self.region_of(address)?;
         self.regions[region].table.owner_of(address.offset())
     }
 
-    /// What the machine's blocks are used for.
+    /// Returns how the machine's blocks are used.
     ///
     /// # Errors
-    /// [`TableError`] when a table is damaged.
+    /// [`TableError`] if a table is damaged.
     pub fn usage(&self) -> Result<BlockUsage, TableError> {
         let mut usage = BlockUsage {
             regions: self.regions.len(),
@@ -289,7 +286,7 @@ impl BlockAllocator {
         match self.grow(demand, Some(near)) {
             Ok(index) => Ok(self.regions[index].take(demand, owner)?),
             Err(AllocError::Table(damage)) => Err(damage.into()),
-            // Nearness is a wish: what there is elsewhere will do.
+            // Nearness is only a preference: the caller may use memory elsewhere.
             Err(_) => Ok(None),
         }
     }
@@ -308,7 +305,7 @@ impl BlockAllocator {
         match self.grow(demand, None) {
             Ok(index) => {
                 let block = self.regions[index].take(demand, owner)?;
-                Ok(block.expect("an empty region has room, or it would not have been made"))
+                Ok(block.expect("`grow` creates no region without room for the demand"))
             }
             Err(no_region) => {
                 for region in &mut self.regions {
@@ -322,7 +319,7 @@ impl BlockAllocator {
         }
     }
 
-    /// Makes a region, if the machine may have one more and an empty one meets the demand.
+    /// Creates a region, if the limit of the machine allows it and an empty region meets the demand.
     fn grow(&mut self, demand: Demand, near: Option<RegionId>) -> Result<usize, AllocError> {
         let first = self.geometry.first_block();
         let fits = [first, first + 1].into_iter().any(|block| {
@@ -350,11 +347,11 @@ impl BlockAllocator {
         }
         assert!(
             memory.len() >= self.config.region_bytes,
-            "region {id} was made with {} bytes instead of {}",
+            "region {id} was created with {} bytes instead of {}",
             memory.len(),
             self.config.region_bytes
         );
-        // A mapping may be longer, by whole pages; the region is not.
+        // A mapping is whole pages and may be longer than the region.
         let memory = memory.window(0, self.config.region_bytes);
         let block_bytes = self.config.block_bytes;
         let table = BlockTable::format(memory, id, block_bytes, &mut self.rng)?;
@@ -402,4 +399,4 @@ impl BlockSource for Arc<Mutex<BlockAllocator>> {
     }
 }
 
-const POISONED: &str = "a worker died while it held the block allocator";
+const POISONED: &str = "a worker panicked while it held the lock of the block allocator";

@@ -1,22 +1,22 @@
 //! The 256 size classes of objects (`FaRM'14 §3.3`), from one line to 1 MiB.
 //!
-//! Up to 28 lines (1,792 bytes) every whole number of lines is a class: an object starts at a line,
-//! so no finer grain would save anything. From there each class is at most 1/28 = 3.6 % larger than
-//! the one before, which bounds what an object can waste. The paper has 1.8 % on average and 3.6 %
-//! at most; [`super::fragmentation`] computes ours, and the tests here hold them to it.
+//! Up to 28 lines (1,792 bytes) every whole number of lines is a class: an object starts at a line, so finer steps
+//! would save nothing. Above that, each class is at most 1/28 = 3.6 % larger than the one before, which bounds the
+//! waste per object. The paper states 1.8 % on average and 3.6 % at most; [`super::fragmentation`] computes the values
+//! for these classes, and its tests check them against the paper's.
 
 use crate::limits::{MAX_OBJECT_BYTES, MAX_VALUE_BYTES};
 use crate::mem::LINE_BYTES;
 use crate::object::{object_bytes_for, payload_capacity};
 
-/// How many size classes there are (`FaRM'14 §3.3`).
+/// Number of size classes (`FaRM'14 §3.3`).
 pub const CLASSES: usize = 256;
 
-/// Up to this many lines every number of lines is a class.
+/// Up to this many lines, every number of lines is a class.
 pub const FINE_LINES: usize = 28;
 
-/// Growth from class to class above [`FINE_LINES`], in 65,536ths: the least by which the last class
-/// reaches the greatest object. Rounded down to whole lines, and at least one line.
+/// Growth from class to class above [`FINE_LINES`], in 65,536ths: the least growth with which the last class reaches
+/// the largest object. Each step is rounded down to whole lines, and is at least one line.
 const GROWTH: u32 = 2022;
 
 /// Lines in an object of each class.
@@ -37,18 +37,21 @@ const fn lines() -> [u16; CLASSES] {
         if last > MOST {
             assert!(
                 class == CLASSES - 1,
-                "the growth reaches the greatest object too early"
+                "a class before the last reaches the largest object"
             );
             last = MOST;
         }
         lines[class] = last as u16;
         class += 1;
     }
-    assert!(last == MOST, "the growth never reaches the greatest object");
+    assert!(
+        last == MOST,
+        "the last class does not reach the largest object"
+    );
     lines
 }
 
-// No step above the fine classes is more than 1/28, which is what the paper's 3.6 % is.
+// No step above the fine classes exceeds 1/28, which is the paper's 3.6 %.
 const _: () = {
     let mut class = FINE_LINES;
     while class < CLASSES {
@@ -58,18 +61,17 @@ const _: () = {
     }
 };
 
-/// No object is large enough.
+/// The requested size exceeds the largest object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} bytes do not fit one object: {limit} is the most")]
+#[error("{bytes} bytes do not fit into one object: the limit is {limit} bytes")]
 pub struct TooLarge {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: usize,
-    /// Most bytes that can be had.
+    /// Most bytes that fit.
     pub limit: usize,
 }
 
-/// One of the 256 sizes that objects have (`FaRM'14 §3.3`). Every `u8` is a class, the larger the
-/// number the larger the object.
+/// One of the 256 sizes of objects (`FaRM'14 §3.3`). Every `u8` is a class; a larger number is a larger object.
 ///
 /// ```
 /// use farm_core::alloc::{SizeClass, class_for_payload};
@@ -88,47 +90,46 @@ impl SizeClass {
     /// 1 MiB.
     pub const LARGEST: SizeClass = SizeClass(u8::MAX);
 
-    /// The class of this number; 8 bits of a fat pointer (`FaRM'14 §3.5`).
+    /// Returns the class with this number, which is 8 bits of a fat pointer (`FaRM'14 §3.5`).
     pub const fn new(number: u8) -> Self {
         Self(number)
     }
 
-    /// The class's number.
+    /// Returns the class's number.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The class's place in a table of [`CLASSES`].
+    /// Returns the class's index in a table of [`CLASSES`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Every class, from the smallest.
+    /// Returns every class, the smallest first.
     pub fn all() -> impl ExactSizeIterator<Item = SizeClass> {
         (0..CLASSES).map(|number| SizeClass(number as u8))
     }
 
-    /// Lines in an object.
+    /// Returns the number of lines in an object.
     #[inline]
     pub fn lines(self) -> usize {
         LINES[self.index()] as usize
     }
 
-    /// Bytes of an object, header and line versions included.
+    /// Returns the bytes of an object, header and line versions included.
     #[inline]
     pub fn object_bytes(self) -> usize {
         self.lines() * LINE_BYTES
     }
 
-    /// Bytes of data an object has room for: 48 in its first line and 62 in each further one, the
-    /// rest being header and line versions (`FaRM'14 §3.5`).
+    /// Returns the bytes of data that fit into an object: 48 in its first line and 62 in each further one. The rest is
+    /// the header and the line versions (`FaRM'14 §3.5`).
     #[inline]
     pub fn payload_capacity(self) -> usize {
         payload_capacity(self.object_bytes())
     }
 
-    /// The smallest class whose objects have at least `bytes` bytes, header and line versions
-    /// included.
+    /// Returns the smallest class whose objects have at least `bytes` bytes, header and line versions included.
     ///
     /// # Errors
     /// [`TooLarge`] above 1 MiB.
@@ -149,7 +150,7 @@ impl SizeClass {
     }
 }
 
-/// The smallest class whose objects have room for `bytes` bytes of data.
+/// Returns the smallest class whose objects have room for `bytes` bytes of data.
 ///
 /// # Errors
 /// [`TooLarge`] above [`MAX_VALUE_BYTES`], 960 KiB.
@@ -169,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn classes_go_from_a_line_to_a_mebibyte() {
+    fn classes_range_from_one_line_to_one_mebibyte() {
         assert_eq!(SizeClass::SMALLEST.object_bytes(), 64);
         assert_eq!(SizeClass::LARGEST.object_bytes(), 1 << 20);
         assert_eq!(SizeClass::all().len(), 256);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn small_classes_are_every_line_and_larger_ones_grow_by_at_most_3_6_percent() {
+    fn small_classes_grow_by_one_line_and_larger_ones_by_at_most_3_6_percent() {
         let bytes: Vec<usize> = SizeClass::all().map(SizeClass::object_bytes).collect();
         for (class, pair) in bytes.windows(2).enumerate() {
             let step = pair[1] - pair[0];
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_found_for_every_payload_up_to_the_limit_and_none_above() {
+    fn every_payload_up_to_the_limit_has_a_class() {
         let limit = MAX_VALUE_BYTES as usize;
         let mut class = SizeClass::SMALLEST;
         for bytes in 0..=limit {
@@ -216,7 +217,7 @@ mod tests {
         );
         assert_eq!(
             refused.to_string(),
-            "983041 bytes do not fit one object: 983040 is the most"
+            "983041 bytes do not fit into one object: the limit is 983040 bytes"
         );
         assert!(class_for_payload(usize::MAX).is_err());
         assert_eq!(SizeClass::for_object_bytes(0), Ok(SizeClass::SMALLEST));

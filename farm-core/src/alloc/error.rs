@@ -1,43 +1,43 @@
-//! What can go wrong, with the place in it.
+//! Errors of the allocator, with the place of the error.
 
 use crate::ids::{Address, RegionId};
 
 use super::TooLarge;
 
-/// Why memory was not to be had. Nothing was taken.
+/// Why memory was not allocated.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocError {
-    /// No object is so large.
+    /// No object is that large.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// Not even an empty region has room.
-    #[error("{asked} bytes of adjacent objects do not fit a region of {region_bytes} bytes")]
+    /// Not even an empty region has enough room.
+    #[error("{asked} bytes of adjacent objects do not fit into a region of {region_bytes} bytes")]
     LargerThanRegion {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
         /// Bytes in a region.
         region_bytes: u64,
     },
-    /// All regions are full and the machine may have no more. On a [worker](crate::worker) this begins
-    /// the end of an epoch, after which blocks of freed objects serve any size: try again later, as for
+    /// All regions are full, and the machine's limit allows no further region. On a [worker](crate::worker) this error
+    /// starts an epoch change, after which blocks of freed objects can store objects of any size. Retry later, as after
     /// any shortage, and in a new transaction.
     #[error(
-        "out of memory: {asked} bytes asked for, {in_use} of {limit} bytes are in regions \
-         (memory.per_machine_bytes)"
+        "out of memory: cannot allocate {asked} bytes, because regions take {in_use} of {limit} bytes; \
+         free objects and retry, or raise memory.per_machine_bytes"
     )]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes of the regions there are.
+        /// Bytes of all existing regions.
         in_use: u64,
         /// Most bytes of regions.
         limit: u64,
     },
-    /// A new region was needed and could not be made.
-    #[error("cannot make a region: {0}")]
+    /// A new region was needed and could not be created.
+    #[error("cannot create a region: {0}")]
     NoRegion(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The region is there already.
-    #[error("region {0} is there already")]
+    /// The region exists already.
+    #[error("region {0} exists already")]
     RegionExists(RegionId),
     /// A block table is damaged.
     #[error(transparent)]
@@ -47,58 +47,60 @@ pub enum AllocError {
 /// A block table that cannot have been written by an allocator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The header does not start like one.
-    #[error("region {region} has no block table: it starts with {found:#018x}")]
+    /// The header does not start with the magic number.
+    #[error("region {region} has no block table: its first word is {found:#018x}")]
     NoTable {
         /// The region.
         region: RegionId,
-        /// Its first word.
+        /// First word of the region.
         found: u64,
     },
     /// The header's checksum does not match.
-    #[error("the header of the block table of region {region} is damaged")]
+    #[error("the header of the block table of region {region} is damaged: checksum mismatch")]
     BadHeader {
         /// The region.
         region: RegionId,
     },
-    /// It is another region's.
-    #[error("the block table of region {region} says it belongs to region {found:#x}")]
+    /// The table belongs to another region.
+    #[error("the block table in region {region} belongs to region {found:#x}")]
     OtherRegion {
-        /// The region it was found in.
+        /// Region that contains the table.
         region: RegionId,
-        /// Bits of the region it names.
+        /// Bits of the region id in the table.
         found: u32,
     },
-    /// Blocks and memory do not go together.
-    #[error("region {region}: {blocks} blocks of {block_bytes} bytes do not fit {bytes} bytes")]
+    /// The sizes in the header do not match the memory.
+    #[error(
+        "region {region}: {blocks} blocks of {block_bytes} bytes do not fit into {bytes} bytes"
+    )]
     BadGeometry {
         /// The region.
         region: RegionId,
-        /// Blocks announced.
+        /// Number of blocks in the header.
         blocks: u64,
-        /// Bytes in each.
+        /// Bytes per block in the header.
         block_bytes: u64,
-        /// Bytes of memory.
+        /// Bytes of the region's memory.
         bytes: u64,
     },
-    /// A state that means nothing, or not there.
-    #[error("region {region}: block {block} has the impossible state {bits:#018x}")]
+    /// A state that is not valid, or not valid for that block.
+    #[error("region {region}: block {block} has the invalid state {bits:#018x}")]
     BadState {
         /// The region.
         region: RegionId,
         /// The block.
         block: u32,
-        /// Its state.
+        /// Bits of the state.
         bits: u64,
     },
     /// A base that is not valid.
-    #[error("region {region}: block {block} has the impossible base {bits:#018x}")]
+    #[error("region {region}: block {block} has the invalid base {bits:#018x}")]
     BadBase {
         /// The region.
         region: RegionId,
         /// The block.
         block: u32,
-        /// Its base.
+        /// Bits of the base.
         bits: u64,
     },
     /// A block that cannot be reclaimed, because its versions or incarnations are the greatest possible.
@@ -111,25 +113,25 @@ pub enum TableError {
         region: RegionId,
         /// The block.
         block: u32,
-        /// The greatest version in it.
+        /// Greatest version in the block.
         version: u64,
-        /// The greatest incarnation in it.
+        /// Greatest incarnation in the block.
         incarnation: u64,
     },
-    /// A run that leaves the region, is too short for an object, or is not followed by its blocks.
+    /// A run that exceeds the region, is too short for an object, or is not followed by its blocks.
     #[error("region {region}: the run of {run} blocks of class {class} at block {block} is broken")]
     BadRun {
         /// The region.
         region: RegionId,
-        /// The head.
+        /// Block of the head.
         block: u32,
-        /// Blocks it claims.
+        /// Length of the run in the head, in blocks.
         run: u32,
-        /// The class it claims.
+        /// Size class in the head.
         class: u8,
     },
-    /// A further block of a run that has no head.
-    #[error("region {region}: block {block} leads back to no run")]
+    /// A further block of a run whose head does not exist.
+    #[error("region {region}: block {block} refers to a run that does not exist")]
     Orphan {
         /// The region.
         region: RegionId,
@@ -138,16 +140,16 @@ pub enum TableError {
     },
 }
 
-/// Why an address is no object.
+/// Why no object was found at an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LocateError {
-    /// The region is not of this machine's.
-    #[error("{0} is in a region that is not stored here")]
+    /// This machine does not store the region.
+    #[error("{0} is in a region that this machine does not store")]
     NotLocal(Address),
-    /// Its block is in no use, or not in the region at all.
-    #[error("{0} is in no block")]
+    /// The block of the address is not in use, or the address is outside of the region.
+    #[error("{0} is not in a block in use")]
     NoBlock(Address),
-    /// Its block has no object that starts there.
+    /// No object of the block starts at the address.
     #[error("{address} is not the start of an object of {object_bytes} bytes")]
     NoObject {
         /// The address.
@@ -155,7 +157,7 @@ pub enum LocateError {
         /// Size of the block's objects.
         object_bytes: usize,
     },
-    /// An array was meant and the block holds none, or the address is not the array's first object.
+    /// An array was expected, but the block holds none, or the address is not the array's first object.
     #[error("{0} is not the first object of an array")]
     NoArray(Address),
     /// The table is damaged.
@@ -163,13 +165,13 @@ pub enum LocateError {
     Table(#[from] TableError),
 }
 
-/// A slot that cannot be released; nothing was.
+/// Why a slot was not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// It is in no block of this slab allocator.
-    #[error("{0} is in no block of this worker")]
+    /// The address is in no block of this slab allocator.
+    #[error("{0} is not in a block of this worker")]
     NotOurs(Address),
-    /// No object starts there.
+    /// No object starts at the address.
     #[error("{address} is not the start of an object of {object_bytes} bytes")]
     NoObject {
         /// The address.
@@ -177,7 +179,7 @@ pub enum ReleaseError {
         /// Size of the block's objects.
         object_bytes: usize,
     },
-    /// It is free.
+    /// The slot is free already.
     #[error("{0} is free already")]
     Free(Address),
 }

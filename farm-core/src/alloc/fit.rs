@@ -1,4 +1,4 @@
-//! Finding blocks in one region: which run a request gets, and where (`FaRM'14 §3.3`).
+//! Finds blocks in one region: the run for a request, and its position (`FaRM'14 §3.3`).
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,34 @@ use super::bitmap::FreeSlots;
 use super::retire::Vacancy;
 use super::{Block, BlockHead, BlockKind, BlockState, BlockTable, Geometry, SizeClass, TableError};
 
-/// A region of the machine's, and what there is to know beside its table.
+/// A region of the machine, and the state that its table does not store.
 pub(super) struct RegionBlocks {
     pub(super) table: BlockTable,
-    /// No block before this one is free.
+    /// Block before which no block is free.
     pub(super) lowest_free: u32,
-    /// Blocks that are in no run.
+    /// Number of blocks that are in no run.
     pub(super) free: u32,
-    /// Vacant runs. Cold: a worker comes here once per block.
+    /// Vacant runs, by class. Not performance-critical: a worker looks here once per block.
     pub(super) vacant: BTreeMap<SizeClass, Vec<Vacancy>>,
-    /// Of the array in each block, by the block's number, the objects that have not come back.
+    /// The objects of each array that are not released yet, by the index of the array's block.
     pub(super) arrays: BTreeMap<u32, FreeSlots>,
 }
 
-/// What a run is for, and so how long it must be.
+/// The purpose of a run, which determines its length.
 #[derive(Clone, Copy)]
 pub(super) enum Demand {
     /// Objects of a class, for a slab.
     Slab(SizeClass),
-    /// So many adjacent objects.
+    /// This number of adjacent objects.
     Array(SizeClass, u32),
 }
 
-/// How a slab's run is chosen.
+/// How the length of a slab's run is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// So that little is lost behind the last object.
+    /// Such that little is wasted behind the last object.
     Snug,
-    /// So that one object fits: before a request fails.
+    /// Such that one object fits: the last resort before a request fails.
     Tight,
 }
 
@@ -46,7 +46,7 @@ impl Demand {
         }
     }
 
-    /// Objects that must fit.
+    /// Returns the number of objects that must fit.
     fn least(self) -> u32 {
         match self {
             Demand::Slab(_) => 1,
@@ -58,7 +58,7 @@ impl Demand {
         u64::from(self.least()) * self.class().object_bytes() as u64
     }
 
-    /// Blocks wanted at `block`.
+    /// Returns the number of blocks that the demand needs at `block`.
     pub(super) fn run(self, fit: Fit, geometry: Geometry, block: u32) -> u32 {
         match (self, fit) {
             (Demand::Slab(class), Fit::Snug) => geometry.snug_run(block, class),
@@ -81,7 +81,7 @@ impl Demand {
 }
 
 impl RegionBlocks {
-    /// A block from this region by whatever means.
+    /// Takes a block from this region: a vacant one, else a free one with the fit that is possible.
     pub(super) fn take(
         &mut self,
         demand: Demand,
@@ -96,8 +96,8 @@ impl RegionBlocks {
         self.take_free(demand, Fit::Tight, owner)
     }
 
-    /// A vacant block of the class, the smallest that will do; of equals the one retired last, as the
-    /// others may be about to be freed for any class.
+    /// Takes a vacant block of the class, the smallest that is large enough. Of equal ones it takes the one that was
+    /// retired last, because the others may be about to be freed for any class.
     pub(super) fn take_vacant(
         &mut self,
         demand: Demand,
@@ -129,7 +129,7 @@ impl RegionBlocks {
         self.table.block(index, head).map(Some)
     }
 
-    /// Free blocks, first fit.
+    /// Takes free blocks, first fit.
     pub(super) fn take_free(
         &mut self,
         demand: Demand,
@@ -138,7 +138,7 @@ impl RegionBlocks {
     ) -> Result<Option<Block>, TableError> {
         let geometry = self.table.geometry();
         let first = geometry.first_block();
-        // The first block has less room than any other; runs that start elsewhere are all alike.
+        // The table shortens the first block. Runs that start at any other block have the same length.
         let at_first = demand.run(fit, geometry, first);
         let elsewhere = demand.run(fit, geometry, first + 1);
         let skip_first = fit == Fit::Snug && at_first > elsewhere + 1;
@@ -176,7 +176,7 @@ impl RegionBlocks {
         Ok(None)
     }
 
-    /// The next stretch of free blocks at `from` or after it, as long as it goes.
+    /// Returns the start and end of the next range of free blocks at `from` or after it.
     fn next_free(&self, from: u32) -> Result<Option<(u32, u32)>, TableError> {
         let blocks = self.table.geometry().blocks();
         let mut start = from;

@@ -1,8 +1,8 @@
-//! How much memory the allocator loses, by arithmetic: inside objects to the steps between classes,
-//! behind the last object of each block, and to block tables.
+//! The memory that the allocator wastes, by arithmetic: inside objects because of the steps between classes, behind the
+//! last object of each block, and in block tables.
 //!
-//! `FaRM'14 §3.3`: "The sizes are selected so the average fragmentation is 1.8% and the maximum is
-//! 3.6%." The tests here hold the classes to that.
+//! `FaRM'14 §3.3`: "The sizes are selected so the average fragmentation is 1.8% and the maximum is 3.6%." The tests
+//! here check the classes against that.
 
 use serde::Serialize;
 
@@ -10,21 +10,21 @@ use crate::limits::MAX_VALUE_BYTES;
 
 use super::{FINE_LINES, Geometry, SizeClass};
 
-/// What one class loses.
+/// Waste of one class.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassFragmentation {
-    /// The class.
+    /// Size class.
     pub class: SizeClass,
     /// Bytes of an object.
     pub object_bytes: usize,
-    /// Bytes of data it has room for.
+    /// Bytes of data that fit into an object.
     pub payload_capacity: usize,
-    /// Least data that needs this class, in bytes.
+    /// Least bytes of data that need this class.
     pub least_payload: usize,
-    /// Share of the capacity that holds nothing, averaged over all sizes of data that need this
-    /// class; 0 for a class that no permitted size of data needs.
+    /// Share of the capacity that is unused, averaged over all data sizes that need this class; 0 if no allowed data
+    /// size needs this class.
     pub mean_waste: f64,
-    /// The same for the least such size: the most that is wasted.
+    /// The same for the least such size, which wastes most.
     pub max_waste: f64,
     /// Share of the object that is header and line versions.
     pub versions_share: f64,
@@ -32,11 +32,11 @@ pub struct ClassFragmentation {
     pub run_blocks: u32,
     /// Objects in such a run.
     pub objects_per_run: u32,
-    /// Share of the run that is left behind its last object.
+    /// Share of the run that is unused behind its last object.
     pub tail_waste: f64,
 }
 
-/// What all classes lose, and what block tables take.
+/// Waste of all classes and of block tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fragmentation {
     /// Bytes of a block.
@@ -47,7 +47,7 @@ pub struct Fragmentation {
     pub table_bytes: usize,
     /// Share of the region that is its block table.
     pub table_share: f64,
-    /// Waste inside objects, averaged over data of every size from 1 byte to the greatest value.
+    /// Waste inside objects, averaged over data of every size from 1 byte to the largest value.
     pub mean_waste: f64,
     /// Most waste inside objects, above the classes that are every number of lines.
     pub max_waste: f64,
@@ -55,14 +55,14 @@ pub struct Fragmentation {
     pub mean_waste_small: f64,
     /// Waste behind the last object of a run, averaged over classes.
     pub mean_tail_waste: f64,
-    /// The same at most.
+    /// Most waste behind the last object of a run.
     pub max_tail_waste: f64,
-    /// Class by class.
+    /// Waste of each class.
     pub classes: Vec<ClassFragmentation>,
 }
 
-/// What is lost with blocks and regions of these sizes. `None` when a region of that size has no
-/// room for a block.
+/// Returns the waste with blocks and regions of these sizes, or `None` if a region of that size has no room for a
+/// block.
 pub fn fragmentation(block_bytes: usize, region_bytes: usize) -> Option<Fragmentation> {
     let geometry = Geometry::new(block_bytes, region_bytes)?;
     let limit = MAX_VALUE_BYTES as usize;
@@ -96,7 +96,7 @@ pub fn fragmentation(block_bytes: usize, region_bytes: usize) -> Option<Fragment
     })
 }
 
-/// One class; `fitting_less` bytes of data and fewer need a smaller one.
+/// Returns the waste of one class; data of `fitting_less` bytes or fewer needs a smaller class.
 fn class_fragmentation(
     geometry: Geometry,
     class: SizeClass,
@@ -112,7 +112,7 @@ fn class_fragmentation(
             1.0 - payload / capacity as f64
         }
     };
-    // A block that is not the region's first, which the table shortens.
+    // Any block but the region's first, which the table shortens.
     let block = geometry.first_block() + 1;
     let run_blocks = geometry.snug_run(block, class);
     let objects_per_run = geometry.slots(block, run_blocks, class);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn average_waste_is_at_most_1_8_percent_and_most_3_6() {
+    fn average_waste_is_at_most_1_8_percent_and_maximum_3_6() {
         let report = production();
         assert!(report.mean_waste <= 0.018, "{}", report.mean_waste);
         assert!(report.max_waste <= 0.036, "{}", report.max_waste);
     }
 
     #[test]
-    fn the_average_is_what_counting_every_size_gives() {
+    fn the_average_equals_a_count_over_every_size() {
         let report = production();
         let limit = MAX_VALUE_BYTES as usize;
         let counted: f64 = (1..=limit)
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_lose_at_most_1_in_32_behind_their_last_object() {
+    fn blocks_waste_at_most_1_32_behind_their_last_object() {
         for region_bytes in [256 << 20, 2 << 30] {
             let report = fragmentation(1 << 20, region_bytes).unwrap();
             assert!(
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn small_sizes_are_told_apart() {
+    fn small_classes_are_reported_separately() {
         let report = production();
         assert_eq!(report.classes.len(), 256);
         let first = &report.classes[0];

@@ -1,4 +1,4 @@
-//! Where the blocks of a region are and how many objects they have room for: arithmetic only.
+//! The positions of a region's blocks and the number of objects that fit into them: arithmetic only.
 
 use crate::limits::{MAX_REGION_BYTES, TINY_BLOCK_BYTES};
 use crate::mem::{LINE_BYTES, WORD_BYTES};
@@ -7,14 +7,14 @@ use super::SizeClass;
 
 /// Bytes of a block's entry in the table: state and base.
 const ENTRY_BYTES: usize = 2 * WORD_BYTES;
-// No entry lies across two lines.
+// No entry crosses a line boundary.
 const _: () = assert!(LINE_BYTES.is_multiple_of(ENTRY_BYTES));
 
-/// At most 1/32 of a block is lost behind its last object, where that can be had.
+/// The target for waste: at most this fraction, 1/32, of a run is unused behind its last object.
 const MOST_TAIL_SHARE: usize = 32;
-/// A run is at most this many times as long as one object needs...
+/// A run is at most this many times as long as one object needs.
 const MOST_RUN_FACTOR: u32 = 16;
-/// ... and at most this share of a region.
+/// A run is at most this fraction, 1/8, of a region's blocks.
 const LEAST_RUNS_PER_REGION: u32 = 8;
 
 /// Sizes of a region's blocks and table (`FaRM'14 §3.3`).
@@ -25,8 +25,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The blocks of `block_bytes` bytes, a power of two from 4 KiB up, of a region of
-    /// `region_bytes`. `None` when the sizes are not so, or when no block is left beside the table.
+    /// Creates the geometry of a region of `region_bytes`, with blocks of `block_bytes`, a power of two of at least 4
+    /// KiB. Returns `None` if the sizes are not allowed, or if no block is left beside the table.
     pub fn new(block_bytes: usize, region_bytes: usize) -> Option<Geometry> {
         let possible = block_bytes.is_power_of_two()
             && block_bytes as u64 >= TINY_BLOCK_BYTES
@@ -42,59 +42,59 @@ impl Geometry {
         (geometry.first_block() < blocks).then_some(geometry)
     }
 
-    /// Bytes in a block.
+    /// Returns the bytes in a block.
     pub fn block_bytes(self) -> usize {
         1 << self.block_shift
     }
 
-    /// Blocks in the region, those that the table fills included.
+    /// Returns the number of blocks in the region, including those that the table fills.
     pub fn blocks(self) -> u32 {
         self.blocks
     }
 
-    /// Bytes of the table, header included; whole lines.
+    /// Returns the bytes of the table, header included; whole lines.
     pub fn table_bytes(self) -> usize {
         LINE_BYTES + (self.blocks as usize * ENTRY_BYTES).next_multiple_of(LINE_BYTES)
     }
 
-    /// The first block that the table leaves room in.
+    /// Returns the first block in which the table leaves room.
     pub fn first_block(self) -> u32 {
         (self.table_bytes() >> self.block_shift) as u32
     }
 
-    /// Offset of a block's state.
+    /// Returns the offset of a block's state.
     pub(super) fn state_offset(block: u32) -> usize {
         LINE_BYTES + block as usize * ENTRY_BYTES
     }
 
-    /// Offset of a block's base.
+    /// Returns the offset of a block's base.
     pub(super) fn base_offset(block: u32) -> usize {
         Self::state_offset(block) + WORD_BYTES
     }
 
-    /// Offset of a block's first object.
+    /// Returns the offset of a block's first object.
     pub fn start(self, block: u32) -> usize {
         ((block as usize) << self.block_shift).max(self.table_bytes())
     }
 
-    /// Offset of the end of a run.
+    /// Returns the offset of the end of a run.
     fn end(self, block: u32, run: u32) -> usize {
         (block as usize + run as usize) << self.block_shift
     }
 
-    /// Objects of `class` that a run has room for.
+    /// Returns the number of objects of `class` that fit into a run.
     pub fn slots(self, block: u32, run: u32, class: SizeClass) -> u32 {
         ((self.end(block, run) - self.start(block)) / class.object_bytes()) as u32
     }
 
-    /// The block that an offset is in, unless it is behind the last one.
+    /// Returns the block that contains an offset, unless the offset is behind the last block.
     #[inline]
     pub fn block_of(self, offset: usize) -> Option<u32> {
         let block = offset >> self.block_shift;
         (block < self.blocks as usize).then_some(block as u32)
     }
 
-    /// The slot of the run whose object starts at `offset`, if one does.
+    /// Returns the slot of the run whose object starts at `offset`, if there is one.
     pub fn slot_of(self, block: u32, run: u32, class: SizeClass, offset: usize) -> Option<u32> {
         let into = offset.checked_sub(self.start(block))?;
         let slot = into / class.object_bytes();
@@ -102,17 +102,17 @@ impl Geometry {
             .then_some(slot as u32)
     }
 
-    /// Blocks that `count` adjacent objects need when they start in `block`; more than the region
-    /// has when they never fit.
+    /// Returns the number of blocks that `count` adjacent objects need when they start in `block`. If they never fit,
+    /// that is more than the region has.
     pub fn run_for(self, block: u32, class: SizeClass, count: u32) -> u32 {
         let end = self.start(block) as u64 + u64::from(count) * class.object_bytes() as u64;
         let run = end.div_ceil(self.block_bytes() as u64) - u64::from(block);
         run.min(u64::from(u32::MAX)) as u32
     }
 
-    /// Blocks that a slab's block of this class should have if it starts in `block`: the fewest of
-    /// which at most 1/32 is lost behind the last object, within a bound that keeps large objects
-    /// from taking a region each; where the bound comes first, the run that loses least.
+    /// Returns the length, in blocks, of a run for a slab of this class that starts in `block`: the shortest run with
+    /// at most 1/32 unused behind the last object. An upper bound keeps large objects from taking a region each; if no
+    /// run within it meets the target, returns the run that wastes least.
     pub fn snug_run(self, block: u32, class: SizeClass) -> u32 {
         let least = self.run_for(block, class, 1);
         let most = (least * MOST_RUN_FACTOR)
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_every_class_lose_little() {
+    fn runs_of_every_class_waste_at_most_1_32() {
         for region in [256 * MIB, 2048 * MIB] {
             let geometry = Geometry::new(MIB, region).unwrap();
             for class in SizeClass::all() {

@@ -1,31 +1,29 @@
-//! Memory for objects: slabs out of blocks out of regions (`FaRM'14 §3.3`).
+//! Memory for objects: slabs take blocks, and blocks are taken from regions (`FaRM'14 §3.3`).
 //!
 //! ```text
 //!  worker            machine                      cluster
 //!  Slab ──block──▶ BlockAllocator ──region──▶ RegionSource (choose_region_id, memory, export)
 //!  objects of      runs of blocks,             2 GiB regions, placed by
-//!  one size each   8-byte state each           consistent hashing
+//!  one size each   16-byte entry each          consistent hashing
 //! ```
 //!
-//! Read in this order: [`SizeClass`] (which sizes there are) → [`Geometry`], [`BlockState`] and
-//! [`BlockTable`] (what stands at the start of a region) → [`BlockAllocator`] → [`Slab`] →
-//! [`Slab::rebuild`] (the same from memory alone) → [`Slab::retire`] and [`BlockAllocator::reclaim`]
-//! (how a block comes to serve another class) → [`choose_region_id`].
+//! Read in this order: [`SizeClass`] (the sizes of objects) → [`Geometry`], [`BlockState`] and [`BlockTable`] (the
+//! table at the start of a region) → [`BlockAllocator`] → [`Slab`] → [`Slab::rebuild`] (the same from memory alone) →
+//! [`Slab::retire`] and [`BlockAllocator::reclaim`] (how a block is reused for another class) → [`choose_region_id`].
 //!
 //! Invariants:
-//! - A slot is reserved by at most one caller at a time, lies inside its block and at a multiple of
-//!   the class's size from the block's first object.
-//! - A block keeps its class until an epoch has ended on all machines since it was retired, so that a
-//!   stale pointer into it always meets a header (type stability, `FaRM'14 §3.5`). Freed slots serve
-//!   again at once; the incarnation in the header tells stale pointers apart. Who knows when epochs
-//!   end is the [worker](crate::worker).
-//! - The allocator writes block tables and the first header of a slot. The allocated bit in an object's header is
-//!   written by the commit of the transaction that allocates or frees it; between transactions,
-//!   reserved slots and allocated bits agree ([`Slab::check`]).
-//! - Versions and incarnations at an address never go back: the base of a block is greater than all that its
-//!   memory had before.
+//! - A slot is reserved by at most one caller at a time. It is inside its block, at a multiple of the class's size from
+//!   the block's first object.
+//! - A block keeps its class until an epoch has ended on all machines since it was retired, so that a stale pointer
+//!   into the block always points to a header (type stability, `FaRM'14 §3.5`). Freed slots are reused at once; the
+//!   incarnation in the header reveals stale pointers. The [worker](crate::worker) determines when an epoch has ended.
+//! - The allocator writes block tables and the first header of a slot. The commit of the transaction that allocates or
+//!   frees an object writes the allocated bit in its header; between transactions, reserved slots and allocated bits
+//!   agree ([`Slab::check`]).
+//! - Versions and incarnations at an address never go back: the base of a block is greater than all that its memory had
+//!   before.
 //! - A request that fails changes nothing.
-//! - Reserving and releasing in blocks that the slab has allocates nothing and takes no lock.
+//! - Reserving and releasing slots in blocks of the slab allocates nothing and takes no lock.
 //!
 //! No clock, no thread, no ambient randomness. Guarded by the models in `tests`.
 //!

@@ -1,49 +1,53 @@
-//! Slab allocators from memory alone: the block table says which blocks are whose, the allocated
-//! bit in each object's header says which slots are taken (`FaRM'14 §3.3`: "scanned during recovery
-//! to reconstruct allocator data structures").
+//! Rebuilds slab allocators from memory alone: the block table stores the owner of each block, and the allocated bit in
+//! each object's header shows which slots are taken (`FaRM'14 §3.3`: "scanned during recovery to reconstruct allocator
+//! data structures").
 //!
-//! The same scan checks a live allocator: while no transaction is between reserving and committing,
-//! what it believes and what memory says must be equal.
+//! The same scan checks a live allocator: while no transaction is between reserving and committing, its state and the
+//! memory must agree.
 
 use crate::ids::{Address, RegionId, WorkerId};
 
 use super::{Block, BlockKind, BlockTable, Changes, Slab, TableError};
 
-/// A slab allocator and memory disagree.
+/// A disagreement between a slab allocator and memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The table gives the worker a block that it does not know, or knows otherwise.
-    #[error("region {region}: block {block} is the worker's, but not as its slab allocator has it")]
+    /// The table assigns the worker a block that its slab allocator does not have, or has with another head.
+    #[error(
+        "region {region}: the table's entry of block {block} differs from the worker's slab allocator"
+    )]
     Block {
         /// The region.
         region: RegionId,
         /// The block.
         block: u32,
     },
-    /// The slab allocator has more blocks than the tables give it.
-    #[error("the slab allocator has {known} blocks, the tables give it {given}")]
+    /// The slab allocator has another number of blocks than the tables assign to it.
+    #[error("the slab allocator has {known} blocks, but the tables assign it {given}")]
     Blocks {
-        /// Blocks it has.
+        /// Blocks of the slab allocator.
         known: usize,
-        /// Blocks the tables give it.
+        /// Blocks that the tables assign to it.
         given: usize,
     },
-    /// A slot is reserved and its object not allocated, or the other way round.
-    #[error("{address}: reserved {reserved}, allocated {allocated}")]
+    /// A slot is reserved and its object is not allocated, or the reverse.
+    #[error(
+        "{address}: reserved in the slab allocator: {reserved}, allocated in memory: {allocated}"
+    )]
     Object {
         /// The object.
         address: Address,
-        /// What the slab allocator has.
+        /// True if the slot is reserved in the slab allocator.
         reserved: bool,
-        /// What the object's header has.
+        /// True if the object's header has the allocated bit.
         allocated: bool,
     },
-    /// A header is not of its block's class, or its version or incarnation is below the block's base.
+    /// A header has another class than its block, or its version or incarnation is below the block's base.
     #[error("{address}: header {header:#018x?} in a block of class {class} with base {base:#x}")]
     Header {
         /// The object.
         address: Address,
-        /// Its two words.
+        /// The two words of the header.
         header: [u64; 2],
         /// The block's size class.
         class: u8,
@@ -56,10 +60,10 @@ pub enum Mismatch {
 }
 
 impl Slab {
-    /// The slab allocator of `owner` as block tables and allocated bits describe it.
+    /// Creates the slab allocator of `owner` that block tables and allocated bits describe.
     ///
     /// # Errors
-    /// [`TableError`] when a table is damaged.
+    /// [`TableError`] if a table is damaged.
     pub fn rebuild<'a>(
         owner: WorkerId,
         changes: Changes,
@@ -146,7 +150,7 @@ pub(super) fn check_headers(block: &Block) -> Result<(), Mismatch> {
     })
 }
 
-/// Calls `each` with every slab block of a table that is `owner`'s.
+/// Calls `each` with every slab block of a table that `owner` owns.
 fn for_each_block<E: From<TableError>>(
     table: &BlockTable,
     owner: WorkerId,

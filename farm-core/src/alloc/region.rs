@@ -1,10 +1,10 @@
-//! The region allocator's choice of names: a region's id decides where it and its replicas are
-//! (`FaRM'14 §3.3`).
+//! The region allocator's choice of ids: a region's id determines which machines store it and its replicas (`FaRM'14
+//! §3.3`).
 //!
-//! "It picks an identifier for the region by selecting a ring at random and a position in the ring
-//! that ensures the local node stores the primary copy." Near another region means: on its ring, at
-//! the closest position that still makes the local machine the primary. All positions between two
-//! neighbouring machines of a ring have the same replicas, so such regions stay together.
+//! "It picks an identifier for the region by selecting a ring at random and a position in the ring that ensures the
+//! local node stores the primary copy." Near another region means: on its ring, at the closest position that still
+//! makes the local machine the primary. All positions between two neighbouring machines of a ring have the same
+//! replicas, so such regions stay together.
 
 use rand::Rng;
 
@@ -14,17 +14,17 @@ use crate::region::placement::{Placement, Segment};
 
 const POSITIONS: u32 = 1 << POSITION_BITS;
 
-/// Positions between two regions of one ring, the short way round; `None` for different rings.
+/// Returns the shorter distance between the positions of two regions on one ring, or `None` if their rings differ.
 pub(super) fn ring_distance(a: RegionId, b: RegionId) -> Option<u32> {
     let forward = a.position().wrapping_sub(b.position()) % POSITIONS;
     (a.ring() == b.ring()).then(|| forward.min((POSITIONS - forward) % POSITIONS))
 }
 
-/// Picks the id of a new region whose primary is `local`: on the ring of `near` and as close to it as
-/// can be, else on a random ring at a random position. `taken` says which regions exist in the
-/// cluster; those are never picked.
+/// Picks the id of a new region whose primary is `local`: on the ring of `near` and as close to it as possible, else on
+/// a random ring at a random position. Never picks a region for which `taken`, which knows the regions of the cluster,
+/// returns true.
 ///
-/// `None` when no position of any ring makes `local` a primary: it is not in the placement.
+/// Returns `None` if no free position makes `local` a primary, for instance because `local` is not in the placement.
 ///
 /// ```
 /// use farm_core::alloc::choose_region_id;
@@ -62,7 +62,7 @@ pub fn choose_region_id(
     })
 }
 
-/// The region of the segment that is closest to `position` and not taken.
+/// Returns the region of the segment that is closest to `position` and not taken.
 fn closest_free(
     ring: u32,
     segment: Segment,
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn distance_goes_the_short_way_round_one_ring() {
+    fn distance_is_the_shorter_way_around_one_ring() {
         let region = |ring, position| RegionId::new(ring, position).unwrap();
         assert_eq!(ring_distance(region(3, 5), region(3, 9)), Some(4));
         assert_eq!(ring_distance(region(3, 9), region(3, 5)), Some(4));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn near_the_end_of_our_positions_the_search_goes_back() {
+    fn at_the_end_of_the_segment_the_search_goes_backwards() {
         let (placement, local) = (Placement::new(&machines(3)), machines(3)[0]);
         let segment = placement.segment(8, local).unwrap();
         let region = |index| RegionId::new(8, segment.position(index)).unwrap();
@@ -126,7 +126,7 @@ mod tests {
             |hint, taken| choose_region_id(&placement, local, Some(hint), taken, &mut rng);
         let one: fn(RegionId) -> bool = |_| false;
         assert_eq!(near(region(last), one), Some(region(last)));
-        // A region that a machine since lost had placed: the closest of our positions.
+        // A region that was placed by a machine that is lost now: the closest position of the local machine.
         assert_eq!(near(region(last).successor(), one), Some(region(last)));
         let mut made = vec![region(last)];
         for back in 1..5 {
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_region_is_new_and_local_and_near_where_it_can_be(
+        fn every_region_is_new_and_local_and_near_the_hint(
             count in 1u16..12,
             seed: u64,
             hints in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 1..60),

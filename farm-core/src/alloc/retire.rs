@@ -1,23 +1,23 @@
-//! Blocks that lose their class (`FaRM'14 §3.5`): "reusing memory for different object sizes requires
-//! more work because the object header may be overwritten with arbitrary data".
+//! Reuse of blocks for another class (`FaRM'14 §3.5`): "reusing memory for different object sizes requires more work
+//! because the object header may be overwritten with arbitrary data".
 //!
 //! ```text
 //!            Slab::retire                    reclaim: an epoch has ended since
 //!  slab ─────────────────────▶ vacant ────────────────────────────────────────▶ free, zeroed,
 //!   ▲                            │
-//!   └──── its own class asks ────┘
+//!   └──── reuse by its class ────┘
 //! ```
 //!
-//! A vacant block has headers and nothing else. Whoever still holds an address in it finds a header of
-//! the class it knew, whose version and incarnation have moved on. So the block may serve its own class
-//! again at any time, and any other only when nobody holds such an address: after every operation has
-//! ended, on all machines, that began before the block was retired. Who asks for that
-//! ([`crate::worker`]) first makes a [`Cut`], then waits, then frees what was retired before the cut and
-//! is vacant still. An end of the epoch that is given up leaves nothing to be undone.
+//! A vacant block has headers and no objects. An operation that still holds an address in it finds a header of the
+//! expected class, with a later version and incarnation. The block can therefore be reused by its own class at any
+//! time. Another class may use it only when no operation holds such an address: after every operation has ended, on all
+//! machines, that began before the block was retired. To ensure that, [`crate::worker`] first makes a [`Cut`], then
+//! waits, then frees the blocks that were retired before the cut and are still vacant. An epoch change that is
+//! abandoned needs no cleanup.
 //!
-//! Reclaiming zeroes the memory and moves the block's [base](crate::object::Base) beyond every version and
-//! incarnation in it. The next objects start from that base, so that a fat pointer to an object that was freed
-//! never names a later one (docs/decisions/0014).
+//! Reclaiming zeroes the memory and moves the block's [base](crate::object::Base) beyond every version and incarnation
+//! in it. The next objects start from that base, so that a fat pointer to a freed object never names a later one
+//! (docs/decisions/0014).
 
 use super::slab::NONE;
 use super::{Block, BlockAllocator, BlockHead, BlockKind, BlockSource, Slab, TableError};
@@ -25,11 +25,11 @@ use crate::ids::WorkerId;
 use crate::limits::LOW_MEMORY_SHARE;
 use crate::marks;
 
-/// A moment between retired blocks: those that were retired before it, and those after.
+/// A moment that divides retired blocks into those that were retired before it and those after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cut(u64);
 
-/// A vacant block, and the cuts there were when it was retired.
+/// A vacant block, and the number of cuts when it was retired.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vacancy {
     pub(super) index: u32,
@@ -37,15 +37,15 @@ pub(super) struct Vacancy {
 }
 
 impl Slab {
-    /// Gives up every block of which no slot is taken. Gives how many there were.
+    /// Retires every block without a reserved slot, and returns their number.
     ///
-    /// Looks at all blocks if there is any such block, and at none otherwise.
+    /// Scans the blocks until no such block is left, and scans none if there is none.
     pub fn retire(&mut self, source: &mut dyn BlockSource) -> usize {
         let (mut retired, mut at) = (0, self.blocks.len());
-        while self.whole > 0 && at > 0 {
+        while self.unused_blocks > 0 && at > 0 {
             at -= 1;
-            // The last block takes the place of the one that goes: it was looked at already.
-            if self.blocks[at].is_whole() {
+            // The last block moves to the position of the removed one; it was scanned already.
+            if self.blocks[at].is_unused() {
                 marks::mark("alloc: block retired");
                 source.give_back(self.remove(at as u32));
                 retired += 1;
@@ -54,12 +54,12 @@ impl Slab {
         retired
     }
 
-    /// Forgets a block of which no slot is taken.
+    /// Removes a block without a reserved slot.
     fn remove(&mut self, at: u32) -> Block {
         self.unlist_block(at);
         self.list_of(at).blocks -= 1;
         let gone = self.blocks.swap_remove(at as usize);
-        self.whole -= 1;
+        self.unused_blocks -= 1;
         self.cover(&gone.block, gone.region, NONE);
         let usage = &mut self.classes[gone.block.head().class.index()].usage;
         usage.blocks -= 1;
@@ -75,7 +75,7 @@ impl Slab {
         gone.block
     }
 
-    /// Notes which of our blocks the blocks of a run belong to.
+    /// Records the slab block, or [`NONE`], that covers the blocks of a run.
     fn cover(&mut self, block: &Block, region: u32, at: u32) {
         let run = block.index() as usize..(block.index() + block.head().run) as usize;
         self.regions[region as usize].slabs[run].fill(at);
@@ -83,7 +83,7 @@ impl Slab {
 }
 
 impl BlockAllocator {
-    /// A block without objects becomes vacant.
+    /// Makes a block without objects vacant.
     pub(super) fn vacate(&mut self, region: usize, index: u32, head: BlockHead) {
         let region = &mut self.regions[region];
         let vacant = BlockHead {
@@ -98,10 +98,10 @@ impl BlockAllocator {
         self.changes.add();
     }
 
-    /// A slab has given a block up.
+    /// Takes back a block that a slab has retired.
     ///
     /// # Panics
-    /// If it is of another machine's.
+    /// If another machine stores the block.
     pub(super) fn retired(&mut self, block: &Block) {
         let region = self.index_of(block.table().region());
         self.vacate(
@@ -111,7 +111,8 @@ impl BlockAllocator {
         );
     }
 
-    /// Parts the blocks that are vacant now from those that will be. `None` if there are none.
+    /// Divides the blocks that are vacant now from those that become vacant later. Returns `None` if no block is
+    /// vacant.
     pub fn cut(&mut self) -> Option<Cut> {
         let vacant = |vacancies: &Vec<Vacancy>| !vacancies.is_empty();
         if !self
@@ -125,13 +126,13 @@ impl BlockAllocator {
         Some(Cut(self.cuts))
     }
 
-    /// Takes a block that was vacant before the cut and is so still; nobody else gets it.
-    /// The caller [renews](Block::renew) it, which needs no lock, and then calls [`freed`](Self::freed).
+    /// Takes a block that was vacant before the cut and still is, so that it cannot be acquired. The caller
+    /// [renews](Block::renew) it, which needs no lock, and then calls [`freed`](Self::freed).
     ///
-    /// Only when no operation is left in the cluster that began before the cut.
+    /// Must be called only when every operation in the cluster that began before the cut has ended.
     ///
     /// # Errors
-    /// [`TableError`] when a region's table is damaged.
+    /// [`TableError`] if a region's table is damaged.
     pub fn take_vacant_before(&mut self, cut: Cut) -> Result<Option<Block>, TableError> {
         for region in &mut self.regions {
             for (class, vacancies) in &mut region.vacant {
@@ -142,7 +143,7 @@ impl BlockAllocator {
                 assert_eq!(
                     (head.kind, head.class),
                     (BlockKind::Vacant, *class),
-                    "block {index}"
+                    "block {index} is in the list of vacant blocks of the class"
                 );
                 vacancies.swap_remove(at);
                 return region.table.block(index, head).map(Some);
@@ -151,15 +152,16 @@ impl BlockAllocator {
         Ok(None)
     }
 
-    /// A block that was taken by [`take_vacant_before`](Self::take_vacant_before), and is renewed,
-    /// serves any class from now on, alone or with its neighbours.
+    /// Frees a block that [`take_vacant_before`](Self::take_vacant_before) returned and that is renewed: from now on it
+    /// can be used by any class, alone or with its neighbours.
     ///
     /// # Panics
-    /// If it is of another machine's.
+    /// If another machine stores the block.
     pub fn freed(&mut self, block: &Block) {
         marks::mark("alloc: block freed for any class");
         let index = self.index_of(block.table().region());
-        let region = &mut self.regions[index.expect("it was taken from a region of this machine")];
+        let region =
+            &mut self.regions[index.expect("the block was taken from a region of this machine")];
         let (index, run) = (block.index(), block.head().run);
         region.table.clear_run(index, run);
         region.lowest_free = region.lowest_free.min(index);
@@ -167,11 +169,11 @@ impl BlockAllocator {
         self.changes.add();
     }
 
-    /// Frees all blocks that were vacant before the cut and are so still, and gives the bytes so
-    /// gained. Under the same condition as [`take_vacant_before`](Self::take_vacant_before).
+    /// Frees all blocks that were vacant before the cut and still are, and returns their bytes. The condition of
+    /// [`take_vacant_before`](Self::take_vacant_before) applies.
     ///
     /// # Errors
-    /// [`TableError`] when a region's table is damaged.
+    /// [`TableError`] if a region's table is damaged.
     pub fn reclaim(&mut self, cut: Cut) -> Result<u64, TableError> {
         let mut gained = 0;
         while let Some(block) = self.take_vacant_before(cut)? {
@@ -182,7 +184,7 @@ impl BlockAllocator {
         Ok(gained)
     }
 
-    /// Bytes that may serve any class: free blocks, and regions that the machine may still make.
+    /// Returns the bytes that any class can use: free blocks, and regions that the machine may still create.
     pub fn available_bytes(&self) -> u64 {
         let free: u64 = self
             .regions
@@ -194,7 +196,7 @@ impl BlockAllocator {
         free * self.config.block_bytes as u64 + more * region_bytes
     }
 
-    /// Whether available memory has fallen below its threshold.
+    /// Returns whether available memory is below its threshold.
     pub fn is_low(&self) -> bool {
         self.available_bytes() < self.config.per_machine_bytes / LOW_MEMORY_SHARE
     }

@@ -1,4 +1,4 @@
-//! A block in use: its objects' places and headers, and what is done to it before it serves another class.
+//! A block in use: the positions and headers of its objects, and its renewal before it is reused by another class.
 
 use std::sync::atomic::Ordering;
 
@@ -7,10 +7,10 @@ use crate::ids::Address;
 use crate::mem::WORD_BYTES;
 use crate::object::{Base, Incarnation, VersionWord};
 
-/// The second word of an object's header.
+/// Offset in an object of the second word of its header.
 const INCARNATION_OFFSET: usize = WORD_BYTES;
 
-/// A block in use: a run of the region's blocks with objects of one class.
+/// A block in use: a run of the region's blocks that holds objects of one class.
 #[derive(Clone, Debug)]
 pub struct Block {
     table: BlockTable,
@@ -29,65 +29,65 @@ impl Block {
         }
     }
 
-    /// The table it stands in.
+    /// Returns the table that contains the block.
     pub fn table(&self) -> &BlockTable {
         &self.table
     }
 
-    /// Number of its first block in the region.
+    /// Returns the index of its first block in the region.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Class, owner, kind and run.
+    /// Returns class, owner, kind and run length.
     pub fn head(&self) -> BlockHead {
         self.head
     }
 
-    /// Lower bound of the versions and incarnations of its objects.
+    /// Returns the lower bound of the versions and incarnations of its objects.
     pub fn base(&self) -> Base {
         self.base
     }
 
-    /// Offset of its first object in the region.
+    /// Returns the offset of its first object in the region.
     pub fn first_offset(&self) -> usize {
         self.table.geometry().start(self.index)
     }
 
-    /// Bytes of the region it takes.
+    /// Returns the bytes of the region that the block takes.
     pub fn bytes(&self) -> usize {
         self.head.run as usize * self.table.geometry().block_bytes()
     }
 
-    /// Objects it has room for.
+    /// Returns the number of objects that fit.
     pub fn slots(&self) -> u32 {
         self.table
             .geometry()
             .slots(self.index, self.head.run, self.head.class)
     }
 
-    /// Offset of the object in this slot.
+    /// Returns the offset of the object in this slot.
     pub(super) fn offset_of(&self, slot: u32) -> usize {
         self.first_offset() + slot as usize * self.head.class.object_bytes()
     }
 
-    /// Address of the object in this slot.
+    /// Returns the address of the object in this slot.
     pub(super) fn address_of(&self, slot: u32) -> Address {
         Address::new(self.table.region(), self.offset_of(slot) as u32)
     }
 
-    /// Whether the object in this slot has its allocated bit (`FaRM'14 §3.3`).
+    /// Returns whether the object in this slot has its allocated bit (`FaRM'14 §3.3`).
     pub(super) fn is_allocated(&self, slot: u32) -> bool {
         self.incarnation_of(slot).is_allocated()
     }
 
-    /// The second word of the header in this slot.
+    /// Returns the second word of the header in this slot.
     fn incarnation_of(&self, slot: u32) -> Incarnation {
         let word = self.offset_of(slot) + INCARNATION_OFFSET;
         Incarnation(self.table.memory().load(word, Ordering::Acquire))
     }
 
-    /// Version and incarnation in the header of this slot; zero if the slot was never used.
+    /// Returns the version and incarnation in the header of this slot; zero if the slot was never used.
     fn numbers_of(&self, slot: u32) -> (u64, u64) {
         let version = self
             .table
@@ -97,7 +97,8 @@ impl Block {
         (version, self.incarnation_of(slot).count())
     }
 
-    /// Whether this slot was never used, or its header has the block's class and numbers from its base on.
+    /// Returns whether this slot was never used, or its header has the block's class, and version and incarnation are
+    /// not below the block's base.
     pub(super) fn is_sound(&self, slot: u32) -> bool {
         let incarnation = self.incarnation_of(slot);
         let (class, base) = (self.head.class, self.base);
@@ -106,14 +107,14 @@ impl Block {
         incarnation.0 == 0 || incarnation.class() == class && begun
     }
 
-    /// Prepares the block, no slot of which is taken, for objects of any class: moves its base beyond every version
+    /// Prepares the block for objects of any class; no slot may be reserved. First moves its base beyond every version
     /// and incarnation in it, then zeroes its memory.
     ///
     /// The base is stored first: if the machine dies in between, the block still has its class, and its headers are
     /// either zero or unchanged.
     ///
     /// # Errors
-    /// [`TableError::NoBase`]; nothing was changed.
+    /// [`TableError::NoBase`]: nothing was changed.
     pub fn renew(&self) -> Result<(), TableError> {
         let most = (0..self.slots()).map(|slot| self.numbers_of(slot));
         let most = most.fold((0, 0), |most, (version, count)| {

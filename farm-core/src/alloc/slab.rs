@@ -1,16 +1,13 @@
 //! The slab allocator: one per worker, private, for objects of all classes (`FaRM'14 §3.3`).
 //!
-//! It holds whole blocks, each of one class, and a free map for each. To reserve a slot is to clear
-//! a bit of a map: the object's own allocated bit is set by the transaction's commit, and an abort
-//! only releases the slot.
+//! It owns whole blocks, each of one class, and a free map for each block. Reserving a slot clears a bit of a map. The
+//! transaction's commit sets the object's own allocated bit; an abort only releases the slot.
 //!
 //! Invariants:
-//! - `regions[r].slabs` names, for each block of a region, the slab block that covers it, if it is
-//!   ours;
-//! - a block is in its class's and region's list exactly while it has a free slot, at the place it
-//!   remembers;
-//! - every list has capacity for all blocks that can be in it, so that nothing grows but when a
-//!   block is taken in.
+//! - `regions[r].slabs` stores, for each block of a region, the slab block that covers it, if this slab owns one;
+//! - a block is in the list of its class and region exactly while it has a free slot, at the index that its `listed`
+//!   field stores;
+//! - every list has capacity for all blocks that can be in it, so that memory grows only when a block is adopted.
 
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
@@ -26,26 +23,26 @@ use super::{
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A slot that is the caller's until the object in it is committed, or it is released.
+/// A reserved slot. It belongs to the caller until the object in it is committed or the slot is released.
 #[must_use = "a slot that is neither committed nor released is lost until recovery"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Where the object is.
+    /// Address of the object.
     pub address: Address,
-    /// Its size.
+    /// Size class of the object.
     pub class: SizeClass,
     region: u32,
-    /// Base of its block.
+    /// Base of the block.
     base: Base,
 }
 
-/// A region that the slab allocator has blocks in, or was once asked to allocate near to.
+/// A region in which the slab allocator has blocks, or which was the hint of a request.
 pub(super) struct Region {
     id: RegionId,
-    /// Memory, once a block of it is ours.
+    /// Memory of the region, if the slab owns a block in it.
     memory: Option<Memory>,
     block_shift: u32,
-    /// For each block of the region the slab block that covers it, or [`NONE`].
+    /// For each block of the region, the index of the slab block that covers it, or [`NONE`].
     pub(super) slabs: Vec<u32>,
 }
 
@@ -56,14 +53,14 @@ pub(super) struct SlabBlock {
     pub(super) region: u32,
     first_offset: u32,
     object_bytes: u32,
-    /// Place in its list, or [`NONE`] while it is full.
+    /// Index in the `with_free` list of its class and region, or [`NONE`] while the block is full.
     pub(super) listed: u32,
 }
 
 impl SlabBlock {
-    /// Whether no slot of it is taken.
+    /// Returns whether no slot is reserved.
     #[inline]
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.slots.free() == self.slots.slots()
     }
 }
@@ -71,11 +68,12 @@ impl SlabBlock {
 /// The blocks of one class in one region.
 pub(super) struct RegionList {
     region: u32,
-    /// All of them.
+    /// Number of these blocks.
     pub(super) blocks: usize,
-    /// Those with a free slot.
+    /// Blocks with a free slot.
     pub(super) with_free: Vec<u32>,
-    /// Count of [`Changes`] when the region, and its ring, last had no block to give.
+    /// Count of [`Changes`] when the region last had no block available; `ring_full_at` is the same for the region's
+    /// ring.
     full_at: Option<u64>,
     ring_full_at: Option<u64>,
 }
@@ -83,9 +81,9 @@ pub(super) struct RegionList {
 /// The blocks of one class.
 #[derive(Default)]
 pub(super) struct Class {
-    /// In the order of regions.
+    /// Lists of blocks, in the order of regions.
     lists: Vec<RegionList>,
-    /// The list that served last.
+    /// Index of the list that served the last request.
     current: usize,
     pub(super) usage: ClassUsage,
 }
@@ -122,16 +120,17 @@ pub struct Slab {
     owner: WorkerId,
     changes: Changes,
     pub(super) regions: Vec<Region>,
-    /// Sorted, with places in `regions`.
+    /// Indices in `regions`, sorted by region id.
     by_id: Vec<(RegionId, u32)>,
     pub(super) blocks: Vec<SlabBlock>,
     pub(super) classes: Box<[Class]>,
-    /// Blocks of which no slot is taken.
-    pub(super) whole: usize,
+    /// Number of blocks without a reserved slot.
+    pub(super) unused_blocks: usize,
 }
 
 impl Slab {
-    /// A slab allocator without blocks. `changes` is of the block allocator it will ask for some.
+    /// Creates a slab allocator without blocks. `changes` belongs to the block allocator from which it will acquire
+    /// blocks.
     pub fn new(owner: WorkerId, changes: Changes) -> Self {
         let classes = (0..CLASSES).map(|_| Class::default()).collect();
         Self {
@@ -141,21 +140,21 @@ impl Slab {
             by_id: vec![],
             blocks: vec![],
             classes,
-            whole: 0,
+            unused_blocks: 0,
         }
     }
 
-    /// The worker it serves.
+    /// Returns the worker that owns this slab allocator.
     pub fn owner(&self) -> WorkerId {
         self.owner
     }
 
-    /// Reserves a slot for an object of `class`. With a hint, which is the address of an object of
-    /// this machine's: in its block, else in its region, else in a region near it on the same ring,
-    /// else anywhere (`FaRM'14 §3.3`). An address of another machine's is no hint; ask that machine.
+    /// Reserves a slot for an object of `class`. `hint` is the address of an object on this machine: the slot is in the
+    /// block of the hint, else in its region, else in a region near it on the same ring, else anywhere (`FaRM'14
+    /// §3.3`). An address on another machine has no effect; send the request to that machine instead.
     ///
     /// # Errors
-    /// [`AllocError`] when no slot is free and `source` has no block; nothing has changed then.
+    /// [`AllocError`] if no slot is free and `source` has no block: nothing has changed.
     #[inline]
     pub fn reserve(
         &mut self,
@@ -169,15 +168,15 @@ impl Slab {
         };
         match reserved {
             Some(reserved) => Ok(reserved),
-            None => self.reserve_further(class, hint.filter(|hint| !hint.is_null()), source),
+            None => self.reserve_slow(class, hint.filter(|hint| !hint.is_null()), source),
         }
     }
 
-    /// Gives a slot back: because the transaction that reserved it aborted, or because one that
-    /// freed the object has committed. It serves its class again at once.
+    /// Releases a slot, because the transaction that reserved it aborted, or because a transaction that freed the
+    /// object has committed. Its class can reuse the slot at once.
     ///
     /// # Errors
-    /// [`ReleaseError`] when the address is no reserved slot of this worker's.
+    /// [`ReleaseError`] if the address is not a reserved slot of this worker.
     #[inline]
     pub fn release(&mut self, address: Address) -> Result<SizeClass, ReleaseError> {
         let (at, slot) = self.slot_of(address)?;
@@ -185,7 +184,7 @@ impl Slab {
         if !block.slots.give(slot) {
             return Err(ReleaseError::Free(address));
         }
-        self.whole += usize::from(block.is_whole());
+        self.unused_blocks += usize::from(block.is_unused());
         let class = block.block.head().class;
         self.classes[class.index()].usage.live -= 1;
         if block.listed == NONE {
@@ -194,33 +193,33 @@ impl Slab {
         Ok(class)
     }
 
-    /// Whether this is a slot of ours and reserved.
+    /// Returns whether this is a reserved slot of this slab allocator.
     pub fn is_reserved(&self, address: Address) -> bool {
         self.slot_of(address)
             .is_ok_and(|(at, slot)| !self.blocks[at as usize].slots.is_free(slot))
     }
 
-    /// The memory of the region that a slot is in; the object starts at the address's offset.
+    /// Returns the memory of the region that contains a slot; the object starts at the address's offset.
     #[inline]
     pub fn memory(&self, reserved: &Reserved) -> &Memory {
         let memory = self.regions[reserved.region as usize].memory.as_ref();
         memory.expect("a slot was reserved by this slab allocator")
     }
 
-    /// Returns the version and incarnation that the object in a reserved slot continues from. Writes the header
-    /// of a slot that was never used.
+    /// Returns the version and incarnation from which the object in a reserved slot continues. Writes the header of a
+    /// slot that was never used.
     #[inline]
     pub fn begin(&self, reserved: &Reserved) -> Room {
         let at = reserved.address.offset() as usize;
         write::begin(self.memory(reserved), at, reserved.class, reserved.base)
     }
 
-    /// What there is of one class.
+    /// Returns the usage of one class.
     pub fn usage(&self, class: SizeClass) -> ClassUsage {
         self.classes[class.index()].usage
     }
 
-    /// The block and the slot in it that an address is the start of.
+    /// Returns the block of an address, and the slot in it that starts at the address.
     #[inline]
     fn slot_of(&self, address: Address) -> Result<(u32, u32), ReleaseError> {
         let at = self
@@ -242,7 +241,7 @@ impl Slab {
         Ok((at, slot))
     }
 
-    /// The block of ours that covers an address.
+    /// Returns the block of this slab allocator that covers an address.
     #[inline]
     pub(super) fn block_of(&self, address: Address) -> Option<u32> {
         if address.is_null() {
@@ -261,7 +260,7 @@ impl Slab {
         Some(self.by_id[at].1)
     }
 
-    /// In the block of the hint if it can be, or else in its region.
+    /// Takes a slot in the block of the hint if possible, else in its region.
     #[inline]
     fn take_in_region_of(&mut self, class: SizeClass, hint: Address) -> Option<Reserved> {
         if let Some(at) = self.block_of(hint) {
@@ -274,7 +273,7 @@ impl Slab {
         self.take_from_list(class, list)
     }
 
-    /// In the region on the ring of `near` that is closest to it.
+    /// Takes a slot in the region on the ring of `near` that is closest to it.
     fn take_on_ring(&mut self, class: SizeClass, near: RegionId) -> Option<Reserved> {
         let lists = self.classes[class.index()].lists.iter().enumerate();
         let nearest = lists
@@ -314,11 +313,11 @@ impl Slab {
         Some(self.take_from(at))
     }
 
-    /// From a block that has a free slot.
+    /// Takes a slot from a block that has a free one.
     #[inline]
     fn take_from(&mut self, at: u32) -> Reserved {
         let block = &mut self.blocks[at as usize];
-        self.whole -= usize::from(block.is_whole());
+        self.unused_blocks -= usize::from(block.is_unused());
         let slot = block
             .slots
             .take_lowest()
@@ -339,11 +338,11 @@ impl Slab {
         reserved
     }
 
-    /// What [`reserve`](Self::reserve) does when neither the hint's region nor, without a hint, any
-    /// block of ours has a free slot.
+    /// Completes [`reserve`](Self::reserve) if neither the hint's region nor, without a hint, any block of this slab
+    /// has a free slot.
     #[cold]
     #[inline(never)]
-    fn reserve_further(
+    fn reserve_slow(
         &mut self,
         class: SizeClass,
         hint: Option<Address>,
@@ -359,12 +358,15 @@ impl Slab {
             return Ok(reserved);
         }
         let block = source.acquire(class, self.owner, Place::Anywhere)?;
-        let at = self.adopt(block.expect("anywhere is a block or an error"), |_| false);
+        let at = self.adopt(
+            block.expect("a request for a block anywhere returns a block or an error"),
+            |_| false,
+        );
         Ok(self.take_from(at))
     }
 
-    /// In the region, or near it on its ring. What had no room is not asked again before something
-    /// has changed.
+    /// Reserves a slot in the region, or near it on its ring. Does not repeat a request to a place that had no room
+    /// until something has changed.
     fn reserve_near(
         &mut self,
         class: SizeClass,
@@ -393,8 +395,8 @@ impl Slab {
         Ok(None)
     }
 
-    /// Takes in a block; `allocated` says which of its slots hold objects. All that will ever grow
-    /// for the block grows here.
+    /// Adds a block; `allocated` returns which of its slots hold objects. All memory that the block will ever need is
+    /// allocated here.
     pub(super) fn adopt(&mut self, block: Block, allocated: impl Fn(u32) -> bool) -> u32 {
         marks::mark("alloc: new block");
         let (table, head) = (block.table().clone(), block.head());
@@ -430,7 +432,7 @@ impl Slab {
             listed: NONE,
             block,
         });
-        self.whole += usize::from(self.blocks[at as usize].is_whole());
+        self.unused_blocks += usize::from(self.blocks[at as usize].is_unused());
         if self.blocks[at as usize].slots.free() > 0 {
             self.list_block(at);
         }
@@ -454,7 +456,7 @@ impl Slab {
         }
     }
 
-    /// The list that a block of ours belongs to.
+    /// Returns the list for a block of this slab.
     pub(super) fn list_of(&mut self, at: u32) -> &mut RegionList {
         let block = &self.blocks[at as usize];
         self.classes[block.block.head().class.index()].list_or_new(block.region)
@@ -476,7 +478,7 @@ impl Slab {
         }
     }
 
-    /// Capacity of everything that could grow, for the test that nothing does on the warm path.
+    /// Returns the total capacity of everything that could grow, for the test that nothing grows on the warm path.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         let lists = self.classes.iter().flat_map(|class| &class.lists);

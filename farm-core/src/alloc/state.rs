@@ -1,4 +1,4 @@
-//! The 8-byte allocation state of a block (`FaRM'14 §3.3`), as it stands in the region's table.
+//! The 8-byte allocation state of a block (`FaRM'14 §3.3`), as stored in the region's table.
 //!
 //! ```text
 //!            63                          32 31        16 15      8 7    4 3    2 1   0
@@ -8,9 +8,9 @@
 //! table      |              0                                                    | 3  |
 //! ```
 //!
-//! A block whose size is several units ("blocks of a multiple of 1 MB") is a *run*: a head, and
-//! for each further unit a word that leads back to it, so that the head of any address is two loads
-//! away. Every bit is checked when a state is read; what cannot have been written is refused.
+//! A block whose size is several units ("blocks of a multiple of 1 MB") is a *run*: a head, and for each further unit a
+//! word with the distance back to the head, so that the head of any address is found by two loads. Every bit is checked
+//! when a state is read; a state that no allocator writes is rejected.
 
 use crate::ids::WorkerId;
 
@@ -20,28 +20,28 @@ const TAG_HEAD: u64 = 1;
 const TAG_REST: u64 = 2;
 const TAG_TABLE: u64 = 3;
 
-/// What the objects of a block are for.
+/// How the objects of a block are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {
-    /// Single objects, handed out by the slab allocator of the owner.
+    /// Single objects, reserved by the slab allocator of the owner.
     Slab,
     /// Adjacent objects, allocated and freed as one array.
     Array,
-    /// No objects at present, but headers of this class that stale pointers may lead to: it serves
-    /// objects of its class again, and no other until an epoch has ended since (`FaRM'14 §3.5`).
+    /// No objects at present, but headers of this class to which stale pointers may point. The block can be reused for
+    /// objects of its class at once, and for other classes after an epoch has ended (`FaRM'14 §3.5`).
     Vacant,
 }
 
 /// The head of a run of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHead {
-    /// What it is for.
+    /// How the objects of the run are allocated.
     pub kind: BlockKind,
-    /// The size of its objects.
+    /// Size class of the objects.
     pub class: SizeClass,
-    /// The worker that allocates and frees in it; the first worker for vacant blocks.
+    /// Worker that allocates and frees objects in the run; the first worker for vacant blocks.
     pub owner: WorkerId,
-    /// Blocks in the run, at least one.
+    /// Number of blocks in the run, at least one.
     pub run: u32,
 }
 
@@ -62,7 +62,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// The 8 bytes that stand for it.
+    /// Returns the 8 bytes that encode the state.
     pub fn to_bits(self) -> u64 {
         match self {
             BlockState::Free => 0,
@@ -88,7 +88,7 @@ impl BlockState {
         }
     }
 
-    /// The state that these 8 bytes stand for, if any.
+    /// Returns the state that these 8 bytes encode, or `None` if they are not valid.
     pub fn from_bits(bits: u64) -> Option<BlockState> {
         let high = (bits >> 32) as u32;
         let state = match bits & 3 {
@@ -116,7 +116,7 @@ impl BlockState {
             0 => BlockState::Free,
             _ => return None,
         };
-        // Bits that no state uses are zero.
+        // Bits that no state uses must be zero.
         (state.to_bits() == bits).then_some(state)
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_bytes_of_each_state_are_as_drawn() {
+    fn the_bits_of_each_state_are_as_in_the_module_diagram() {
         let head = BlockState::Head(BlockHead {
             kind: BlockKind::Array,
             class: SizeClass::new(0xab),
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_have_been_written_is_refused() {
+    fn bits_that_are_never_written_are_rejected() {
         for bits in [
-            0x0000_0000_0000_ab01, // a head of no blocks
+            0x0000_0000_0000_ab01, // a run of zero blocks
             0x0000_0001_0040_0001, // worker 64
-            0x0000_0001_0000_000d, // no such kind
-            0x0000_0001_0001_0009, // vacant, yet owned
+            0x0000_0001_0000_000d, // unknown kind
+            0x0000_0001_0001_0009, // vacant, but with an owner
             0x0000_0001_0000_0011, // an unused bit of a head
-            0x0000_0000_0000_0002, // leads back to itself
+            0x0000_0000_0000_0002, // a further block that is zero blocks from its head
             0x0000_0001_0000_0102, // an unused bit of a further block
             0x0000_0000_0000_0004, // free with a bit set
             0x0000_0000_0000_0007,
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_state_that_gives_them_back_or_none(bits: u64, low in 0u64..4096) {
+        fn any_bits_decode_to_nothing_or_to_a_state_that_encodes_to_them(bits: u64, low in 0u64..4096) {
             for bits in [bits, bits & !0xf0, low | bits << 32, low | (bits & 0x3f) << 16 | 1 << 32] {
                 if let Some(state) = BlockState::from_bits(bits) {
                     prop_assert_eq!(state.to_bits(), bits);

@@ -1,4 +1,4 @@
-//! The block table at the start of each region: what every block of the region is (`FaRM'14 §3.3`).
+//! The block table at the start of each region: the state of every block of the region (`FaRM'14 §3.3`).
 //!
 //! ```text
 //! 0    magic "FaRMblk2"
@@ -11,15 +11,14 @@
 //!      ... up to whole lines; the objects of block 0 start here, all others at their block
 //! ```
 //!
-//! Invariants, checked by [`BlockTable::open`]: every head's run is inside the region, is followed
-//! by exactly its further blocks, and has room for an object; blocks that the table fills say so; every base
-//! is valid. The base of a run is that of its head: the greatest of its blocks' when the run was made. The base of a
-//! free block is greater than every version and incarnation that was in it, so that none ever goes back
-//! (`tests::retire`).
-//! Only the region's primary writes, and only its [`super::BlockAllocator`]; anybody may read: states
-//! are single words, written so that a head is never there without the rest of its run (a run is
-//! written from its end and freed from its head). A machine that dies between leaves blocks that
-//! lead back to no head, which [`BlockTable::open_after_crash`] clears.
+//! Invariants, checked by [`BlockTable::open`]: the run of every head is inside the region, is followed by exactly its
+//! further blocks, and has room for an object; blocks that the table fills are marked as such; every base is valid. The
+//! base of a run is that of its head: the greatest base of its blocks when the run was created. The base of a free
+//! block is greater than every version and incarnation that was in it, so that none ever goes back (`tests::retire`).
+//! Only the region's primary writes, and only its [`super::BlockAllocator`]; any thread may read. States are single
+//! words, written so that a head is never visible without the rest of its run (a run is written from its end and freed
+//! from its head). A machine that dies in between leaves further blocks without a head, which
+//! [`BlockTable::open_after_crash`] clears.
 //!
 //! Guarded by `tests::table` (any bytes are a table or an error) beside this file.
 
@@ -37,10 +36,10 @@ use super::{Block, BlockHead, BlockKind, BlockState, LocateError, SizeClass, Tab
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk2");
 const HEADER_WORDS: usize = 4;
-// The header is one line at most, where the states begin.
+// The header fits into one line, after which the states begin.
 const _: () = assert!(HEADER_WORDS * WORD_BYTES <= LINE_BYTES);
 
-/// The block table of one region. A cheap handle: clones are of the same table.
+/// The block table of one region. A cheap handle: clones refer to the same table.
 #[derive(Clone, Debug)]
 pub struct BlockTable {
     memory: Memory,
@@ -49,10 +48,10 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// Writes an empty table over the start of a region of zeroed memory, with bases that `rng` draws.
+    /// Writes an empty table at the start of a region of zeroed memory, with bases drawn from `rng`.
     ///
     /// # Errors
-    /// [`TableError::BadGeometry`] when not even one block is left beside the table.
+    /// [`TableError::BadGeometry`] if not even one block is left beside the table.
     pub fn format(
         memory: Memory,
         region: RegionId,
@@ -84,27 +83,27 @@ impl BlockTable {
             0,
         ];
         header[3] = checksum(&header);
-        // The magic comes last: memory with a magic has a whole header.
+        // The magic is written last: memory with a magic has a complete header.
         table.memory.write_words(WORD_BYTES, &header[1..]);
         table.memory.store(0, MAGIC, Ordering::Release);
         Ok(table)
     }
 
-    /// The table that is in this region's memory, with every state checked.
+    /// Opens the table in this region's memory, and checks every state.
     ///
     /// # Errors
-    /// [`TableError`] for anything that an allocator cannot have left there.
+    /// [`TableError`] for anything that no allocator writes.
     pub fn open(memory: Memory, region: RegionId) -> Result<BlockTable, TableError> {
         let table = Self::open_header(memory, region)?;
         table.check()?;
         Ok(table)
     }
 
-    /// As [`open`](Self::open), for the memory of a machine that may have died while it allocated
-    /// or freed a run: blocks that lead back to a free block are freed too.
+    /// As [`open`](Self::open), for the memory of a machine that may have died while it allocated or freed a run: also
+    /// frees further blocks whose head is a free block.
     ///
     /// # Errors
-    /// [`TableError`] for anything else that an allocator cannot have left there.
+    /// [`TableError`] for anything else that no allocator writes.
     pub fn open_after_crash(memory: Memory, region: RegionId) -> Result<BlockTable, TableError> {
         let table = Self::open_header(memory, region)?;
         for block in table.geometry.first_block()..table.geometry.blocks() {
@@ -158,10 +157,10 @@ impl BlockTable {
         })
     }
 
-    /// Checks every state.
+    /// Checks every state and base.
     ///
     /// # Errors
-    /// The first thing that an allocator cannot have left there.
+    /// The first damage found.
     pub fn check(&self) -> Result<(), TableError> {
         for block in 0..self.geometry.blocks() {
             self.base(block)?;
@@ -184,7 +183,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Blocks in the run of `head`, if it is as it should be.
+    /// Checks the run of `head`, and returns its number of blocks.
     fn check_run(&self, block: u32, head: BlockHead) -> Result<u32, TableError> {
         let BlockHead { run, class, .. } = head;
         let broken = TableError::BadRun {
@@ -204,32 +203,32 @@ impl BlockTable {
         Ok(run)
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&self) -> RegionId {
         self.region
     }
 
-    /// The region's memory.
+    /// Returns the region's memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Sizes and places of blocks.
+    /// Returns the sizes and positions of blocks.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// The state of a block.
+    /// Returns the state of a block.
     ///
     /// # Errors
-    /// [`TableError::BadState`] when it means nothing.
+    /// [`TableError::BadState`] if it is not valid.
     ///
     /// # Panics
     /// If the region has no such block.
     pub fn state(&self, block: u32) -> Result<BlockState, TableError> {
         assert!(
             block < self.geometry.blocks(),
-            "block {block} of {}",
+            "block {block} is out of range: the region has {}",
             self.geometry.blocks()
         );
         let bits = self
@@ -238,16 +237,19 @@ impl BlockTable {
         BlockState::from_bits(bits).ok_or_else(|| self.bad_state(block, bits))
     }
 
-    /// The base of a block.
+    /// Returns the base of a block.
     ///
     /// # Errors
-    /// [`TableError::BadBase`] when it is not valid.
+    /// [`TableError::BadBase`] if it is not valid.
     ///
     /// # Panics
     /// If the region has no such block.
     pub fn base(&self, block: u32) -> Result<Base, TableError> {
         let region = self.region;
-        assert!(block < self.geometry.blocks(), "block {block} of {region}");
+        assert!(
+            block < self.geometry.blocks(),
+            "region {region} has no block {block}"
+        );
         let bits = self
             .memory
             .load(Geometry::base_offset(block), Ordering::Acquire);
@@ -258,7 +260,7 @@ impl BlockTable {
         })
     }
 
-    /// The head at `index`, where one must be.
+    /// Returns the head at `index`, or an error if there is none.
     pub(super) fn head(&self, index: u32) -> Result<BlockHead, TableError> {
         match self.state(index)? {
             BlockState::Head(head) => Ok(head),
@@ -266,11 +268,11 @@ impl BlockTable {
         }
     }
 
-    /// The first block in use at `from` or after it: walks the region in order when called again
-    /// with [`next_after`](Self::next_after) of what it gave.
+    /// Returns the first block in use at `from` or after it. To visit all blocks in order, call it again with
+    /// [`next_after`](Self::next_after) of the returned block.
     ///
     /// # Errors
-    /// [`TableError`] when the table is damaged.
+    /// [`TableError`] if the table is damaged.
     pub fn next_block(&self, from: u32) -> Result<Option<Block>, TableError> {
         for index in from.max(self.geometry.first_block())..self.geometry.blocks() {
             match self.state(index)? {
@@ -285,20 +287,20 @@ impl BlockTable {
         Ok(None)
     }
 
-    /// Where the search for the block after this one starts.
+    /// Returns the index at which the search for the block after this one starts.
     pub fn next_after(block: &Block) -> u32 {
         block.index().saturating_add(block.head().run)
     }
 
-    /// The block whose head is at `index`.
+    /// Returns the block whose head is at `index`.
     pub(super) fn block(&self, index: u32, head: BlockHead) -> Result<Block, TableError> {
         Ok(Block::new(self.clone(), index, head, self.base(index)?))
     }
 
-    /// The block that this offset of the region is in: two loads.
+    /// Returns the block that contains this offset of the region: two loads.
     ///
     /// # Errors
-    /// [`LocateError`] when it is in none, or the table is damaged.
+    /// [`LocateError`] if no block in use contains it, or the table is damaged.
     pub fn block_at(&self, offset: u32) -> Result<(u32, BlockHead), LocateError> {
         let no_block = || LocateError::NoBlock(Address::new(self.region, offset));
         let index = self
@@ -316,11 +318,11 @@ impl BlockTable {
         }
     }
 
-    /// The class and the owner of the object that starts at this offset: what a machine checks
-    /// before it believes an address that came from another.
+    /// Returns the head of the block of the object that starts at this offset. A machine checks an address from another
+    /// machine with it.
     ///
     /// # Errors
-    /// [`LocateError`] when no object can start there.
+    /// [`LocateError`] if no object can start there.
     pub fn object_at(&self, offset: u32) -> Result<BlockHead, LocateError> {
         let (index, head) = self.block_at(offset)?;
         if head.kind == BlockKind::Vacant {
@@ -338,16 +340,15 @@ impl BlockTable {
         }
     }
 
-    /// The worker whose slab allocator the object at this offset belongs to: where a free of it
-    /// goes.
+    /// Returns the worker whose slab allocator owns the object at this offset, and must release it when it is freed.
     ///
     /// # Errors
-    /// [`LocateError`] when no object can start there.
+    /// [`LocateError`] if no object can start there.
     pub fn owner_of(&self, offset: u32) -> Result<WorkerId, LocateError> {
         self.object_at(offset).map(|head| head.owner)
     }
 
-    /// Takes free blocks for a run: from its last block to its head, which publishes it. The head gets the
+    /// Takes free blocks for a run: from its last block to its head, which publishes the run. The head gets the
     /// greatest base of the blocks.
     pub(super) fn write_run(&self, index: u32, head: BlockHead) -> Result<Block, TableError> {
         let mut base = self.base(index)?;
@@ -377,8 +378,8 @@ impl BlockTable {
         self.publish();
     }
 
-    /// Whoever is told of a change, or takes the lock of the block allocator next, sees it: and what
-    /// was written to the block before.
+    /// Makes a change, and what was written to the block before it, visible to a thread that is notified of the change
+    /// or that next takes the lock of the block allocator.
     pub(super) fn publish(&self) {
         self.memory.fence(Ordering::SeqCst);
     }
@@ -415,9 +416,9 @@ impl BlockTable {
     }
 }
 
-/// The class of the block that an offset of a region lies in, vacant blocks included, and whether one of
-/// its objects starts right there: two loads of the region's table, without a lock. `None` where there is
-/// no block, or the table is damaged. The region is formatted, and of this geometry.
+/// Returns the class of the block that contains an offset of a region, vacant blocks included, and whether one of its
+/// objects starts at the offset: two loads of the region's table, without a lock. Returns `None` if there is no block,
+/// or the table is damaged. The region must be formatted with this geometry.
 #[inline]
 pub fn class_at(memory: &Memory, geometry: Geometry, offset: usize) -> Option<(SizeClass, bool)> {
     let index = geometry.block_of(offset)?;

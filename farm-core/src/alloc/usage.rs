@@ -1,49 +1,49 @@
-//! What memory is used for at present.
+//! Current usage of memory.
 
 use super::SizeClass;
 
-/// What the blocks of a machine are used for. Bytes, unless said otherwise.
+/// Usage of the blocks of a machine. Fields are in bytes unless they say otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BlockUsage {
     /// Number of regions.
     pub regions: usize,
-    /// All of their memory.
+    /// Memory of all regions.
     pub region_bytes: u64,
-    /// Block tables.
+    /// Memory of block tables.
     pub table_bytes: u64,
-    /// Free blocks.
+    /// Memory of free blocks.
     pub free_bytes: u64,
-    /// Blocks of slab allocators.
+    /// Memory of slab allocators' blocks.
     pub slab_bytes: u64,
-    /// Blocks of arrays.
+    /// Memory of arrays' blocks.
     pub array_bytes: u64,
-    /// Objects of arrays that have not been given back.
+    /// Number of objects of arrays that are not released.
     pub array_objects: u64,
-    /// Blocks without objects that serve their class only.
+    /// Memory of blocks without objects, which only their class can use.
     pub vacant_bytes: u64,
 }
 
-/// What a slab allocator has of one class.
+/// Usage of one class in a slab allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClassUsage {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Bytes of regions that they take.
+    /// Bytes of the regions that these blocks take.
     pub reserved_bytes: u64,
-    /// Slots in them.
+    /// Number of slots in these blocks.
     pub slots: u64,
-    /// Slots that are reserved.
+    /// Number of reserved slots.
     pub live: u64,
 }
 
 impl ClassUsage {
-    /// Slots that are free: what fragmentation outside of objects consists of.
+    /// Returns the number of free slots, which are the fragmentation outside of objects.
     pub fn free_slots(&self) -> u64 {
         self.slots - self.live
     }
 
-    /// Share of the live objects' data bytes that holds nothing, when they hold `payload_bytes`
-    /// together. The allocator does not know how much of an object is used; its user does.
+    /// Returns the share of the live objects' data bytes that is unused, if they store `payload_bytes` together. The
+    /// allocator does not know how much of an object is used; its user does.
     pub fn internal_fragmentation(&self, class: SizeClass, payload_bytes: u64) -> f64 {
         let capacity = self.live * class.payload_capacity() as u64;
         if capacity == 0 {
@@ -53,7 +53,7 @@ impl ClassUsage {
         }
     }
 
-    /// Share of the reserved bytes that is in no live object.
+    /// Returns the share of the reserved bytes that is in no live object.
     pub fn external_fragmentation(&self, class: SizeClass) -> f64 {
         let live = self.live * class.object_bytes() as u64;
         if self.reserved_bytes == 0 {

@@ -1,6 +1,6 @@
 //! The checked copy: a consistent image of an object from memory that its owner may be updating.
 //!
-//! How its lines are loaded, and why that is sound, is told in `lines`.
+//! `lines` describes how the lines are loaded, and why that is sound.
 
 use std::sync::atomic::Ordering;
 
@@ -8,27 +8,27 @@ use super::lines::{self, LineLoads, Width};
 use super::{LINE_BYTES, LINE_WORDS, Memory, WORD_BYTES};
 use crate::{marks, mutants};
 
-/// Most times some lines, or one whole read, are tried again before the read is [`Torn`].
+/// Number of times that a chunk of lines, or a whole read, is retried before the copy fails with [`Torn`].
 pub const MAX_COPY_TRIES: u32 = 64;
 
-/// Lines that are copied before a change in one of them is noticed and they are copied again: as
-/// many as most reads have, few enough that a writer elsewhere in a large object is not in the way.
+/// Lines that are copied before they are checked for a change, and copied again if there was one: enough for most
+/// reads, and few enough that a change in a large object repeats only a small part of the copy.
 const CHUNK_LINES: usize = 16;
 
-/// The memory changed under the copy at every try.
+/// The memory changed during every try of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn;
 
 impl Memory {
-    /// Copies adjacent objects of `stride` bytes, so that every line is an image of one moment and
-    /// every object's header is the same after the last line as it was before (`FaRM'14 §3.5`).
+    /// Copies adjacent objects of `stride` bytes, so that every line is an image of one moment and every object's
+    /// header is the same after the last line as it was before (`FaRM'14 §3.5`).
     ///
-    /// `out` gives the length, whole lines; the last object may be cut short. For each line the
-    /// first word is loaded, the line copied, and the first word loaded again: writers mark it
-    /// before and after they change the rest of the line, so an unchanged mark is an unchanged line.
-    /// The caller still compares line versions with the header's.
+    /// The length of `out` is the length of the copy, in whole lines; the last object may be cut short. For each line
+    /// the first word is loaded, the line copied, and the first word loaded again: writers mark that word before and
+    /// after they change the rest of the line, so an unchanged mark is an unchanged line. The caller must still compare
+    /// the line versions with the header's version.
     ///
-    /// Gives the number of tries that failed before the copy was good.
+    /// Returns the number of tries that failed before the copy succeeded.
     ///
     /// # Errors
     /// [`Torn`] after [`MAX_COPY_TRIES`].
@@ -40,7 +40,7 @@ impl Memory {
         self.copy_objects_by(LineLoads::best(), offset, stride, out)
     }
 
-    /// As [`Memory::copy_objects`], by these instructions: for tests and measurements.
+    /// As [`Memory::copy_objects`], with the given instructions: for tests and measurements.
     ///
     /// # Errors
     /// As [`Memory::copy_objects`].
@@ -75,7 +75,7 @@ impl Memory {
         self.copy_until_unchanged(loads, offset, stride, out)
     }
 
-    /// Copies that are long, or that met a writer.
+    /// Copies long ranges, and ranges whose first try met a writer.
     #[cold]
     fn copy_until_unchanged(
         &self,
@@ -105,7 +105,7 @@ impl Memory {
         }
     }
 
-    /// Some lines, each whole. The range is checked by the caller.
+    /// Copies a chunk of lines, each of which is untorn. The caller must have checked the range.
     #[inline]
     fn copy_unchanged_lines(
         &self,
@@ -122,8 +122,8 @@ impl Memory {
         Err(torn())
     }
 
-    /// Copies lines and gives a word that is zero if each one's first word was the same before it
-    /// was copied and after. No branch on what is loaded, so that the lines' misses overlap.
+    /// Copies lines, and returns zero if the first word of each line was the same before and after the line was copied.
+    /// Does not branch on the loaded values, so that the cache misses of the lines overlap.
     #[inline]
     fn copy_lines_once(&self, loads: LineLoads, at: usize, out: &mut [u64]) -> u64 {
         match loads.width() {
@@ -131,9 +131,10 @@ impl Memory {
             Width::Words => self.copy_words_once(at, out),
             wide => {
                 let lines = out.len() / LINE_WORDS;
-                // SAFETY: the caller has checked the source range; the destination is a unique
-                // slice of as many lines, at least one as `chunks_mut` gives no empty slice; the
-                // processor has the instructions, else there would be no such `LineLoads`.
+                // SAFETY: the caller has checked the source range; the destination is a unique slice of as many lines,
+                // and of at least one, because `chunks_mut` returns no empty slice and `copy_objects_by` returns early
+                // for an empty `out`; the processor has the instructions, because `LineLoads` is constructed only for
+                // widths that it has.
                 unsafe { lines::copy::<true>(wide, self.at(at), out.as_mut_ptr(), lines) }
             }
         }
@@ -154,7 +155,7 @@ impl Memory {
         changed
     }
 
-    /// A word that is zero if the header of every object is still what was copied.
+    /// Returns zero if the header of every object still equals its copy.
     #[inline]
     fn headers_changed(&self, offset: usize, stride: usize, copy: &[u64]) -> u64 {
         self.fence(Ordering::Acquire);
@@ -177,22 +178,22 @@ fn torn() -> Torn {
     Torn
 }
 
-/// Copies whole lines with no check at all: the limit that the checked copy is measured against.
+/// Copies whole lines without any check of consistency: the limit against which the checked copy is measured.
 ///
 /// # Panics
 /// On a range outside the window or not aligned.
 #[inline]
 pub fn copy_lines_raw(from: &Memory, offset: usize, out: &mut [u64]) {
     from.check(offset, out.len() * WORD_BYTES);
-    debug_assert!(!from.is_hooked(), "a measurement under a hook");
-    // SAFETY: source inside the window by the check, destination a live unique slice; used by
-    // benchmarks on memory that nobody writes at the time.
+    debug_assert!(!from.is_hooked(), "a hooked memory cannot be measured");
+    // SAFETY: the source is inside the window by the check, and the destination is a live unique slice; used by
+    // benchmarks on memory that no thread writes at the time.
     unsafe {
         std::ptr::copy_nonoverlapping(from.at(offset).cast::<u64>(), out.as_mut_ptr(), out.len());
     }
 }
 
-/// As [`copy_lines_raw`], by these instructions.
+/// As [`copy_lines_raw`], with the given instructions.
 ///
 /// # Panics
 /// On a range outside the window or not aligned, or a length that is not whole lines.
@@ -210,8 +211,9 @@ pub fn copy_lines_by(loads: LineLoads, from: &Memory, offset: usize, out: &mut [
             from.check(offset, out.len() * WORD_BYTES);
             let lines = out.len() / LINE_WORDS;
             if lines > 0 {
-                // SAFETY: source inside the window by the check, destination a unique slice of as
-                // many lines, at least one; the processor has the instructions.
+                // SAFETY: the source is inside the window by the check, and the destination is a unique slice of as
+                // many lines, at least one; the processor has the instructions, because `LineLoads` is constructed only
+                // for widths that it has.
                 unsafe { lines::copy::<false>(wide, from.at(offset), out.as_mut_ptr(), lines) };
             }
         }
@@ -228,7 +230,7 @@ mod tests {
     use crate::time::{Clock, Nanos};
 
     #[test]
-    fn a_quiet_object_copies_at_the_first_try() {
+    fn an_object_without_writer_is_copied_at_the_first_try() {
         let memory = Memory::anonymous(4096);
         let words: Vec<u64> = (1..=24).collect();
         memory.write_words(192, &words);
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn all_instructions_copy_the_same_and_nothing_around_it() {
+    fn all_widths_copy_the_same_words_and_write_nothing_else() {
         const GUARD: u64 = 0xDEAD_BEEF;
         let memory = Memory::anonymous(8192);
         let words: Vec<u64> = (0..1024u64)
@@ -266,17 +268,17 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "access of")]
-    fn lines_past_the_window_are_refused() {
+    fn a_copy_of_lines_past_the_window_panics() {
         let memory = Memory::anonymous(4096).window(0, 128);
         copy_lines_by(LineLoads::best(), &memory, 64, &mut [0; 16]);
     }
 
-    /// Long enough that reader and writer are really at it at the same time.
-    fn in_a_while() -> Nanos {
+    /// Returns a time far enough ahead that reader and writer really run concurrently until then.
+    fn end_of_race() -> Nanos {
         Clock::Host.now().after(Duration::from_millis(150))
     }
 
-    /// Ends the writer however the reader ends: a scope waits for its threads.
+    /// Stops the writer even if the reader panics: a thread scope waits for its threads.
     struct StopOnDrop<'a>(&'a AtomicBool);
 
     impl Drop for StopOnDrop<'_> {
@@ -292,10 +294,10 @@ mod tests {
         assert_eq!(memory.copy_objects(0, 192, &mut out), Ok(0));
     }
 
-    /// The last line is whole at every moment, but of the header's time only if the header is looked
-    /// at again after it.
+    /// The last line is untorn at every moment, but it belongs to the header's version only if the header is checked
+    /// again after the line.
     #[test]
-    fn the_header_is_of_the_same_moment_as_the_last_line() {
+    fn the_header_is_rechecked_after_the_last_line() {
         const LAST: usize = 2 * CHUNK_LINES * LINE_BYTES;
         for loads in LineLoads::available() {
             let memory = Memory::anonymous(4096);
@@ -314,7 +316,7 @@ mod tests {
                 });
                 let _stop = StopOnDrop(&stop);
                 let mut out = [0; (LAST + LINE_BYTES) / WORD_BYTES];
-                let until = in_a_while();
+                let until = end_of_race();
                 let mut good = 0;
                 while Clock::Host.now() < until {
                     let copied = memory.copy_objects_by(loads, 0, LAST + LINE_BYTES, &mut out);
@@ -323,23 +325,23 @@ mod tests {
                         good += 1;
                     }
                 }
-                assert!(good > 0, "{loads:?} took none");
+                assert!(good > 0, "{loads:?}: no copy succeeded");
             });
         }
     }
 
-    /// A writer that follows the marking discipline is never seen half-way through a line.
+    /// A writer that follows the marking discipline never causes a torn line.
     #[test]
-    fn lines_are_whole_under_a_writer() {
+    fn lines_are_untorn_under_a_writer() {
         for loads in LineLoads::available() {
-            copies_are_whole_while_lines_are_written(loads, 0..1);
-            // The header rests, so that nothing but the lines' own marks tells of a change.
-            copies_are_whole_while_lines_are_written(loads, 1..6);
-            copies_are_whole_while_lines_are_written(loads, 1..CHUNK_LINES + 2);
+            copies_are_untorn_while_lines_are_written(loads, 0..1);
+            // The header does not change, so that only the marks of the lines show a change.
+            copies_are_untorn_while_lines_are_written(loads, 1..6);
+            copies_are_untorn_while_lines_are_written(loads, 1..CHUNK_LINES + 2);
         }
     }
 
-    fn copies_are_whole_while_lines_are_written(loads: LineLoads, written: Range<usize>) {
+    fn copies_are_untorn_while_lines_are_written(loads: LineLoads, written: Range<usize>) {
         let memory = Memory::anonymous(4096);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -361,8 +363,8 @@ mod tests {
             let (mut good, mut retried) = (0, 0);
             let mut out = vec![0; written.end * LINE_WORDS];
             let stride = out.len() * WORD_BYTES;
-            let until = in_a_while();
-            // Enough that the two were really at it at the same time, where that is to be had.
+            let until = end_of_race();
+            // Enough successes and retries to show that both ran concurrently, if the machine allows it in that time.
             while (good < 100_000 || retried < 1000) && Clock::Host.now() < until {
                 let Ok(retries) = memory.copy_objects_by(loads, 0, stride, &mut out) else {
                     continue;
@@ -374,7 +376,7 @@ mod tests {
                 good += 1;
                 retried += retries;
             }
-            assert!(good > 0, "{loads:?} took none");
+            assert!(good > 0, "{loads:?}: no copy succeeded");
         });
     }
 }

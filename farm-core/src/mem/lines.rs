@@ -1,30 +1,28 @@
-//! How whole lines are loaded. It is the hot path of every read, so it is done by the widest
-//! instructions that the processor has. Checked random reads of 384 bytes from 4 GiB, 32 at a time
-//! (Sapphire Rapids, pages of 4 KiB; `farm bench limit` measures it anywhere): by words 7.5 million a
-//! second, by lines 8.0 million, and memcpy without any check 8.1 million; from the first-level cache
-//! 90, 155 and 234 million.
+//! How whole lines are loaded. This is the hot path of every read, so it uses the widest instructions that the
+//! processor has. Checked random reads of 384 bytes from 4 GiB, 32 at a time (Sapphire Rapids, pages of 4 KiB; `farm
+//! bench limit` measures it on any machine): by words 7.5 million per second, by lines 8.0 million, and memcpy without
+//! any check 8.1 million; from the first-level cache 90, 155 and 234 million.
 //!
 //! # Why a copy by vectors is sound
 //!
-//! The loads are inline assembly, so the compiler sees no access of the language's at all and can
-//! assume nothing about the memory but what the assembly answers: that the first word of every line
-//! was the same before and after the line was loaded, or that some was not. In the second case the
-//! copy is thrown away, so it does not matter what a racing store left in it. In the first, writers
-//! that keep to the discipline (mark the line's first word, change the line, set the word to what it
-//! never was before) have not stored to the line in between. The copy is then what relaxed atomic
-//! loads of its words would have given: the assembly does nothing that atomics could not.
+//! The loads are inline assembly, so the compiler sees no access of the language at all and can assume nothing about
+//! the memory except the result of the assembly: either the first word of every line was the same before and after the
+//! line was loaded, or that of some line was not. In the second case the copy is discarded, so it does not matter what
+//! a racing store left in it. In the first case, writers that keep to the discipline (mark the line's first word,
+//! change the line, set the word to a value that it never had before) have not stored to the line in between. The copy
+//! then holds what relaxed atomic loads of its words would have returned: the assembly does nothing that atomics could
+//! not.
 //!
-//! The processor must load the first word, then the line, then the first word again. x86-64 keeps
-//! the order of loads from write-back memory (Intel SDM 3A 9.2.2, AMD APM 2 7.2). That binds the
-//! loads of different instructions; the pieces that a wide load may be split into can come in any
-//! order, which is why the first word is loaded by itself before and after. Nothing is assumed about
-//! the atomicity of a wide load, and the first word of the copy, which the wide load brought between
-//! the two, is that same word.
+//! The processor must load the first word, then the line, then the first word again. x86-64 keeps the order of loads
+//! from write-back memory (Intel SDM 3A 9.2.2, AMD APM 2 7.2). That orders the loads of different instructions; the
+//! pieces into which a wide load may be split can execute in any order, which is why the first word is loaded
+//! separately before and after. Nothing is assumed about the atomicity of a wide load. The first word of the copy,
+//! which the wide load brought between the two, is that same word.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::asm;
 
-/// The instructions by which whole lines are loaded: only such as this processor has.
+/// The instructions that load whole lines; only those that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineLoads(Width);
 
@@ -41,10 +39,10 @@ pub(super) enum Width {
 }
 
 impl LineLoads {
-    /// By atomic words: the reference, and all that processors other than x86-64 have.
+    /// Atomic words: the reference, and the only choice on processors other than x86-64.
     pub const WORDS: Self = Self(Width::Words);
 
-    /// The widest that this processor has. Found out once; loads and branches from then on.
+    /// Returns the widest instructions that this processor has. Detected once; later calls are loads and branches.
     #[inline]
     pub fn best() -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -58,7 +56,7 @@ impl LineLoads {
         best
     }
 
-    /// All that this processor has, the narrowest first.
+    /// Returns all widths that this processor has, the narrowest first.
     pub fn available() -> Vec<Self> {
         let all = [Width::Words, Width::Sse, Width::Avx, Width::Avx512];
         let widest = Self::best().0 as u8;
@@ -68,7 +66,7 @@ impl LineLoads {
             .collect()
     }
 
-    /// What they are called in results.
+    /// Returns the name used in benchmark results.
     pub fn name(self) -> &'static str {
         match self.0 {
             Width::Words => "words",
@@ -84,8 +82,8 @@ impl LineLoads {
     }
 }
 
-/// A loop over `$lines` lines that are copied by `$copy`. The checked one loads the first word
-/// before and after, and gathers in `$changed` every bit in which the two ever differ.
+/// A loop over `$lines` lines that are copied by `$copy`. If `$check` is true, it loads the first word before and after
+/// each line, and accumulates in `$changed` every bit in which the two differ.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! copy_lines {
     ($check:expr, $from:ident, $to:ident, $lines:ident, $changed:ident,
@@ -129,12 +127,12 @@ macro_rules! copy_lines {
     };
 }
 
-/// Copies `lines` lines, at least one. With `CHECK`, zero if the first word of each was the same
-/// before and after; without, zero.
+/// Copies `lines` lines, at least one. With `CHECK`, returns zero if the first word of each line was the same before
+/// and after the line was copied; without, returns zero.
 ///
 /// # Safety
-/// `from` and `to` are good for so many lines, nobody else uses `to`, and the processor has the
-/// instructions of `width`.
+/// `from` and `to` are valid for `lines` lines, no other code uses `to`, and the processor has the instructions of
+/// `width`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub(super) unsafe fn copy<const CHECK: bool>(
@@ -145,8 +143,8 @@ pub(super) unsafe fn copy<const CHECK: bool>(
 ) -> u64 {
     debug_assert!(lines > 0);
     let mut changed = 0u64;
-    // SAFETY: the caller's promises. Registers 16 and up need no `vzeroupper`; the others' upper
-    // halves are zeroed, as the code around expects them.
+    // SAFETY: the caller's promises. Registers 16 and up need no `vzeroupper`; after the AVX loop, `vzeroupper` zeroes
+    // the upper halves of the others, as the surrounding code expects them.
     unsafe {
         match width {
             Width::Words => unreachable!("words are not copied by assembly"),
@@ -202,7 +200,7 @@ pub(super) unsafe fn copy<const CHECK: bool>(
     changed
 }
 
-/// There are none elsewhere.
+/// Stub for processors without vector copies: there [`LineLoads`] has no width but words.
 ///
 /// # Safety
 /// Not to be called.

@@ -1,4 +1,4 @@
-//! Memory mappings, private or shared through a file, with their space reserved when they are made.
+//! Memory mappings, private or shared through a file. Their space is reserved when they are created.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -10,16 +10,16 @@ use std::ptr::NonNull;
 
 use super::pages::{self, HUGE_PAGE_BYTES};
 
-/// What a mapping may be used for.
+/// Kinds of access that a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads only; a store panics before it could fault.
+    /// Loads only; a store panics instead of faulting.
     ReadOnly,
     /// Loads and stores.
     ReadWrite,
 }
 
-/// Why a mapping could not be made; the file in question is named.
+/// Why a mapping could not be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
     /// The file system has no room for the mapping: nothing was left behind.
@@ -30,50 +30,50 @@ pub enum MappingError {
     NoSpace {
         /// Directory that holds the shared memory.
         dir: PathBuf,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// Bytes that were free when it failed.
+        /// Bytes that were free at that time.
         available: u64,
     },
-    /// The file is shorter than the length its owner announced.
-    #[error("shared memory {path} has {found} bytes where {expected} were announced")]
+    /// The file is shorter than the length that its owner announced.
+    #[error("shared memory {path} has {found} bytes, but its owner announced {expected}")]
     Short {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Bytes announced.
         expected: u64,
-        /// Bytes there.
+        /// Bytes in the file.
         found: u64,
     },
-    /// Huge pages were required and the directory does not give them.
+    /// Huge pages were required, but the directory does not provide them.
     #[error(
-        "memory.huge_pages is \"require\" but {dir} gave pages of {page_bytes} bytes; free some \
+        "memory.huge_pages is \"require\" but {dir} provides pages of {page_bytes} bytes; free some \
          memory, or mount a directory with `mount -t tmpfs -o huge=always,mode=1777 farm-huge DIR` \
          and set memory.dir to it"
     )]
     NoHugePages {
         /// Directory that holds the shared memory.
         dir: PathBuf,
-        /// Page size found there.
+        /// Size of the pages that the directory provided.
         page_bytes: u64,
     },
-    /// Huge pages were required, and memory that is in no file has none.
+    /// Huge pages were required, but private memory did not get them.
     #[error(
-        "memory.huge_pages is \"require\" but the system gave pages of {page_bytes} bytes: set more huge \
+        "memory.huge_pages is \"require\" but the system provided pages of {page_bytes} bytes: set more huge \
          pages aside (sysctl -w vm.nr_hugepages=N), or free some memory"
     )]
     NoPrivateHugePages {
-        /// Page size that was had.
+        /// Size of the pages that the system provided.
         page_bytes: u64,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {what} {path}: {source}")]
     Os {
         /// The operation.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the system call.
         #[source]
         source: std::io::Error,
     },
@@ -88,17 +88,17 @@ pub struct Mapping {
     page_bytes: usize,
 }
 
-// SAFETY: a Mapping is an address range that stays mapped until drop; all access goes through
-// atomic operations of `Memory`, which are sound from any thread.
+// SAFETY: a `Mapping` is an address range that stays mapped until drop; all access goes through atomic operations of
+// `Memory`, which are sound from any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` gives out an address, a length and the access, nothing else.
+// SAFETY: as above; `&Mapping` exposes only an address, a length, the access and the page size.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of this process alone, `len` bytes rounded up to whole pages.
+    /// Maps zeroed memory that is private to this process: `len` bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// The system's error if the memory is not to be had.
+    /// [`MappingError::Os`] if the memory is not available.
     pub fn anonymous(len: usize) -> Result<Self, MappingError> {
         let len = round_up(len.max(1), page_bytes());
         // SAFETY: a fresh anonymous mapping touches no existing memory.
@@ -115,17 +115,17 @@ impl Mapping {
         Self::from_mmap(base, len, Access::ReadWrite, Path::new("anonymous memory"))
     }
 
-    /// The same, by huge pages where there are some: of those that the system keeps for who asks, else of
-    /// those that it makes on request.
+    /// As [`Mapping::anonymous`], with huge pages if available: pages that the system keeps reserved (hugetlb), else
+    /// transparent huge pages.
     ///
     /// # Errors
-    /// The system's error if the memory is not to be had.
+    /// [`MappingError::Os`] if the memory is not available.
     pub fn private(len: usize) -> Result<Self, MappingError> {
         let huge_len = round_up(len.max(1), HUGE_PAGE_BYTES);
         let kept = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_POPULATE;
         let (nowhere, rights) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a fresh anonymous mapping touches no existing memory. Its pages are reserved by this
-        // call, so that none is missing later.
+        // SAFETY: a fresh anonymous mapping touches no existing memory. This call reserves its pages, so that no later
+        // access fails for lack of one.
         let base = unsafe { libc::mmap(nowhere, huge_len, rights, kept, -1, 0) };
         if base != libc::MAP_FAILED {
             let name = Path::new("anonymous memory");
@@ -143,26 +143,26 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Makes the file `path` (mode 0600, must not exist) of at least `len` zeroed bytes, reserves
-    /// the space, and maps it for reading and writing; by huge pages where `huge` asks for them and
-    /// they are to be had ([`Mapping::page_bytes`]). On failure nothing is left behind.
+    /// Creates the file `path` (mode 0600, must not exist) with at least `len` zeroed bytes, reserves the space, and
+    /// maps it for reading and writing. If `huge` is true, uses huge pages as far as they are available
+    /// ([`Mapping::page_bytes`]). On failure nothing is left behind.
     ///
     /// # Errors
-    /// [`MappingError::NoSpace`] when the file system is full: reserving now is what keeps a full
-    /// `/dev/shm` from being a SIGBUS later.
+    /// [`MappingError::NoSpace`] if the file system is full: without the reservation a full `/dev/shm` would cause a
+    /// SIGBUS later.
     pub fn create(path: &Path, len: usize, huge: bool) -> Result<Self, MappingError> {
         let file = create_new(path)?;
         let made = Self::reserve_and_map(&file, path, len, huge);
         if made.is_err() {
-            // The error that matters is the first one; a leaving is cleaned at the next start.
+            // The first error is the one to report; the next start removes a leftover file.
             let _ = std::fs::remove_file(path);
         }
         made
     }
 
-    /// Sizes the file, puts what it takes into it for huge pages, maps it, makes them, and reserves
-    /// the rest: in that order, because pages that are only reserved become huge ones slowly. The
-    /// memory is not touched before all of it is reserved.
+    /// Sizes the file, writes the bytes that huge pages need, maps the file, creates the huge pages, and reserves the
+    /// rest: in that order, because pages that are only reserved become huge pages slowly. No other part of the memory
+    /// is touched before all of it is reserved.
     fn reserve_and_map(
         file: &File,
         path: &Path,
@@ -216,11 +216,10 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps `len` bytes of an existing file that another process made.
+    /// Maps `len` bytes of an existing file that another process created.
     ///
     /// # Errors
-    /// [`MappingError::Short`] when the file is smaller than announced (an access past its end
-    /// would be a SIGBUS).
+    /// [`MappingError::Short`] if the file is shorter than announced (an access past its end would cause a SIGBUS).
     pub fn open(path: &Path, len: usize, access: Access) -> Result<Self, MappingError> {
         let file = OpenOptions::new()
             .read(true)
@@ -248,15 +247,15 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Enters the pages into the page table now, so that no read or write takes a fault later: what
-    /// registering memory with a NIC does.
+    /// Enters the pages into the page table, so that no later read or write takes a page fault, as registering memory
+    /// with a NIC does.
     fn populate(&self) {
         let advice = match self.access {
             Access::ReadOnly => libc::MADV_POPULATE_READ,
             Access::ReadWrite => libc::MADV_POPULATE_WRITE,
         };
-        // SAFETY: the range is our own mapping of a file whose space is reserved; contents stay. A
-        // kernel that does not know the advice leaves the faults for later.
+        // SAFETY: the range is our own mapping of a file whose space is reserved; contents stay. A kernel that does not
+        // know the advice returns an error, and the page faults happen later.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
     }
 
@@ -269,7 +268,7 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(os("map", path)(std::io::Error::last_os_error()));
         }
-        let base = NonNull::new(base.cast()).expect("mmap never answers null without MAP_FIXED");
+        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
         Ok(Self {
             base,
             len,
@@ -278,17 +277,17 @@ impl Mapping {
         })
     }
 
-    /// Bytes mapped (at least what was asked for).
+    /// Returns the bytes mapped, at least as many as requested.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never true: empty mappings are not made.
+    /// Returns whether the mapping is empty, which it never is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What this mapping allows.
+    /// Returns the access that this mapping allows.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -297,12 +296,12 @@ impl Mapping {
         self.base
     }
 
-    /// Bytes of the smallest page that a mapping we made is backed by.
+    /// Returns the bytes of the smallest page of a mapping that this process created.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    /// Bytes of the pages that a large file of `dir` is mapped by: one is made, and removed again.
+    /// Returns the bytes of the pages that map a large file in `dir`. Creates such a file and removes it again.
     ///
     /// # Errors
     /// As [`Mapping::create`].
@@ -310,7 +309,7 @@ impl Mapping {
         let name = format!(".farm-page-{}-{:p}", std::process::id(), &dir);
         let path = dir.join(name);
         let file = create_new(&path)?;
-        // At once, so that nothing stays however this process ends.
+        // The file is removed at once, so that none remains however this process ends.
         std::fs::remove_file(&path).map_err(os("remove", &path))?;
         let made = Self::reserve_and_map(&file, &path, HUGE_PAGE_BYTES, huge)?;
         Ok(made.page_bytes)
@@ -347,11 +346,11 @@ fn create_new(path: &Path) -> Result<File, MappingError> {
     options.open(path).map_err(os("create", path))
 }
 
-/// What a file system says of itself.
+/// Properties of a file system.
 pub(super) struct FileSystem {
     pub(super) hugetlbfs: bool,
     block_bytes: usize,
-    /// Free for us; without limit all that there can be.
+    /// Bytes free to this process; `u64::MAX` for a file system without limit.
     available_bytes: u64,
 }
 
@@ -368,7 +367,7 @@ impl FileSystem {
         Ok(Self {
             hugetlbfs: stats.f_type == libc::HUGETLBFS_MAGIC,
             block_bytes: block_bytes as usize,
-            // A tmpfs or hugetlbfs without limit says that it has no blocks.
+            // A tmpfs or hugetlbfs without limit reports zero blocks.
             available_bytes: match stats.f_blocks {
                 0 => u64::MAX,
                 _ => stats.f_bavail * block_bytes,
@@ -384,7 +383,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_file_made_by_one_side_is_read_by_the_other() {
+    fn a_file_that_one_mapping_writes_is_read_by_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
         let ours = Memory::of(Mapping::create(&path, 4096, false).unwrap());
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_those_that_the_kernel_shows_on_both_sides() {
+    fn reported_huge_pages_are_huge_in_both_mappings() {
         let dir = Path::new("/dev/shm");
         for len in [
             4096,
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn private_memory_is_zeroed_and_whole() {
+    fn private_memory_is_zeroed_and_writable() {
         for len in [1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 8] {
             let memory = Memory::of(Mapping::private(len).unwrap());
             assert!(memory.len() >= len);
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pages_where_huge_ones_are_not_wanted() {
+    fn pages_are_small_if_huge_ones_are_not_requested() {
         let dir = Path::new("/dev/shm");
         let bytes = Mapping::page_bytes_of(dir, false).unwrap();
         assert_eq!(bytes, super::page_bytes());
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn no_space_is_an_error_that_names_the_directory_and_leaves_nothing() {
+    fn no_space_is_an_error_that_names_the_directory_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
         let refused = Mapping::create(&path, 1 << 52, false).unwrap_err();
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_file_is_refused_rather_than_faulting_later() {
+    fn opening_a_short_file_fails() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
         std::fs::write(&path, [0u8; 64]).unwrap();
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn others_may_not_read_a_segment() {
+    fn other_users_cannot_read_a_segment() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");

@@ -1,16 +1,15 @@
 //! Memory that other threads, other processes or a NIC read and write at the same time.
 //!
-//! [`Memory`] is the only way in: a bounds-checked window over a [`Mapping`], accessed by aligned
-//! 64-bit words, whole lines and the checked copy that makes a one-sided read of an object
-//! consistent ([`Memory::copy_objects`]). Nobody forms a reference to the bytes themselves, so no
-//! Rust aliasing rule is broken by a writer elsewhere.
+//! [`Memory`] is the only access path: a bounds-checked window over a [`Mapping`], accessed by aligned 64-bit words, by
+//! whole lines, and by the checked copy that makes a one-sided read of an object consistent ([`Memory::copy_objects`]).
+//! No code forms a reference to the bytes themselves, so a concurrent writer breaks no Rust aliasing rule.
 //!
 //! Invariants kept here and relied on everywhere else:
 //! - a `Memory` never outlives its mapping (it holds a reference count);
-//! - every access is inside the window and aligned, or panics (a programmer's error: offsets that
-//!   come from another machine are validated before they reach this module);
+//! - every access is inside the window and aligned, or panics (a programming error: offsets that come from another
+//!   machine are validated before they reach this module);
 //! - a read-only mapping is never stored to;
-//! - where a [`Hook`] was put on memory, every access goes through it.
+//! - if memory has a [`Hook`], every access goes through the hook.
 //!
 //! Guarded by the tests beside the code and by the fabric conformance suite.
 #![allow(unsafe_code)]
@@ -32,9 +31,9 @@ pub use mapping::{Access, Mapping, MappingError};
 pub use pages::HUGE_PAGE_BYTES;
 pub use words::Memory;
 
-/// Bytes in a cache line: the unit that a one-sided read sees whole (`FaRM'14 §3.5`).
+/// Bytes in a cache line: the unit that a one-sided read returns untorn (`FaRM'14 §3.5`).
 pub const LINE_BYTES: usize = 64;
-/// Bytes in a word: the unit that is always whole.
+/// Bytes in a word: the unit of access that is always atomic.
 pub const WORD_BYTES: usize = 8;
 /// Words in a cache line.
 pub const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;

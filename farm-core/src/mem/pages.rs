@@ -1,10 +1,9 @@
-//! Huge pages for shared files, where the kernel gives them without being set up for it.
+//! Huge pages for shared files, on kernels that provide them without configuration.
 //!
-//! A random read from gigabytes of small pages spends more time on walks of the page table than on
-//! the lines it came for. `MADV_COLLAPSE` (Linux 6.1) makes huge pages of a file in a tmpfs whatever
-//! its mount and the system's settings say, and needs no rights. It is quick only for a file that is
-//! nearly empty: 0.13 s a GiB with one page of each 2 MiB present, 2.5 s with all of them (measured on
-//! Linux 6.18).
+//! A random read from gigabytes of small pages spends more time on page table walks than on the lines themselves.
+//! `MADV_COLLAPSE` (Linux 6.1) makes huge pages of a file in a tmpfs, whatever the mount options and the system's
+//! settings say, and needs no privileges. It is fast only for a file that is nearly empty: 0.13 s per GiB with one page
+//! of each 2 MiB present, 2.5 s with all of them (measured on Linux 6.18).
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,24 +15,24 @@ use super::mapping::FileSystem;
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// `MADV_COLLAPSE`, which the C library's binding does not name everywhere.
+/// `MADV_COLLAPSE`, which some versions of the C library's binding do not define.
 const MADV_COLLAPSE: libc::c_int = 25;
-/// Times that a page is asked for while the kernel says that it is busy.
+/// Most requests for one huge page while the kernel reports that it is busy.
 const TRIES: usize = 3;
-/// Pages that the kernel may fail to find memory for before it is not asked for more: each time it
-/// looks hard.
+/// Number of huge pages for which the kernel may fail to find memory before no more are requested: each failure takes
+/// it a long search.
 const MOST_FAILURES: usize = 4;
 
-/// Whether this kernel's huge pages are those that are meant here.
+/// Returns whether the huge pages of this kernel have [`HUGE_PAGE_BYTES`].
 pub(super) fn can_collapse() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
         .is_ok_and(|bytes| bytes.trim().parse() == Ok(HUGE_PAGE_BYTES))
 }
 
-/// Maps a shared file, at an address of which huge pages can be made.
+/// Maps a shared file at an address that allows huge pages.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub(super) fn map(
     file: &File,
     len: usize,
@@ -41,17 +40,18 @@ pub(super) fn map(
     place: &FileSystem,
 ) -> std::io::Result<*mut libc::c_void> {
     let (file, flags) = (file.as_raw_fd(), libc::MAP_SHARED);
-    // The kernel aligns a hugetlbfs's pages, of whatever size, itself.
+    // The kernel itself aligns a mapping of a hugetlbfs, whatever the size of its pages.
     if place.hugetlbfs || len < HUGE_PAGE_BYTES {
         return checked(
             // SAFETY: a fresh shared mapping of a file that is open; it touches no existing memory.
             unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) },
         );
     }
-    // A hole in the address space that surely has an aligned part, then the file over that part.
+    // First reserves a hole in the address space that is large enough to have an aligned part, then maps the file over
+    // that part.
     let hole_len = len + HUGE_PAGE_BYTES;
     let hole = checked(
-        // SAFETY: a fresh mapping of nothing; it touches no existing memory.
+        // SAFETY: a fresh mapping without access; it touches no existing memory.
         unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -64,9 +64,9 @@ pub(super) fn map(
         },
     )?;
     let before = hole.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
-    // SAFETY: the aligned part and what is around it lie within the hole, which is ours; `len` is
-    // whole pages. What is around it is unmapped once. The aligned part is not unmapped where mapping
-    // the file failed: the kernel may have unmapped it, and another thread be there by now.
+    // SAFETY: the aligned part and the rest are within the hole, which is ours; `len` is whole pages. The rest is
+    // unmapped once. If mapping the file failed, the aligned part is not unmapped: the kernel may have unmapped it, and
+    // another thread may have mapped memory there since.
     unsafe {
         let at = hole.cast::<u8>().add(before);
         let fixed = flags | libc::MAP_FIXED;
@@ -79,22 +79,21 @@ pub(super) fn map(
     }
 }
 
-/// Puts a page into each huge page's worth of an empty file, which is what there has to be before it
-/// can be made one.
+/// Writes one page into each huge page's range of an empty file: a range can be collapsed only if it has a page.
 ///
 /// # Errors
-/// The system's, when the file system is full.
+/// The error of the system call, if the file system is full.
 pub(super) fn begin_each(file: &File, len: usize) -> std::io::Result<()> {
     (0..len / HUGE_PAGE_BYTES).try_for_each(|page| {
-        // Written, not reserved: pages that are not up to date are collapsed slowly.
+        // The page is written, not reserved: pages that are not up to date are collapsed slowly.
         file.write_all_at(&[0], (page * HUGE_PAGE_BYTES) as u64)
     })
 }
 
-/// Makes huge pages of a mapping, as far as they are to be had. Contents stay.
+/// Makes huge pages of a mapping, as far as they are available. Its contents stay.
 pub(super) fn collapse(base: NonNull<u8>, len: usize) {
     let advise = |at: usize, len: usize| {
-        // SAFETY: the range lies within our own mapping; the advice changes no contents.
+        // SAFETY: the range is within our own mapping; the advice changes no contents.
         match unsafe { libc::madvise(base.as_ptr().add(at).cast(), len, MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error().raw_os_error()),
@@ -117,7 +116,7 @@ pub(super) fn collapse(base: NonNull<u8>, len: usize) {
     }
 }
 
-/// Bytes of a mapping that the page table has as huge pages, as the kernel tells.
+/// Returns the bytes of a mapping that `/proc/self/smaps` reports as mapped by huge pages.
 pub(super) fn huge_bytes(base: NonNull<u8>, len: usize) -> usize {
     if len < HUGE_PAGE_BYTES {
         return 0;

@@ -1,4 +1,4 @@
-//! [`Memory`]: a window of words.
+//! [`Memory`]: a window over mapped memory, accessed by words.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::hook::{Hook, Hooked};
 use super::{Access, LINE_BYTES, Mapping, WORD_BYTES};
 
-/// A window over mapped memory that others may write at any time: aligned 64-bit words, each whole.
+/// A window over mapped memory that other threads, processes or devices may write at any time. It is accessed by
+/// aligned 64-bit words, each atomic.
 ///
-/// Offsets are in bytes from the start of the window. Every method panics on an offset outside the
-/// window or not aligned to a word: whoever takes an offset from another machine validates it
-/// before it gets here. Cloning is cheap and keeps the mapping alive.
+/// Offsets are in bytes from the start of the window. Every method panics on an offset outside the window or not
+/// aligned to a word: code that receives an offset from another machine must validate it first. Cloning is cheap and
+/// keeps the mapping alive.
 #[derive(Clone, Debug)]
 pub struct Memory {
     base: NonNull<u8>,
@@ -22,11 +23,11 @@ pub struct Memory {
 
 // SAFETY: `base` points into the mapping that `mapping` keeps alive, and every access is atomic.
 unsafe impl Send for Memory {}
-// SAFETY: as above; there is no interior state but the mapped words.
+// SAFETY: as above; the only interior state is the mapped words.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// The whole of a mapping.
+    /// Creates the window over a whole mapping.
     pub fn of(mapping: Mapping) -> Self {
         let mapping = Arc::new(mapping);
         Self {
@@ -37,7 +38,7 @@ impl Memory {
         }
     }
 
-    /// Zeroed memory of this process alone.
+    /// Maps zeroed memory that is private to this process.
     ///
     /// # Panics
     /// If the system has no memory left.
@@ -45,7 +46,7 @@ impl Memory {
         Self::of(Mapping::anonymous(len).expect("anonymous memory"))
     }
 
-    /// The part `offset .. offset + len` of this window.
+    /// Returns the part `offset .. offset + len` of this window.
     pub fn window(&self, offset: usize, len: usize) -> Self {
         self.check(offset, len);
         // SAFETY: inside this window by the check, so inside the mapping.
@@ -58,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// The same window, but every access through it, and through windows of it, goes to `hook`.
+    /// Returns the same window, with every access through it, and through windows of it, passed to `hook`.
     pub fn hooked(&self, hook: Box<dyn Hook>) -> Self {
         let base = self.base.as_ptr() as usize;
         Self {
@@ -67,31 +68,31 @@ impl Memory {
         }
     }
 
-    /// The hook, and where in its window byte `offset` of this one is.
+    /// Returns the hook, and the offset in its window of byte `offset` of this one.
     #[cold]
     fn through<'a>(&self, hooked: &'a Hooked, offset: usize) -> (&'a dyn Hook, usize) {
         let at = self.base.as_ptr() as usize - hooked.base + offset;
         (&*hooked.hook, at)
     }
 
-    /// Whether a hook sees what is done here.
+    /// Returns whether accesses go through a hook.
     #[inline]
     pub(super) fn is_hooked(&self) -> bool {
         self.hook.is_some()
     }
 
-    /// Bytes in the window.
+    /// Returns the bytes in the window.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True for a window of no bytes.
+    /// Returns whether the window has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What the mapping allows.
+    /// Returns the access that the mapping allows.
     pub fn access(&self) -> Access {
         self.mapping.access()
     }
@@ -113,19 +114,20 @@ impl Memory {
         );
     }
 
-    /// The address of `offset`; the caller has checked the range.
+    /// Returns the address of `offset`. The caller must have checked the range.
     #[inline]
     pub(super) fn at(&self, offset: usize) -> *const u8 {
         // SAFETY: callers pass offsets they have checked against the window.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// Where it starts, for a device that is to reach it.
+    /// Returns the address of the window, for a device that accesses it.
     pub(crate) fn start(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Bytes of the smallest page behind it; where another process made it, the system's.
+    /// Returns the bytes of the smallest page of the mapping; if another process created the mapping, the system's page
+    /// size.
     pub fn page_bytes(&self) -> usize {
         self.mapping.page_bytes()
     }
@@ -145,7 +147,7 @@ impl Memory {
         self.store_unchecked(offset, value, order);
     }
 
-    /// Compares and swaps the word at `offset` (sequentially consistent); the old value either way.
+    /// Compares and swaps the word at `offset` (sequentially consistent). Returns the old value in both cases.
     #[inline]
     pub fn compare_exchange(&self, offset: usize, expected: u64, new: u64) -> Result<u64, u64> {
         self.check(offset, WORD_BYTES);
@@ -158,7 +160,7 @@ impl Memory {
             .compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst)
     }
 
-    /// Adds to the word at `offset` (wrapping, sequentially consistent) and gives the old value.
+    /// Adds to the word at `offset` (wrapping, sequentially consistent), and returns the old value.
     #[inline]
     pub fn fetch_add(&self, offset: usize, delta: u64) -> u64 {
         self.check(offset, WORD_BYTES);
@@ -170,7 +172,7 @@ impl Memory {
         self.word(offset).fetch_add(delta, Ordering::SeqCst)
     }
 
-    /// A fence between accesses to shared memory, this and any other: [`std::sync::atomic::fence`].
+    /// Orders accesses to shared memory, this and any other, like [`std::sync::atomic::fence`].
     #[inline]
     pub fn fence(&self, order: Ordering) {
         if let Some(hooked) = &self.hook {
@@ -179,7 +181,7 @@ impl Memory {
         fence(order);
     }
 
-    /// Copies words out, each whole, in no promised order.
+    /// Copies words into `out`, each of them atomically, in an unspecified order.
     #[inline]
     pub fn read_words(&self, offset: usize, out: &mut [u64]) {
         self.check(offset, out.len() * WORD_BYTES);
@@ -188,9 +190,9 @@ impl Memory {
         }
     }
 
-    /// Stores words in increasing address order: what a one-sided write does (an RC queue pair
-    /// places data in increasing order, `FaRM'14 §2`). Each store is a release, so that who sees a
-    /// word sees every word before it and every earlier write; on x86-64 that costs nothing.
+    /// Stores words in increasing address order, as a one-sided write does (an RC queue pair places data in increasing
+    /// order, `FaRM'14 §2`). Each store is a release, so that a reader that sees a word also sees every word before it
+    /// and every earlier write; on x86-64 that costs nothing.
     #[inline]
     pub fn write_words(&self, offset: usize, words: &[u64]) {
         self.check(offset, words.len() * WORD_BYTES);
@@ -205,7 +207,7 @@ impl Memory {
     pub fn zero(&self, offset: usize, len: usize) {
         assert!(
             len.is_multiple_of(WORD_BYTES),
-            "zeroing {len} bytes, which is not whole words"
+            "cannot zero {len} bytes: not whole words"
         );
         self.check(offset, len);
         self.check_writable();
@@ -214,7 +216,7 @@ impl Memory {
         }
     }
 
-    /// A load whose range the caller has checked.
+    /// Loads a word. The caller must have checked the range.
     #[inline]
     pub(super) fn load_unchecked(&self, offset: usize, order: Ordering) -> u64 {
         if let Some(hooked) = &self.hook {
@@ -224,7 +226,7 @@ impl Memory {
         self.word(offset).load(order)
     }
 
-    /// A store whose range and right the caller has checked.
+    /// Stores a word. The caller must have checked the range and that the mapping is writable.
     #[inline]
     fn store_unchecked(&self, offset: usize, value: u64, order: Ordering) {
         if let Some(hooked) = &self.hook {
@@ -241,7 +243,7 @@ impl Memory {
         unsafe { &*self.at(offset).cast::<AtomicU64>() }
     }
 
-    /// The address of the low half of a word, for the system's futex calls (little-endian hosts).
+    /// Returns the address of the low half of a word, for futex calls (little-endian hosts).
     ///
     /// # Panics
     /// On an offset outside the window.
@@ -250,7 +252,7 @@ impl Memory {
         self.at(offset).cast()
     }
 
-    /// Asks the processor to bring the lines of a range close. Never faults, changes nothing.
+    /// Prefetches the lines of a range into the cache. Never faults, changes nothing.
     #[inline]
     pub fn prefetch(&self, offset: usize, len: usize) {
         self.check(offset, len);
@@ -273,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_back_as_written() {
+    fn words_read_back_as_written() {
         let memory = Memory::anonymous(4096);
         memory.write_words(128, &[1, 2, 3]);
         let mut out = [0; 4];
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn compare_exchange_tells_the_old_value() {
+    fn compare_exchange_and_fetch_add_return_the_old_value() {
         let memory = Memory::anonymous(64);
         assert_eq!(memory.compare_exchange(0, 0, 5), Ok(0));
         assert_eq!(memory.compare_exchange(0, 0, 6), Err(5));
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!(memory.load(0, Ordering::Relaxed), 7);
     }
 
-    /// Remembers what was done, and holds no memory of its own.
+    /// Records the accesses, and stores nothing.
     #[derive(Default)]
     struct Log(std::sync::Mutex<Vec<String>>);
 
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_sees_every_access_and_memory_none() {
+    fn every_access_goes_to_the_hook_and_none_to_memory() {
         let memory = Memory::anonymous(4096);
         let log = Arc::new(Log::default());
         let seen = memory.window(64, 512).hooked(Box::new(Arc::clone(&log)));

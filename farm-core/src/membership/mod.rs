@@ -1,18 +1,18 @@
-//! Who is in the cluster.
+//! The membership of the cluster.
 //!
-//! For now membership is the configuration file's list, fixed for the life of the cluster, and the
-//! loss of a machine ends it. What asks stays the same when leases and a coordination service
-//! decide: [`Membership::configuration`], and [`Membership::departed`], which says what becomes of
-//! the cluster when a connection ends.
+//! For now the membership is the configuration file's list, fixed for the life of the cluster, and the loss of a
+//! machine stops the cluster. When leases and a coordination service decide, callers will use the same interface:
+//! [`Membership::configuration`], and [`Membership::departed`], which returns how the cluster stops when a connection
+//! ends.
 
 use crate::fabric::Departure;
 use crate::ids::MachineId;
 
-/// A configuration of the cluster (`FaRM'15 §5`): every machine acts under one, and all of them
-/// agree on its number.
+/// A configuration of the cluster (`FaRM'15 §5`): every machine acts under one configuration, and all machines agree on
+/// its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Its number; grows with every change.
+    /// Number of the configuration; grows with every change.
     pub id: u64,
     /// The machines, ascending.
     pub machines: Vec<MachineId>,
@@ -20,24 +20,24 @@ pub struct Configuration {
     pub manager: MachineId,
 }
 
-/// What becomes of the cluster when a machine departs.
+/// Why the cluster stops when a machine departs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
-    /// A machine said that it is leaving: the cluster is being stopped.
+    /// The machine announced that it leaves: the cluster is being stopped.
     #[error("machine {0} left: the cluster is stopping")]
     Left(MachineId),
-    /// A machine failed, or is gone without a word.
+    /// The machine failed, or its connection ended without an announcement.
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
          because its memory is not replicated; start the cluster again"
     )]
     Lost(MachineId),
-    /// A machine sent what no correct machine sends.
-    #[error("machine {machine} was cut off, because {why}: the cluster stops")]
+    /// The machine sent what no correct machine sends.
+    #[error("machine {machine} was cut off because {why}: the cluster stops")]
     Misbehaved {
         /// The machine.
         machine: MachineId,
-        /// What it did.
+        /// What the machine did.
         why: String,
     },
 }
@@ -49,10 +49,10 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// The one configuration of these machines.
+    /// Creates the membership with one configuration of these machines.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `machines` is empty.
     pub fn fixed(machines: &[MachineId]) -> Self {
         let mut machines = machines.to_vec();
         machines.sort_unstable();
@@ -67,12 +67,12 @@ impl Membership {
         }
     }
 
-    /// The configuration in force.
+    /// Returns the current configuration.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
     }
 
-    /// A machine's connection ended.
+    /// Handles the end of the connection to a machine, and returns the reason to stop.
     pub fn departed(&mut self, machine: MachineId, how: Departure) -> Stop {
         match how {
             Departure::Left => Stop::Left(machine),

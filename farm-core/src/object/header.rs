@@ -10,54 +10,54 @@
 use crate::alloc::SizeClass;
 use crate::ids::Address;
 
-/// How an object is locked.
+/// Lock mode of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LockMode {
-    /// Not at all.
+    /// Not locked.
     #[default]
     Unlocked,
-    /// By a single-machine transaction that has not begun to install: lock-free reads may pass
+    /// Locked by a single-machine transaction that has not begun to install: lock-free reads may still succeed
     /// (`FaRM'14 §3.4`).
     Readable,
-    /// Against everybody.
+    /// Locked against all readers and writers.
     Exclusive,
 }
 
-/// A version of an object, below 2^62. It grows with every committed write. At an address it never goes back, even
-/// if the memory serves objects of other sizes in between ([`Base`](super::Base)).
+/// A version of an object, below 2^62. It grows with every committed write. At an address it never goes back, even if
+/// the memory stores objects of other sizes in between ([`Base`](super::Base)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Version(u64);
 
-/// The line version that means "being written"; no version has it as its low bits.
+/// The line version that means "being written". It is never the low 16 bits of a version.
 pub const BEING_WRITTEN: u16 = u16::MAX;
 
 impl Version {
     /// The version of memory that was never written.
     pub const ZERO: Version = Version(0);
 
-    /// From its number.
+    /// Creates the version with this number.
     ///
     /// # Panics
     /// If the low 16 bits are [`BEING_WRITTEN`] or the number needs more than 62 bits.
     pub fn new(number: u64) -> Self {
         assert!(
             number as u16 != BEING_WRITTEN && number >> 62 == 0,
-            "no version has the number {number:#x}"
+            "{number:#x} is not a version number"
         );
         Self(number)
     }
 
-    /// The version with a number that another machine sent; `None` if no version has it.
+    /// Returns the version with a number that another machine sent, or `None` if the number is not valid.
     pub fn checked(number: u64) -> Option<Self> {
         (number as u16 != BEING_WRITTEN && number >> 62 == 0).then_some(Self(number))
     }
 
-    /// Its number.
+    /// Returns the number of the version.
     pub fn get(self) -> u64 {
         self.0
     }
 
-    /// The version after this one. Counting skips the value that means "being written".
+    /// Returns the next version, skipping those whose low bits mean "being written".
     #[must_use]
     pub fn next(self) -> Self {
         let next = self.0 + crate::mutants::version_step();
@@ -68,7 +68,7 @@ impl Version {
         })
     }
 
-    /// What the lines of an object of this version begin with.
+    /// Returns the line version with which each further line of an object of this version begins.
     #[inline]
     pub fn line(self) -> u16 {
         self.0 as u16
@@ -80,7 +80,7 @@ impl Version {
 pub struct VersionWord(pub u64);
 
 impl VersionWord {
-    /// The word of a version in a mode.
+    /// Creates the word of a version and a lock mode.
     #[inline]
     pub fn of(version: Version, mode: LockMode) -> Self {
         let mode = match mode {
@@ -91,14 +91,14 @@ impl VersionWord {
         Self(version.0 << 2 | mode)
     }
 
-    /// Its version.
+    /// Returns the version.
     #[inline]
     pub fn version(self) -> Version {
         Version(self.0 >> 2)
     }
 
-    /// Its lock mode. The fourth bit pattern is never written; it reads as exclusive, the mode that
-    /// lets nobody trust the object.
+    /// Returns the lock mode. The fourth bit pattern is never written; it reads as exclusive, in which no reader trusts
+    /// the object.
     #[inline]
     pub fn mode(self) -> LockMode {
         match self.0 & 3 {
@@ -121,48 +121,49 @@ const _: () = assert!(CLASS_SHIFT + u8::BITS == u64::BITS);
 /// The second word of a header: the object's size class (8 bits), the allocated bit, and the incarnation (55 bits),
 /// which grows when the object is freed, or when its chain changes under readers.
 ///
-/// The word is zero in a slot that was not used since its block was made.
+/// The word is zero in a slot that was never used since its block was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// The word of an object that is not allocated; uses the low 55 bits of `count`.
+    /// Creates the word of an object that is not allocated, from the low 55 bits of `count`.
     #[inline]
     pub const fn new(class: SizeClass, count: u64) -> Self {
         Self((class.get() as u64) << CLASS_SHIFT | count & COUNT_MASK)
     }
 
-    /// The object's size class.
+    /// Returns the object's size class.
     #[inline]
     pub const fn class(self) -> SizeClass {
         SizeClass::new((self.0 >> CLASS_SHIFT) as u8)
     }
 
-    /// Whether the object is allocated.
+    /// Returns whether the object is allocated.
     #[inline]
     pub const fn is_allocated(self) -> bool {
         self.0 & ALLOCATED != 0
     }
 
-    /// The count, below 2^55.
+    /// Returns the count, below 2^55.
     #[inline]
     pub const fn count(self) -> u64 {
         self.0 & COUNT_MASK
     }
 
-    /// The same class and count, allocated.
+    /// Returns the word with the same class and count, allocated.
     #[must_use]
     pub const fn allocated(self) -> Self {
         Self(self.0 | ALLOCATED)
     }
 
-    /// Freed: not allocated, and one up, so that pointers to what was here no longer match.
+    /// Returns the word of the freed object: not allocated and with the next count, so that older pointers no longer
+    /// match.
     #[must_use]
     pub fn freed(self) -> Self {
         Self(self.incremented().0 & !ALLOCATED)
     }
 
-    /// One up, with the same class and allocated bit: older pointers no longer match
+    /// Returns the word with the next count, and the same class and allocated bit: older pointers no longer match
     /// (`objIncrementIncarnation`, `FaRM'14` figure 6).
     #[must_use]
     pub fn incremented(self) -> Self {
@@ -176,55 +177,55 @@ impl Incarnation {
 /// A pointer to one incarnation of an object: 128 bits with the address, the size class (8) and the incarnation (55)
 /// (`FaRM'14 §3.5`).
 ///
-/// Its second word is the header's second word with the allocated bit clear, so that a pointer that is stored in an
-/// object does not look like the header of an allocated object.
+/// Its second word is the header's second word with the allocated bit clear, so that a pointer stored in an object does
+/// not look like the header of an allocated object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FatPointer {
-    /// Where.
+    /// Address of the object.
     pub address: Address,
     /// Size class and count; not allocated.
-    meant: Incarnation,
+    expected: Incarnation,
 }
 
 impl FatPointer {
-    /// The pointer to an object with this header word.
+    /// Creates the pointer to an object with this header word.
     pub const fn new(address: Address, incarnation: Incarnation) -> Self {
         Self {
             address,
-            meant: Incarnation(incarnation.0 & !ALLOCATED),
+            expected: Incarnation(incarnation.0 & !ALLOCATED),
         }
     }
 
-    /// The size class of the object.
+    /// Returns the size class of the object.
     #[inline]
     pub const fn class(&self) -> SizeClass {
-        self.meant.class()
+        self.expected.class()
     }
 
-    /// Whether an object with this header word is the one that was meant, and is allocated.
+    /// Returns whether an object with this header word is the object of the pointer, and is allocated.
     #[inline]
     pub fn names(&self, incarnation: Incarnation) -> bool {
-        incarnation == self.meant.allocated()
+        incarnation == self.expected.allocated()
     }
 
-    /// Whether the object with this header word is not the one that was meant, and never will be: incarnations do not
-    /// go back. False while the commit that makes the pointer valid is not installed.
+    /// Returns whether an object with this header word is not the object of the pointer and never will be, because
+    /// incarnations do not go back. False while the commit that makes the pointer valid is not installed.
     pub fn is_stale(&self, incarnation: Incarnation) -> bool {
-        let (meant, found) = (self.meant.count(), incarnation.count());
-        incarnation.class() != self.class() || found != meant && found + 1 != meant
+        let (expected, found) = (self.expected.count(), incarnation.count());
+        incarnation.class() != self.class() || found != expected && found + 1 != expected
     }
 
-    /// Its 16 bytes, as two words.
+    /// Returns the 16 bytes of the pointer, as two words.
     pub const fn to_words(self) -> [u64; 2] {
-        [self.address.to_bits(), self.meant.0]
+        [self.address.to_bits(), self.expected.0]
     }
 
-    /// The pointer with these words; `None` if the address is not valid or the allocated bit is set.
+    /// Creates the pointer with these words, or returns `None` if the address is not valid or the allocated bit is set.
     pub fn from_words(words: [u64; 2]) -> Option<Self> {
-        let meant = Incarnation(words[1]);
+        let expected = Incarnation(words[1]);
         Some(Self {
             address: Address::from_bits(words[0])?,
-            meant: (!meant.is_allocated()).then_some(meant)?,
+            expected: (!expected.is_allocated()).then_some(expected)?,
         })
     }
 }
@@ -236,7 +237,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn counting_skips_the_mark() {
+    fn versions_skip_the_being_written_mark() {
         let before = Version::new(0xFFFE);
         assert_eq!(before.next(), Version::new(0x1_0000));
         assert_ne!(before.next().line(), BEING_WRITTEN);
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn words_hold_version_and_mode() {
+    fn a_version_word_round_trips_version_and_mode() {
         for mode in [LockMode::Unlocked, LockMode::Readable, LockMode::Exclusive] {
             let word = VersionWord::of(Version::new(77), mode);
             assert_eq!((word.version(), word.mode()), (Version::new(77), mode));
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bits_are_as_drawn() {
+    fn the_bits_are_as_in_the_module_diagram() {
         let word = Incarnation::new(SizeClass::new(0xab), 0x1234).allocated();
         assert_eq!(word.0, 0xab80_0000_0000_1234);
         let address = Address::new(RegionId::new(1, 2).unwrap(), 128);
@@ -265,7 +266,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counting_leaves_the_class_and_the_allocated_bit(class: u8, count: u64, allocated: bool) {
+        fn counting_keeps_the_class_and_the_allocated_bit(class: u8, count: u64, allocated: bool) {
             let class = SizeClass::new(class);
             let mut word = Incarnation::new(class, count);
             if allocated {
@@ -280,7 +281,7 @@ mod tests {
         }
 
         #[test]
-        fn a_fat_pointer_names_its_class_and_incarnation_and_no_other(class: u8, count: u64, other: u8) {
+        fn a_fat_pointer_names_only_its_class_and_incarnation(class: u8, count: u64, other: u8) {
             let address = Address::new(RegionId::new(1, 2).unwrap(), 128);
             let born = Incarnation::new(SizeClass::new(class), count).allocated();
             let pointer = FatPointer::new(address, born);
@@ -291,7 +292,7 @@ mod tests {
             prop_assert!(!pointer.names(born.incremented()), "incremented");
             prop_assert!(!pointer.is_stale(born));
             prop_assert!(pointer.is_stale(born.freed()) && pointer.is_stale(born.incremented()));
-            // Before the commit that allocates the object, or gives it a new incarnation.
+            // Before the commit that allocates the object or gives it a new incarnation.
             let unborn = Incarnation::new(SizeClass::new(class), count);
             prop_assert!(!pointer.is_stale(unborn));
             let renamed = FatPointer::new(address, born.incremented());

@@ -1,4 +1,4 @@
-//! An image of an object, as a one-sided read brought it: checked, and its payload taken out.
+//! The image of an object that a one-sided read returned: consistency checks, and access to the payload.
 
 use super::Base;
 use super::header::{CLASS_SHIFT, Incarnation, LockMode, Version, VersionWord};
@@ -12,16 +12,16 @@ use crate::mutants;
 pub enum Inconsistent {
     /// A writer held the object exclusively.
     Locked,
-    /// Lines of different versions.
+    /// Lines have different versions.
     Torn,
 }
 
-/// Whether images of adjacent objects of `class`, `stride` words each, would all pass [`Image::check`], and all
+/// Returns whether images of adjacent objects of `class`, `stride` words each, would all pass [`Image::check`], and all
 /// headers have that class. If not, [`misread`] finds the reason.
 #[inline]
 pub fn all_consistent(words: &[u64], stride: usize, class: SizeClass) -> bool {
     let mut seen = Seen::of(class);
-    // The commonest lengths, each by a loop that the compiler unrolls.
+    // The most common lengths, each with a loop that the compiler unrolls.
     match stride / LINE_WORDS {
         1 => seen.objects_of::<LINE_WORDS>(words),
         2 => seen.objects_of::<{ 2 * LINE_WORDS }>(words),
@@ -34,15 +34,15 @@ pub fn all_consistent(words: &[u64], stride: usize, class: SizeClass) -> bool {
         && (seen.other >> CLASS_SHIFT == 0 || mutants::is_on("a read does not look at the class"))
 }
 
-/// What headers and lines of several objects show, gathered without a branch for each.
+/// The state of headers and lines of several objects, accumulated without a branch for each.
 struct Seen {
-    /// The second word of a header of the class that is expected.
+    /// Second word, without count and allocated bit, of a header of the expected class.
     expected: u64,
-    /// All bits that are set in any version word.
+    /// Bits that are set in any version word.
     versions: u64,
-    /// All bits in which any line differs from the version of its object.
+    /// Bits in which any line differs from the version of its object.
     differ: u16,
-    /// All bits in which any second word differs from the expected one.
+    /// Bits in which any second word differs from the expected one.
     other: u64,
 }
 
@@ -81,45 +81,45 @@ impl Seen {
         }
     }
 
-    /// Whether any object was locked against everybody: see [`VersionWord::mode`].
+    /// Returns whether any object was locked exclusively: see [`VersionWord::mode`].
     #[inline]
     fn is_locked(&self) -> bool {
         self.versions & 2 != 0
     }
 }
 
-/// Why images did not pass [`all_consistent`].
+/// Why images failed [`all_consistent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misread {
-    /// A writer is active at one of the objects: read again.
+    /// A writer is active at one of the objects: the read must be retried.
     Busy,
-    /// A header has another size class. Reading again would not help: a valid address leads to a header of its
-    /// class for as long as an operation holds it.
+    /// A header has another size class. A retry would not help: as long as an operation holds a valid address, the
+    /// header at that address has the expected class.
     OtherClass {
         /// Index of the object in the read.
         index: usize,
-        /// The class that its header has.
+        /// Size class in its header.
         is: SizeClass,
     },
-    /// The words at the place of a header are not a header.
+    /// The words at the position of a header are not a header.
     NoHeader {
         /// Index of the object in the read.
         index: usize,
     },
 }
 
-/// Finds why images of adjacent objects of `class`, `stride` words each, did not pass [`all_consistent`]. Returns
-/// `None` if the only reason is slots that were never used, whose headers are zero: the others are consistent.
+/// Returns why images of adjacent objects of `class`, `stride` words each, failed [`all_consistent`]. Returns `None` if
+/// the only reason is slots that were never used, whose headers are zero: the other objects are consistent.
 ///
-/// A header keeps its class while a writer holds its lock. The class is therefore checked before lock and line versions,
-/// which may be payload of an object of another class.
+/// A header keeps its class while a writer holds its lock. The class is therefore checked before the lock and the line
+/// versions, which may be payload of an object of another class.
 #[cold]
 pub fn misread(words: &[u64], stride: usize, class: SizeClass) -> Option<Misread> {
     let mut busy = false;
     for (index, object) in words.chunks(stride).enumerate() {
         let incarnation = Incarnation(object[1]);
         if object[0] == 0 && incarnation.0 == 0 {
-            // Its lines are zero, too, unless an object is being written there.
+            // The lines are zero, too, unless an object is being written there.
             busy |= Image::check(object).is_err();
         } else if incarnation.count() < Base::LEAST_INCARNATION {
             return Some(Misread::NoHeader { index });
@@ -140,11 +140,11 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// Checks an image whose lines are each whole: not locked exclusively, and every line of the
+    /// Checks an image whose lines are each untorn: it must not be locked exclusively, and every line must have the
     /// header's version (`FaRM'14 §3.5`).
     ///
     /// # Errors
-    /// [`Inconsistent`]: read it again.
+    /// [`Inconsistent`]: the read must be retried.
     ///
     /// # Panics
     /// If `words` is not whole lines.
@@ -152,7 +152,7 @@ impl<'a> Image<'a> {
     pub fn check(words: &'a [u64]) -> Result<Self, Inconsistent> {
         assert!(
             !words.is_empty() && words.len().is_multiple_of(LINE_WORDS),
-            "an image of {} words",
+            "an image has {} words, which are not whole lines",
             words.len()
         );
         let header = VersionWord(words[0]);
@@ -172,33 +172,33 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The version word.
+    /// Returns the version word.
     pub fn version_word(&self) -> VersionWord {
         VersionWord(self.words[0])
     }
 
-    /// The version.
+    /// Returns the version.
     pub fn version(&self) -> Version {
         self.version_word().version()
     }
 
-    /// The incarnation word.
+    /// Returns the incarnation word.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.words[1])
     }
 
-    /// The object's bytes with header and line versions in them.
+    /// Returns the object's bytes, header and line versions included.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         bytemuck::cast_slice(self.words)
     }
 
-    /// Payload bytes of the image.
+    /// Returns the number of payload bytes in the image.
     pub fn payload_len(&self) -> usize {
         super::payload_capacity(self.words.len() * 8)
     }
 
-    /// Copies the payload from byte `from` on, without the versions.
+    /// Copies the payload from byte `from` on, without the line versions.
     ///
     /// # Panics
     /// If the image has fewer payload bytes.
@@ -208,7 +208,7 @@ impl<'a> Image<'a> {
     }
 }
 
-/// Copies payload bytes out of the bytes of an object.
+/// Copies payload bytes out of the bytes of an object, from byte `from` of the payload on.
 #[inline]
 fn copy_payload(object: &[u8], from: usize, out: &mut [u8]) {
     let mut rest = out;
@@ -238,7 +238,7 @@ mod tests {
     use crate::object::{position, write};
 
     #[test]
-    fn payload_comes_out_as_it_went_in_at_any_offset() {
+    fn payload_reads_back_from_any_offset() {
         let memory = crate::mem::Memory::anonymous(4096);
         let payload: Vec<u8> = (0..234u32).map(|i| (i * 7) as u8).collect();
         write::install_new(&memory, 0, 256, Version::new(5), Incarnation(3), &payload);
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Two objects of two lines each, as their memory begins, at versions of their own.
+    /// Returns two objects of two lines each in freshly started slots, with different versions.
     fn two_objects(class: SizeClass) -> [u64; 32] {
         let memory = crate::mem::Memory::anonymous(4096);
         let base = Base::from_bits(1 << 60).unwrap();
@@ -272,7 +272,8 @@ mod tests {
         words
     }
 
-    /// What a read of two objects of 128 bytes shows where the second is as `change` makes it.
+    /// Returns what [`all_consistent`] and [`misread`] report for two objects of 128 bytes, after `change` changed the
+    /// second one.
     fn shown(change: impl FnOnce(&mut [u64])) -> (bool, Option<Misread>) {
         let class = SizeClass::new(1);
         let mut words = two_objects(class);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn another_class_is_found_whatever_locks_and_lines_look_like() {
+    fn another_class_is_reported_before_locks_and_torn_lines() {
         assert_eq!(shown(|_| ()), (true, None));
         let locked: fn(&mut [u64]) = |words| words[0] |= 2;
         let torn: fn(&mut [u64]) = |words| words[8] ^= 1;
@@ -301,10 +302,10 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_not_a_header_are_found() {
+    fn words_that_are_not_a_header_are_reported() {
         let unused = shown(|words| words.fill(0));
-        assert_eq!(unused, (false, None), "no object has been there");
-        // Payload of zeroes behind a line version; small numbers; a pointer's address.
+        assert_eq!(unused, (false, None), "the slot was never used");
+        // Zero payload behind a line version; small numbers; the address of a pointer.
         for (first, second) in [
             (0x1237, 0),
             (0, 5),
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_another_version_is_torn_and_an_exclusive_lock_is_seen() {
+    fn a_line_of_another_version_is_torn_and_an_exclusive_lock_is_reported() {
         let mut words = [0u64; 24];
         for line in 0..3 {
             words[line * 8] = if line == 0 { 9 << 2 } else { 9 };
@@ -332,7 +333,7 @@ mod tests {
         words[0] = words[0] & !3 | 1;
         assert!(
             Image::check(&words).is_ok(),
-            "a readable lock lets lock-free reads pass"
+            "a readable lock admits lock-free reads"
         );
     }
 }

@@ -1,11 +1,10 @@
-//! Objects in shared memory: how they are laid out, read without locks, and written.
+//! Objects in shared memory: their layout, lock-free reads and writes.
 //!
-//! An object starts at a cache line. Its header is a version word, whose two low bits are the lock
-//! mode, and a word of size class, allocated bit and incarnation. Every further line begins with the low
-//! 16 bits of the version, so that a reader who takes whole lines can tell a consistent image from a torn
-//! one without asking the owner (`FaRM'14 §3.5`, figure 8). The size class shows a
-//! read of the wrong size. Versions and incarnations of a block start from its [`Base`] and never go back. See
-//! `docs/layouts.md` for the bytes.
+//! An object starts at a cache line. Its header is a version word, whose two low bits are the lock mode, and a word of
+//! size class, allocated bit and incarnation. Every further line begins with the low 16 bits of the version, so that a
+//! reader that fetches whole lines can distinguish a consistent image from a torn one without asking the owner
+//! (`FaRM'14 §3.5`, figure 8). The size class reveals a read of the wrong size. Versions and incarnations of a block
+//! start from its [`Base`] and never go back. See `docs/layouts.md` for the bytes.
 
 mod base;
 pub mod header;
@@ -27,12 +26,12 @@ pub const FIRST_LINE_PAYLOAD: usize = LINE_BYTES - HEADER_BYTES;
 /// Payload bytes of every further line.
 pub const LINE_PAYLOAD: usize = LINE_BYTES - LINE_VERSION_BYTES;
 
-/// Payload bytes that an object of `object_bytes` (whole lines) holds.
+/// Returns the payload bytes that an object of `object_bytes` (whole lines) holds.
 pub const fn payload_capacity(object_bytes: usize) -> usize {
     FIRST_LINE_PAYLOAD + (object_bytes / LINE_BYTES - 1) * LINE_PAYLOAD
 }
 
-/// Bytes of the smallest object, in whole lines, that holds `payload` bytes.
+/// Returns the bytes of the smallest object, in whole lines, that holds `payload` bytes.
 pub const fn object_bytes_for(payload: usize) -> usize {
     let further = payload
         .saturating_sub(FIRST_LINE_PAYLOAD)
@@ -40,7 +39,7 @@ pub const fn object_bytes_for(payload: usize) -> usize {
     LINE_BYTES * (1 + further)
 }
 
-/// Where byte `payload` of the payload stands in the object.
+/// Returns the offset in the object of byte `payload` of the payload.
 pub const fn position(payload: usize) -> usize {
     if payload < FIRST_LINE_PAYLOAD {
         HEADER_BYTES + payload

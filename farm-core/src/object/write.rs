@@ -1,9 +1,8 @@
 //! Locking and writing objects in this machine's own memory.
 //!
-//! A writer takes the header exclusively, fences, marks every further line as being written, fences,
-//! writes the data, fences, writes the line versions, and last the header. A reader that sees a new
-//! byte in a line therefore sees the mark or the new version in that line's first word, or the lock
-//! in the header (`FaRM'14 §3.5`).
+//! A writer locks the header exclusively, fences, marks every further line as being written, fences, writes the data,
+//! fences, writes the line versions, and last the header. A reader that sees a new byte in a line therefore also sees
+//! the mark or the new version in that line's first word, or the lock in the header (`FaRM'14 §3.5`).
 
 use std::sync::atomic::Ordering;
 
@@ -16,33 +15,33 @@ use crate::mutants;
 const WRITING: u64 = BEING_WRITTEN as u64;
 const VERSION_BITS: u64 = 0xFFFF;
 
-/// The version word as it is now.
+/// Loads the version word of the object at `at`.
 #[inline]
 pub fn load_version(memory: &Memory, at: usize) -> VersionWord {
     VersionWord(memory.load(at, Ordering::Acquire))
 }
 
-/// The incarnation word as it is now.
+/// Loads the incarnation word of the object at `at`.
 #[inline]
 pub fn load_incarnation(memory: &Memory, at: usize) -> Incarnation {
     Incarnation(memory.load(at + WORD_BYTES, Ordering::Acquire))
 }
 
-/// A slot that is ready for a new object.
+/// The header state of a slot that is ready for a new object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Version in the slot's header; the object's first version is the next one.
     pub version: Version,
-    /// Second word of the slot's header, not allocated; the object's is this one with the allocated bit.
+    /// Second word of the slot's header, not allocated; the object's word is this one with the allocated bit.
     pub incarnation: Incarnation,
-    /// Whether the slot was never used since its block was made: its payload is zero.
+    /// True if the slot was never used since its block was created: its payload is zero.
     pub is_new: bool,
 }
 
-/// Returns the version and incarnation that an object in a free slot continues from. Writes the first header of a slot
-/// that was not used since its block was made, from the block's base.
+/// Returns the version and incarnation from which an object in a free slot continues. If the slot was never used since
+/// its block was created, writes its first header, from the block's base.
 ///
-/// Only the owner of the slot may call this, while no object is in it.
+/// Only the owner of the slot may call this, while the slot holds no object.
 #[inline]
 pub fn begin(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
     let incarnation = load_incarnation(memory, at);
@@ -56,7 +55,7 @@ pub fn begin(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
         };
     }
     let (version, incarnation) = (base.version(), base.incarnation(class));
-    // The class first: a reader that sees the version sees the class.
+    // The class is written first: a reader that sees the version also sees the class.
     memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
     unlock(memory, at, version);
     Room {
@@ -66,7 +65,7 @@ pub fn begin(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
     }
 }
 
-/// Locks an unlocked object that still has `version`. False if it is locked or has moved on.
+/// Locks an unlocked object that still has `version`. Returns false if it is locked or has another version.
 #[inline]
 pub fn try_lock(memory: &Memory, at: usize, version: Version, mode: LockMode) -> bool {
     let free = VersionWord::of(version, LockMode::Unlocked).0;
@@ -85,7 +84,7 @@ pub fn make_exclusive(memory: &Memory, at: usize, version: Version) {
     );
 }
 
-/// Gives a lock back without having written.
+/// Releases a lock without having written.
 #[inline]
 pub fn unlock(memory: &Memory, at: usize, version: Version) {
     memory.store(
@@ -95,8 +94,8 @@ pub fn unlock(memory: &Memory, at: usize, version: Version) {
     );
 }
 
-/// Installs a new version of an object that the caller holds exclusively, and unlocks it. Payload
-/// shorter than the object's capacity leaves the rest as it was.
+/// Installs a new version of an object that the caller has locked exclusively, and unlocks it. If the payload is
+/// shorter than the object's capacity, the rest stays as it was.
 ///
 /// # Panics
 /// If the object is not locked exclusively, or the payload does not fit.
@@ -115,13 +114,13 @@ pub fn install(
         assert_eq!(
             held.mode(),
             LockMode::Exclusive,
-            "installing into an object at {at} that is not held exclusively"
+            "cannot install the object at {at}: it is not locked exclusively"
         );
     }
     write_locked(memory, at, bytes, version, incarnation, payload);
 }
 
-/// Writes the first version of an object that no reader can know of yet.
+/// Writes the first version of an object whose address no reader can have yet.
 pub fn install_new(
     memory: &Memory,
     at: usize,
@@ -148,7 +147,7 @@ fn write_locked(
 ) {
     assert!(
         payload.len() <= super::payload_capacity(bytes),
-        "{} bytes into an object of {bytes}",
+        "a payload of {} bytes does not fit into an object of {bytes} bytes",
         payload.len()
     );
     let lines = bytes / LINE_BYTES;
@@ -208,7 +207,7 @@ fn write_first_line(memory: &Memory, at: usize, part: &[u8]) {
     write_rest(memory, to, chunks.remainder());
 }
 
-/// A line that begins with a version: its first word carries six bytes of payload.
+/// Writes a line that begins with a line version: its first word carries six bytes of payload.
 fn write_further_line(memory: &Memory, at: usize, part: &[u8]) {
     let (head, rest) = part.split_at(part.len().min(WORD_BYTES - 2));
     let old = memory.load(at, Ordering::Relaxed);
@@ -242,7 +241,7 @@ fn write_further_line(memory: &Memory, at: usize, part: &[u8]) {
     }
 }
 
-/// Fewer bytes than a word, the rest of the word kept.
+/// Writes fewer bytes than a word, and keeps the rest of the word.
 fn write_rest(memory: &Memory, at: usize, rest: &[u8]) {
     if rest.is_empty() {
         return;
@@ -265,16 +264,16 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn only_one_lock_at_the_version_read() {
+    fn a_lock_needs_an_unlocked_object_at_the_version_read() {
         let memory = Memory::anonymous(4096);
         assert!(
             !try_lock(&memory, 0, Version::new(1), LockMode::Readable),
-            "another version"
+            "the object has another version"
         );
         assert!(try_lock(&memory, 0, Version::ZERO, LockMode::Readable));
         assert!(
             !try_lock(&memory, 0, Version::ZERO, LockMode::Exclusive),
-            "locked already"
+            "the object is locked already"
         );
         make_exclusive(&memory, 0, Version::ZERO);
         install(
@@ -316,9 +315,9 @@ mod tests {
         }
     }
 
-    /// Every image that passes the checks is of one version, under a writer that never rests.
+    /// Every image that passes the checks has one version only, under a writer that never pauses.
     #[test]
-    fn accepted_images_are_of_one_write() {
+    fn accepted_images_are_from_one_write() {
         let memory = Memory::anonymous(4096);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

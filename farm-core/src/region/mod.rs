@@ -1,5 +1,5 @@
-//! Regions: where each belongs ([`placement`]), the memory of this machine ([`store`]), the capabilities of other
-//! machines' regions (`remote`), and what a worker knows of all of them ([`table`]).
+//! Regions: their placement on machines ([`placement`]), the memory of this machine ([`store`]), the capabilities of
+//! other machines' regions (`remote`), and the regions that a worker knows ([`table`]).
 
 pub mod placement;
 pub(crate) mod remote;

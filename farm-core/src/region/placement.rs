@@ -1,14 +1,12 @@
-//! Which machines a region belongs on: consistent hashing over k = 100 virtual rings
-//! (`FaRM'14 §3.3`, figure 7).
+//! The machines to which a region belongs: consistent hashing over k = 100 virtual rings (`FaRM'14 §3.3`, figure 7).
 //!
-//! Each machine has one point on each ring. A region id names a ring and a position; its replicas,
-//! the primary first, are the machines at the position or following it. Every machine computes the
-//! same from the set of machines alone. This *chooses*: where a region is at present, the
-//! configuration records.
+//! Each machine has one point on each ring. A region id names a ring and a position; its replicas, the primary first,
+//! are the machines at the position or following it. Every machine computes the same placement from the set of machines
+//! alone. The placement only *chooses* machines: the configuration records where a region is at present.
 //!
-//! Many rings make the regions of a lost machine go to many others, and its share of positions
-//! close to an equal one. Guarded by golden values below: a change of the hash would strand every
-//! region there is.
+//! With many rings, the regions of a lost machine move to many other machines, and each machine has a nearly equal
+//! share of positions. Guarded by the golden values below: a change of the hash would make every existing region
+//! unreachable.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,14 +18,13 @@ const POSITIONS: u32 = 1 << POSITION_BITS;
 /// The machines of a configuration, on their rings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Ring after ring, each in the order of positions, then machines.
+    /// The points of ring after ring, each ring in the order of positions, then machines.
     points: Vec<(u32, MachineId)>,
-    /// Machines, and so points on each ring.
+    /// Number of machines, which is the number of points on each ring.
     machines: usize,
 }
 
-/// The positions of one ring that make one machine the primary: a stretch that may pass the ring's
-/// end.
+/// The positions of one ring that make one machine the primary: a range that may wrap around the end of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     first: u32,
@@ -35,22 +32,22 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Positions in it, at least one.
+    /// Returns the number of positions, at least one.
     #[expect(clippy::len_without_is_empty, reason = "no segment is empty")]
     pub fn len(self) -> u32 {
         self.len
     }
 
-    /// The position at `index`, in the ring's direction.
+    /// Returns the position at `index`, in the ring's direction.
     ///
     /// # Panics
-    /// If it has no such index.
+    /// If the index is out of range.
     pub fn position(self, index: u32) -> u32 {
         assert!(index < self.len, "position {index} of {}", self.len);
         (self.first + index) % POSITIONS
     }
 
-    /// The index that is closest to a position of the ring: its own if it is inside.
+    /// Returns the index of the position that is closest to `position`, or of `position` itself if it is inside.
     pub fn closest_index(self, position: u32) -> u32 {
         let index = position.wrapping_sub(self.first) % POSITIONS;
         if index < self.len {
@@ -66,12 +63,15 @@ impl Segment {
 }
 
 impl Placement {
-    /// The placement of regions on these machines; order and repetitions do not matter.
+    /// Creates the placement of regions on these machines; order and duplicates do not matter.
     ///
     /// # Panics
     /// If there is no machine.
     pub fn new(machines: &[MachineId]) -> Placement {
-        assert!(!machines.is_empty(), "a placement on no machines");
+        assert!(
+            !machines.is_empty(),
+            "a placement needs at least one machine"
+        );
         let mut machines = machines.to_vec();
         machines.sort_unstable();
         machines.dedup();
@@ -91,18 +91,18 @@ impl Placement {
         }
     }
 
-    /// Number of machines.
+    /// Returns the number of machines.
     pub fn machines(&self) -> usize {
         self.machines
     }
 
-    /// The machine that the region's primary copy belongs on.
+    /// Returns the machine to which the region's primary copy belongs.
     pub fn primary(&self, region: RegionId) -> MachineId {
         self.ring(region.ring())[self.following(region)].1
     }
 
-    /// The `count` machines that the region's replicas belong on, the primary first; fewer when
-    /// there are fewer machines.
+    /// Returns the `count` machines to which the region's replicas belong, the primary first; fewer if there are fewer
+    /// machines.
     pub fn replicas(
         &self,
         region: RegionId,
@@ -112,8 +112,8 @@ impl Placement {
         (0..count.min(self.machines)).map(move |step| ring[(first + step) % ring.len()].1)
     }
 
-    /// The positions of a ring that make `machine` the primary; `None` when there are none: it is
-    /// not one of the machines, or one with a smaller id has its point.
+    /// Returns the positions of a ring that make `machine` the primary. Returns `None` if there are none: the machine
+    /// is not in the placement, or a machine with a smaller id has the same point.
     pub fn segment(&self, ring: u32, machine: MachineId) -> Option<Segment> {
         let points = self.ring(ring);
         let at = points.iter().position(|(_, owner)| *owner == machine)?;
@@ -121,7 +121,7 @@ impl Placement {
         if at > 0 && points[at - 1].0 == position {
             return None;
         }
-        // With one point on the ring this is the point itself: the whole ring is its segment.
+        // If the ring has one point, this is the point itself: the whole ring is its segment.
         let (before, _) = points[(at + points.len() - 1) % points.len()];
         let len = match position.wrapping_sub(before) % POSITIONS {
             0 => POSITIONS,
@@ -133,7 +133,7 @@ impl Placement {
         })
     }
 
-    /// Index on its ring of the first point at the region's position or after it.
+    /// Returns the index on its ring of the first point at the region's position or after it.
     fn following(&self, region: RegionId) -> usize {
         let ring = self.ring(region.ring());
         ring.partition_point(|(position, _)| *position < region.position()) % ring.len()
@@ -144,7 +144,7 @@ impl Placement {
     }
 }
 
-/// A machine's point on a ring.
+/// Returns a machine's point on a ring.
 fn point(ring: u32, machine: MachineId) -> u32 {
     let key = u64::from(ring) << 32 | u64::from(machine.get());
     (xxh3_64(&key.to_le_bytes()) >> (64 - POSITION_BITS)) as u32
@@ -168,7 +168,7 @@ mod tests {
         RegionId::new(ring, position).unwrap()
     }
 
-    /// Share of all positions that make each machine the primary.
+    /// Returns the share of all positions that make each machine the primary.
     fn shares(placement: &Placement, machines: &[MachineId]) -> Vec<f64> {
         let positions = f64::from(VIRTUAL_RINGS) * f64::from(POSITIONS);
         let len = |ring, machine| {
@@ -182,7 +182,7 @@ mod tests {
             .collect()
     }
 
-    /// Values that must never change: regions are where these say.
+    /// Values that must never change: existing regions are stored where they say.
     #[test]
     fn golden_points_and_replicas() {
         let points: Vec<u32> = [(0, 1), (0, 2), (1, 1), (99, 1023)]
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_about_equal_and_sum_to_all() {
+    fn shares_are_about_equal_and_sum_to_one() {
         for count in [1, 2, 3, 5, 9, 20] {
             let machines = machines(count);
             let shares = shares(&Placement::new(&machines), &machines);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_regions_of_a_lost_machine_go_to_many() {
+    fn the_regions_of_a_lost_machine_move_to_many_machines() {
         let all = machines(9);
         let (before, after) = (Placement::new(&all), Placement::new(&all[1..]));
         let mut heirs: BTreeMap<MachineId, u32> = BTreeMap::new();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_machines_at_one_point_the_first_has_the_positions() {
+    fn if_two_machines_share_a_point_the_smaller_id_is_primary() {
         let (a, b, c) = (machine(1), machine(2), machine(3));
         let placement = Placement {
             points: vec![(50, a), (50, b), (90, c)],
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_a_segment_its_closer_end_is_closest() {
+    fn positions_outside_a_segment_map_to_its_closer_end() {
         let segment = Segment {
             first: 100,
             len: 10,
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a placement on no machines")]
-    fn no_machines_is_a_programmer_error() {
+    #[should_panic(expected = "a placement needs at least one machine")]
+    fn a_placement_without_machines_panics() {
         let _ = Placement::new(&[]);
     }
 
     proptest! {
         #[test]
-        fn replicas_are_the_machines_that_follow(
+        fn replicas_are_the_machines_that_follow_the_position(
             ids in prop::collection::btree_set(1u16..1024, 1..20),
             ring in 0..VIRTUAL_RINGS,
             position in 1..POSITIONS,
@@ -294,7 +294,7 @@ mod tests {
             let machines: Vec<_> = ids.iter().copied().map(machine).collect();
             let placement = Placement::new(&machines);
             let region = region(ring, position);
-            // By definition: all machines, in the order in which they are met from the position on.
+            // By definition: all machines, in the order in which their points follow the position.
             let mut met: Vec<_> = machines.iter().map(|m| {
                 ((point(ring, *m).wrapping_sub(position)) % POSITIONS, *m)
             }).collect();

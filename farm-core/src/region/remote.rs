@@ -1,8 +1,8 @@
 //! Capabilities of other machines' regions, fetched once for all workers of a machine (`FaRM'14 §3.3`).
 //!
-//! The first worker that needs a capability calls the region's primary; others that need it meanwhile wait until
-//! that worker notifies them. A cluster of 100 machines of 30 workers would else make 30 times as many calls, all of
-//! them to the first worker of each machine.
+//! The first worker that needs a capability calls the region's primary; other workers that need it meanwhile wait until
+//! that worker notifies them. Otherwise a cluster of 100 machines of 30 workers would make 30 times as many calls, all
+//! of them to the first worker of each machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::fabric::Capability;
 use crate::ids::{RegionId, WorkerId};
 
-/// What a worker that needs a capability does.
+/// What a worker that needs a capability must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Uses this one.
+    /// Use this capability.
     Use(Capability),
-    /// Calls the primary, and reports the end of the call to [`RemoteRegions::fetched`].
+    /// Call the primary, and report the end of the call to [`RemoteRegions::fetched`].
     Call,
-    /// Waits for the worker that calls.
+    /// Wait for the worker that calls.
     Wait,
 }
 
@@ -35,7 +35,7 @@ impl RemoteRegions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what `worker`, which needs the capability of a region, does.
+    /// Returns what `worker`, which needs the capability of a region, must do.
     pub(crate) fn need(&self, region: RegionId, worker: WorkerId) -> Need {
         let mut regions = self.lock();
         match regions.get_mut(&region) {
@@ -52,8 +52,8 @@ impl RemoteRegions {
         }
     }
 
-    /// A call ended, without a capability if it failed. Returns the workers to be notified, each of which asks again
-    /// by [`RemoteRegions::need`].
+    /// Records the end of a call, without a capability if it failed. Returns the workers to notify, each of which must
+    /// call [`RemoteRegions::need`] again.
     pub(crate) fn fetched(
         &self,
         region: RegionId,
@@ -70,7 +70,7 @@ impl RemoteRegions {
         }
     }
 
-    /// Forgets a capability that is of no use any more: its machine has restarted.
+    /// Removes a capability that is no longer valid, because its machine has restarted.
     pub(crate) fn forget(&self, region: RegionId) {
         let mut regions = self.lock();
         if let Some(State::Known(_)) = regions.get(&region) {
@@ -98,7 +98,7 @@ mod tests {
         };
         assert_eq!(regions.need(region, a), Need::Call);
         assert_eq!([b, c].map(|w| regions.need(region, w)), [Need::Wait; 2]);
-        // The call fails: each asks again, and the first of them calls.
+        // The call fails: each worker asks again, and the first of them calls.
         assert_eq!(regions.fetched(region, None), [b, c]);
         assert_eq!(regions.need(region, c), Need::Call);
         assert_eq!(regions.need(region, b), Need::Wait);

@@ -1,5 +1,4 @@
-//! The memory that one machine contributes: its regions, and the block allocator over them, shared
-//! by its workers.
+//! The memory that one machine contributes: its regions, and the block allocator over them, shared by its workers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +16,7 @@ use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
 
-/// Makes exported memory of so many bytes, which peers may read.
+/// Allocates memory of the given number of bytes and exports it, so that peers can read it.
 pub type Export = Box<
     dyn FnMut(usize) -> Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>>
         + Send,
@@ -36,7 +35,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store of `local`; regions are made by `export` as they are needed.
+    /// Creates an empty store on machine `local`; `export` creates regions as they are needed.
     pub fn new(
         config: BlockConfig,
         local: MachineId,
@@ -68,28 +67,28 @@ impl Store {
         }
     }
 
-    /// Where regions belong.
+    /// Returns the placement of regions on machines.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Sizes and places of the blocks of every region.
+    /// Returns the sizes and positions of the blocks of every region.
     #[inline]
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Capabilities of other machines' regions.
+    /// Returns the capabilities of other machines' regions.
     pub(crate) fn remote(&self) -> &RemoteRegions {
         &self.remote
     }
 
-    /// A slab allocator for a worker.
+    /// Creates a slab allocator for a worker.
     pub fn slab(&self, worker: WorkerId) -> Slab {
         Slab::new(worker, self.changes.clone())
     }
 
-    /// Holds a worker's slab allocator, and the machine's arrays, against the allocated bits in memory: see
+    /// Compares a worker's slab allocator, and the machine's arrays, with the allocated bits in memory: see
     /// [`Slab::check`] and [`BlockAllocator::check_arrays`].
     ///
     /// # Errors
@@ -100,7 +99,7 @@ impl Store {
         slab.check(blocks.tables())
     }
 
-    /// A region of this machine.
+    /// Returns the memory and the capability of a region of this machine.
     pub fn region(&self, id: RegionId) -> Option<(Memory, Capability)> {
         lock(&self.regions).get(&id).cloned()
     }
@@ -108,7 +107,7 @@ impl Store {
     /// Allocates adjacent objects; see [`BlockAllocator::allocate_array`].
     ///
     /// # Errors
-    /// [`AllocError`]; nothing was taken then.
+    /// [`AllocError`]: nothing is allocated.
     pub fn allocate_array(
         &self,
         class: SizeClass,
@@ -119,11 +118,12 @@ impl Store {
         lock(&self.blocks).allocate_array(class, count, owner, near)
     }
 
-    /// Takes back a slot that is of no block of who asks: an array's at once
-    /// ([`BlockAllocator::release_of_array`]); of a slab's, gives the worker whose block it is in.
+    /// Releases a slot that is in no block of the calling worker. A slot of an array is released at once
+    /// ([`BlockAllocator::release_of_array`]). For a slot of a slab, returns the worker that owns its block and must
+    /// release it.
     ///
     /// # Errors
-    /// [`ReleaseError`] when no object of this machine's can be there, or it has come back.
+    /// [`ReleaseError`] if no object of this machine can be at the address, or it was released already.
     pub fn release(&self, address: Address) -> Result<Option<WorkerId>, ReleaseError> {
         let mut blocks = lock(&self.blocks);
         match blocks.release_of_array(address) {
@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// Whether available memory has fallen below its threshold: see [`BlockAllocator::is_low`].
+    /// Returns whether available memory is below its threshold: see [`BlockAllocator::is_low`].
     pub fn is_low(&self) -> bool {
         lock(&self.blocks).is_low()
     }
@@ -145,12 +145,12 @@ impl Store {
         lock(&self.blocks).cut()
     }
 
-    /// Frees one block that was vacant before the cut for objects of any class, and gives its bytes; see
-    /// [`BlockAllocator::take_vacant_before`] for when this may be. The lock is not held while the
-    /// block is renewed.
+    /// Frees one block that was vacant before the cut, for objects of any class, and returns its bytes, or `None` if
+    /// there is no such block. [`BlockAllocator::take_vacant_before`] says when this is allowed. The lock is not held
+    /// while the block is renewed.
     ///
     /// # Errors
-    /// [`TableError`] when a region's table is damaged.
+    /// [`TableError`] if a region's table is damaged.
     pub fn free_vacant_before(&self, cut: Cut) -> Result<Option<u64>, TableError> {
         let Some(block) = lock(&self.blocks).take_vacant_before(cut)? else {
             return Ok(None);
@@ -160,22 +160,22 @@ impl Store {
         Ok(Some(block.bytes() as u64))
     }
 
-    /// Whether an allocation holds the lock at this moment. For schedulers that run several workers in
-    /// one thread: a worker that allocates must not be interrupted by another of its machine.
+    /// Returns whether an allocation holds the lock at this moment. For schedulers that run several workers in one
+    /// thread: a worker that allocates must not be interrupted by another worker of its machine.
     pub fn is_locked(&self) -> bool {
         self.blocks.try_lock().is_err()
     }
 
-    /// What the machine's blocks are used for.
+    /// Returns how the machine's blocks are used.
     ///
     /// # Errors
-    /// [`TableError`] when a region's table is damaged.
+    /// [`TableError`] if a region's table is damaged.
     pub fn usage(&self) -> Result<BlockUsage, TableError> {
         lock(&self.blocks).usage()
     }
 }
 
-/// The blocks of a shared store; a lock is held only while a block changes hands.
+/// The blocks of a shared store; the lock is held only while a block is acquired or given back.
 impl BlockSource for &Store {
     fn has_region(&self, region: RegionId) -> bool {
         lock(&self.regions).contains_key(&region)

@@ -1,38 +1,38 @@
-//! What one worker knows of regions: where each is, and how to reach it. Code above asks
-//! [`RegionTable::lookup`] and nothing else.
+//! The regions that one worker knows: which machine stores each, and how to access it. Other code looks regions up by
+//! [`RegionTable::lookup`] or [`RegionTable::find`].
 //!
-//! A region that the worker has not met is found by hashing its id ([`super::placement`]), and its
-//! capability is fetched once from the machine that hashing names.
+//! A region that the worker does not know is located by hashing its id ([`super::placement`]); its capability is
+//! fetched once from the machine that the hash selects.
 
 use crate::fabric::RemoteMemory;
 use crate::ids::{MachineId, RegionId};
 use crate::mem::Memory;
 
-/// How to reach a region.
+/// How a worker accesses a region.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// This machine is its primary.
+    /// This machine is the primary.
     Local(Memory),
-    /// Its primary is another machine.
+    /// Another machine is the primary.
     Remote {
         /// The primary.
         machine: MachineId,
-        /// Its memory, imported.
+        /// Imported memory of the region.
         memory: RemoteMemory,
-        /// Its length in bytes.
+        /// Bytes in the region.
         bytes: u64,
     },
 }
 
-/// Index of a known region; stays valid for as long as the table is.
+/// Index of a known region; valid for the lifetime of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionIndex(u32);
 
-/// Regions this worker has met, found by id through a small open-addressed index.
+/// The regions that a worker knows, found by id through a small open-addressed index.
 #[derive(Debug)]
 pub struct RegionTable {
     regions: Vec<(RegionId, Access)>,
-    /// Region index + 1, 0 for empty; a power of two, at most half full.
+    /// Region index + 1, or 0 if empty. The length is a power of two, and at most half of the entries are in use.
     buckets: Vec<u32>,
 }
 
@@ -52,13 +52,13 @@ impl RegionTable {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// The region, if it has been met.
+    /// Returns the access to a region, if the worker knows the region.
     #[inline]
     pub fn lookup(&self, id: RegionId) -> Option<&Access> {
         self.find(id).map(|index| self.at(index))
     }
 
-    /// Its index, if it has been met.
+    /// Returns the index of a region, if the worker knows the region.
     #[inline]
     pub fn find(&self, id: RegionId) -> Option<RegionIndex> {
         let mut at = self.start(id);
@@ -71,13 +71,13 @@ impl RegionTable {
         }
     }
 
-    /// The region at an index.
+    /// Returns the access to the region at an index.
     #[inline]
     pub fn at(&self, index: RegionIndex) -> &Access {
         &self.regions[index.0 as usize].1
     }
 
-    /// Records a region, in place of what was known of it.
+    /// Records a region, or replaces its access.
     pub fn record(&mut self, id: RegionId, access: Access) -> RegionIndex {
         if let Some(index) = self.find(id) {
             self.regions[index.0 as usize].1 = access;
@@ -103,7 +103,7 @@ impl RegionTable {
         self.buckets[at] = index as u32 + 1;
     }
 
-    /// The regions, in the order in which they were met.
+    /// Returns the regions, in the order in which they were recorded.
     pub fn iter(&self) -> impl Iterator<Item = &(RegionId, Access)> {
         self.regions.iter()
     }
@@ -132,7 +132,7 @@ mod tests {
         }
         for n in 1..500 {
             let Some(Access::Remote { memory, .. }) = table.lookup(id(n)) else {
-                panic!("{n} is lost")
+                panic!("region {n} was not found")
             };
             assert_eq!(memory.index(), n);
         }

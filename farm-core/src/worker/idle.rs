@@ -24,9 +24,9 @@ const SHORTEST_BUSY_HOLD: u64 = 20_000;
 const FEW_IN_FLIGHT: usize = 8;
 /// A yield that takes at least this many times as long as the shortest yield let another thread run. Measured on a
 /// Sapphire Rapids: 0.26 us alone, 1.4 to 2.3 us beside another thread that yields.
-const LONG_YIELD: u64 = 3;
+const LONG_YIELD_FACTOR: u64 = 3;
 /// Lower bound of the shortest yield, in nanoseconds: shorter yields count as this long.
-const LEAST_YIELD: u64 = 100;
+const MIN_YIELD_NANOS: u64 = 100;
 
 /// What a worker that finds no work does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,9 +123,9 @@ impl Idler {
 
     /// Records a yield that lasted from `before` to `after`.
     pub fn yielded(&mut self, before: Nanos, after: Nanos) {
-        let took = (after - before).max(LEAST_YIELD);
+        let took = (after - before).max(MIN_YIELD_NANOS);
         self.shortest = self.shortest.min(took);
-        self.hold = match took >= self.shortest * LONG_YIELD {
+        self.hold = match took >= self.shortest * LONG_YIELD_FACTOR {
             true => SHORTEST_HOLD,
             false => (2 * self.hold).min(LONGEST_HOLD),
         };
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(idler.busy(FEW_IN_FLIGHT, Nanos(23_400)), Idle::Yield);
     }
 
-    /// Regression test: one yield that an interrupt made long caused a yield at every turn for 10 ms, which brought the
+    /// Regression test: one yield that an interrupt made long caused a yield at every turn for 10 ms, which caused the
     /// next interrupt. The commit of one object of the worker's own machine took 0.47 us instead of 0.22 us.
     #[test]
     fn one_long_yield_causes_few_unneeded_yields() {

@@ -11,7 +11,7 @@ use super::Worker;
 type Item = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// Longest sleep of a thread that waits for room, before it checks again whether the worker still runs.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The inbox of a worker is full: the item was dropped without being run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +71,7 @@ impl Inbox {
             let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             if self.items.is_full() {
                 // The wait is bounded, because the worker may stop without taking another item.
-                drop(self.room.wait_timeout(guard, LOOK));
+                drop(self.room.wait_timeout(guard, CHECK_INTERVAL));
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }

@@ -139,7 +139,7 @@ impl Logs {
     }
 
     /// Stops taking records from the logs of a lost machine.
-    pub(super) fn lose(&mut self, machine: MachineId) {
+    pub(super) fn mark_lost(&mut self, machine: MachineId) {
         let logs = self.incoming.iter_mut();
         logs.filter(|log| log.from.machine == machine)
             .for_each(|log| log.lost = true);
@@ -410,7 +410,7 @@ impl Worker {
 }
 
 /// Returns the slot of an acknowledged write to the arena.
-pub(super) fn give_back(endpoint: &mut Endpoint, slot: Option<crate::fabric::Slot>) {
+pub(super) fn return_slot(endpoint: &mut Endpoint, slot: Option<crate::fabric::Slot>) {
     if let Some(slot) = slot {
         endpoint.arena().give(slot);
     }

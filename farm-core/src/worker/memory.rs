@@ -16,7 +16,7 @@ use crate::object::write::Room;
 use crate::region::remote::Need;
 use crate::region::table::{Access, RegionIndex};
 
-/// Requests the capability of a region from the machine that stores it.
+/// Message id of a request for the capability of a region, sent to the machine that stores it.
 const REGION_CAPABILITY: MessageId = MessageId(MessageId::CORE);
 const CAPABILITY_BYTES: usize = 25;
 const _: () = assert!(CAPABILITY_BYTES as u64 <= LARGEST_REPLY_BYTES);
@@ -60,8 +60,8 @@ struct Waiting {
 
 impl Worker {
     pub(super) fn register_core_handlers(&mut self) {
-        self.register(REGION_CAPABILITY, Self::answer_capability);
-        self.register(CAPABILITY_FETCHED, Self::capability_fetched);
+        self.register(REGION_CAPABILITY, Self::handle_capability_request);
+        self.register(CAPABILITY_FETCHED, Self::handle_capability_fetched);
         self.register_epoch_handlers();
     }
 
@@ -223,41 +223,41 @@ impl Worker {
             .waiting
             .push(Waiting { region, read, slot });
         if first {
-            self.ask_for_region(u64::from(region.to_bits()), ());
+            self.resolve_region(u64::from(region.to_bits()), ());
         } else {
             marks::mark("region: capability waited for");
         }
     }
 
-    fn ask_for_region(&mut self, region: u64, (): ()) {
+    fn resolve_region(&mut self, region: u64, (): ()) {
         let id = RegionId::from_bits(region as u32).expect("the context is a region id");
         let machine = self.store.placement().primary(id);
         if machine == self.me.machine {
-            return self.end_region_wait(id, ReadError::NoRegion);
+            return self.fail_region_wait(id, ReadError::NoRegion);
         }
         match self.store.remote().need(id, self.me.worker) {
             Need::Use(capability) => self.import_region(id, &capability),
             Need::Wait => marks::mark("region: another worker fetches the capability"),
-            Need::Call => self.call_for_region(region, ()),
+            Need::Call => self.call_for_capability(region, ()),
         }
     }
 
-    fn call_for_region(&mut self, region: u64, (): ()) {
+    fn call_for_capability(&mut self, region: u64, (): ()) {
         let id = RegionId::from_bits(region as u32).expect("the context is a region id");
         let machine = self.store.placement().primary(id);
         let to = WorkerRef {
             machine,
             worker: WorkerId::FIRST,
         };
-        let cont = ReplyCont::new(Self::capability_came, region);
+        let cont = ReplyCont::new(Self::handle_capability_reply, region);
         let body = id.to_bits().to_le_bytes();
         match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::PeerLost(_)) => {
                 self.region_fetched(id, None);
-                self.end_region_wait(id, |_| ReadError::PeerLost(machine))
+                self.fail_region_wait(id, |_| ReadError::PeerLost(machine))
             }
-            Err(_) => self.when_room(Cont::new(Self::call_for_region, region)),
+            Err(_) => self.when_room(Cont::new(Self::call_for_capability, region)),
         }
     }
 
@@ -278,11 +278,11 @@ impl Worker {
         }
     }
 
-    fn capability_fetched(&mut self, request: Request, body: &[u8]) {
+    fn handle_capability_fetched(&mut self, request: Request, body: &[u8]) {
         let region = <[u8; 4]>::try_from(body).ok().map(u32::from_le_bytes);
         let region = region.filter(|region| RegionId::from_bits(*region).is_some());
         match region.filter(|_| request.from.machine == self.me.machine) {
-            Some(region) => self.ask_for_region(region.into(), ()),
+            Some(region) => self.resolve_region(region.into(), ()),
             None => self.distrust(
                 request.from.machine,
                 "it sent a CAPABILITY_FETCHED that is malformed or from another machine".into(),
@@ -290,7 +290,7 @@ impl Worker {
         }
     }
 
-    fn capability_came(&mut self, region: u64, reply: Result<&[u8], CallError>) {
+    fn handle_capability_reply(&mut self, region: u64, reply: Result<&[u8], CallError>) {
         let id = RegionId::from_bits(region as u32).expect("the context is a region id");
         let machine = self.store.placement().primary(id);
         let capability = reply.ok().and_then(|body| decode_capability(machine, body));
@@ -298,8 +298,8 @@ impl Worker {
         self.region_fetched(id, capability);
         match (capability, reply) {
             (Some(capability), _) => self.import_region(id, &capability),
-            (None, Ok(_)) => self.end_region_wait(id, ReadError::NoRegion),
-            (None, Err(_)) => self.end_region_wait(id, |_| ReadError::PeerLost(machine)),
+            (None, Ok(_)) => self.fail_region_wait(id, ReadError::NoRegion),
+            (None, Err(_)) => self.fail_region_wait(id, |_| ReadError::PeerLost(machine)),
         }
     }
 
@@ -310,12 +310,12 @@ impl Worker {
             Ok(memory) => memory,
             // The machine replied, and was lost before this worker noticed the loss.
             Err(ImportError::NotConnected(machine)) => {
-                return self.end_region_wait(id, |_| ReadError::PeerLost(machine));
+                return self.fail_region_wait(id, |_| ReadError::PeerLost(machine));
             }
             Err(error) => {
                 tracing::error!(%error, region = %id, "mapping a remote region failed; its reads fail");
                 self.store.remote().forget(id);
-                return self.end_region_wait(id, ReadError::NoRegion);
+                return self.fail_region_wait(id, ReadError::NoRegion);
             }
         };
         let access = Access::Remote {
@@ -329,7 +329,7 @@ impl Worker {
         }
     }
 
-    fn end_region_wait(&mut self, id: RegionId, error: impl Fn(Address) -> ReadError) {
+    fn fail_region_wait(&mut self, id: RegionId, error: impl Fn(Address) -> ReadError) {
         for waiting in self.take_waiting(id) {
             let error = error(waiting.read.request.address);
             self.fail_begun(waiting.read, waiting.slot, error);
@@ -343,7 +343,7 @@ impl Worker {
         taken
     }
 
-    fn answer_capability(&mut self, request: Request, body: &[u8]) {
+    fn handle_capability_request(&mut self, request: Request, body: &[u8]) {
         let found = <[u8; 4]>::try_from(body)
             .ok()
             .and_then(|bytes| RegionId::from_bits(u32::from_le_bytes(bytes)))

@@ -325,7 +325,7 @@ impl Worker {
                 self.finish(slot, ReadError::BadAddress(address));
             }
             Rejected::Full(None) | Rejected::Closed(None) | Rejected::BadAccess(None) => {
-                unreachable!("a rejected read gives its slot back")
+                unreachable!("a rejected read returns its slot")
             }
         }
         Ok(())
@@ -351,13 +351,13 @@ impl Worker {
         slot: Slot,
         error: ReadError,
     ) {
-        self.end_own(operation);
+        self.end_own_operation(operation);
         self.failed_reads.push_back((cont, slot, error));
     }
 
     /// Ends the operation of a read that has one of its own.
     #[inline]
-    fn end_own(&mut self, operation: Option<Operation>) {
+    fn end_own_operation(&mut self, operation: Option<Operation>) {
         if let Some(operation) = operation {
             self.end_operation(operation);
         }

@@ -151,7 +151,7 @@ impl Worker {
                 crate::fabric::Departure::Left => self.control.stop(),
                 crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
             }
-            self.logs.lose(machine);
+            self.logs.mark_lost(machine);
             self.abandon_change();
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);

@@ -1,4 +1,4 @@
-//! The bytes of a bucket and of an overflow block.
+//! The layout of a bucket and of an overflow block.
 //!
 //! ```text
 //! bucket, H = 6, pairs of 16 + 32 bytes: 192 bytes, three lines (versions left out)
@@ -7,13 +7,13 @@
 //!   line 2   slot 2 (48)   forward joint (2)  backward joint (2)  occupied (1)  native (1)
 //! overflow block: 128 bytes, two lines
 //!   line 0   slot 0 (48)
-//!   line 1   slot 1 (48)   next (14), whose spare bits say which slots are occupied
+//!   line 1   slot 1 (48)   next (14), whose spare bits mark the occupied slots
 //! ```
 //!
-//! `occupied` and `native` have a bit for each slot; a pair is native in the bucket its key hashes
-//! to and foreign in the one after it. A next pointer is 14 bytes: 32 bits of region, 26 of offset
-//! in lines, 48 of incarnation, 6 spare. Where a pair fits a line it stands in one line, so that a
-//! key is compared where it lies; otherwise slots follow each other across lines.
+//! `occupied` and `native` have a bit for each slot; a pair is native in the bucket to which its key hashes, and
+//! foreign in the bucket after it. A next pointer is 14 bytes: 32 bits of region, 26 of offset in lines, 48 of
+//! incarnation, 6 spare. If a pair fits into a line, it is stored within one line, so that a key is compared in place;
+//! otherwise slots follow each other across lines.
 
 mod next;
 mod payload;
@@ -29,26 +29,26 @@ pub(crate) use raw::{Found, candidates};
 
 use crate::{KEY_BYTES, KvError};
 
-/// Joint versions and slot bits.
+/// Bytes of the joint versions and slot bits.
 const META_BYTES: usize = 6;
 /// Pairs in an overflow block (`FaRM'14 §3.6`).
 pub const BLOCK_SLOTS: usize = 2;
 /// Most slots of a bucket: H = 12.
 pub const MAX_SLOTS: usize = 6;
-/// Neighbourhoods that a table can have.
+/// The neighbourhoods that a table can have.
 pub const NEIGHBOURHOODS: [u32; 5] = [2, 4, 6, 8, 12];
 
-/// Where the slots of an object are, in payload bytes.
+/// The positions of an object's slots, in payload bytes.
 #[derive(Clone, Copy, Debug)]
 struct Slots {
     first: usize,
-    /// From the second slot on they are this far apart, after the second.
+    /// Distance between slots from the second slot on.
     step: usize,
     second: usize,
 }
 
 impl Slots {
-    /// One slot a line, if a pair fits one.
+    /// Places one slot per line, for pairs that fit into a line.
     fn by_line() -> Self {
         Self {
             first: 0,
@@ -78,7 +78,7 @@ impl Slots {
 /// The layout of one table's objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Slots of a bucket: H/2.
+    /// Number of slots of a bucket: H/2.
     pub slots: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
@@ -87,28 +87,29 @@ pub struct Layout {
     /// Size class of an overflow block.
     pub block_class: SizeClass,
     positions: Slots,
-    /// Each pair lies within one line.
+    /// True if each pair is stored within one line.
     aligned: bool,
     next_at: usize,
     meta_at: usize,
-    /// Where the chain's name is in the object, if pairs lie within lines.
+    /// Offset of the next pointer in the object, for aligned layouts.
     next_byte: usize,
-    /// Where the word is in the object that ends with that, if that is the end of a line.
+    /// Offset in the object of the word that ends with the joint versions and slot bits, if they end a line.
     meta_word: usize,
-    /// A bit for each slot.
+    /// Mask with a bit for each slot.
     slot_bits: u8,
     block_next_at: usize,
 }
 
 impl Layout {
-    /// The layout for neighbourhood `h` and values of `value_bytes`.
+    /// Creates the layout for neighbourhood `h` and values of `value_bytes`.
     ///
     /// # Errors
-    /// [`KvError::Spec`] for another neighbourhood, or a value so large that a bucket is no object.
+    /// [`KvError::Spec`] for another neighbourhood, or if a bucket or an overflow block would exceed the largest
+    /// object.
     pub fn new(h: u32, value_bytes: usize) -> Result<Self, KvError> {
         if !NEIGHBOURHOODS.contains(&h) {
             return Err(KvError::Spec(format!(
-                "neighbourhood {h} is none of {NEIGHBOURHOODS:?}"
+                "neighbourhood {h} is not one of {NEIGHBOURHOODS:?}"
             )));
         }
         let slots = h as usize / 2;
@@ -135,8 +136,8 @@ impl Layout {
         } else {
             Slots::packed(pair)
         };
-        // Behind the pair of line 1, which has one or is free; the rest behind that of line 2, or, if
-        // there are but two lines, behind both.
+        // The next pointer is behind the pair of line 1, or in its place if the bucket has one slot. The joint versions
+        // and slot bits are behind the pair of line 2, or, if there are only two lines, behind the next pointer.
         let (next_at, meta_at) = if aligned && lines >= 3 {
             (
                 FIRST_LINE_PAYLOAD + LINE_PAYLOAD - NEXT_BYTES,
@@ -165,34 +166,34 @@ impl Layout {
         })
     }
 
-    /// Bytes of a bucket.
+    /// Returns the bytes of a bucket.
     #[inline]
     pub fn bucket_bytes(&self) -> usize {
         self.bucket_class.object_bytes()
     }
 
-    /// Bytes of an overflow block.
+    /// Returns the bytes of an overflow block.
     pub fn block_bytes(&self) -> usize {
         self.block_class.object_bytes()
     }
 
-    /// Bytes of the largest read of a lookup.
+    /// Returns the bytes of the largest read of a lookup.
     #[inline]
     pub(crate) fn lookup_bytes(&self) -> usize {
         (2 * self.bucket_bytes()).max(self.block_bytes())
     }
 
-    /// The first byte of a slot's value, in the payload of a bucket or of an overflow block.
+    /// Returns the offset of a slot's value in the payload of a bucket or of an overflow block.
     pub(crate) fn value_at(&self, slot: usize) -> usize {
         self.positions.at(slot) + KEY_BYTES
     }
 
-    /// Bytes of a pair.
+    /// Returns the bytes of a pair.
     pub fn pair_bytes(&self) -> usize {
         KEY_BYTES + self.value_bytes
     }
 
-    /// The payload of a bucket, to be read.
+    /// Returns a view of the payload of a bucket.
     pub fn bucket<P: AsRef<[u8]>>(&self, payload: P) -> Bucket<'_, P> {
         Bucket {
             layout: self,
@@ -200,7 +201,7 @@ impl Layout {
         }
     }
 
-    /// The payload of an overflow block, to be read.
+    /// Returns a view of the payload of an overflow block.
     pub fn block<P: AsRef<[u8]>>(&self, payload: P) -> Block<'_, P> {
         Block {
             layout: self,
@@ -215,7 +216,7 @@ mod tests {
     use farm_core::object::payload_capacity;
 
     #[test]
-    fn the_sizes_of_16_and_32_bytes_are_those_that_the_utilization_needs() {
+    fn objects_for_pairs_of_16_and_32_bytes_have_the_expected_sizes() {
         let bytes = |h| {
             let layout = Layout::new(h, 32).unwrap();
             assert!(layout.aligned);
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_tables_say_why() {
+    fn invalid_tables_are_rejected_with_a_reason() {
         assert!(
             Layout::new(5, 32)
                 .unwrap_err()
@@ -244,9 +245,9 @@ mod tests {
         );
     }
 
-    /// Parts do not overlap and lie within the object, for every neighbourhood and value length: with
-    /// H = 4 and values of up to 29 bytes, two pairs in two lines, the second pair once lay where the
-    /// pointer to the chain was.
+    /// The parts of an object must not overlap and must be inside the object, for every neighbourhood and value length.
+    /// Regression test: with H = 4 and values of up to 29 bytes, two pairs in two lines, the second pair overlapped the
+    /// next pointer.
     #[test]
     fn parts_do_not_overlap() {
         for (h, value_bytes) in NEIGHBOURHOODS

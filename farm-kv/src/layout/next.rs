@@ -1,4 +1,4 @@
-//! The 14 bytes that point to an overflow block.
+//! The 14 bytes of a pointer to an overflow block.
 
 use farm_core::ids::{Address, RegionId};
 use farm_core::mem::LINE_BYTES;
@@ -13,16 +13,16 @@ const REGION_SHIFT: u32 = INCARNATION_BITS + OFFSET_BITS;
 const SPARE_SHIFT: u32 = REGION_SHIFT + 32;
 const _: () = assert!(SPARE_SHIFT + 6 == NEXT_BYTES as u32 * 8);
 
-/// A pointer to an overflow block: where it is and which incarnation of it is meant.
+/// A pointer to an overflow block: its address and its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// The block.
+    /// Address of the block.
     pub address: Address,
     incarnation: u64,
 }
 
 impl Next {
-    /// The pointer to a block whose header has this incarnation.
+    /// Creates the pointer to a block whose header has this incarnation.
     pub fn new(address: Address, incarnation: Incarnation) -> Self {
         Self {
             address,
@@ -30,7 +30,7 @@ impl Next {
         }
     }
 
-    /// Whether a header's incarnation is the one that was meant.
+    /// Returns whether a header with this incarnation belongs to the block of the pointer.
     #[inline]
     pub fn names(&self, incarnation: Incarnation) -> bool {
         incarnation.is_allocated()
@@ -38,7 +38,7 @@ impl Next {
     }
 }
 
-/// The 14 bytes: a pointer that may be null, and six bits.
+/// Encodes a pointer that may be null, and six spare bits.
 pub(super) fn pack(next: Option<Next>, spare: u8) -> [u8; NEXT_BYTES] {
     let pointer = next.map_or(0, |next| {
         u128::from(next.address.region().to_bits()) << REGION_SHIFT
@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_next_pointer_survives_its_fourteen_bytes(
+        fn a_next_pointer_round_trips_through_fourteen_bytes(
             ring in 0u32..100, at in 1u32..1 << 25, line in 0u32..1 << 26, count in 0u64..1 << 48, spare in 0u8..64,
         ) {
             let address = Address::new(RegionId::new(ring, at).unwrap(), line * 64);

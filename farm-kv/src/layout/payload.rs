@@ -1,4 +1,4 @@
-//! Buckets and overflow blocks as a transaction has them: payload bytes without versions.
+//! Buckets and overflow blocks in a transaction: payload bytes without versions.
 
 use super::next::{pack, unpack};
 use super::{BLOCK_SLOTS, Layout, META_BYTES, NEXT_BYTES, Next};
@@ -9,11 +9,11 @@ use crate::{KEY_BYTES, Key};
 pub struct Meta {
     /// Joint version with the next bucket.
     pub forward: u16,
-    /// Joint version with the bucket before.
+    /// Joint version with the previous bucket.
     pub backward: u16,
-    /// Slots that hold a pair.
+    /// Mask of the slots that hold a pair.
     pub occupied: u8,
-    /// Slots whose pair hashes to this bucket.
+    /// Mask of the slots whose pair hashes to this bucket.
     pub native: u8,
 }
 
@@ -41,18 +41,18 @@ impl Meta {
     }
 }
 
-/// The payload of a bucket, as a transaction has it.
+/// The payload of a bucket in a transaction.
 pub struct Bucket<'a, P> {
     pub(super) layout: &'a Layout,
     pub(super) payload: P,
 }
 
 impl<P: AsRef<[u8]>> Bucket<'_, P> {
-    /// Joint versions and slot bits.
+    /// Returns the joint versions and slot bits.
     pub fn meta(&self) -> Meta {
         let bytes = &self.payload.as_ref()[self.layout.meta_at..][..META_BYTES];
         let meta = Meta::from_bytes(bytes.try_into().expect("six bytes"));
-        // It may be of another machine's memory.
+        // The payload may come from another machine: bits of slots that do not exist are cleared.
         Meta {
             occupied: meta.occupied & self.layout.slot_bits,
             native: meta.native & self.layout.slot_bits,
@@ -60,23 +60,23 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
         }
     }
 
-    /// The bucket's chain.
+    /// Returns the pointer to the first block of the bucket's chain.
     pub fn next(&self) -> Option<Next> {
         unpack(&self.payload.as_ref()[self.layout.next_at..]).0
     }
 
-    /// Key and value of a slot.
+    /// Returns the key and value of a slot.
     pub fn pair(&self, slot: usize) -> &[u8] {
         &self.payload.as_ref()[self.layout.positions.at(slot)..][..self.layout.pair_bytes()]
     }
 
-    /// A slot that holds no pair.
+    /// Returns a slot that holds no pair.
     pub fn free_slot(&self) -> Option<usize> {
         let free = !self.meta().occupied & ((1u8 << self.layout.slots) - 1);
         (free != 0).then(|| free.trailing_zeros() as usize)
     }
 
-    /// The slot of a key among natives, or among foreigners.
+    /// Returns the slot of a key among the native pairs, or among the foreign ones.
     pub fn find(&self, key: &Key, native: bool) -> Option<usize> {
         let meta = self.meta();
         (0..self.layout.slots).find(|slot| {
@@ -87,7 +87,7 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
         })
     }
 
-    /// The first slot that holds a native pair, or a foreign one.
+    /// Returns the first slot that holds a native pair, or a foreign one.
     pub fn first_of(&self, native: bool) -> Option<usize> {
         let meta = self.meta();
         let bits = if native {
@@ -100,18 +100,18 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
 }
 
 impl<P: AsRef<[u8]> + AsMut<[u8]>> Bucket<'_, P> {
-    /// Changes joint versions and slot bits.
+    /// Stores the joint versions and slot bits.
     pub fn set_meta(&mut self, meta: Meta) {
         self.payload.as_mut()[self.layout.meta_at..][..META_BYTES]
             .copy_from_slice(&meta.to_bytes());
     }
 
-    /// Changes the bucket's chain.
+    /// Stores the pointer to the first block of the bucket's chain.
     pub fn set_next(&mut self, next: Option<Next>) {
         self.payload.as_mut()[self.layout.next_at..][..NEXT_BYTES].copy_from_slice(&pack(next, 0));
     }
 
-    /// Puts a pair into a slot.
+    /// Stores a pair in a slot.
     pub fn put(&mut self, slot: usize, pair: &[u8], native: bool) {
         let at = self.layout.positions.at(slot);
         self.payload.as_mut()[at..at + self.layout.pair_bytes()].copy_from_slice(pair);
@@ -121,7 +121,7 @@ impl<P: AsRef<[u8]> + AsMut<[u8]>> Bucket<'_, P> {
         self.set_meta(meta);
     }
 
-    /// Empties a slot.
+    /// Clears a slot.
     pub fn clear(&mut self, slot: usize) {
         let mut meta = self.meta();
         meta.occupied &= !(1 << slot);
@@ -130,19 +130,19 @@ impl<P: AsRef<[u8]> + AsMut<[u8]>> Bucket<'_, P> {
     }
 }
 
-/// The payload of an overflow block, as a transaction has it.
+/// The payload of an overflow block in a transaction.
 pub struct Block<'a, P> {
     pub(super) layout: &'a Layout,
     pub(super) payload: P,
 }
 
 impl<P: AsRef<[u8]>> Block<'_, P> {
-    /// The block after it.
+    /// Returns the pointer to the next block of the chain.
     pub fn next(&self) -> Option<Next> {
         self.tail().0
     }
 
-    /// Slots that hold a pair.
+    /// Returns the mask of the slots that hold a pair.
     pub fn occupied(&self) -> u8 {
         self.tail().1
     }
@@ -152,12 +152,12 @@ impl<P: AsRef<[u8]>> Block<'_, P> {
         (next, occupied & ((1 << BLOCK_SLOTS) - 1))
     }
 
-    /// Key and value of a slot.
+    /// Returns the key and value of a slot.
     pub fn pair(&self, slot: usize) -> &[u8] {
         &self.payload.as_ref()[self.layout.positions.at(slot)..][..self.layout.pair_bytes()]
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     pub fn find(&self, key: &Key) -> Option<usize> {
         let occupied = self.occupied();
         (0..BLOCK_SLOTS)
@@ -166,13 +166,13 @@ impl<P: AsRef<[u8]>> Block<'_, P> {
 }
 
 impl<P: AsRef<[u8]> + AsMut<[u8]>> Block<'_, P> {
-    /// Changes the block after it and the occupied slots.
+    /// Stores the pointer to the next block and the mask of the occupied slots.
     pub fn set_tail(&mut self, next: Option<Next>, occupied: u8) {
         let at = self.layout.block_next_at;
         self.payload.as_mut()[at..at + NEXT_BYTES].copy_from_slice(&pack(next, occupied));
     }
 
-    /// Puts a pair into a slot; the occupied slots are the caller's to set.
+    /// Stores a pair in a slot. The caller must set the mask of the occupied slots.
     pub fn put(&mut self, slot: usize, pair: &[u8]) {
         let at = self.layout.positions.at(slot);
         self.payload.as_mut()[at..at + self.layout.pair_bytes()].copy_from_slice(pair);

@@ -1,5 +1,5 @@
-//! Buckets and overflow blocks as a read brings them: bytes of adjacent objects with their versions,
-//! perhaps of another machine, so that nothing in them is taken for granted.
+//! Buckets and overflow blocks as read by one-sided reads: the bytes of adjacent objects with their versions. They may
+//! come from another machine, so every field is validated or masked.
 
 use farm_core::mem::LINE_BYTES;
 use farm_core::object::{HEADER_BYTES, LINE_VERSION_BYTES, position};
@@ -8,22 +8,22 @@ use super::next::unpack;
 use super::{BLOCK_SLOTS, Layout, MAX_SLOTS, META_BYTES, Meta, NEXT_BYTES, Next};
 use crate::{KEY_BYTES, Key};
 
-/// Longest value of a pair that stands in one line.
+/// Length of the longest value of a pair that is stored in one line.
 pub(crate) const SHORT_VALUE: usize = LINE_BYTES - HEADER_BYTES - KEY_BYTES;
-/// Bits for the slots of one object, in a set of slots of several.
+/// Bits per object in a mask of slots of several objects.
 const SLOT_BITS: u32 = 8;
 const _: () = assert!(MAX_SLOTS <= SLOT_BITS as usize);
 
-/// Where a pair was found.
+/// The position of a pair that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The first byte of its object.
+    /// Offset of the first byte of its object.
     object: usize,
     slot: usize,
 }
 
-/// The slots in which a lookup's key can be: of its home bucket those of native pairs, of the one
-/// after it those of foreign ones.
+/// Returns the mask of the slots that can hold a lookup's key: the native pairs of its home bucket, and the foreign
+/// pairs of the bucket after it.
 #[inline]
 pub(crate) fn candidates(home: Meta, next: Meta) -> u32 {
     let (native, foreign) = (home.occupied & home.native, next.occupied & !next.native);
@@ -31,10 +31,10 @@ pub(crate) fn candidates(home: Meta, next: Meta) -> u32 {
 }
 
 impl Layout {
-    /// Finds a key in adjacent objects of `stride` bytes, among the slots that `wanted` has a bit
-    /// for: eight bits for each object.
+    /// Finds a key in adjacent objects of `stride` bytes, among the slots in the mask `wanted`, which has eight bits
+    /// for each object.
     ///
-    /// Compares every slot and branches once: where a key is found cannot be predicted.
+    /// Compares every slot and branches once, because the slot of a key cannot be predicted.
     #[inline]
     pub(crate) fn find(
         &self,
@@ -43,7 +43,7 @@ impl Layout {
         wanted: u32,
         key: &Key,
     ) -> Option<Found> {
-        // The commonest lengths, each by a loop that the compiler unrolls.
+        // The most common lengths, each with a loop that the compiler unrolls.
         let found = match stride / LINE_BYTES {
             _ if !self.aligned => matches_of(objects.chunks_exact(stride), |object| {
                 self.matches_across_lines(object, key)
@@ -79,7 +79,8 @@ impl Layout {
         })
     }
 
-    /// A value and what follows it, where pairs stand in one line; it is as long as the table says.
+    /// Returns a value and the bytes after it, if pairs are stored in one line. The table's spec has the length of the
+    /// value.
     #[inline]
     pub(crate) fn short_value(&self, objects: &[u8], pair: Found) -> Option<[u8; SHORT_VALUE]> {
         if !self.aligned {
@@ -95,17 +96,17 @@ impl Layout {
             .copied()
     }
 
-    /// Copies a value out.
+    /// Copies a value to `out`.
     pub(crate) fn copy_value(&self, objects: &[u8], pair: Found, out: &mut [u8]) {
         let at = self.positions.at(pair.slot) + KEY_BYTES;
         copy_out(&objects[pair.object..], at, out);
     }
 
-    /// Joint versions and slot bits of a bucket.
+    /// Returns the joint versions and slot bits of a bucket.
     #[inline]
     pub(crate) fn meta_of_bucket(&self, object: &[u8]) -> Meta {
         let mut meta = if self.aligned {
-            // At the end of a line, so that one load brings it.
+            // They are at the end of a line, so that one load reads them.
             let word: &[u8; 8] = object[self.meta_word..].first_chunk().expect("a word");
             Meta::from_bytes(*word.last_chunk().expect("six bytes"))
         } else {
@@ -113,12 +114,12 @@ impl Layout {
             copy_out(object, self.meta_at, &mut bytes);
             Meta::from_bytes(bytes)
         };
-        // Bits of slots that there are, whatever stands in it.
+        // Bits of slots that do not exist are cleared, whatever the object holds.
         meta.occupied &= self.slot_bits;
         meta
     }
 
-    /// The chain of a bucket.
+    /// Returns the pointer to the first block of a bucket's chain.
     #[inline]
     pub(crate) fn next_of_bucket(&self, object: &[u8]) -> Option<Next> {
         if self.aligned {
@@ -130,7 +131,7 @@ impl Layout {
         unpack(&bytes).0
     }
 
-    /// The next block and the occupied slots of an overflow block.
+    /// Returns the pointer to the next block, and the mask of the occupied slots, of an overflow block.
     pub(crate) fn next_of_block(&self, object: &[u8]) -> (Option<Next>, u8) {
         let mut bytes = [0; NEXT_BYTES];
         copy_out(object, self.block_next_at, &mut bytes);
@@ -139,7 +140,7 @@ impl Layout {
     }
 }
 
-/// The bits of several objects, eight each; of no more than there are bits for.
+/// Combines the masks of several objects, eight bits each. Ignores objects for which the result has no bits.
 #[inline(always)]
 fn matches_of<T>(objects: impl IntoIterator<Item = T>, matches: impl Fn(T) -> u32) -> u32 {
     let shifts = (0..u32::BITS).step_by(SLOT_BITS as usize);
@@ -147,14 +148,14 @@ fn matches_of<T>(objects: impl IntoIterator<Item = T>, matches: impl Fn(T) -> u3
     parts.fold(0, |found, (object, shift)| found | matches(object) << shift)
 }
 
-/// The same of objects of `BYTES` bytes with one slot a line.
+/// The same for objects of `BYTES` bytes with one slot per line.
 #[inline(always)]
 fn matches_in<const BYTES: usize>(objects: &[u8], key: &Key) -> u32 {
     let (objects, _) = objects.as_chunks::<BYTES>();
     matches_of(objects, |object| matches_by_line(object, key))
 }
 
-/// A bit for each slot in which the key stands, occupied or not, of an object with one slot a line.
+/// Returns a mask of the slots that hold the key, occupied or not, for an object with one slot per line.
 #[inline(always)]
 fn matches_by_line(object: &[u8], key: &Key) -> u32 {
     let key = u128::from_ne_bytes(*key);
@@ -166,7 +167,7 @@ fn matches_by_line(object: &[u8], key: &Key) -> u32 {
     let mut slot = 0;
     for line in further {
         slot += 1;
-        // A shift and no choice: the compiler would make that a branch.
+        // A shift instead of a condition, which the compiler would turn into a branch.
         found |= u32::from(key_at::<LINE_VERSION_BYTES>(line) == key) << (slot % SLOT_BITS);
     }
     found

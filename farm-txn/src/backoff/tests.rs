@@ -1,4 +1,4 @@
-//! The rules one by one, their bounds under any history, and a closed loop that finds its limits.
+//! Tests of the single rules, of their bounds under any history, and of a closed loop that finds its limits.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use super::*;
 const UNIT: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// Eight transactions at once, from which three halvings lead to one.
+/// Eight concurrent transactions, from which three halvings lead to one.
 fn config() -> BackoffConfig {
     BackoffConfig {
         unit_ns: UNIT,
@@ -25,8 +25,8 @@ fn rng(seed: u64) -> Xoshiro256PlusPlus {
     Xoshiro256PlusPlus::seed_from_u64(seed)
 }
 
-/// One whole sample of `attempts`, of which `retries` met conflicts, beginning at `now`. The next
-/// may begin at what it gives.
+/// Records one whole sample of `attempts`, `retries` of which met conflicts, starting at `now`. Returns the earliest
+/// start of the next sample.
 fn sample(backoff: &mut Backoff, now: u64, attempts: u64, retries: u64) -> u64 {
     let mut rng = rng(0);
     for attempt in 0..attempts {
@@ -40,7 +40,7 @@ fn sample(backoff: &mut Backoff, now: u64, attempts: u64, retries: u64) -> u64 {
     now + MS
 }
 
-/// `c_max` and `t_max / t0` after each of some samples of a retry rate in percent.
+/// Returns `c_max` and `t_max / t0` after each of several samples with a retry rate in percent.
 fn course(config: BackoffConfig, percents: &[u64]) -> Vec<(usize, u64)> {
     let mut backoff = Backoff::new(config);
     let mut now = 50 * MS;
@@ -57,7 +57,7 @@ fn course(config: BackoffConfig, percents: &[u64]) -> Vec<(usize, u64)> {
 }
 
 #[test]
-fn concurrency_goes_first_both_down_and_up_again() {
+fn concurrency_changes_before_the_limit_in_both_directions() {
     let small = BackoffConfig {
         concurrency: 6,
         doublings: 3,
@@ -76,14 +76,14 @@ fn concurrency_goes_first_both_down_and_up_again() {
 }
 
 #[test]
-fn between_the_marks_nothing_moves() {
+fn nothing_changes_between_the_water_marks() {
     assert_eq!(course(config(), &[10, 30, 50, 10]), [(8, 1); 4]);
     assert_eq!(course(config(), &[51, 10, 50]), [(4, 1); 3]);
     assert_eq!(course(config(), &[51, 9]), [(4, 1), (8, 1)]);
 }
 
 #[test]
-fn each_part_can_be_off() {
+fn each_part_can_be_switched_off() {
     let fixed = BackoffConfig {
         dynamic_limit: false,
         ..config()
@@ -116,7 +116,7 @@ fn each_part_can_be_off() {
 }
 
 #[test]
-fn waits_double_up_to_the_limit_and_are_spread_over_one_unit() {
+fn waits_double_up_to_the_limit_with_up_to_one_unit_of_jitter() {
     let fixed = BackoffConfig {
         dynamic_limit: false,
         doublings: 4,
@@ -136,7 +136,7 @@ fn waits_double_up_to_the_limit_and_are_spread_over_one_unit() {
 }
 
 #[test]
-fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
+fn patience_starts_after_three_conflicts_and_doubles() {
     let mut rng = rng(1);
     let backoff = Backoff::new(config());
     let mut longest = |before: u32| {
@@ -151,33 +151,33 @@ fn those_that_fail_again_and_again_wait_by_what_an_attempt_takes() {
 }
 
 #[test]
-fn few_attempts_make_no_sample_and_idle_ones_are_forgotten() {
+fn few_attempts_are_no_sample_and_idle_time_discards_them() {
     let mut backoff = Backoff::new(config());
     let mut rng = rng(3);
-    // 15 conflicts, one every two milliseconds: the sample goes on, and nothing moves.
+    // 15 conflicts, one every two milliseconds: the sample continues, and nothing changes.
     for place in 0..15 {
         backoff.aborted(0, Nanos(MS * (100 + 2 * place)), &mut rng);
     }
     assert_eq!(backoff.concurrency(), 8);
-    // The 16th makes it a sample; the next attempt acts on it.
+    // The 16th attempt completes the sample; the next attempt acts on it.
     let mut later = backoff.clone();
     later.aborted(0, Nanos(130 * MS), &mut rng);
     later.committed(Nanos(131 * MS));
     assert_eq!(later.concurrency(), 4);
-    // A second without anything: those 15 are not put together with what comes now.
+    // One second without attempts: the 15 attempts are not added to those that follow.
     for _ in 0..15 {
         backoff.aborted(0, Nanos(1_130 * MS), &mut rng);
     }
     backoff.committed(Nanos(1_131 * MS));
     assert_eq!((backoff.concurrency(), backoff.sample.attempts), (8, 16));
-    // A whole sample that is found late still counts, once.
+    // A whole sample that is evaluated late still counts, once.
     backoff.committed(Nanos(100_000 * MS));
     backoff.committed(Nanos(200_000 * MS));
     assert_eq!(backoff.concurrency(), 4);
 }
 
 #[test]
-fn odd_settings_and_clocks_do_no_harm() {
+fn extreme_settings_and_clocks_are_safe() {
     let zeroes = BackoffConfig {
         unit_ns: 0,
         doublings: 0,
@@ -205,9 +205,9 @@ fn odd_settings_and_clocks_do_no_harm() {
     }
 }
 
-/// A step of time and whether the attempt that ends then met a conflict.
+/// Steps of time, each with whether the attempt that ends then met a conflict.
 fn history() -> impl Strategy<Value = Vec<(u64, bool)>> {
-    // Stretches of one retry rate, so that limits travel far.
+    // Stretches of one retry rate, so that limits change by many steps.
     let stretch = (0u32..=100, 1usize..400, 1u64..40_000);
     proptest::collection::vec((stretch, any::<u64>()), 1..12).prop_map(|stretches| {
         let mut all = Vec::new();
@@ -248,7 +248,7 @@ fn any_config() -> impl Strategy<Value = BackoffConfig> {
 
 proptest! {
     #[test]
-    fn bounds_are_never_left_and_a_seed_repeats_everything(
+    fn bounds_always_hold_and_a_seed_reproduces_everything(
         config in any_config(),
         history in history(),
         seed: u64,
@@ -310,15 +310,15 @@ proptest! {
     }
 }
 
-/// Workers in a closed loop: each transaction locks one object for a round trip, and one that finds
-/// it locked has lost a round trip.
+/// Workers in a closed loop: each transaction locks one object for one round trip; an attempt that finds the object
+/// locked loses one round trip.
 struct Model {
     workers: Vec<Backoff>,
-    /// Waiting for leave to begin, by worker.
+    /// Number of transactions that wait for permission to begin, by worker.
     idle: Vec<usize>,
-    /// Until when each object is locked.
+    /// Time until which each object is locked.
     locked: Vec<u64>,
-    /// Attempts, by when they begin: worker, object and failed tries.
+    /// Attempts, by the time at which they begin: worker, object and number of failed tries.
     due: BinaryHeap<Reverse<(u64, usize, usize, u32)>>,
     rng: Xoshiro256PlusPlus,
     commits: u64,
@@ -348,7 +348,7 @@ impl Model {
         }
     }
 
-    /// Runs from one moment to another.
+    /// Runs the model from one time to another.
     fn run(mut self, from: u64, until: u64) -> Self {
         for worker in 0..self.workers.len() {
             self.begin(worker, from);
@@ -374,14 +374,14 @@ impl Model {
         self
     }
 
-    /// The share of attempts that met a conflict.
+    /// Returns the share of attempts that met a conflict.
     fn rate(&self) -> f64 {
         self.retries as f64 / (self.retries + self.commits) as f64
     }
 }
 
 #[test]
-fn a_closed_loop_finds_its_limits_by_its_contention() {
+fn a_closed_loop_adapts_its_limits_to_the_contention() {
     let off = BackoffConfig {
         backoff: false,
         dynamic_limit: false,
@@ -390,8 +390,8 @@ fn a_closed_loop_finds_its_limits_by_its_contention() {
     };
     let contended = Model::new(config(), 16, 1).run(0, 100 * MS);
     let helpless = Model::new(off, 16, 1).run(0, 10 * MS);
-    // The paper has t_max = 2^10·t0 for skewed updates. Now and then a worker wins for a while, and
-    // tries more at once.
+    // The paper has t_max = 2^10·t0 for skewed updates. At times one worker succeeds more often and raises its
+    // concurrency.
     for worker in &contended.workers {
         assert_eq!(worker.limit().as_nanos(), 1024 * u128::from(UNIT));
     }
@@ -400,7 +400,7 @@ fn a_closed_loop_finds_its_limits_by_its_contention() {
     let (with, without) = (contended.rate(), helpless.rate());
     assert!(with < 0.7 && without > 0.95, "{with} {without}");
 
-    // The same workers, and no contention from now on: t_max = t0, as for uniform updates.
+    // The same workers without contention from now on: t_max = t0, as for uniform updates.
     let mut calm = Model::new(config(), 16, 1_000_000);
     calm.workers = contended.workers;
     let calm = calm.run(200 * MS, 230 * MS);

@@ -295,7 +295,10 @@ impl Coordinator {
         // One object that was only read has one moment; several must have one in common. A transaction that has given
         // up may report more than the state of its one object.
         let one = tx.entries.len() <= 1 && !tx.has_given_up();
-        *validated = if one { tx.entries.len() } else { 0 };
+        *validated = match one || writes == tx.entries.len() {
+            true => tx.entries.len(),
+            false => 0,
+        };
         *step = match (writes, remote) {
             (0, _) if one => Step::Commit,
             (0, _) => Step::Validate,

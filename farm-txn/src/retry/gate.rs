@@ -1,5 +1,5 @@
-//! How many transactions a worker tries at once, in which order they begin, and how long they wait: its
-//! [`Backoff`], wired.
+//! Limits how many transactions of a worker run at the same time, keeps their order, and determines how long they wait:
+//! applies the worker's [`Backoff`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use crate::backoff::{Backoff, BackoffConfig};
 use crate::error::TxError;
 use crate::layer::transactions;
 
-/// What a transaction that meets conflicts again and again waits by itself: at first up to about a commit
-/// over several machines, on a host that is busy.
+/// First upper bound of the own wait of a transaction that repeatedly meets conflicts, in nanoseconds: about a commit
+/// over several machines on a busy host.
 const PATIENCE_NANOS: u64 = 8_000;
-/// It is doubled with every further conflict, but not more often.
+/// Most doublings of that bound; it doubles with every further conflict.
 const MOST_PATIENCE: u32 = 8;
 
-/// What a worker's transactions that are tried until they commit have come to so far.
+/// Counts of a worker's transactions that are retried until they commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryCounters {
-    /// Transactions that began: the first try of each.
+    /// Transactions begun: the first try of each.
     pub begun: u64,
-    /// Those of them that had to wait until others had ended.
+    /// Transactions of those that had to wait until others had ended.
     pub queued: u64,
     /// Tries that met a conflict.
     pub conflicts: u64,
-    /// Tries that were made again because there was no room.
+    /// Tries repeated because there was no room.
     pub no_room: u64,
-    /// Transactions that committed.
+    /// Transactions committed.
     pub committed: u64,
-    /// Transactions that ended by an error, or were dropped.
+    /// Transactions that ended with an error, or were dropped.
     pub failed: u64,
-    /// The most that ran at one time.
+    /// Most transactions that ran at the same time.
     pub most_at_once: usize,
 }
 
-/// Who may run now.
+/// Admits transactions, so that a limited number runs at the same time.
 pub(crate) struct Gate {
     backoff: Backoff,
     running: usize,
@@ -56,12 +56,12 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Transactions that run or wait.
+    /// Returns the number of transactions that run or wait.
     pub(crate) fn len(&self) -> usize {
         self.running + self.waiting.len()
     }
 
-    /// Who may begin now.
+    /// Returns the next transaction if it may begin now, and counts it as running.
     fn admit(&mut self) -> Option<Cont<()>> {
         if !self.backoff.may_begin(self.running) {
             return None;
@@ -73,11 +73,11 @@ impl Gate {
     }
 }
 
-/// How a transaction ended.
+/// How a transaction left the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Committed,
-    /// By an error; what it had read was as it should be.
+    /// With an error or dropped.
     Failed,
 }
 
@@ -90,26 +90,26 @@ impl Left {
     }
 }
 
-/// Sets how this worker avoids conflicts from now on: waits begin from the shortest again, and all the
-/// concurrency of `config` is there. Each part can be switched off.
+/// Sets how this worker avoids conflicts from now on: waits start from the shortest again, and the concurrency is that
+/// of `config`. Each part can be switched off.
 ///
 /// # Panics
-/// If the layer is not attached.
+/// If the layer is not attached to the worker.
 pub fn configure(worker: &mut Worker, config: BackoffConfig) {
     transactions(worker).gate.backoff = Backoff::new(config);
     admit_all(worker);
 }
 
-/// What came of this worker's transactions that are tried until they commit.
+/// Returns the counts of this worker's transactions that are retried until they commit.
 ///
 /// # Panics
-/// If the layer is not attached.
+/// If the layer is not attached to the worker.
 pub fn counters(worker: &mut Worker) -> RetryCounters {
     transactions(worker).gate.counters
 }
 
-/// Calls the continuation, from the event loop, when one more transaction may run: in order. [`leave`]
-/// follows.
+/// Calls the continuation from the event loop when one more transaction may run, in the order of the calls. The caller
+/// must call [`leave`] afterwards.
 pub(crate) fn enter(worker: &mut Worker, cont: Cont<()>) {
     let gate = &mut transactions(worker).gate;
     gate.counters.begun += 1;
@@ -119,7 +119,7 @@ pub(crate) fn enter(worker: &mut Worker, cont: Cont<()>) {
     gate.counters.queued += u64::from(!gate.waiting.is_empty());
 }
 
-/// A transaction that ran has ended.
+/// Handles the end of a transaction that ran.
 pub(crate) fn leave(worker: &mut Worker, left: Left) {
     let now = worker.now();
     let gate = &mut transactions(worker).gate;
@@ -136,7 +136,8 @@ pub(crate) fn leave(worker: &mut Worker, left: Left) {
     }
 }
 
-/// A try met a conflict, after so many others of its transaction: how long to wait before the next.
+/// Handles a try that met a conflict, after `before` earlier conflicts of its transaction. Returns the wait before the
+/// next try.
 pub(crate) fn conflict(worker: &mut Worker, before: u32) -> Duration {
     let now = worker.now();
     let mut backoff = transactions(worker).gate.backoff.clone();
@@ -149,7 +150,7 @@ pub(crate) fn conflict(worker: &mut Worker, before: u32) -> Duration {
     wait
 }
 
-/// A try found no room.
+/// Counts a try that found no room.
 pub(crate) fn waits_for_room(worker: &mut Worker) {
     transactions(worker).gate.counters.no_room += 1;
 }

@@ -1,4 +1,4 @@
-//! The executor: makes the calls of tasks on their worker, and polls them when an answer has come. It runs
+//! The executor: executes the calls of tasks on their worker, and polls the tasks when an answer has arrived. It runs
 //! from the event loop.
 
 use std::any::Any;
@@ -18,10 +18,10 @@ use crate::remote::error_of_read;
 use crate::retry;
 use crate::tx::ObjectId;
 
-/// Requests made and tasks polled in one go; then others of the worker have their turn.
+/// Most requests served and tasks polled in one run; other work of the worker follows.
 const MOST_STEPS: usize = 64;
 
-/// Begins a task.
+/// Starts a task.
 pub(super) fn spawn(worker: &mut Worker, future: TaskFuture) {
     let (id, shared) = of(worker);
     let waker = here(id, |all| {
@@ -48,7 +48,8 @@ fn run_again(worker: &mut Worker, _: u64, (): ()) {
     run(worker);
 }
 
-/// Does what there is to do, but not for long.
+/// Serves requests and polls tasks, at most [`MOST_STEPS`] of them; if more may be left, it continues in a deferred
+/// call.
 pub(super) fn run(worker: &mut Worker) {
     let (id, shared) = of(worker);
     for _ in 0..MOST_STEPS {
@@ -61,7 +62,7 @@ pub(super) fn run(worker: &mut Worker) {
     worker.defer(Cont::new(run_again, 0));
 }
 
-/// Polls a task, if it is there: those that have ended may have been woken before.
+/// Polls a task, if it exists: a task that has ended may have been woken before.
 fn poll(id: u64, key: usize) {
     let taken = here(id, |all| {
         let task = all.get_mut(key)?;
@@ -84,25 +85,25 @@ fn poll(id: u64, key: usize) {
     }
 }
 
-/// Ends a task that panicked: its transactions abort, and the worker goes on. Nothing of the worker was borrowed
-/// when the task panicked, for a task reaches its worker by requests alone.
+/// Ends a task that panicked: its transactions abort, and the worker continues. The task had borrowed nothing from the
+/// worker when it panicked, because a task accesses its worker only by requests.
 #[cold]
 fn end_panicked(future: TaskFuture, panic: &(dyn Any + Send)) {
     tracing::error!(
-        "a task panicked and is ended, its transaction is aborted: {}",
+        "a task panicked; ending the task and aborting its transaction: {}",
         panic_message(panic)
     );
-    // Values of the task may panic again when they are dropped.
+    // Values of the task may panic when they are dropped.
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
     if let Err(panic) = dropped {
         tracing::error!(
-            "a value of a task that had panicked panicked when it was dropped: {}",
+            "dropping a task that had panicked caused another panic: {}",
             panic_message(&*panic)
         );
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
@@ -183,7 +184,7 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
     }
 }
 
-/// Gives the worker the context of a transaction for a call, or begins the transaction.
+/// Returns the context of a transaction to the worker for a call, or begins the transaction.
 fn lend(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<Lent>) -> TxHandle {
     let tx = match context {
         Some((tx, context)) => {
@@ -196,7 +197,8 @@ fn lend(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
     tx
 }
 
-/// Brings an answer to its call; or gives it back, if nobody waits for it.
+/// Stores the answer of a call in its slot. If the call was dropped, discards the answer instead: aborts its
+/// transaction, or leaves the gate.
 fn answer(worker: &mut Worker, slot: usize, context: Option<Lent>, answer: Answer) {
     let shared = Arc::clone(&tasks(worker).shared);
     shared.set_now(worker.now());
@@ -216,7 +218,7 @@ fn object_came(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>)
     answer(worker, key as usize, context, Answer::Object(result));
 }
 
-/// An operation of a layer above has ended.
+/// Handles the end of an operation of a layer above.
 pub(super) fn operated<T: Send + 'static>(
     worker: &mut Worker,
     key: u64,
@@ -231,7 +233,7 @@ pub(super) fn operated<T: Send + 'static>(
     );
 }
 
-/// The context of the transaction that a call worked on, if it has not been aborted since.
+/// Takes the context of the transaction that a call worked on, unless the transaction was aborted since.
 fn take_back(worker: &mut Worker, slot: usize) -> Option<Lent> {
     let tx = tasks(worker).shared.tx_of(slot)?;
     Some((tx, api::take_out(worker, tx)?))
@@ -249,7 +251,7 @@ fn entered(worker: &mut Worker, key: u64, (): ()) {
     answer(worker, key as usize, None, Answer::Entered);
 }
 
-/// Posts a lock-free read.
+/// Posts a lock-free read, or waits for a slot of the arena to do so.
 fn look(worker: &mut Worker, key: u64, (): ()) {
     let Some((wanted, pointer)) = tasks(worker).shared.look_of(key as usize) else {
         return;
@@ -281,9 +283,9 @@ fn looked(worker: &mut Worker, key: u64, result: ReadResult) {
     answer(worker, key as usize, None, Answer::Looked(read));
 }
 
-/// The object in these words, if there is one.
+/// Returns the incarnation and the payload of the object in these words, if it is allocated.
 fn found_in(words: &[u64], class: SizeClass) -> Option<Found> {
-    let image = Image::check(words).expect("a lock-free read gives whole objects");
+    let image = Image::check(words).expect("a lock-free read returns consistent objects");
     let incarnation = image.incarnation();
     let mut payload = vec![0; class.payload_capacity()];
     image.copy_payload(0, &mut payload);

@@ -1,4 +1,4 @@
-//! What a task has of its worker.
+//! A task's access to its worker.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,7 +18,7 @@ use crate::error::TxError;
 use crate::object_run::ObjectRun;
 use crate::retry::{Left, Remedy, Tries};
 
-/// A task's way to its worker. Copies are of the same worker, whoever holds them.
+/// A task's access to its worker. Clones access the same worker.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -35,17 +35,17 @@ impl Handle {
         Self { shared }
     }
 
-    /// The worker.
+    /// Returns the worker.
     pub fn me(&self) -> WorkerRef {
         self.shared.me
     }
 
-    /// Begins a transaction, which is tried once: see [`Handle::transact`] for the other kind.
+    /// Begins a transaction that is tried once. To retry it until it commits, use [`Handle::transact`].
     pub fn begin(&self) -> Transaction {
         Transaction::new(Arc::clone(&self.shared))
     }
 
-    /// Begins another task on the worker: see [`spawn`](super::spawn).
+    /// Starts another task on the worker: see [`spawn`](super::spawn).
     pub fn spawn<F>(&self, body: impl FnOnce(Handle) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
@@ -54,14 +54,13 @@ impl Handle {
         self.shared.request(Request::Do(Box::new(begin)));
     }
 
-    /// Reads an object that holds payloads of `payload_bytes`, wherever it is, as it was at one moment:
-    /// no transaction, nothing to validate (`FaRM'14 §3.5`). Gives `payload_bytes` bytes.
+    /// Reads an object that holds payloads of `payload_bytes`, on any machine, as it was at one moment: without a
+    /// transaction and without validation (`FaRM'14 §3.5`). Returns `payload_bytes` bytes.
     ///
     /// # Errors
-    /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`]; [`TxError::WrongSize`] when the
-    /// object has another size class;
-    /// [`Abort::Lost`](crate::Abort::Lost), [`Abort::TimedOut`](crate::Abort::TimedOut).
-    /// [`TxError::Ended`] when the worker has stopped.
+    /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`]; [`TxError::WrongSize`] if the object has
+    /// another size class; [`Abort::Lost`](crate::Abort::Lost), [`Abort::TimedOut`](crate::Abort::TimedOut).
+    /// [`TxError::Ended`] if the worker has stopped.
     pub async fn read_lock_free(
         &self,
         address: Address,
@@ -72,12 +71,11 @@ impl Handle {
         found.ok_or(TxError::NotAllocated(address))
     }
 
-    /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read:
-    /// each as it was at one moment, which need not be the same for two of them. Gives none where there
-    /// is no object.
+    /// Reads `count` adjacent objects that hold payloads of `payload_bytes` each, by one one-sided read: each as it was
+    /// at one moment, which may differ between objects. Returns `None` for each slot without an object.
     ///
     /// # Errors
-    /// As [`Handle::read_lock_free`], but for [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`];
+    /// As [`Handle::read_lock_free`], except [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`];
     /// [`TxError::EmptyArray`].
     pub async fn read_array_lock_free(
         &self,
@@ -99,13 +97,13 @@ impl Handle {
         Ok(found.map(|found| found.map(payload)).collect())
     }
 
-    /// Reads the object that a fat pointer names, as [`Handle::read_lock_free`] does, and no other that came
-    /// to be in its place (`FaRM'14 §3.5`), whatever its memory serves meanwhile: pointers stay valid for
-    /// ever. Gives all bytes of its payload.
+    /// Reads the object that a fat pointer names, as [`Handle::read_lock_free`] does, and never an object that was
+    /// later created at its address (`FaRM'14 §3.5`), whatever the memory stores meanwhile: it is always safe to follow
+    /// a pointer. Returns the whole payload of the object.
     ///
     /// # Errors
-    /// As [`Handle::read_lock_free`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object
-    /// of the pointer was freed.
+    /// As [`Handle::read_lock_free`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object of
+    /// the pointer was freed.
     pub async fn read_pointer_lock_free(&self, pointer: FatPointer) -> Result<Vec<u8>, TxError> {
         let object = ObjectRun::one(pointer.address, pointer.class());
         let found = self.look(object, Some(pointer)).await?;
@@ -126,16 +124,16 @@ impl Handle {
         }
     }
 
-    /// Waits. The worker does other things meanwhile.
+    /// Waits for at least `time`. The worker does other work meanwhile.
     pub async fn sleep(&self, time: Duration) {
         self.shared.call(None, Op::Sleep(time)).await;
     }
 
-    /// Does something with the worker itself, in a turn of its: all that it can do, but for what ends
-    /// by a continuation.
+    /// Calls a function with the worker, in a turn of the worker. The function can do everything except wait for a
+    /// continuation.
     ///
     /// # Errors
-    /// [`TxError::Ended`] when the worker has stopped.
+    /// [`TxError::Ended`] if the worker has stopped.
     pub async fn with_worker<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Worker) -> R + Send + 'static,
@@ -147,25 +145,25 @@ impl Handle {
         }
     }
 
-    /// Runs a transaction until it commits, and gives what the body of that try gave; or ends by an
-    /// error that no other try helps against. What follows from which error, and how conflicts are
-    /// avoided, is as for [`retry::run`](crate::retry::run): as many run on a worker at once as its
-    /// [`Backoff`](crate::Backoff) has it, the others wait in order.
+    /// Runs a transaction until it commits, and returns the value of the body of that try; or returns an error that no
+    /// retry can resolve. The module [`retry`](crate::retry) lists how each error is handled. At most as many
+    /// transactions run on a worker at the same time as its [`Backoff`](crate::Backoff) allows; the others wait in
+    /// order.
     ///
-    /// A body may await another one, on any handle: that is a transaction of its own, which does not end with
-    /// this one, and it does not wait in the order for this one's end. What it committed stays where this
-    /// one's try fails and its body is called again; one that writes what this one has read makes it fail each
-    /// time.
+    /// A body may await another `transact`, on any handle. That is an independent transaction, which commits on its
+    /// own, and it does not wait in the queue behind the outer one. What it committed remains if the outer try fails
+    /// and its body is called again. If it writes objects that the outer transaction has read, the outer one fails in
+    /// each try.
     ///
-    /// The body begins from nothing each time. It must not commit: that comes after it. What it has
-    /// read may be mutually inconsistent; then its commit fails, or its error is not reported, and it is called
-    /// again: every error of a body is validated first, but for a lost machine and an outcome in doubt. A body that
-    /// ends by an error, as [`TxError::GivenUp`] or [`TxError::Refused`], has no effect. One that follows pointers must not go
-    /// round for ever in a circle that never was: it fails by that error when what it reads does not fit
-    /// together.
+    /// The body starts afresh in each try. It must not commit: the commit follows the body. The objects that it has
+    /// read may be mutually inconsistent; then its commit fails, or its error is not reported, and it is called again:
+    /// every error of a body is validated first, except a lost machine and an outcome in doubt. A body that ends with
+    /// an error, such as [`TxError::GivenUp`] or [`TxError::Refused`], has no effect. A body that follows pointers must
+    /// not loop for ever in a cycle that inconsistent reads have made: it must return such an error if what it reads
+    /// does not fit together.
     ///
     /// # Errors
-    /// Those of the body, of calls that it made, and of [`Transaction::commit`].
+    /// Those of the body, of the calls that it made, and of [`Transaction::commit`].
     pub async fn transact<T>(
         &self,
         mut body: impl AsyncFnMut(&mut Transaction) -> Result<T, TxError>,
@@ -216,23 +214,23 @@ impl Handle {
 }
 
 thread_local! {
-    /// Bodies of transactions that this thread polls at this moment, each inside of the one before.
+    /// Number of nested bodies of transactions that this thread is polling.
     static BODIES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs the body of a transaction.
+/// Runs the body of a transaction, counted in [`BODIES`].
 async fn inside<F: Future>(body: F) -> F::Output {
     Inside(pin!(body)).await
 }
 
-/// The body of a transaction, which knows that it is one while it is polled.
+/// The body of a transaction, counted in [`BODIES`] while it is polled.
 struct Inside<'a, F>(Pin<&'a mut F>);
 
 impl<F: Future> Future for Inside<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        /// Counts down, should the body panic too.
+        /// Decrements the count also if the body panics.
         struct Polled;
         impl Drop for Polled {
             fn drop(&mut self) {
@@ -245,8 +243,8 @@ impl<F: Future> Future for Inside<'_, F> {
     }
 }
 
-/// The right to run a transaction, given back when it is dropped. One inside of another has it by that:
-/// the other would else wait for itself where as many run as may.
+/// The permission to run a transaction; dropping it leaves the gate. A transaction inside of another one needs none: if
+/// the limit is reached, it would wait for the outer transaction, which waits for it.
 struct Permit {
     shared: Option<Arc<Shared>>,
     left: Left,

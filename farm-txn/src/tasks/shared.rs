@@ -1,8 +1,7 @@
-//! What tasks and the executor of a worker share: requests on their way to the worker, slots for what
-//! comes back, and tasks that were woken.
+//! State shared by the tasks and the executor of a worker: requests to the worker, slots for answers, and woken tasks.
 //!
-//! A slot lives from its request until its answer was taken; or, when its call was dropped, until the
-//! answer came, which is given back then. So every continuation finds its slot.
+//! A slot exists from its request until the answer is taken. If the call is dropped, the slot exists until the answer
+//! arrives, which is discarded then. Every continuation therefore finds its slot.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -26,37 +25,37 @@ use crate::object_run::ObjectRun;
 use crate::retry::Left;
 use crate::tx::{ObjectId, Tx};
 
-/// A transaction while nobody works on it.
+/// The context of a transaction while no call works on it.
 pub(super) type Lent = (TxHandle, Box<Tx>);
 
-/// What a task wants of the worker.
+/// A request of a task to its worker.
 pub(super) enum Request {
-    /// A call whose answer comes to a slot.
+    /// A call, with the slot for its answer.
     Call(usize, Option<Lent>, Op),
-    /// A transaction ends; its context is with the worker, or here.
+    /// The abort of a transaction. If there is no context, the worker has it.
     Abort(TxHandle, Option<Box<Tx>>),
     Leave(Left),
     Do(Box<dyn FnOnce(&mut Worker) + Send>),
 }
 
-/// Something to be done with the worker.
+/// Work to execute with access to the worker.
 pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send>;
 
-/// Begins an operation of a layer above.
+/// Starts an operation of a layer above.
 pub(super) type Operation = Box<dyn FnOnce(&mut Worker, TxHandle, u64) + Send>;
 
-/// What a lock-free read found of one object: its incarnation and its payload.
+/// The result of a lock-free read of one object: its incarnation and its payload.
 pub(super) type Found = (Incarnation, Vec<u8>);
 
-/// A call.
+/// The operation of a call.
 pub(super) enum Op {
     Read(Address, SizeClass),
     ReadPointer(FatPointer),
     Alloc(usize, Option<Address>),
     Commit,
-    /// A layer above works on the transaction, and answers by a continuation with this context.
+    /// A layer above works on the transaction, and answers with the continuation of this context.
     Operation(Operation),
-    /// A commit of what was read alone.
+    /// A commit of the reads alone.
     Validate,
     /// A lock-free read, by a fat pointer if there is one.
     Look(ObjectRun, Option<FatPointer>),
@@ -67,28 +66,28 @@ pub(super) enum Op {
     Work(Work),
 }
 
-/// What came of a call.
+/// The answer to a call.
 pub(super) enum Answer {
     Object(Result<ObjectId, TxError>),
     Looked(Result<Vec<Option<Found>>, TxError>),
     Done(Result<(), TxError>),
-    /// One more may run; [`Request::Leave`] follows.
+    /// The transaction may run; [`Request::Leave`] must follow.
     Entered,
     Value(Box<dyn Any + Send>),
     /// The worker has stopped.
     Stopped,
 }
 
-/// A call under way.
+/// The state of a call.
 #[derive(Default)]
 pub(super) struct Slot {
     waker: Option<Waker>,
     answer: Option<(Option<Lent>, Answer)>,
-    /// Nobody waits any more.
+    /// True if the call was dropped: no task waits for the answer.
     dropped: bool,
-    /// The transaction that the worker has for this call.
+    /// Transaction whose context the worker has for this call.
     tx: Option<TxHandle>,
-    /// What a lock-free read reads.
+    /// Objects of a lock-free read.
     pub(super) look: Option<(ObjectRun, Option<FatPointer>)>,
 }
 
@@ -97,7 +96,7 @@ struct State {
     requests: VecDeque<Request>,
     ready: VecDeque<usize>,
     slots: slab::Slab<Slot>,
-    /// The executor runs, or will before long.
+    /// True while the executor runs or is about to run.
     runs: bool,
     stopped: bool,
 }
@@ -107,12 +106,13 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     inbox: Arc<Inbox>,
     pub(super) me: WorkerRef,
-    /// The worker's time when it gave its last answer, and its patience, in nanoseconds.
+    /// The worker's time at its last answer, in nanoseconds; `patience` is how long the worker retries reads that time
+    /// out, in nanoseconds.
     now: AtomicU64,
     patience: AtomicU64,
 }
 
-/// What the executor does next.
+/// The next step of the executor.
 pub(super) enum Next {
     Request(Request),
     Poll(usize),
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// The worker's time when it gave its last answer.
+    /// Returns the worker's time at its last answer.
     pub(super) fn now(&self) -> Nanos {
         Nanos(self.now.load(Ordering::Relaxed))
     }
@@ -154,13 +154,13 @@ impl Shared {
             .expect("nothing panics while it holds the lock")
     }
 
-    /// Calls that have a slot, and requests.
+    /// Returns the number of calls that have a slot, plus the number of requests.
     pub(super) fn open(&self) -> usize {
         let state = self.lock();
         state.slots.len() + state.requests.len()
     }
 
-    /// The worker stops: nothing will be answered.
+    /// Closes the state when the worker stops: no call is answered any more.
     pub(super) fn close(&self) {
         let (requests, wakers) = {
             let mut state = self.lock();
@@ -177,7 +177,7 @@ impl Shared {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Brings a request to the worker.
+    /// Queues a request for the worker.
     pub(super) fn request(&self, request: Request) {
         let mut state = self.lock();
         if !state.stopped {
@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Begins a call.
+    /// Starts a call.
     pub(super) fn call(self: &Arc<Self>, tx: Option<Lent>, op: Op) -> Call {
         let mut state = self.lock();
         let mut slot = None;
@@ -210,7 +210,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that the executor runs.
+    /// Ensures that the executor runs.
     fn make_run(&self, mut state: MutexGuard<'_, State>) {
         if std::mem::replace(&mut state.runs, true) {
             return;
@@ -219,12 +219,12 @@ impl Shared {
         self.inbox.insist(executor::run);
     }
 
-    /// Whether the caller, on the worker, is to make the executor run.
+    /// Returns whether the caller, which runs on the worker, must run the executor.
     pub(super) fn take_run(&self) -> bool {
         !std::mem::replace(&mut self.lock().runs, true)
     }
 
-    /// What is to be done; if nothing is, the executor has stopped running.
+    /// Returns the next step. If there is none, the executor counts as stopped.
     pub(super) fn next(&self) -> Option<Next> {
         let mut state = self.lock();
         if let Some(request) = state.requests.pop_front() {
@@ -235,7 +235,7 @@ impl Shared {
         task
     }
 
-    /// Whether somebody waits for a call that is about to be made; if not, it is over.
+    /// Returns whether a task waits for a call that is about to start. If not, removes its slot.
     pub(super) fn is_wanted(&self, slot: usize) -> bool {
         let mut state = self.lock();
         let wanted = !state.slots[slot].dropped;
@@ -250,7 +250,7 @@ impl Shared {
         change(&mut self.lock().slots[slot]);
     }
 
-    /// The transaction that the worker has for a call.
+    /// Records the transaction whose context the worker has for a call.
     pub(super) fn set_tx(&self, slot: usize, tx: TxHandle) {
         self.note(slot, |slot| slot.tx = Some(tx));
     }
@@ -263,7 +263,7 @@ impl Shared {
         self.lock().slots[slot].look
     }
 
-    /// Brings an answer to its slot; gives it back if nobody waits.
+    /// Stores an answer in its slot and wakes the task. If the call was dropped, returns the answer.
     pub(super) fn answer(
         &self,
         slot: usize,
@@ -285,7 +285,7 @@ impl Shared {
         None
     }
 
-    /// What is to follow an answer that nobody takes.
+    /// Returns the request that must follow an answer that no task takes.
     pub(super) fn unwanted(tx: Option<Lent>, answer: &Answer) -> Option<Request> {
         match (tx, answer) {
             (Some((handle, tx)), _) => Some(Request::Abort(handle, Some(tx))),
@@ -295,7 +295,7 @@ impl Shared {
     }
 }
 
-/// The answer of a call, when it is there.
+/// The future of a call's answer.
 pub(super) struct Call {
     shared: Arc<Shared>,
     slot: Option<usize>,
@@ -326,7 +326,7 @@ impl Future for Call {
     }
 }
 
-/// Dropped half-way: its transaction aborts, and what comes later is given back.
+/// If the call is dropped before it completes, its transaction aborts, and an answer that arrives later is discarded.
 impl Drop for Call {
     fn drop(&mut self) {
         let Some(slot) = self.slot else {
@@ -360,7 +360,7 @@ pub(super) struct TaskWaker {
 }
 
 impl TaskWaker {
-    /// Of a task that is to be polled at once.
+    /// Creates the waker of a task.
     pub(super) fn new(shared: Arc<Shared>, task: usize) -> Arc<Self> {
         let waker = Self {
             shared,
@@ -370,7 +370,7 @@ impl TaskWaker {
         Arc::new(waker)
     }
 
-    /// It is polled now: what happens from here on wakes it again.
+    /// Resets the waker when the task is polled: later events wake the task again.
     pub(super) fn rest(&self) {
         self.woken.store(false, Ordering::Release);
     }

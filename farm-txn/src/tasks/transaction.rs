@@ -1,4 +1,4 @@
-//! A transaction of a task.
+//! The transaction of a task.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use crate::error::TxError;
 use crate::handle::TxHandle;
 use crate::tx::{ObjectId, Tx};
 
-/// An open transaction of a task: [`Transaction::commit`] ends it with effect, and dropping it without.
+/// An open transaction of a task. [`Transaction::commit`] ends it with effect; dropping it ends it without.
 ///
-/// It makes one call at a time. A call that is dropped half-way aborts it; what is asked of it then is
-/// [`TxError::Ended`].
+/// A transaction makes one call at a time. Dropping a call before it completes aborts the transaction; later calls
+/// return [`TxError::Ended`].
 pub struct Transaction {
     shared: Arc<Shared>,
     state: State,
 }
 
 enum State {
-    /// It has done nothing.
+    /// No call was made yet.
     Fresh,
     Open(TxHandle, Box<Tx>),
-    /// A call is under way, or was dropped half-way.
+    /// A call is under way, or was dropped before it completed.
     Away,
 }
 
@@ -50,14 +50,14 @@ impl Transaction {
         }
     }
 
-    /// Reads an object that holds payloads of `payload_bytes`, wherever it is, or gives the one that this
-    /// transaction has. See [`crate::api::read`].
+    /// Reads an object that holds payloads of `payload_bytes`, on any machine, or returns the object if the transaction
+    /// has it already. See [`crate::api::read`].
     ///
     /// # Errors
-    /// [`Abort`](crate::Abort): a conflict, or a machine is lost. [`TxError::NotAllocated`], which may be
-    /// the work of a conflict: it is certain only if the transaction commits. [`TxError::WrongSize`],
-    /// [`TxError::Address`], [`TxError::TooLarge`], [`TxError::Limit`]. [`TxError::Ended`] when a
-    /// call before was dropped half-way, or the worker has stopped.
+    /// [`Abort`](crate::Abort): a conflict, or a machine is lost. [`TxError::NotAllocated`], which may result from a
+    /// conflict: it is certain only if the transaction commits. [`TxError::WrongSize`], [`TxError::Address`],
+    /// [`TxError::TooLarge`], [`TxError::Limit`]. [`TxError::Ended`] if an earlier call was dropped before it
+    /// completed, or the worker has stopped.
     pub async fn read(
         &mut self,
         address: Address,
@@ -67,7 +67,7 @@ impl Transaction {
             .await
     }
 
-    /// As [`Transaction::read`], of an object of a known size class: what a fat pointer names.
+    /// As [`Transaction::read`], for an object of a known size class, such as the class in a fat pointer.
     ///
     /// # Errors
     /// As [`Transaction::read`].
@@ -79,13 +79,13 @@ impl Transaction {
         self.object(Op::Read(address, class)).await
     }
 
-    /// Reads the object that a fat pointer names, and no other that came to be in its place
-    /// (`FaRM'14 §3.5`), whatever its memory serves meanwhile: pointers stay valid for ever.
+    /// Reads the object that a fat pointer names, and never an object that was later created at its address (`FaRM'14
+    /// §3.5`), whatever the memory stores meanwhile: it is always safe to follow a pointer.
     ///
     /// # Errors
     /// As [`Transaction::read`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object of the
-    /// pointer was freed. If the pointer does not match the object that is there, that is certain without a commit:
-    /// incarnations never go back.
+    /// pointer was freed. If the pointer does not match the object at its address, the error is certain without a
+    /// commit, because incarnations never go back.
     pub async fn read_pointer(&mut self, pointer: FatPointer) -> Result<ObjectId, TxError> {
         self.object(Op::ReadPointer(pointer)).await
     }
@@ -94,7 +94,7 @@ impl Transaction {
     /// see [`crate::api::read_array`].
     ///
     /// # Errors
-    /// As [`Transaction::read`], but for [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`].
+    /// As [`Transaction::read`], except [`TxError::NotAllocated`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`].
     pub async fn read_array(
         &mut self,
         address: Address,
@@ -108,8 +108,8 @@ impl Transaction {
         .await
     }
 
-    /// Allocates `count` adjacent objects for payloads of `payload_bytes` each, on the machine of `hint` if
-    /// there is one, near it if it can be. See [`crate::api::alloc_array`].
+    /// Allocates `count` adjacent objects for payloads of `payload_bytes` each. If there is a `hint`, they are on its
+    /// machine, and near it if possible. See [`crate::api::alloc_array`].
     ///
     /// # Errors
     /// As [`Transaction::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`].
@@ -126,14 +126,13 @@ impl Transaction {
         .await
     }
 
-    /// Allocates an object for payloads of `payload_bytes`, on the machine of `hint` if there is one,
-    /// near it if it can be. See [`crate::api::alloc`]. To have it on some machine takes an object that is there:
-    /// each machine makes one for itself, and others learn its address.
+    /// Allocates an object for payloads of `payload_bytes`. If there is a `hint`, the object is on its machine, and
+    /// near it if possible. See [`crate::api::alloc`]. Placing an object on a given machine needs the address of an
+    /// object there: each machine can allocate one for itself and publish its address.
     ///
     /// # Errors
-    /// [`TxError::Alloc`] and [`TxError::NoMemory`] when memory is not to be had, [`TxError::TooLarge`],
-    /// [`TxError::Limit`], [`Abort::Lost`](crate::Abort::Lost). [`TxError::Ended`] as of
-    /// [`Transaction::read`].
+    /// [`TxError::Alloc`] and [`TxError::NoMemory`] if memory is not available, [`TxError::TooLarge`],
+    /// [`TxError::Limit`], [`Abort::Lost`](crate::Abort::Lost). [`TxError::Ended`] as for [`Transaction::read`].
     pub async fn alloc(
         &mut self,
         payload_bytes: usize,
@@ -142,11 +141,11 @@ impl Transaction {
         self.object(Op::Alloc(payload_bytes, hint)).await
     }
 
-    /// Waits for an operation that a layer above, as a hashtable is one, makes inside this transaction:
-    /// `begin` begins it on the worker, and its continuation brings the answer.
+    /// Waits for an operation of a layer above, such as a hashtable, inside this transaction: `begin` starts it on the
+    /// worker, and its continuation receives the result.
     ///
     /// # Errors
-    /// Those of the operation; [`TxError::Ended`] as of [`Transaction::read`].
+    /// Those of the operation; [`TxError::Ended`] as for [`Transaction::read`].
     pub async fn operation<T: Send + 'static>(
         &mut self,
         begin: impl FnOnce(&mut Worker, TxHandle, Cont<Result<T, TxError>>) + Send + 'static,
@@ -168,7 +167,7 @@ impl Transaction {
         }
     }
 
-    /// Makes a call, for which the worker has the context.
+    /// Makes a call, during which the worker has the context.
     async fn call(&mut self, op: Op) -> Result<Answer, TxError> {
         let context = self.take()?;
         let (context, answer) = self.shared.call(context, op).await;
@@ -186,20 +185,20 @@ impl Transaction {
         }
     }
 
-    /// The payload of an object, as this transaction sees it: all that its size class has room for, which may be
-    /// more than was asked for.
+    /// Returns the payload of an object, as this transaction sees it. Its length is the capacity of the object's size
+    /// class, which may be more than was requested.
     ///
     /// # Errors
-    /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that this transaction has freed;
-    /// [`TxError::Forgotten`]; [`TxError::Ended`] as of [`Transaction::read`].
+    /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if this transaction has freed the object;
+    /// [`TxError::Forgotten`]; [`TxError::Ended`] as for [`Transaction::read`].
     pub fn payload(&self, object: ObjectId) -> Result<&[u8], TxError> {
         let tx = self.of(object)?;
         tx.check_payload(object)?;
         Ok(tx.payload(object))
     }
 
-    /// The payload of an object, to be changed: it is written when the transaction commits. Of the length that
-    /// [`Transaction::payload`] gives.
+    /// Returns the payload of an object for changes, which the commit writes. Its length is that of
+    /// [`Transaction::payload`].
     ///
     /// # Errors
     /// As [`Transaction::payload`].
@@ -209,7 +208,7 @@ impl Transaction {
         Ok(tx.payload_mut(object))
     }
 
-    /// Forgets the payload of an object that was only read; the commit validates its version all the same. See
+    /// Drops the payload of an object that was only read; the commit still validates the object's version. See
     /// [`Tx::forget_payload`].
     ///
     /// # Errors
@@ -219,10 +218,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// Frees an object, when the transaction commits. It is none of the transaction's from now on.
+    /// Frees an object when the transaction commits. The `ObjectId` is invalid afterwards.
     ///
     /// # Errors
-    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
+    /// As [`Transaction::payload`], except [`TxError::Forgotten`].
     pub fn free(&mut self, object: ObjectId) -> Result<(), TxError> {
         self.of_mut(object)?.free(object);
         Ok(())
@@ -231,7 +230,7 @@ impl Transaction {
     /// Frees all of these objects when the transaction commits: see [`crate::api::free_array`].
     ///
     /// # Errors
-    /// As [`Transaction::payload`]: none of them will be freed by this.
+    /// As [`Transaction::payload`]: this call then frees none of them.
     pub fn free_array(&mut self, objects: &[ObjectId]) -> Result<(), TxError> {
         match objects {
             [] => Ok(()),
@@ -239,31 +238,31 @@ impl Transaction {
         }
     }
 
-    /// Where an object is.
+    /// Returns the address of an object.
     ///
     /// # Errors
-    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
+    /// As [`Transaction::payload`], except [`TxError::Forgotten`].
     pub fn address(&self, object: ObjectId) -> Result<Address, TxError> {
         Ok(self.of(object)?.address(object))
     }
 
-    /// The fat pointer that names an object once the transaction has committed.
+    /// Returns the fat pointer that names an object once the transaction has committed.
     ///
     /// # Errors
-    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
+    /// As [`Transaction::payload`], except [`TxError::Forgotten`].
     pub fn pointer(&self, object: ObjectId) -> Result<FatPointer, TxError> {
         Ok(self.of(object)?.pointer(object))
     }
 
-    /// An object's incarnation as it will be once the transaction has committed: see [`Tx::incarnation`].
+    /// Returns an object's incarnation as it will be once the transaction has committed: see [`Tx::incarnation`].
     ///
     /// # Errors
-    /// As [`Transaction::payload`], but for [`TxError::Forgotten`].
+    /// As [`Transaction::payload`], except [`TxError::Forgotten`].
     pub fn incarnation(&self, object: ObjectId) -> Result<Incarnation, TxError> {
         Ok(self.of(object)?.incarnation(object))
     }
 
-    /// Moves an object's incarnation on when the transaction commits: see [`Tx::increment_incarnation`].
+    /// Increments an object's incarnation when the transaction commits: see [`Tx::increment_incarnation`].
     ///
     /// # Errors
     /// As [`Transaction::payload`].
@@ -274,24 +273,24 @@ impl Transaction {
         Ok(())
     }
 
-    /// Commits: all of it takes effect, at one moment, or nothing of it. Once this was polled, the commit
-    /// goes on whether or not it is waited for.
+    /// Commits: all changes take effect at one moment, or none does. Once the future was polled, the commit continues
+    /// even if the future is dropped.
     ///
     /// # Errors
-    /// [`Abort`](crate::Abort): nothing took effect. [`TxError::InDoubt`]: nobody knows.
-    /// [`TxError::TooLargeForLog`], [`TxError::Busy`]: nothing took effect. [`TxError::Ended`] when a
-    /// call before was dropped half-way; or when the worker has stopped, where nobody knows either.
+    /// [`Abort`](crate::Abort): no change took effect. [`TxError::InDoubt`]: it is unknown whether the changes took
+    /// effect. [`TxError::TooLargeForLog`], [`TxError::Busy`]: no change took effect. [`TxError::Ended`] if an earlier
+    /// call was dropped before it completed; or if the worker has stopped, and then it is unknown as well.
     pub async fn commit(self) -> Result<(), TxError> {
         self.end(Op::Commit).await
     }
 
-    /// Ends without effect, as dropping it does.
+    /// Ends the transaction without effect, as dropping it does.
     pub fn abort(self) {}
 
-    /// Ends without effect, and validates what was read: see [`crate::api::validate`].
+    /// Ends the transaction without effect, and validates its reads: see [`crate::api::validate`].
     ///
     /// # Errors
-    /// [`Abort`](crate::Abort): what was read is not of one moment, or a machine is lost. [`TxError::Ended`] as of
+    /// [`Abort`](crate::Abort): the reads are not of one moment, or a machine is lost. [`TxError::Ended`] as for
     /// [`Transaction::commit`].
     pub async fn validate(self) -> Result<(), TxError> {
         self.end(Op::Validate).await

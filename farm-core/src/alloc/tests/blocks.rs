@@ -1,4 +1,4 @@
-//! The block allocator against a set of live runs.
+//! The block allocator against a model: the set of live runs.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::mem::Memory;
 
 const WORKER: WorkerId = WorkerId::FIRST;
 
-/// Stretches of free blocks, read off the states one by one.
+/// Returns the ranges of free blocks, from the states of the single blocks.
 fn free_stretches(table: &BlockTable) -> Vec<(u32, u32)> {
     let mut stretches: Vec<(u32, u32)> = Vec::new();
     for block in table.geometry().first_block()..table.geometry().blocks() {
@@ -28,7 +28,7 @@ fn free_stretches(table: &BlockTable) -> Vec<(u32, u32)> {
     stretches
 }
 
-/// Whether `count` adjacent objects fit somewhere in the free blocks or a vacant block.
+/// Returns whether `count` adjacent objects fit somewhere in the free blocks or in a vacant block.
 pub(super) fn fits(table: &BlockTable, class: SizeClass, count: u32) -> bool {
     let geometry: Geometry = table.geometry();
     let in_free = free_stretches(table).into_iter().any(|(start, end)| {
@@ -62,13 +62,13 @@ fn snapshot(allocator: &BlockAllocator) -> Vec<(RegionId, Vec<u64>)> {
         .collect()
 }
 
-/// Frees all vacant blocks, as when an epoch has ended.
+/// Frees all vacant blocks, as after the end of an epoch.
 fn reclaim_all(allocator: &mut BlockAllocator) -> u64 {
     let cut = allocator.cut();
     cut.map_or(0, |cut| allocator.reclaim(cut).unwrap())
 }
 
-/// Gives all objects of an array back.
+/// Releases all objects of an array.
 fn release_all(allocator: &mut BlockAllocator, array: &ArrayRun) {
     for index in 0..array.count {
         let released = allocator.release_of_array(array.address(index).unwrap());
@@ -104,20 +104,16 @@ fn runs_are_first_fit_and_merge_when_freed() {
     assert_eq!(
         again.first(),
         b.first(),
-        "the smallest vacant block of the class serves first"
+        "the smallest vacant block of the class is reused first"
     );
     release_all(&mut allocator, &again);
     assert_eq!(reclaim_all(&mut allocator), 7 * 4096);
     let wide = array(&mut allocator, 6);
-    assert_eq!(
-        wide.block.index(),
-        0,
-        "two freed neighbours are one stretch"
-    );
+    assert_eq!(wide.block.index(), 0, "two freed neighbours form one range");
 }
 
 #[test]
-fn the_block_of_an_array_comes_back_with_its_last_object() {
+fn the_block_of_an_array_is_released_with_its_last_object() {
     let mut allocator = tiny_machine(TINY, 1);
     let class = SizeClass::SMALLEST;
     let array = allocator.allocate_array(class, 10, WORKER, None).unwrap();
@@ -127,7 +123,7 @@ fn the_block_of_an_array_comes_back_with_its_last_object() {
         assert_eq!(
             allocator.release_of_array(at(index)),
             Err(ReleaseError::Free(at(index))),
-            "it came back already"
+            "it was released already"
         );
     }
     assert_eq!(allocator.usage().unwrap().array_bytes, 4096);
@@ -146,12 +142,12 @@ fn the_block_of_an_array_comes_back_with_its_last_object() {
     assert_eq!(
         slab.index(),
         array.block.index(),
-        "a vacant block serves its class"
+        "the vacant block is reused by its class"
     );
 }
 
 #[test]
-fn what_is_no_object_of_an_array_is_not_taken_back() {
+fn releasing_an_address_that_is_not_in_an_array_fails() {
     let mut allocator = tiny_machine(TINY, 1);
     let class = SizeClass::SMALLEST;
     let array = allocator.allocate_array(class, 10, WORKER, None).unwrap();
@@ -162,7 +158,7 @@ fn what_is_no_object_of_an_array_is_not_taken_back() {
     let region = slab.table().region();
     let behind = Address::new(region, array.first().offset() + 10 * 64);
     let between = Address::new(region, array.first().offset() + 32);
-    // The table stands in the array's first block.
+    // The table is stored in the array's first block.
     let table = Address::new(region, 0);
     for address in [behind, between, table] {
         let object_bytes = 64;
@@ -202,14 +198,14 @@ fn freed_blocks_are_zeroed() {
 }
 
 #[test]
-fn what_fits_no_region_is_refused_before_one_is_made() {
+fn requests_larger_than_a_region_create_no_region() {
     let mut allocator = tiny_machine(TINY, 1);
     let refused = allocator
         .acquire(SizeClass::LARGEST, WORKER, Place::Anywhere)
         .unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "1048576 bytes of adjacent objects do not fit a region of 65536 bytes"
+        "1048576 bytes of adjacent objects do not fit into a region of 65536 bytes"
     );
     let refused = allocator.allocate_array(SizeClass::SMALLEST, u32::MAX, WORKER, None);
     assert!(matches!(refused, Err(AllocError::LargerThanRegion { .. })));
@@ -231,7 +227,7 @@ fn what_fits_no_region_is_refused_before_one_is_made() {
 }
 
 #[test]
-fn a_source_that_fails_loses_nothing_and_is_asked_again() {
+fn a_failed_region_source_is_called_again() {
     let mut calls = 0;
     let mut allocator = BlockAllocator::new(TINY, move |_near| {
         calls += 1;
@@ -249,7 +245,7 @@ fn a_source_that_fails_loses_nothing_and_is_asked_again() {
             .unwrap_err();
         assert_eq!(
             failed.to_string(),
-            "cannot make a region: the disk is on fire"
+            "cannot create a region: the disk is on fire"
         );
     }
     assert!(
@@ -269,7 +265,7 @@ fn a_source_that_fails_loses_nothing_and_is_asked_again() {
 }
 
 #[test]
-fn a_region_is_adopted_with_all_that_is_in_it() {
+fn an_adopted_region_keeps_its_blocks_and_arrays() {
     let mut allocator = tiny_machine(TINY, 1);
     let class = SizeClass::new(20);
     let kept = allocator.allocate_array(class, 5, WORKER, None).unwrap();
@@ -282,33 +278,39 @@ fn a_region_is_adopted_with_all_that_is_in_it() {
     let freed = allocator.allocate_array(class, 5, WORKER, None).unwrap();
     release_all(&mut allocator, &freed);
 
-    let mut heir = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
-    let changes = heir.changes();
+    let mut adopter = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
+    let changes = adopter.changes();
     let table = BlockTable::open(memory, kept.first().region()).unwrap();
-    heir.adopt_region(table.clone()).unwrap();
+    adopter.adopt_region(table.clone()).unwrap();
     assert_eq!(changes.count(), 1);
     assert!(matches!(
-        heir.adopt_region(table),
+        adopter.adopt_region(table),
         Err(AllocError::RegionExists(_))
     ));
     let there = BlockUsage {
         array_objects: 2,
         ..allocator.usage().unwrap()
     };
-    assert_eq!(heir.usage().unwrap(), there);
-    assert_eq!(heir.owner_of(kept.address(4).unwrap()), Ok(WORKER));
+    assert_eq!(adopter.usage().unwrap(), there);
+    assert_eq!(adopter.owner_of(kept.address(4).unwrap()), Ok(WORKER));
     assert_eq!(
-        heir.allocate_array(class, 5, WORKER, None).unwrap().first(),
+        adopter
+            .allocate_array(class, 5, WORKER, None)
+            .unwrap()
+            .first(),
         freed.first()
     );
-    // Of what is kept, two objects are there; the block comes back with them.
+    // Two objects of the kept array are allocated; its block is released with the second of them.
     let at = |index| kept.address(index).unwrap();
-    assert_eq!(heir.release_of_array(at(1)), Err(ReleaseError::Free(at(1))));
-    let array_bytes = heir.usage().unwrap().array_bytes;
-    assert_eq!(heir.release_of_array(at(0)), Ok(class));
-    assert_eq!(heir.usage().unwrap().array_bytes, array_bytes);
-    assert_eq!(heir.release_of_array(at(4)), Ok(class));
-    assert!(heir.usage().unwrap().array_bytes < array_bytes);
+    assert_eq!(
+        adopter.release_of_array(at(1)),
+        Err(ReleaseError::Free(at(1)))
+    );
+    let array_bytes = adopter.usage().unwrap().array_bytes;
+    assert_eq!(adopter.release_of_array(at(0)), Ok(class));
+    assert_eq!(adopter.usage().unwrap().array_bytes, array_bytes);
+    assert_eq!(adopter.release_of_array(at(4)), Ok(class));
+    assert!(adopter.usage().unwrap().array_bytes < array_bytes);
 }
 
 #[derive(Debug, Clone)]
@@ -343,7 +345,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// The allocator and what it should have.
+/// The allocator, and the blocks and arrays that it should have.
 struct Model {
     allocator: BlockAllocator,
     live: Vec<Block>,
@@ -374,8 +376,13 @@ impl Model {
             .any(|table| fits(table, class, count))
     }
 
-    /// A new block overlaps no live one and is where it may be.
-    fn took(&mut self, block: &Block, class: SizeClass, count: u32) -> Result<(), TestCaseError> {
+    /// Checks that a new block overlaps no live one and is at an allowed position; then adds it to the model.
+    fn check_and_add(
+        &mut self,
+        block: &Block,
+        class: SizeClass,
+        count: u32,
+    ) -> Result<(), TestCaseError> {
         let range = |b: &Block| (b.index(), b.index() + b.head().run);
         for other in self
             .live
@@ -398,7 +405,7 @@ impl Model {
         Ok(())
     }
 
-    /// A request that failed changed nothing, and could not have been met.
+    /// Checks that a failed request changed nothing, and could not have been met.
     fn failed(
         &self,
         error: &AllocError,
@@ -446,9 +453,13 @@ impl Model {
                     prop_assert_eq!(block.table().region(), region);
                 }
                 if let (Place::Near(region), true) = (place, possible) {
-                    prop_assert_eq!(block.table().region(), region, "the nearest has room");
+                    prop_assert_eq!(
+                        block.table().region(),
+                        region,
+                        "the nearest region has room"
+                    );
                 }
-                self.took(&block, class, 1)
+                self.check_and_add(&block, class, 1)
             }
             Ok(None) => {
                 prop_assert!(!possible && place != Place::Anywhere);
@@ -473,7 +484,7 @@ impl Model {
                     prop_assert_eq!(array.first().region(), near);
                 }
                 self.arrays.push(array.clone());
-                self.took(&array.block, class, count)
+                self.check_and_add(&array.block, class, count)
             }
             Err(error) => self.failed(&error, &before, class, count),
         }
@@ -493,7 +504,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
-    fn runs_never_overlap_and_no_failure_loses_anything(steps in steps(), seed: u64) {
+    fn runs_never_overlap_and_failures_lose_no_block(steps in steps(), seed: u64) {
         let allocator = tiny_machine(TINY, seed);
         let mut model = Model { allocator, live: vec![], arrays: vec![] };
         for step in steps {
@@ -525,7 +536,7 @@ proptest! {
     }
 }
 
-/// A table that fills whole blocks is no special case.
+/// A table may fill whole blocks.
 #[test]
 fn regions_of_many_small_blocks_work() {
     let config = BlockConfig {

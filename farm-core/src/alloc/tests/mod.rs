@@ -1,4 +1,4 @@
-//! Models: the allocator against sets of live intervals, and damaged tables.
+//! Models: the allocator against sets of live objects and runs, and damaged tables.
 
 mod blocks;
 mod retire;
@@ -14,7 +14,7 @@ use crate::ids::{MachineId, RegionId};
 use crate::mem::Memory;
 use crate::region::placement::Placement;
 
-/// Blocks shrunk to a page, regions to 16 of them.
+/// Blocks of one page, regions of 16 blocks.
 const TINY: BlockConfig = BlockConfig {
     block_bytes: 4096,
     region_bytes: 16 * 4096,
@@ -22,7 +22,7 @@ const TINY: BlockConfig = BlockConfig {
     seed: 3,
 };
 
-/// A block allocator for machine 1 of 3, whose regions are placed as in production.
+/// Creates a block allocator for machine 1 of 3, whose regions are placed as in production.
 fn tiny_machine(config: BlockConfig, seed: u64) -> BlockAllocator {
     let machines: Vec<_> = (1..=3).map(|id| MachineId::new(id).unwrap()).collect();
     let placement = Placement::new(&machines);

@@ -1,4 +1,4 @@
-//! Blocks that change their class: case by case, and against a memory of everything that ever lived.
+//! Blocks that change their class: case by case, and against a model that remembers every freed object.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const ONE_REGION: BlockConfig = BlockConfig {
     ..TINY
 };
 
-/// Objects until memory is full.
+/// Reserves objects until memory is full.
 fn fill(slab: &mut Slab, class: SizeClass, blocks: &mut BlockAllocator) -> Vec<Reserved> {
     std::iter::from_fn(|| slab.reserve(class, None, blocks).ok()).collect()
 }
@@ -44,7 +44,7 @@ fn memory_full_of_one_class_serves_another_after_a_cut() {
     let first = objects[0].address;
     assert_eq!(slab.release(first), Err(ReleaseError::NotOurs(first)));
     assert!(!slab.is_reserved(first));
-    // Retired, but no epoch has ended.
+    // The blocks are retired, but no epoch has ended.
     assert!(slab.reserve(large, None, &mut blocks).is_err());
     let cut = blocks.cut().unwrap();
     assert!(slab.reserve(large, None, &mut blocks).is_err());
@@ -54,7 +54,7 @@ fn memory_full_of_one_class_serves_another_after_a_cut() {
     assert_eq!(blocks.usage().unwrap().vacant_bytes, 0);
 }
 
-/// Who comes back to its class before the epoch ends keeps its headers, and the block.
+/// An object of the same class reuses the block and its headers before the epoch ends.
 #[test]
 fn a_retired_block_serves_its_own_class_at_any_time() {
     let mut blocks = tiny_machine(ONE_REGION, 5);
@@ -71,11 +71,15 @@ fn a_retired_block_serves_its_own_class_at_any_time() {
     assert_eq!(again.address, object.address);
     assert_eq!(blocks.owner_of(again.address), Ok(worker(1)));
     let before = room_at(&other, &again);
-    assert!(!before.is_new, "its header is as it was");
+    assert!(!before.is_new, "the header is unchanged");
     assert_eq!(blocks.reclaim(cut), Ok(0));
     other.release(again.address).unwrap();
     assert_eq!(other.retire(&mut blocks), 1);
-    assert_eq!(blocks.reclaim(cut), Ok(0), "retired again, after the cut");
+    assert_eq!(
+        blocks.reclaim(cut),
+        Ok(0),
+        "the block was retired again, after the cut"
+    );
     let cut = blocks.cut().unwrap();
     assert_eq!(blocks.reclaim(cut), Ok(4096));
     let fresh = slab.reserve(class, None, &mut blocks).unwrap();
@@ -88,10 +92,10 @@ fn a_retired_block_serves_its_own_class_at_any_time() {
     assert!(after.incarnation.count() > before.incarnation.count());
 }
 
-/// A machine dies while it renews a block: the headers that it had not zeroed continue, the others start from a greater
-/// base.
+/// A machine dies while it renews a block: objects with headers that it had not zeroed continue, and the others start
+/// from a greater base.
 #[test]
-fn a_block_that_was_half_renewed_serves_its_class() {
+fn a_half_renewed_block_is_reused_by_its_class() {
     let mut blocks = tiny_machine(ONE_REGION, 5);
     let mut slab = Slab::new(worker(0), blocks.changes());
     let class = SizeClass::new(1);
@@ -120,12 +124,12 @@ fn a_block_that_was_half_renewed_serves_its_class() {
     }
     let region = block.table().region();
     let table = BlockTable::open_after_crash(memory, region).unwrap();
-    let mut heir =
+    let mut adopter =
         BlockAllocator::new(ONE_REGION, |_near| Err(AllocError::NoRegion("none".into())));
-    heir.adopt_region(table).unwrap();
-    let mut slab = Slab::new(worker(0), heir.changes());
+    adopter.adopt_region(table).unwrap();
+    let mut slab = Slab::new(worker(0), adopter.changes());
     for (index, room) in before.into_iter().enumerate() {
-        let object = slab.reserve(class, None, &mut heir).unwrap();
+        let object = slab.reserve(class, None, &mut adopter).unwrap();
         assert_eq!(object.address, objects[index].address);
         let now = room_at(&slab, &object);
         if index < 5 {
@@ -141,7 +145,7 @@ fn a_block_that_was_half_renewed_serves_its_class() {
 
 /// The base of a run is beyond the versions and incarnations of all of its blocks.
 #[test]
-fn a_run_begins_beyond_what_all_of_its_blocks_had() {
+fn a_run_starts_beyond_the_versions_of_all_its_blocks() {
     let mut blocks = tiny_machine(ONE_REGION, 5);
     let mut slab = Slab::new(worker(0), blocks.changes());
     let objects = fill(&mut slab, SizeClass::SMALLEST, &mut blocks);
@@ -170,9 +174,9 @@ fn a_run_begins_beyond_what_all_of_its_blocks_had() {
     }
 }
 
-/// The last block takes the place of the one that goes, wherever that was.
+/// The last block moves to the position of the removed one.
 #[test]
-fn the_blocks_that_stay_are_found_as_before() {
+fn remaining_blocks_are_found_after_others_are_retired() {
     let mut blocks = tiny_machine(TINY, 5);
     let mut slab = Slab::new(worker(0), blocks.changes());
     let classes = [1, 20, 9, 1, 30, 20].map(SizeClass::new);
@@ -203,7 +207,7 @@ fn the_blocks_that_stay_are_found_as_before() {
 }
 
 #[test]
-fn adjacent_blocks_that_were_freed_are_one_stretch() {
+fn adjacent_freed_blocks_form_one_free_range() {
     let mut blocks = tiny_machine(ONE_REGION, 5);
     let mut slab = Slab::new(worker(0), blocks.changes());
     let objects = fill(&mut slab, SizeClass::SMALLEST, &mut blocks);
@@ -242,7 +246,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// A freed object: its class, its header when it was freed, and the step of that.
+/// A freed object: its class, its header when it was freed, and the step at which it was freed.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     class: SizeClass,
@@ -255,7 +259,7 @@ struct Model {
     slabs: [Slab; 2],
     live: BTreeMap<Address, (usize, Reserved)>,
     gone: BTreeMap<Address, Gone>,
-    /// The cut that was made last, and when; when the one was that last was reclaimed by.
+    /// The last cut, and the step at which it was made; `reclaimed_to` is the step of the last cut that was reclaimed.
     cut: Option<(Cut, usize)>,
     reclaimed_to: usize,
 }
@@ -289,7 +293,7 @@ impl Model {
             let same = at == start && gone.class == class && gone.room == room;
             prop_assert!(
                 same || gone.freed_at < self.reclaimed_to,
-                "{object:?} lies where {gone:?} was at {at}"
+                "{object:?} overlaps {gone:?}, which was at {at}"
             );
             let (now, then) = (room.incarnation.count(), gone.room.incarnation.count());
             prop_assert!(
@@ -335,7 +339,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn memory_changes_its_class_only_after_a_cut_that_came_after_its_objects(
+    fn memory_changes_its_class_only_after_a_cut_later_than_its_objects(
         steps in steps(),
         seed: u64,
     ) {

@@ -1,4 +1,4 @@
-//! Slab allocators of two workers against a set of live objects.
+//! The slab allocators of two workers against a model: the set of live objects.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..400)
 }
 
-/// Two workers and the objects they should have, by address.
+/// Two workers, and the objects that they should have, by address.
 struct Model {
     blocks: BlockAllocator,
     slabs: [Slab; 2],
@@ -40,7 +40,7 @@ struct Model {
 }
 
 impl Model {
-    /// Objects of the block that starts at this object's block which could still be reserved.
+    /// Returns the bounds of the block that contains `at`, if the worker can reserve an object of `class` in it.
     fn free_in_block(&self, at: Address, worker: usize, class: SizeClass) -> Option<(u32, u32)> {
         let table = self
             .blocks
@@ -57,7 +57,7 @@ impl Model {
         (live < geometry.slots(index, head.run, class)).then_some((start, end))
     }
 
-    /// Whether `worker` can have an object of `class` in the region.
+    /// Returns whether `worker` can reserve an object of `class` in the region.
     fn free_in_region(&self, at: Address, worker: usize, class: SizeClass) -> bool {
         let tables = self
             .blocks
@@ -105,16 +105,17 @@ impl Model {
             let same = address.region() == hint.unwrap().region();
             prop_assert!(
                 same && (start..end).contains(&address.offset()),
-                "not in the block"
+                "the object is not in the block of the hint"
             );
         } else if in_region {
             prop_assert_eq!(address.region(), hint.unwrap().region());
         }
-        self.took(worker, class, reserved)
+        self.check_and_add(worker, class, reserved)
     }
 
-    /// A new object overlaps no live one, is whole within its region, and its worker's.
-    fn took(
+    /// Checks that a new object overlaps no live one, is whole within its region, and belongs to its worker; then adds
+    /// it to the model.
+    fn check_and_add(
         &mut self,
         worker: usize,
         class: SizeClass,
@@ -146,7 +147,7 @@ impl Model {
         assert_eq!(self.slabs[worker].release(address), Ok(reserved.class));
     }
 
-    /// What memory alone says is what the live slab allocators have.
+    /// Checks that slab allocators rebuilt from memory alone agree with the live ones.
     fn check_against_memory(&self) -> Result<(), TestCaseError> {
         for (worker, slab) in self.slabs.iter().enumerate() {
             prop_assert_eq!(slab.check(self.blocks.tables()), Ok(()));
@@ -171,7 +172,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn objects_never_overlap_hints_are_kept_and_memory_tells_the_same(steps in steps(), seed: u64) {
+    fn objects_never_overlap_hints_are_obeyed_and_memory_agrees(steps in steps(), seed: u64) {
         let blocks = tiny_machine(TINY, seed);
         let slabs = [0, 1].map(|id| Slab::new(worker(id), blocks.changes()));
         let mut model = Model { blocks, slabs, live: BTreeMap::new() };

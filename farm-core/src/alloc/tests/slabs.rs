@@ -1,4 +1,4 @@
-//! What slab allocators do, case by case.
+//! Slab allocators, case by case.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ fn one_slab() -> (BlockAllocator, Slab) {
     (blocks, slab)
 }
 
-/// What a committing transaction does to a header.
+/// Changes a header as a committing transaction does.
 pub(super) fn set_allocated(slab: &Slab, reserved: &Reserved, allocated: bool) {
     let Room {
         version,
@@ -37,13 +37,13 @@ pub(super) fn set_allocated(slab: &Slab, reserved: &Reserved, allocated: bool) {
 }
 
 #[test]
-fn slots_follow_one_another_and_freed_ones_serve_first() {
+fn slots_are_adjacent_and_freed_slots_are_reused_first() {
     let (mut blocks, mut slab) = one_slab();
     let class = SizeClass::new(1);
     let reserved: Vec<_> = (0..40)
         .map(|_| slab.reserve(class, None, &mut blocks).unwrap())
         .collect();
-    // Block 0 has 4096 - 320 bytes: 29 objects of 128. The others are in the next block.
+    // Block 0 has 4096 - 320 bytes: 29 objects of 128 bytes. The other objects are in the next block.
     let offsets: Vec<_> = reserved.iter().map(|r| r.address.offset()).collect();
     let expected: Vec<_> = (0..29)
         .map(|i| 320 + i * 128)
@@ -70,7 +70,7 @@ fn slots_follow_one_another_and_freed_ones_serve_first() {
 }
 
 #[test]
-fn what_is_no_reserved_slot_is_not_released() {
+fn releasing_an_address_that_is_not_a_reserved_slot_fails() {
     let (mut blocks, mut slab) = one_slab();
     let class = SizeClass::new(1);
     let reserved = slab.reserve(class, None, &mut blocks).unwrap();
@@ -111,7 +111,7 @@ fn what_is_no_reserved_slot_is_not_released() {
 }
 
 #[test]
-fn memory_that_runs_out_is_a_typed_error_and_comes_back() {
+fn out_of_memory_is_a_typed_error_until_a_slot_is_released() {
     let config = BlockConfig {
         per_machine_bytes: TINY.region_bytes as u64,
         ..TINY
@@ -128,8 +128,8 @@ fn memory_that_runs_out_is_a_typed_error_and_comes_back() {
     };
     assert_eq!(
         error.to_string(),
-        "out of memory: 704 bytes asked for, 65536 of 65536 bytes are in regions \
-         (memory.per_machine_bytes)"
+        "out of memory: cannot allocate 704 bytes, because regions take 65536 of 65536 bytes; \
+         free objects and retry, or raise memory.per_machine_bytes"
     );
     assert_eq!(reserved.len() as u64, slab.usage(class).slots);
     let hint = Some(reserved[0].address);
@@ -147,7 +147,7 @@ fn memory_that_runs_out_is_a_typed_error_and_comes_back() {
 }
 
 #[test]
-fn a_hint_leads_to_block_then_region_then_ring_then_anywhere() {
+fn a_hint_prefers_its_block_then_region_then_ring_then_anywhere() {
     let mut blocks = tiny_machine(
         BlockConfig {
             per_machine_bytes: 3 << 16,
@@ -158,7 +158,7 @@ fn a_hint_leads_to_block_then_region_then_ring_then_anywhere() {
     let mut slab = Slab::new(worker(0), blocks.changes());
     let class = SizeClass::new(15); // four objects of 1 KiB in a block, three in the first
     let mut seen = Vec::new();
-    // A second class takes the hint's region's last block: hints need not be of the class asked.
+    // A second class takes a block of the hint's region: a hint may be an object of another class.
     let first = slab
         .reserve(SizeClass::SMALLEST, None, &mut blocks)
         .unwrap();
@@ -170,13 +170,13 @@ fn a_hint_leads_to_block_then_region_then_ring_then_anywhere() {
         }
         seen.push(reserved);
     };
-    assert_eq!(seen.len(), 15 * 4, "all of the hint's region first");
+    assert_eq!(seen.len(), 15 * 4, "the hint's region is filled first");
     assert_eq!(
         near.address.region(),
         first.address.region().successor(),
-        "then next to it"
+        "the next region on the ring follows"
     );
-    // A slot in the hint's own block goes before others of the region.
+    // A slot in the hint's own block is preferred to other slots of the region.
     slab.release(seen[9].address).unwrap();
     slab.release(seen[50].address).unwrap();
     let hint = Some(seen[51].address);
@@ -191,7 +191,7 @@ fn a_hint_leads_to_block_then_region_then_ring_then_anywhere() {
 }
 
 #[test]
-fn regions_of_the_ring_serve_the_nearest_first() {
+fn the_nearest_region_on_the_ring_is_used_first() {
     let mut blocks = tiny_machine(
         BlockConfig {
             per_machine_bytes: 3 << 16,
@@ -214,9 +214,9 @@ fn regions_of_the_ring_serve_the_nearest_first() {
     assert_eq!(
         (regions[1], before.successor()),
         (after, here),
-        "on either side"
+        "the new regions are on both sides of the first"
     );
-    // One slot free in each region but the last, which is two positions from the first.
+    // One slot is free in each region but `before`, the last, which is two positions from `after`.
     let in_region = |region| {
         *all.iter()
             .find(|address| address.region() == region)
@@ -233,7 +233,7 @@ fn regions_of_the_ring_serve_the_nearest_first() {
 }
 
 #[test]
-fn an_address_elsewhere_is_no_hint() {
+fn an_address_on_another_machine_has_no_effect_as_hint() {
     let (mut blocks, mut slab) = one_slab();
     let first = slab
         .reserve(SizeClass::SMALLEST, None, &mut blocks)
@@ -251,9 +251,9 @@ fn an_address_elsewhere_is_no_hint() {
     assert_eq!(blocks.tables().count(), 1);
 }
 
-/// A full region is not asked for again with every hint, but is once something was freed.
+/// A full region is not requested again with every hint, but it is after a block was freed.
 #[test]
-fn a_full_region_is_asked_again_after_a_change() {
+fn a_full_region_is_requested_again_after_a_change() {
     let (mut blocks, mut slab) = one_slab();
     let class = SizeClass::new(15);
     let array = blocks.allocate_array(class, 20, worker(0), None).unwrap();
@@ -285,7 +285,7 @@ fn nothing_grows_on_the_warm_path() {
     }
     let capacity = slab.capacity();
     for round in 0..20 {
-        // All free and back, so that every block goes into its list and out again.
+        // Releases all and reserves them again, so that every block enters its list and leaves it.
         for reserved in &live {
             slab.release(reserved.address).unwrap();
         }
@@ -318,7 +318,7 @@ fn workers_share_a_block_allocator_behind_a_lock() {
 }
 
 #[test]
-fn a_slab_that_disagrees_with_memory_is_found_out() {
+fn a_slab_that_disagrees_with_memory_is_detected() {
     let (mut blocks, mut slab) = one_slab();
     let class = SizeClass::new(2);
     let reserved = slab.reserve(class, None, &mut blocks).unwrap();

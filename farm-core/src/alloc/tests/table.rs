@@ -25,7 +25,7 @@ fn format(memory: Memory, block_bytes: usize) -> Result<BlockTable, TableError> 
     BlockTable::format(memory, region(), block_bytes, &mut rng)
 }
 
-/// A table with a run of one block at 0, of three at 2, a vacant one at 6.
+/// Creates a table with a run of one block at 0, a run of three at 2, and a vacant block at 6.
 fn sample() -> BlockTable {
     let table = format(Memory::anonymous(16 * 4096), 4096).unwrap();
     let head = |kind, class, owner, run| BlockHead {
@@ -53,7 +53,7 @@ fn base_offset(block: u32) -> usize {
 }
 
 #[test]
-fn the_bytes_are_as_drawn() {
+fn the_bytes_are_as_in_the_module_diagram() {
     let table = sample();
     let mut words = [0; 8 + 14];
     table.memory().read_words(0, &mut words);
@@ -81,12 +81,16 @@ fn the_bytes_are_as_drawn() {
     }
     assert_eq!(bases.iter().collect::<BTreeSet<_>>().len(), 7 - 1);
     let of_run = bases[2..5].iter().max();
-    assert_eq!(bases.get(2), of_run, "the head has the greatest");
+    assert_eq!(
+        bases.get(2),
+        of_run,
+        "the head has the greatest base of the run"
+    );
     assert_eq!(table.geometry().start(0), 64 + 256);
 }
 
 #[test]
-fn offsets_lead_to_their_blocks() {
+fn offsets_are_mapped_to_their_blocks() {
     let table = sample();
     let owner = |offset| table.owner_of(offset).map(WorkerId::get);
     assert_eq!(owner(320), Ok(1));
@@ -114,7 +118,7 @@ fn offsets_lead_to_their_blocks() {
         (6 * 4096, LocateError::NoBlock(at(6 * 4096))),
         (16 * 4096, LocateError::NoBlock(at(16 * 4096))),
         (u32::MAX, LocateError::NoBlock(at(u32::MAX))),
-        // Behind the run's last object.
+        // Behind the last object of the run.
         (
             2 * 4096 + 6 * stride,
             LocateError::NoObject {
@@ -128,7 +132,7 @@ fn offsets_lead_to_their_blocks() {
 }
 
 #[test]
-fn what_is_wrong_with_a_header_is_said() {
+fn each_damage_of_a_header_has_its_own_error() {
     let open = |table: &BlockTable| BlockTable::open(table.memory().clone(), region()).err();
     let region = region();
     assert_eq!(open(&sample()), None);
@@ -162,7 +166,7 @@ fn what_is_wrong_with_a_header_is_said() {
 }
 
 #[test]
-fn broken_runs_are_found() {
+fn broken_runs_are_reported() {
     let region = region();
     let rest = |back| BlockState::Rest { back }.to_bits();
     let class = 80;
@@ -207,7 +211,7 @@ fn broken_runs_are_found() {
 }
 
 #[test]
-fn bases_that_are_none_are_found() {
+fn invalid_bases_are_reported() {
     let region = region();
     for block in [0, 3, 15] {
         for bits in [0, 1, 1 << 16, 1 << 62, (1 << 60) + 1] {
@@ -225,9 +229,9 @@ fn bases_that_are_none_are_found() {
     }
 }
 
-/// Blocks beyond the end of a run, which lead back to it, are not in it.
+/// Blocks beyond the end of a run that refer back to its head are not part of it.
 #[test]
-fn a_run_that_shrank_does_not_cover_what_it_did() {
+fn a_shortened_run_does_not_cover_its_former_blocks() {
     let table = sample();
     let (_, head) = table.block_at(3 * 4096).unwrap();
     table.rewrite_head(2, BlockHead { run: 1, ..head });
@@ -238,7 +242,7 @@ fn a_run_that_shrank_does_not_cover_what_it_did() {
     assert_eq!(table.block_at(3 * 4096), Err(orphan.into()));
 }
 
-/// A machine was killed while it wrote or freed a run: what is left of it is freed again.
+/// A machine was killed while it wrote or freed a run: the blocks that remain of the run are freed.
 #[test]
 fn a_run_cut_short_by_a_crash_is_freed() {
     let table = sample();
@@ -266,7 +270,7 @@ proptest! {
     ) {
         let table = sample();
         for (word, bits, how) in damage {
-            // Low bits in the right places make damage that looks like a state.
+            // Bits masked to the fields of a state make damage that looks like a state.
             let bits = match how {
                 0 => bits,
                 1 => bits & 0x0000_001f_003f_ff0f,

@@ -18,12 +18,12 @@ use crate::{marks, mutants};
 
 /// Shortest time between a change that freed nothing and the next change: workers whose allocations fail may retry as
 /// often as they like.
-const FRUITLESS: Duration = Duration::from_micros(100);
+const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 /// Shortest time between two reports by one worker to the first worker of its machine that an allocation failed.
-const REFUSED_AGAIN: Duration = Duration::from_micros(20);
+const REFUSED_REPORT_INTERVAL: Duration = Duration::from_micros(20);
 /// The same for reports that memory is low: a size class that repeatedly gives up its last block and takes another one
 /// must not keep all machines busy.
-const LOW_AGAIN: Duration = Duration::from_millis(1);
+const LOW_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 /// Bytes zeroed in one turn, which takes tens of microseconds.
 const BYTES_PER_TURN: u64 = 1 << 20;
 
@@ -77,18 +77,19 @@ struct Unsent {
 pub(in crate::worker) struct Changes {
     /// One gathering for this machine's own change, and one for each change of another machine.
     gatherings: Vec<Gathering>,
-    numbers: u64,
+    last_number: u64,
     unsent: VecDeque<Unsent>,
-    waits_for_room: bool,
+    is_waiting_for_room: bool,
     /// True while this machine's own change runs: from the first request until the last block is freed.
     under_way: bool,
-    /// Cut of the change under way; `won` is the bytes that the change has freed.
+    /// Cut of the change under way; `freed_bytes` is the bytes that the change has freed.
     cut: Cut,
-    won: u64,
+    freed_bytes: u64,
     not_before: Nanos,
-    /// Earliest time of this worker's next report that an allocation failed; `low_again` is the same for low memory.
-    refused_again: Nanos,
-    low_again: Nanos,
+    /// Earliest time of this worker's next report that an allocation failed; `next_low_report` is the same for low
+    /// memory.
+    next_refused_report: Nanos,
+    next_low_report: Nanos,
     counters: EpochCounters,
 }
 
@@ -173,15 +174,18 @@ impl Worker {
     #[cold]
     pub(in crate::worker) fn memory_is_short(&mut self, shortage: Shortage) {
         let (again, pause) = match shortage {
-            Shortage::Low => (&mut self.changes.low_again, LOW_AGAIN),
-            Shortage::Refused => (&mut self.changes.refused_again, REFUSED_AGAIN),
+            Shortage::Low => (&mut self.changes.next_low_report, LOW_REPORT_INTERVAL),
+            Shortage::Refused => (
+                &mut self.changes.next_refused_report,
+                REFUSED_REPORT_INTERVAL,
+            ),
         };
         if self.now < *again {
             return;
         }
         *again = self.now.after(pause);
         if self.me.worker == WorkerId::FIRST {
-            return self.win_memory();
+            return self.begin_change();
         }
         let first = WorkerRef::new(self.me.machine, WorkerId::FIRST);
         // If the ring has no room, the next failed allocation retries.
@@ -191,12 +195,12 @@ impl Worker {
     }
 
     /// Begins a change, unless one is under way.
-    pub(super) fn win_memory(&mut self) {
+    pub(super) fn begin_change(&mut self) {
         if self.changes.under_way || self.now < self.changes.not_before {
             return;
         }
         self.changes.under_way = true;
-        self.changes.won = 0;
+        self.changes.freed_bytes = 0;
         self.gather(Purpose::Retire, RETIRE);
     }
 
@@ -206,7 +210,7 @@ impl Worker {
     }
 
     /// Ends the epoch on all workers of this machine.
-    pub(super) fn end_epochs_here(&mut self, purpose: Purpose) {
+    pub(super) fn end_epochs_on_machine(&mut self, purpose: Purpose) {
         self.gather(purpose, END_EPOCH);
     }
 
@@ -214,8 +218,8 @@ impl Worker {
     /// does this worker's own part.
     fn gather(&mut self, purpose: Purpose, within: MessageId) {
         let me = self.me;
-        self.changes.numbers += 1;
-        let number = self.changes.numbers;
+        self.changes.last_number += 1;
+        let number = self.changes.last_number;
         let unsent = &mut self.changes.unsent;
         let before = unsent.len();
         for (machine, workers) in self.messaging.machines() {
@@ -243,7 +247,7 @@ impl Worker {
         self.send_unsent();
         if within == RETIRE {
             self.retire_blocks();
-            self.gathered_one(number);
+            self.count_reply(number);
         } else {
             self.end_epoch(Requester::Own(number));
         }
@@ -280,11 +284,11 @@ impl Worker {
                 Err(_) => self.abandon_change(),
             }
         }
-        if !self.changes.unsent.is_empty() && !self.changes.waits_for_room {
-            self.changes.waits_for_room = true;
+        if !self.changes.unsent.is_empty() && !self.changes.is_waiting_for_room {
+            self.changes.is_waiting_for_room = true;
             self.when_room(Cont::new(
                 |worker, _, ()| {
-                    worker.changes.waits_for_room = false;
+                    worker.changes.is_waiting_for_room = false;
                     worker.send_unsent();
                 },
                 (),
@@ -293,7 +297,7 @@ impl Worker {
     }
 
     /// Counts one reply.
-    pub(super) fn gathered_one(&mut self, number: u64) {
+    pub(super) fn count_reply(&mut self, number: u64) {
         let gatherings = &mut self.changes.gatherings;
         let found = gatherings
             .iter()
@@ -303,11 +307,11 @@ impl Worker {
         gatherings[found].left -= 1;
         if gatherings[found].left == 0 {
             let purpose = gatherings.swap_remove(found).purpose;
-            self.gathered(purpose);
+            self.finish_gathering(purpose);
         }
     }
 
-    fn gathered(&mut self, purpose: Purpose) {
+    fn finish_gathering(&mut self, purpose: Purpose) {
         match purpose {
             Purpose::PassedOn(requester, number) => self.send_done(requester, number),
             Purpose::Change => self.free_blocks(0, ()),
@@ -357,21 +361,21 @@ impl Worker {
                 }
             }
         }
-        self.changes.won += freed;
+        self.changes.freed_bytes += freed;
         self.defer(Cont::new(Self::free_blocks, 0));
     }
 
     fn blocks_freed(&mut self, last: u64) {
-        self.changes.won += last;
-        self.changes.counters.bytes += self.changes.won;
+        self.changes.freed_bytes += last;
+        self.changes.counters.bytes += self.changes.freed_bytes;
         self.changes.counters.ended += 1;
         self.end_change();
     }
 
     fn end_change(&mut self) {
         self.changes.under_way = false;
-        if self.changes.won == 0 {
-            self.changes.not_before = self.now.after(FRUITLESS);
+        if self.changes.freed_bytes == 0 {
+            self.changes.not_before = self.now.after(FRUITLESS_PAUSE);
         }
     }
 }

@@ -12,10 +12,10 @@
 //!    a cut of the retired blocks       │                              │                          │
 //!       │ end of epoch ───────────────▶│                              │                          │
 //!       │ end of epoch ──────────────────────────────────────────────▶│ end of epoch ───────────▶│
-//!       │   (a new epoch begins; operations of the old one go on)     │                          │
+//!       │   (a new epoch begins; operations of the old one continue)  │                          │
 //!       │◀──────────── ended ──────────│                              │◀────────── ended ────────│
 //!       │◀──────────────────────────────────────────────── ended ─────│                          │
-//!    what was retired before the cut, and is vacant still, is freed for any class
+//!    blocks that were retired before the cut and are still vacant are freed for any class
 //! ```
 //!
 //! "It sends an end of epoch request to the threads on all machines (we aggregate messages to/from the
@@ -36,8 +36,8 @@
 //! they have ended, and only then begins an epoch. Requests that wait share one epoch. No request is rejected and no
 //! operation is delayed.
 //!
-//! An operation that never ends keeps the freed memory of all machines in its size class. A transaction whose
-//! allocation failed must therefore end before memory can become available: abort, and retry.
+//! An operation that never ends keeps freed memory, on all machines, from being used for another size class. A
+//! transaction whose allocation failed must therefore end before memory can become available: abort, and retry.
 //!
 //! Files: this file counts operations and replies to requests; `change` sends requests and forwards them.
 
@@ -159,7 +159,7 @@ impl Worker {
     }
 
     pub(super) fn register_epoch_handlers(&mut self) {
-        self.register(MEMORY_IS_SHORT, |worker, _, _| worker.win_memory());
+        self.register(MEMORY_IS_SHORT, |worker, _, _| worker.begin_change());
         self.register(RETIRE, |worker, request, body| {
             if let Some(number) = number(body) {
                 worker.retire_blocks();
@@ -168,7 +168,7 @@ impl Worker {
         });
         self.register(END_EPOCHS, |worker, request, body| {
             if let Some(number) = number(body) {
-                worker.end_epochs_here(Purpose::PassedOn(request.from, number));
+                worker.end_epochs_on_machine(Purpose::PassedOn(request.from, number));
             }
         });
         self.register(END_EPOCH, |worker, request, body| {
@@ -178,7 +178,7 @@ impl Worker {
         });
         self.register(DONE, |worker, _, body| {
             if let Some(number) = number(body) {
-                worker.gathered_one(number);
+                worker.count_reply(number);
             }
         });
     }
@@ -221,7 +221,7 @@ impl Worker {
         for requester in requesters.drain(..) {
             match requester {
                 Requester::Worker(requester, number) => self.send_done(requester, number),
-                Requester::Own(number) => self.gathered_one(number),
+                Requester::Own(number) => self.count_reply(number),
             }
         }
         // `waiting` holds the requests that arrived while operations were open. None is added meanwhile, because

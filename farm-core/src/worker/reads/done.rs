@@ -99,7 +99,7 @@ impl Worker {
             } in completions.drain(..)
             {
                 if token != READ {
-                    crate::worker::log::give_back(&mut self.endpoint, slot);
+                    crate::worker::log::return_slot(&mut self.endpoint, slot);
                     self.acknowledged(token, status);
                     continue;
                 }
@@ -126,12 +126,12 @@ impl Worker {
             Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines) => {
                 let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
                 if !all_consistent(words, request.stride() as usize / 8, request.class) {
-                    return self.not_consistent(slot);
+                    return self.handle_inconsistent(slot);
                 }
                 self.succeed(slot, cont);
             }
-            Status::Ok => self.again(slot, "read: too slow to be trusted"),
-            Status::Torn => self.again(slot, "read: locked or torn, again"),
+            Status::Ok => self.retry_read(slot, "read: too slow to be trusted"),
+            Status::Torn => self.retry_read(slot, "read: locked or torn, again"),
             Status::Broken => self.peer_lost(slot),
         }
     }
@@ -139,13 +139,13 @@ impl Worker {
     #[inline]
     fn succeed(&mut self, slot: Slot, cont: Cont<ReadResult>) {
         let operation = self.reads.of(&slot).operation.take();
-        self.end_own(operation);
+        self.end_own_operation(operation);
         cont.resume(self, Ok(slot));
     }
 
     /// Handles images that failed [`all_consistent`].
     #[cold]
-    fn not_consistent(&mut self, slot: Slot) {
+    fn handle_inconsistent(&mut self, slot: Slot) {
         let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
         let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
@@ -160,7 +160,7 @@ impl Worker {
             Some(_) if named.is_some_and(|named| named.is_stale(found)) => {
                 ReadError::Gone(request.address)
             }
-            Some(Misread::Busy) => return self.again(slot, "read: locked or torn, again"),
+            Some(Misread::Busy) => return self.retry_read(slot, "read: locked or torn, again"),
             Some(Misread::OtherClass { index, is }) => ReadError::WrongSize {
                 address: address(index),
                 asked: request.class,
@@ -174,7 +174,7 @@ impl Worker {
     }
 
     #[cold]
-    fn again(&mut self, slot: Slot, why: &'static str) {
+    fn retry_read(&mut self, slot: Slot, why: &'static str) {
         marks::mark(why);
         self.back_off(slot);
     }
@@ -187,7 +187,7 @@ impl Worker {
         let Access::Remote { machine, .. } = *self.regions.at(region) else {
             unreachable!("only a connection breaks")
         };
-        self.end_own(operation);
+        self.end_own_operation(operation);
         self.endpoint.arena().give(slot);
         cont.resume(self, Err(ReadError::PeerLost(machine)));
     }
@@ -206,7 +206,7 @@ impl Worker {
         }
         if tries == 1 {
             // A write takes well under a microsecond: it has ended by the next turn.
-            return self.post_again(slot);
+            return self.repost(slot);
         }
         marks::mark("read: backed off");
         let index = slot.index() as u64;
@@ -214,17 +214,17 @@ impl Worker {
         let bound = (MIN_BACKOFF_NANOS << tries.min(16)).min(MAX_BACKOFF_NANOS);
         let wait = self.rng.random_range(MIN_BACKOFF_NANOS..=bound);
         self.timers
-            .set(self.now + wait, Cont::new(Self::read_again, index));
+            .set(self.now + wait, Cont::new(Self::backoff_expired, index));
     }
 
-    fn read_again(&mut self, index: u64, (): ()) {
+    fn backoff_expired(&mut self, index: u64, (): ()) {
         let waiting = &mut self.reads.backing_off;
         let place = waiting.iter().position(|slot| slot.index() as u64 == index);
         let slot = waiting.swap_remove(place.expect("a read that backs off holds its slot"));
-        self.post_again(slot);
+        self.repost(slot);
     }
 
-    fn post_again(&mut self, slot: Slot) {
+    fn repost(&mut self, slot: Slot) {
         let now = self.now;
         let read = self.reads.of(&slot);
         read.posted = now;

@@ -351,9 +351,9 @@ fn run_locally(commit: &mut Coordinator, fails: Option<Action>) -> Vec<Action> {
 #[test]
 fn a_local_commit_is_readable_until_all_locks_are_held() {
     let readable = Action::LockLocal(LockMode::Readable);
-    let both = [(HERE, Intent::Write), (HERE, Intent::Read)];
-    let validate = Action::ValidateLocal((0..2).into());
-    let mut commit = begin(&both);
+    let objects = [Intent::Write, Intent::Read, Intent::Free].map(|intent| (HERE, intent));
+    let validate = Action::ValidateLocal((0..3).into());
+    let mut commit = begin(&objects);
     let all = [
         readable,
         Action::MakeExclusive,
@@ -361,42 +361,47 @@ fn a_local_commit_is_readable_until_all_locks_are_held() {
         Action::InstallLocal,
     ];
     assert_eq!(run_locally(&mut commit, None), all);
-    assert_eq!(told(&mut commit), Ok(()));
-    assert!(commit.has_ended());
+    assert!(commit.local_outcome().1);
 
-    let mut commit = begin(&both[..1]);
-    let one = [readable, Action::MakeExclusive, Action::InstallLocal];
-    assert_eq!(run_locally(&mut commit, None), one);
+    let mut commit = begin(&objects);
+    let refused = [readable, Action::ReleaseNew];
+    assert_eq!(run_locally(&mut commit, Some(readable)), refused);
+    assert!(!commit.local_outcome().1);
+    let why = commit.take_reason();
+    assert!(matches!(why, TxError::Abort(Abort::Locked(_))), "{why}");
+
+    let mut commit = begin(&objects);
+    let failed = [
+        readable,
+        Action::MakeExclusive,
+        validate,
+        Action::UnlockLocal,
+        Action::ReleaseNew,
+    ];
+    assert_eq!(run_locally(&mut commit, Some(validate)), failed);
+    assert!(!commit.local_outcome().1);
+}
+
+#[test]
+fn a_single_local_lock_is_exclusive_from_the_start() {
+    let exclusive = Action::LockLocal(LockMode::Exclusive);
+    let validate = Action::ValidateLocal((0..2).into());
+    let mut commit = begin(&[(HERE, Intent::Write), (HERE, Intent::Read)]);
+    let all = [exclusive, validate, Action::InstallLocal];
+    assert_eq!(run_locally(&mut commit, None), all);
+    let mut commit = begin(&[(HERE, Intent::Write)]);
+    let all = [exclusive, Action::InstallLocal];
+    assert_eq!(run_locally(&mut commit, None), all);
 
     let mut commit = Coordinator::default();
     let settings = Settings {
         locks_exclusively: true,
         ..SETTINGS
     };
-    commit.begin(transaction(&both), Cont::new(|_, _, _| (), ()), settings);
-    let exclusive = Action::LockLocal(LockMode::Exclusive);
-    let all = [exclusive, validate, Action::InstallLocal];
+    let tx = transaction(&[(HERE, Intent::Write), (HERE, Intent::Write)]);
+    commit.begin(tx, Cont::new(|_, _, _| (), ()), settings);
+    let all = [exclusive, Action::InstallLocal];
     assert_eq!(run_locally(&mut commit, None), all);
-
-    let mut commit = begin(&both);
-    let refused = [readable, Action::ReleaseNew];
-    assert_eq!(run_locally(&mut commit, Some(readable)), refused);
-    assert!(told(&mut commit).is_err() && commit.has_ended());
-
-    let mut commit = begin(&both);
-    let failed = [
-        readable,
-        Action::MakeExclusive,
-        validate,
-        Action::UnlockLocal,
-    ];
-    let failed = failed.iter().copied().chain([Action::ReleaseNew]);
-    assert!(
-        run_locally(&mut commit, Some(validate))
-            .into_iter()
-            .eq(failed)
-    );
-    assert!(told(&mut commit).is_err() && commit.has_ended());
 }
 
 #[test]
