@@ -1,30 +1,15 @@
 //! Findings in words: who did what, when, and why one must have come before the other.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
-use crate::history::{Access, Outcome, Transaction, WriteId};
+use crate::history::{Access, Outcome, Transaction};
 
-use super::Anomaly;
+use super::finding::Anomaly;
 use super::graph::{Edge, Kinds, NONE};
-use super::versions::{Version, Versions};
+use super::version::Version;
 
 /// Most accesses of a transaction that are told.
 const MOST_ACCESSES: usize = 24;
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (object, id) = (self.object.0, self.id.0);
-        if self.id == WriteId::INITIAL {
-            write!(f, "the initial value of object {object}")?;
-        } else {
-            write!(f, "write {id} of object {object}")?;
-        }
-        match self.number {
-            Some(number) => write!(f, " (version {number})"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// The transactions of a history, which are named by their place in it.
 pub(super) struct Names<'h>(pub(super) &'h [Transaction]);
@@ -76,16 +61,15 @@ impl Names<'_> {
         line
     }
 
-    /// A cycle: its transactions, then why each comes before the next.
-    pub(super) fn cycle(&self, cycle: &[Edge], versions: &Versions) -> String {
+    /// A cycle: its transactions, which are numbered below `transactions`, then why each comes before the
+    /// next.
+    pub(super) fn cycle(&self, cycle: &[Edge], transactions: u32, versions: &[Version]) -> String {
         // Moments come after transactions, and are named by those that they lie between.
-        let edges = cycle
-            .iter()
-            .filter(|edge| edge.from < versions.transactions);
+        let edges = cycle.iter().filter(|edge| edge.from < transactions);
         let who: Vec<u32> = edges.clone().map(|edge| edge.from).collect();
         let mut text = format!("a cycle of {}\n{}", who.len(), self.tell(&who));
         for (edge, to) in edges.zip(who.iter().cycle().skip(1)) {
-            let _ = write!(text, "\n  {}", self.reason(edge, *to, &versions.versions));
+            let _ = write!(text, "\n  {}", self.reason(edge, *to, versions));
         }
         text
     }

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 use crate::history::{Answered, Asked, KeyOperation};
 
-use super::{Anomaly, Finding};
+use super::finding::{Anomaly, Finding};
 
 /// Most states that are visited to explain one answer.
 const MOST_STATES: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };

@@ -16,9 +16,9 @@
 use crate::history::{Access, Outcome, Transaction};
 
 use super::explain::Names;
+use super::finding::{Anomaly, Facts, Finding};
 use super::graph::{Edge, Graph, Kinds, NONE};
 use super::versions::{Versions, effective};
-use super::{Anomaly, Facts, Finding};
 
 /// Whether these transactions and lock-free reads are strictly serializable.
 ///
@@ -191,7 +191,10 @@ fn worst_cycle(graph: &Graph, transactions: &[Transaction], versions: &Versions)
         Anomaly::ReadSkew => read_skew(&cycle, versions),
         other => other,
     };
-    Finding::new(kind, Names(transactions).cycle(&cycle, versions))
+    Finding::new(
+        kind,
+        Names(transactions).cycle(&cycle, versions.transactions, &versions.versions),
+    )
 }
 
 /// What a cycle is called in which one transaction missed what another wrote.

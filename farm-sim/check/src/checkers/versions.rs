@@ -7,23 +7,9 @@
 use crate::history::{Access, ObjectId, Outcome, Transaction, WriteId};
 
 use super::explain::{self, Names};
+use super::finding::{Anomaly, Finding};
 use super::graph::NONE;
-use super::{Anomaly, Finding};
-
-/// A version of an object.
-pub(super) struct Version {
-    pub(super) object: ObjectId,
-    pub(super) id: WriteId,
-    /// Its number, if it was read.
-    pub(super) number: Option<u64>,
-    /// What it replaced.
-    pub(super) parent: u32,
-    /// What replaced it.
-    pub(super) child: u32,
-    /// The transaction that wrote it; [`NONE`] wrote the initial value. Numbers from that of
-    /// transactions on are of those that the history does not tell.
-    pub(super) writer: u32,
-}
+use super::version::Version;
 
 /// A read of a version by a transaction that took effect.
 #[derive(Clone, Copy)]

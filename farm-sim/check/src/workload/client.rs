@@ -1,113 +1,30 @@
-//! Clients: each does one thing at a time, and begins the next when it has heard of the last.
+//! The clients' loop: each client does one thing at a time, and begins the next when the last has ended.
 
 use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::{WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont};
-use farm_core::object::Image;
-use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
-use rand::{Rng, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
+use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use rand::Rng;
 
-use super::execute::{self, CONFLICT, DONE, IN_DOUBT, REFUSED};
+use super::clients::{BACKOFF_NANOS, MOST_ATTEMPTS, again_soon, end_all, ended, tell_done};
+use super::doing::Doing;
+use super::follow::{self, image_of};
 use super::log::Asked;
+use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED, RUN, encode};
+use super::named::Named;
+use super::spec::Kind;
+use super::state::{moment, work};
 use super::value::Value;
-use super::{Kind, RUN, churn, moment, place, rows, table, work};
-use crate::history::{Access, KeyOperation, ObjectId, Outcome, Transaction};
+use super::{rows, table};
+use crate::history::{Access, ObjectId, Outcome, Transaction};
 
-/// Times that a transaction is shipped again after conflicts.
-pub(super) const MOST_ATTEMPTS: u8 = 60;
-/// Longest pause before a transaction is shipped again; drawn up to this times the attempts so far.
-pub(super) const BACKOFF_NANOS: u64 = 2_000;
-/// Longest pause when the arena is full.
-const ROOM_NANOS: u64 = 1_000;
 /// Reads of objects one after the other.
 const MOST_READS: u32 = 3;
 
-/// A client.
-pub(super) struct Client {
-    pub(super) rng: Xoshiro256PlusPlus,
-    /// Its number in the whole cluster.
-    pub(super) number: u32,
-    pub(super) left: u64,
-    pub(super) sequence: u64,
-    /// The moment at which what is under way was begun.
-    pub(super) begun: u64,
-    pub(super) doing: Doing,
-    /// From the read of an entry until that of the object that it names.
-    pub(super) operation: Option<Operation>,
-    /// What a transaction over rows does to keys, if it commits.
-    pub(super) unsure: Vec<KeyOperation>,
-}
-
-/// What is under way.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Doing {
-    #[default]
-    Nothing,
-    /// A transaction, by its number and where it runs.
-    Transaction {
-        number: u64,
-        to: WorkerRef,
-        seed: u64,
-        attempt: u8,
-    },
-    /// A lock-free read of an object, and how many more are to follow.
-    Read { object: usize, more: u32 },
-    /// An object that churn's entry named.
-    Named(churn::Named),
-    /// An operation on the table.
-    Table(table::Pending),
-    /// A transaction over rows of tables.
-    Rows(rows::Pending),
-}
-
-/// Makes the clients, and lets each begin.
-pub(super) fn begin_all(worker: &mut Worker) {
-    let (place, _) = place(worker);
-    let work = work(worker);
-    let spec = &work.spec;
-    let client = |index: usize| {
-        let number = place * spec.clients + index;
-        Client {
-            rng: Xoshiro256PlusPlus::seed_from_u64(spec.seed ^ (number as u64 + 1) << 20),
-            number: number as u32,
-            left: spec.operations,
-            sequence: 0,
-            begun: 0,
-            doing: Doing::Nothing,
-            operation: None,
-            unsure: Vec::new(),
-        }
-    };
-    work.clients = (0..spec.clients).map(client).collect();
-    if work.clients.is_empty() {
-        return tell_done(worker);
-    }
-    for client in 0..work.clients.len() {
-        worker.defer(Cont::new(next, client as u64));
-    }
-}
-
-/// All clients of this worker end, because the cluster does.
-pub(super) fn end_all(worker: &mut Worker) {
-    for client in &mut work(worker).clients {
-        client.left = 0;
-    }
-    work(worker).clients_left = 0;
-    tell_done(worker);
-}
-
-fn tell_done(worker: &mut Worker) {
-    if let Some(done) = work(worker).done.take() {
-        done(worker);
-    }
-}
-
 /// A client begins its next operation, or ends.
-pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
-    let index = client as usize;
+pub(super) fn next(worker: &mut Worker, index: usize) {
     let now = moment(worker);
     let work = work(worker);
     let spec = &work.spec;
@@ -133,7 +50,7 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
         Kind::Table => table::begin(worker, index),
         kind if kind.has_rows() => rows::begin(worker, index),
         _ if lock_free => {
-            if kept && churn::follow_kept(worker, index) {
+            if kept && follow::follow_kept(worker, index) {
                 return;
             }
             let work = self::work(worker);
@@ -143,20 +60,10 @@ pub(super) fn next(worker: &mut Worker, client: u64, (): ()) {
             state.doing = Doing::Read { object, more };
             let operation = worker.begin_operation();
             self::work(worker).clients[index].operation = Some(operation);
-            read(worker, client, ());
+            read(worker, index as u64, ());
         }
         _ => begin_transaction(worker, index),
     }
-}
-
-/// What was under way has ended; the next begins from the event loop.
-pub(super) fn ended(worker: &mut Worker, client: usize) {
-    let work = work(worker);
-    work.progress.ended += 1;
-    if let Some(operation) = work.clients[client].operation.take() {
-        worker.end_operation(operation);
-    }
-    next(worker, client as u64, ());
 }
 
 fn begin_transaction(worker: &mut Worker, index: usize) {
@@ -197,7 +104,7 @@ fn ship(worker: &mut Worker, client: u64, (): ()) {
     else {
         return;
     };
-    let body = execute::encode(number, seed, attempt);
+    let body = encode(number, seed, attempt);
     match worker.call(to, RUN, &[&body], 1, ReplyCont::new(answered, client)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ship, client)),
@@ -272,18 +179,6 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     }
 }
 
-/// Calls `what` again when slots may have come back.
-pub(super) fn again_soon(
-    worker: &mut Worker,
-    client: u64,
-    what: impl Fn(&mut Worker, u64, ()) + Copy + 'static,
-) {
-    let wait = work(worker).clients[client as usize]
-        .rng
-        .random_range(1..=ROOM_NANOS);
-    worker.set_timer(Duration::from_nanos(wait), Cont::new(what, client));
-}
-
 fn came(worker: &mut Worker, client: u64, result: ReadResult) {
     let now = moment(worker);
     let index = client as usize;
@@ -330,18 +225,10 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
             parent: value.parent,
         }],
     });
-    match churn::Named::by(work.spec.kind, object, &value) {
-        Some(named) => churn::follow(worker, index, named),
+    match Named::by(work.spec.kind, object, &value) {
+        Some(named) => follow::follow(worker, index, named),
         None => read_more(worker, index, more),
     }
-}
-
-/// The version and the payload of an image that was found consistent.
-pub(super) fn image_of(words: &[u64], bytes: usize) -> (u64, Vec<u8>) {
-    let image = Image::check(&words[..bytes / 8]).expect("lock-free reads bring consistent images");
-    let mut payload = vec![0; image.payload_len()];
-    image.copy_payload(0, &mut payload);
-    (image.version().get(), payload)
 }
 
 /// Reads on, mostly objects near the last one, which the same transactions write.
@@ -365,17 +252,4 @@ fn read_more(worker: &mut Worker, index: usize, more: u32) {
         more: more - 1,
     };
     read(worker, index as u64, ());
-}
-
-/// Records what is under way and will not be answered.
-pub(super) fn note_unanswered(worker: &mut Worker) {
-    let work = work(worker);
-    for client in &work.clients {
-        if let Doing::Table(pending) = client.doing {
-            work.log
-                .operations
-                .push(pending.unanswered(client.number, client.begun));
-        }
-        work.log.operations.extend(&client.unsure);
-    }
 }

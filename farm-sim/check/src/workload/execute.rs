@@ -1,105 +1,27 @@
-//! Running transactions: on the worker that a client shipped them to, at once where all their objects
-//! are its machine's, else by continuations.
+//! Running transactions, on the worker that a client shipped them to: at once if all their objects are on
+//! its machine, else by continuations.
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
-use farm_core::messaging::Request;
 use farm_core::object::FatPointer;
 use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api, arrays};
 
-use super::churn::member;
-use super::log::Tried;
-use super::script::{Got, Script, Torn, Want};
-use super::{place, retried, work};
+use super::log::Tried as LoggedTry;
+use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED};
+use super::named::member;
+use super::notes::{Got, Torn, Want};
+use super::running::{Retry, Running, Shipped, Stop, Tried};
+use super::script::Script;
+use super::state::{place, work};
 use crate::history::Access;
 
-/// It committed.
-pub(super) const DONE: u8 = 0;
-/// It met conflicts: to be shipped again.
-pub(super) const CONFLICT: u8 = 1;
-/// Nothing of it was done, and will not be.
-pub(super) const REFUSED: u8 = 2;
-/// Whether anything of it was done is not known: machines are lost.
-pub(super) const IN_DOUBT: u8 = 3;
-
-const BODY_BYTES: usize = 17;
 /// Tries before a conflict is told to the client. Each has write ids of its own.
 const TRIES: u64 = 3;
 /// Bits of a write's id that tell the writes of one try apart.
 const PLACE_BITS: u32 = 4;
 /// Bits that tell the tries of one transaction apart.
 const TRY_BITS: u32 = 10;
-
-/// A request to run a transaction.
-pub(super) fn encode(number: u64, seed: u64, attempt: u8) -> [u8; BODY_BYTES] {
-    let mut body = [0; BODY_BYTES];
-    body[..8].copy_from_slice(&number.to_le_bytes());
-    body[8..16].copy_from_slice(&seed.to_le_bytes());
-    body[16] = attempt;
-    body
-}
-
-/// A transaction that was shipped here.
-#[derive(Clone, Copy)]
-pub(super) struct Shipped {
-    pub(super) request: Request,
-    pub(super) number: u64,
-    pub(super) seed: u64,
-    attempt: u64,
-    /// Tries so far.
-    pub(super) tries: u64,
-}
-
-/// One that runs by continuations.
-pub(super) struct Running {
-    shipped: Shipped,
-    script: Script,
-    tx: TxHandle,
-    /// Where in the log its try is, once it commits.
-    tried: usize,
-    /// What it is a try of, if it is one of [`retried`].
-    retried: Option<usize>,
-}
-
-/// Why a try did not end well.
-pub(super) enum Stop {
-    /// Of the platform.
-    Tx(TxError),
-    /// Addresses are not known yet.
-    NotReady,
-    /// A value that no write wrote: told already.
-    Torn,
-}
-
-impl From<TxError> for Stop {
-    fn from(error: TxError) -> Self {
-        Stop::Tx(error)
-    }
-}
-
-/// Runs a transaction that a client shipped.
-pub(super) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
-    let Ok(body) = <&[u8; BODY_BYTES]>::try_from(body) else {
-        return worker.reply(request, &[&[REFUSED]]);
-    };
-    let word = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("a word"));
-    let shipped = Shipped {
-        request,
-        number: word(0),
-        seed: word(8),
-        attempt: u64::from(body[16]),
-        tries: 0,
-    };
-    if work(worker).spec.spread {
-        return match retried::is_of(&shipped) {
-            true => retried::begin(worker, shipped),
-            false => begin(worker, shipped),
-        };
-    }
-    let code = run(worker, shipped);
-    worker.reply(request, &[&[code]]);
-}
 
 /// The next try of a transaction.
 fn script(worker: &mut Worker, shipped: &Shipped) -> Script {
@@ -140,7 +62,7 @@ pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
 }
 
 /// Runs a transaction whose objects are all here.
-fn run(worker: &mut Worker, mut shipped: Shipped) -> u8 {
+pub(super) fn run(worker: &mut Worker, mut shipped: Shipped) -> u8 {
     while shipped.tries < TRIES {
         let stop = match run_once(worker, &shipped) {
             Ok(()) => return DONE,
@@ -163,13 +85,13 @@ fn run_once(worker: &mut Worker, shipped: &Shipped) -> Result<(), Stop> {
         worker,
         shipped,
         outcome.is_err().then_some(false),
-        script.accesses,
+        script.notes.accesses,
     );
     let outcome = outcome.and_then(|()| Ok(tx.commit(worker)?));
     farm_txn::give(worker, tx);
     let log = &mut work(worker).log;
     if outcome.is_ok() {
-        log.violations.extend(script.broken);
+        log.violations.extend(script.notes.broken);
     }
     log.tried[tried].committed = Some(outcome.is_ok());
     outcome
@@ -182,7 +104,7 @@ fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(
             Want::Commit => return Ok(()),
             Want::Read(object) => {
                 let address = address_of(worker, object)?;
-                tx.read(worker, address, script.spec.payload())
+                tx.read(worker, address, script.notes.spec.payload())
             }
             Want::Follow(pointer) => tx.read_class(worker, pointer.address, pointer.class()),
             Want::FollowAll(pointer, count) => {
@@ -233,20 +155,20 @@ fn got_of(read: Result<TxObject, TxError>) -> Result<Got, Stop> {
 }
 
 /// Begins a try that goes by continuations.
-fn begin(worker: &mut Worker, shipped: Shipped) {
+pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
     let tx = api::begin(worker);
     go(worker, shipped, tx, None);
 }
 
 /// Goes through a try.
-pub(super) fn go(worker: &mut Worker, shipped: Shipped, tx: TxHandle, retried: Option<usize>) {
+pub(super) fn go(worker: &mut Worker, shipped: Shipped, tx: TxHandle, retry: Option<Retry>) {
     let script = script(worker, &shipped);
     let running = Running {
         shipped,
         script,
         tx,
         tried: usize::MAX,
-        retried,
+        retry,
     };
     let key = work(worker).running.insert(Some(running));
     step(worker, key as u64, Got::Nothing);
@@ -264,9 +186,9 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
         Ok(want) => Ok((want, Address::NULL)),
         Err(stop) => Err(stop),
     };
-    let payload = running.script.spec.payload();
+    let payload = running.script.notes.spec.payload();
     if let Ok((Want::Commit, _)) = wanted {
-        let accesses = running.script.accesses.clone();
+        let accesses = running.script.notes.accesses.clone();
         running.tried = note(worker, &running.shipped, None, accesses);
     }
     work(worker).running[key as usize] = Some(running);
@@ -319,7 +241,7 @@ fn note(
     accesses: Vec<Access>,
 ) -> usize {
     let log = &mut work(worker).log;
-    log.tried.push(Tried {
+    log.tried.push(LoggedTry {
         number: shipped.number,
         committed,
         accesses,
@@ -330,11 +252,11 @@ fn note(
 fn commit(worker: &mut Worker, key: u64) {
     let running = work(worker).running[key as usize].as_ref();
     let running = running.expect("it is not being gone on with");
-    match (running.retried, running.tx) {
+    match (running.retry, running.tx) {
         (None, tx) => api::commit(worker, tx, Cont::new(committed, key)),
-        (Some(run), tx) => {
+        (Some(retry), tx) => {
             let Running { tried, script, .. } = take(worker, key);
-            retried::conclude(worker, run, tx, (tried, script.broken));
+            (retry.conclude)(worker, retry.key, tx, (tried, script.notes.broken));
         }
     }
 }
@@ -350,12 +272,12 @@ fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
         tx,
         shipped,
         script,
-        retried,
+        retry,
         ..
     } = take(worker, key);
-    note(worker, &shipped, Some(false), script.accesses);
-    if retried.is_some() {
-        return retried::fail(worker, tx, stop);
+    note(worker, &shipped, Some(false), script.notes.accesses);
+    if let Some(retry) = retry {
+        return (retry.fail)(worker, tx, stop);
     }
     api::abort(worker, tx);
     end(worker, shipped, Err(stop));
@@ -368,7 +290,7 @@ fn committed(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
         shipped,
         ..
     } = take(worker, key);
-    settle(worker, (tried, script.broken), known(&outcome));
+    settle(worker, (tried, script.notes.broken), known(&outcome));
     end(worker, shipped, outcome.map_err(Stop::from));
 }
 
@@ -383,11 +305,7 @@ pub(super) fn known(outcome: &Result<(), TxError>) -> Option<bool> {
 
 /// Notes what became of a try that came to its commit: where in the log it is, and what its script found broken
 /// if it took effect.
-pub(super) fn settle(
-    worker: &mut Worker,
-    (tried, broken): (usize, Vec<String>),
-    committed: Option<bool>,
-) {
+pub(super) fn settle(worker: &mut Worker, (tried, broken): Tried, committed: Option<bool>) {
     let log = &mut work(worker).log;
     // The log was taken already if the cluster was lost.
     if let Some(tried) = log.tried.get_mut(tried) {

@@ -3,93 +3,65 @@
 //!
 //! The simulator runs them under faults, and `farm workload` on real machines.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `spec` | what a workload is of |
+//! | `spec` | the parameters of a workload |
 //! | `value` | payloads that describe themselves |
+//! | `state`, `doing`, `running`, `notes` | a worker's state, its clients', and that of transactions |
+//! | `message` | the messages between workers |
+//! | `clients` | the beginning and the end of clients, and of what each does |
+//! | `client` | the clients' loop: ship a transaction, read without locks, use the table |
 //! | `objects` | making the objects, and learning where all of them are |
-//! | `client` | closed loops: ship a transaction, read without locks, use the table |
+//! | `shipped` | the handler of transactions that are shipped |
 //! | `execute` | running transactions, in place or by continuations |
-//! | `retried` | those that the platform's helper tries until they commit |
-//! | `script` | what they do, a step at a time |
+//! | `retried` | transactions that the platform's helper retries until they commit |
+//! | `script` | what transactions do, a step at a time |
 //! | `table` | operations on a hashtable |
-//! | `churn` | objects that come and go |
+//! | `churn`, `named`, `follow` | objects that come and go, and reads by pointers to them |
 //! | `rows` | SmallBank and TATP |
-//! | `finish` | what must hold at the end |
-//! | `log` | what was recorded, to be merged into a [`history`](crate::history) |
+//! | `finish`, `finished` | what must hold at the end |
+//! | `log` | records of a worker, to be merged into a [`history`](crate::history) |
 
 mod churn;
 mod client;
+mod clients;
+mod doing;
 mod execute;
 mod finish;
+mod finished;
+mod follow;
 mod log;
+mod message;
+mod named;
+mod notes;
 mod objects;
 mod retried;
 mod rows;
+mod running;
 mod script;
+mod shipped;
 mod spec;
+mod state;
 mod table;
 pub mod value;
 
 use farm_core::ids::Address;
-use farm_core::messaging::MessageId;
-use farm_core::time::Clock;
+use farm_core::messaging::Request;
 use farm_core::worker::Worker;
-use farm_kv::TableId;
 
-pub use finish::Finished;
+pub use finished::Finished;
 pub use log::Log;
 pub use spec::{Kind, NoKind, Spec};
+pub use state::{Done, Progress};
 
-use client::Client;
-
-/// Asks for the addresses of some objects.
-const WHERE: MessageId = MessageId(MessageId::APPLICATION);
-/// Runs a transaction.
-const RUN: MessageId = MessageId(MessageId::APPLICATION + 1);
-
-/// Called when the clients of a worker have ended.
-pub type Done = Box<dyn FnOnce(&mut Worker) + Send>;
-
-/// How far a worker's clients are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Operations begun.
-    pub begun: u64,
-    /// Operations ended.
-    pub ended: u64,
-}
-
-/// The workload on one worker.
-#[derive(Default)]
-struct Work {
-    spec: Spec,
-    /// Of every object; null until it is known.
-    addresses: Vec<Address>,
-    missing: usize,
-    /// This worker's objects could not be made, and will not be.
-    gave_up: bool,
-    table: Option<TableId>,
-    rows: Option<rows::Rows>,
-    clients: Vec<Client>,
-    /// Pointers that churn's clients follow later.
-    kept: Vec<churn::Named>,
-    /// Clients that have not ended.
-    clients_left: usize,
-    /// Transactions that run here by continuations; out while one is gone on with.
-    running: slab::Slab<Option<execute::Running>>,
-    /// Those of them that are tried until they commit.
-    retried: slab::Slab<retried::Retried>,
-    progress: Progress,
-    done: Option<Done>,
-    log: Log,
-}
+use message::{LOADED, RUN, WHERE};
+use state::{Work, work};
 
 /// Registers the workload's messages on a worker, on top of [`farm_kv::attach`].
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Work>::default());
-    worker.register(WHERE, objects::answer);
-    worker.register(RUN, execute::handle);
+    worker.register(WHERE, answer);
+    worker.register(RUN, shipped::handle);
 }
 
 /// Starts the workload on a worker; every worker of the cluster has to. `done` is called when the
@@ -99,17 +71,23 @@ pub fn attach(worker: &mut Worker) {
 /// If the workload is not attached.
 pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
     let machines = worker.machines().len();
+    let kind = spec.kind;
     let work = work(worker);
     *work = Work {
         addresses: vec![Address::NULL; spec.objects(machines)],
         missing: spec.objects(machines),
         clients_left: spec.clients,
         spec,
+        next: Some(client::next),
         done: Some(done),
         ..Work::default()
     };
     retried::configure(worker);
-    objects::set_up(worker);
+    match kind {
+        Kind::Table => table::set_up(worker),
+        kind if kind.has_rows() => rows::set_up(worker),
+        _ => objects::set_up(worker),
+    }
 }
 
 /// How far this worker's clients are.
@@ -125,7 +103,7 @@ pub fn is_done(worker: &mut Worker) -> bool {
 
 /// Takes what this worker recorded.
 pub fn take_log(worker: &mut Worker) -> Log {
-    client::note_unanswered(worker);
+    clients::note_unanswered(worker);
     std::mem::take(&mut work(worker).log)
 }
 
@@ -137,33 +115,11 @@ pub fn finish(worker: &mut Worker) -> Result<Finished, String> {
     finish::finish(worker)
 }
 
-fn work(worker: &mut Worker) -> &mut Work {
-    worker
-        .layer()
-        .expect("workload::attach was called for this worker")
-}
-
-/// The moment it is, of a clock that all machines share: that of the simulation, in which no two moments
-/// are the same, or the host's.
-fn moment(worker: &Worker) -> u64 {
-    match worker.clock() {
-        clock @ Clock::Virtual(_) => clock.tick(),
-        Clock::Host => {
-            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-        }
+/// Answers where objects are, or whether rows are loaded.
+fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
+    if body == LOADED {
+        rows::answer(worker, request);
+    } else {
+        objects::answer(worker, request, body);
     }
-}
-
-/// This worker's place among all workers of the cluster, and how many machines come before its own.
-fn place(worker: &Worker) -> (usize, usize) {
-    let me = worker.me();
-    let before = worker
-        .machines()
-        .iter()
-        .take_while(|machine| machine.0 < me.machine);
-    let (machines, workers) = before.fold((0, 0), |(machines, workers), machine| {
-        (machines + 1, workers + machine.1)
-    });
-    (workers + me.worker.index(), machines)
 }

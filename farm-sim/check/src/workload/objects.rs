@@ -1,37 +1,27 @@
 //! Making the objects, and learning where all of them are.
 
-use std::time::Duration;
-
-use farm_core::ids::{Address, WorkerId, WorkerRef};
+use farm_core::ids::{Address, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
-use farm_kv::{KvError, TableId};
 use farm_txn::TxError;
 
+use super::clients::{ASK_AGAIN, begin_all, end_all, give_up};
+use super::message::{NEVER, WHERE};
+use super::spec::{BALANCE, Kind, Spec};
+use super::state::{id, place, work, workers};
 use super::value::Value;
-use super::{Kind, Spec, WHERE, client, place, work};
 
 /// Addresses asked for at a time: as many as the least reply brings.
 const AT_A_TIME: usize = 4;
 const ADDRESS_BYTES: usize = 8;
-/// The reply of a worker that could not make its objects.
-pub(super) const NEVER: &[u8] = &[0];
-/// A worker asks again after so long for what is not made yet.
-pub(super) const ASK_AGAIN: Duration = Duration::from_micros(5);
 
 /// Makes this worker's objects, and asks for the others.
 pub(super) fn set_up(worker: &mut Worker) {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
-    if spec.kind == Kind::Table {
-        return farm_kv::open(worker, spec.table(), Cont::new(opened, 0));
-    }
-    if spec.kind.has_rows() {
-        return super::rows::set_up(worker);
-    }
-    let (me, workers) = (worker.me().worker.index(), workers(worker, machine));
+    let (me, count) = (worker.me().worker.index(), workers(worker, machine));
     let first = machine * spec.objects_per_machine;
-    for local in (0..spec.objects_per_machine).filter(|local| local % workers == me) {
+    for local in (0..spec.objects_per_machine).filter(|local| local % count == me) {
         match make(worker, first + local) {
             Ok(address) => found(worker, first + local, address),
             Err(error) => {
@@ -42,40 +32,13 @@ pub(super) fn set_up(worker: &mut Worker) {
     }
     let total = work(worker).addresses.len();
     for owner in 0..worker.machines().len() {
-        for index in 0..self::workers(worker, owner) {
+        for index in 0..workers(worker, owner) {
             let first = owner * spec.objects_per_machine + index;
             if first < total && WorkerRef::new(worker.machines()[owner].0, id(index)) != worker.me()
             {
                 ask(worker, first as u64, ());
             }
         }
-    }
-}
-
-pub(super) fn workers(worker: &Worker, machine: usize) -> usize {
-    worker.machines()[machine].1
-}
-
-pub(super) fn id(index: usize) -> WorkerId {
-    WorkerId::new(index as u16).expect("a worker of the cluster")
-}
-
-/// Nothing can be run: all clients end.
-pub(super) fn give_up(worker: &mut Worker, why: String) {
-    work(worker).gave_up = true;
-    work(worker).log.violations.push(why);
-    client::end_all(worker);
-}
-
-fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
-    match table {
-        Ok(table) => {
-            work(worker).table = Some(table);
-            client::begin_all(worker);
-        }
-        // The cluster is being lost.
-        Err(KvError::PeerLost(_)) => client::end_all(worker),
-        Err(error) => give_up(worker, format!("the table could not be opened: {error}")),
     }
 }
 
@@ -90,9 +53,6 @@ fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
         _ => [0; 3],
     }
 }
-
-/// What every account begins with.
-pub(super) const BALANCE: u64 = 1_000;
 
 fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
     let machines = worker.machines().len();
@@ -128,16 +88,13 @@ fn ask(worker: &mut Worker, first: u64, (): ()) {
     match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, first)),
-        Err(CallError::PeerLost(_)) => client::end_all(worker),
+        Err(CallError::PeerLost(_)) => end_all(worker),
         Err(error) => give_up(worker, format!("objects cannot be asked for: {error}")),
     }
 }
 
 /// Answers where objects are; nothing while they are not made, and [`NEVER`] if they will not be.
 pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    if body == super::rows::LOADED {
-        return super::rows::answer(worker, request);
-    }
     let first = body
         .try_into()
         .map(u32::from_le_bytes)
@@ -162,11 +119,11 @@ pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
 
 fn told(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
     let Ok(body) = reply else {
-        return client::end_all(worker);
+        return end_all(worker);
     };
     match body {
         [] => return worker.set_timer(ASK_AGAIN, Cont::new(ask, first)),
-        NEVER => return client::end_all(worker),
+        NEVER => return end_all(worker),
         _ => {}
     }
     let objects = asked_for(worker, first as usize);
@@ -191,6 +148,6 @@ fn found(worker: &mut Worker, object: usize, address: Address) {
     work.addresses[object] = address;
     work.missing -= 1;
     if work.missing == 0 {
-        client::begin_all(worker);
+        begin_all(worker);
     }
 }

@@ -4,20 +4,15 @@
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{BackoffConfig, TxError, TxHandle, retry};
 
-use super::execute::{self, DONE, IN_DOUBT, REFUSED, Shipped, Stop};
-use super::work;
+use super::execute;
+use super::message::{DONE, IN_DOUBT, REFUSED};
+use super::running::{Retried, Retry, Shipped, Stop, Tried};
+use super::state::work;
 
 /// Of so many that may be tried so one is.
 const ONE_IN: u64 = 4;
 /// Tries, each of which has write ids of its own.
 const MOST_TRIES: u64 = 1_000;
-
-/// A transaction that is tried until it commits.
-pub(super) struct Retried {
-    shipped: Shipped,
-    /// The last try, if it came to its end: see [`execute::settle`].
-    tried: Option<(usize, Vec<String>)>,
-}
 
 /// Whether a transaction is one of these.
 pub(super) fn is_of(shipped: &Shipped) -> bool {
@@ -57,12 +52,17 @@ fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
     if shipped.tries == MOST_TRIES {
         return retry::fail(worker, tx, TxError::GivenUp);
     }
-    execute::go(worker, shipped, tx, Some(key));
+    let retry = Retry {
+        key,
+        conclude,
+        fail,
+    };
+    execute::go(worker, shipped, tx, Some(retry));
 }
 
 /// A try has come to its end: it commits. One that found an invariant broken refuses to, which is reported only
 /// if what it read is of one moment: then it is a violation.
-pub(super) fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: (usize, Vec<String>)) {
+fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: Tried) {
     let broken = tried.1.first().cloned();
     work(worker).retried[key].tried = Some(tried);
     match broken {
@@ -72,7 +72,7 @@ pub(super) fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: (us
 }
 
 /// A try has not.
-pub(super) fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
+fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
     let error = match stop {
         Stop::Tx(error) => error,
         Stop::NotReady | Stop::Torn => TxError::GivenUp,

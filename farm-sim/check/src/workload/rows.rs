@@ -3,68 +3,33 @@
 
 mod told;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
+use farm_bench::oltp::attempt::{self, Stamp, Stop, Trail};
+use farm_bench::oltp::{Benchmark, RowBytes, RowName};
+use farm_bench::{smallbank, tatp};
 use farm_core::messaging::{CallError, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, KvError, TableId, TableSpec};
 use rand::Rng;
 
-use super::client::{self, BACKOFF_NANOS, Doing, MOST_ATTEMPTS};
-use super::finish::{Finished, Last};
+use super::clients::{self, ASK_AGAIN, BACKOFF_NANOS, MOST_ATTEMPTS, begin_all, end_all, give_up};
+use super::doing::{Doing, RowsTransaction};
+use super::finished::{Finished, Last};
 use super::log::{Asked, Tried};
-use super::objects::{ASK_AGAIN, NEVER, give_up, id, workers};
-use super::{Kind, Spec, WHERE, moment, place, work};
-use crate::history::{Answered, Asked as KeyAsked, KeyOperation, ObjectId, Outcome, Transaction};
-use farm_bench::oltp::attempt::{self, Stamp, Stop, Trail};
-use farm_bench::oltp::{Benchmark, Drawn, RowBytes, RowName, Stream};
-use farm_bench::{smallbank, tatp};
+use super::message::{LOADED, NEVER, THEY_ARE, WHERE};
+use super::spec::{Kind, Spec};
+use super::state::{Rows, id, moment, place, rows, work, workers};
+use crate::history::{Answered, Asked as KeyAsked, KeyOperation, Outcome, Transaction};
 use told::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
 
-/// Asks a worker whether its rows are loaded.
-pub(super) const LOADED: [u8; 4] = u32::MAX.to_le_bytes();
-/// The answer, once they are.
-const THEY_ARE: &[u8] = &[1];
 /// The first of the tables.
 const FIRST_TABLE: u16 = 10;
 /// What each account of SmallBank begins with: so little that some payments are declined.
 const CENTS: i64 = 1_500;
 /// Bits of a number that tell the attempts of one transaction apart.
 const ATTEMPT_BITS: u32 = 8;
-
-/// The tables on one worker.
-pub(super) struct Rows {
-    stream: Stream,
-    tables: Vec<TableId>,
-    /// Rows that this worker still has to load, the next one last.
-    to_load: Vec<(RowName, RowBytes)>,
-    /// When the one that is being loaded was begun.
-    begun: u64,
-    loaded: bool,
-    /// Workers that have not said that theirs are loaded.
-    missing: usize,
-    paid_in: i64,
-    /// Rows that were loaded, and are never removed.
-    stay: BTreeSet<ObjectId>,
-}
-
-/// A transaction that is under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    what: Drawn,
-    attempt: u8,
-    /// The place of this attempt in the log, from just before its commit on.
-    tried: Option<usize>,
-    /// The place of the transaction there.
-    asked: Option<usize>,
-}
-
-fn rows(worker: &mut Worker) -> &mut Rows {
-    let rows = work(worker).rows.as_mut();
-    rows.expect("the workload is over rows")
-}
 
 /// What the rows are of. TATP has more changes here than it has.
 fn benchmark(spec: &Spec) -> Benchmark {
@@ -154,7 +119,7 @@ fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
             rows(worker).tables.push(table);
             open(worker);
         }
-        Err(KvError::PeerLost(_)) => client::end_all(worker),
+        Err(KvError::PeerLost(_)) => end_all(worker),
         Err(error) => give_up(worker, format!("a table could not be opened: {error}")),
     }
 }
@@ -198,7 +163,7 @@ fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
             load(worker, 0, ());
         }
         Err(KvError::Conflict | KvError::Busy) => load(worker, 0, ()),
-        Err(KvError::PeerLost(_)) => client::end_all(worker),
+        Err(KvError::PeerLost(_)) => end_all(worker),
         other => give_up(worker, format!("a row could not be loaded: {other:?}")),
     }
 }
@@ -214,7 +179,7 @@ fn ask_all(worker: &mut Worker) {
         }
     }
     if rows(worker).missing == 0 {
-        client::begin_all(worker);
+        begin_all(worker);
     }
 }
 
@@ -225,7 +190,7 @@ fn ask(worker: &mut Worker, whom: u64, (): ()) {
     match worker.call(to, WHERE, &[&LOADED], 1, ReplyCont::new(told, whom)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, whom)),
-        Err(CallError::PeerLost(_)) => client::end_all(worker),
+        Err(CallError::PeerLost(_)) => end_all(worker),
         Err(error) => give_up(worker, format!("a worker cannot be asked: {error}")),
     }
 }
@@ -248,10 +213,10 @@ fn told(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
             let rows = rows(worker);
             rows.missing -= 1;
             if rows.missing == 0 {
-                client::begin_all(worker);
+                begin_all(worker);
             }
         }
-        _ => client::end_all(worker),
+        _ => end_all(worker),
     }
 }
 
@@ -260,7 +225,7 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
     let work = work(worker);
     let state = &mut work.clients[index];
     let rows = work.rows.as_ref().expect("the workload is over rows");
-    state.doing = Doing::Rows(Pending {
+    state.doing = Doing::Rows(RowsTransaction {
         what: rows.stream.next(&mut state.rng),
         attempt: 0,
         tried: None,
@@ -351,7 +316,7 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
             let operations = operations(&trail, state.number, state.begun, now, true);
             work.log.operations.extend(operations);
             let delta = trail.decision.map_or(0, |decision| decision.delta_cents);
-            self::rows(worker).paid_in += delta;
+            rows(worker).paid_in += delta;
         }
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
@@ -365,13 +330,13 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
                 asked.ended = Some((now, Outcome::Aborted));
             }
         }
-        Err(Stop::Lost(_) | Stop::InDoubt(_)) => return client::end_all(worker),
+        Err(Stop::Lost(_) | Stop::InDoubt(_)) => return end_all(worker),
         Err(Stop::Failed(why)) => {
             work.log.violations.push(why);
-            return client::end_all(worker);
+            return end_all(worker);
         }
     }
-    client::ended(worker, index);
+    clients::ended(worker, index);
 }
 
 /// Looks at the rows of this worker's shards.

@@ -2,77 +2,19 @@
 //! platform, and gets it. Whoever drives a script decides how: at once, where all objects are here, or by
 //! continuations.
 
-use farm_core::object::FatPointer;
-use farm_txn::{ObjectId as TxObject, Tx, arrays};
+use farm_txn::Tx;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::churn::Churn;
-use super::objects::BALANCE;
+use super::notes::{Got, Notes, Read, Torn, Want};
+use super::spec::{BALANCE, Kind, Spec};
 use super::value::Value;
-use super::{Kind, Spec};
-use crate::history::{Access, ObjectId, WriteId};
-
-/// What a script wants next.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Want {
-    /// Read an object of the workload.
-    Read(usize),
-    /// Read what a pointer names.
-    Follow(FatPointer),
-    /// Read all objects of the array whose first a pointer names.
-    FollowAll(FatPointer, u32),
-    /// Allocate, near an object of the workload.
-    Allocate {
-        /// Bytes of payload.
-        bytes: usize,
-        /// How many adjacent ones.
-        count: u32,
-        /// The object.
-        near: usize,
-    },
-    /// Commit.
-    Commit,
-}
-
-/// What it got.
-pub(super) enum Got {
-    /// It is to begin.
-    Nothing,
-    /// The object.
-    Object(TxObject),
-    /// The objects of an array; none where there is none.
-    Objects(arrays::Objects),
-    /// Nothing is there.
-    NotThere,
-}
-
-/// A value that no write wrote.
-pub(super) struct Torn(pub(super) String);
 
 /// One try of a transaction.
 pub(super) struct Script {
-    pub(super) spec: Spec,
-    pub(super) rng: Xoshiro256PlusPlus,
-    /// The objects that it may touch.
-    first: usize,
-    count: usize,
-    /// What the ids of its writes begin with.
-    name: u64,
-    pub(super) accesses: Vec<Access>,
-    /// Broken invariants, of no meaning unless the transaction commits.
-    pub(super) broken: Vec<String>,
+    pub(super) notes: Notes,
     part: Part,
-    /// What was asked for last.
-    asked: usize,
-}
-
-/// An object of the workload, as this transaction read it.
-#[derive(Clone, Copy)]
-pub(super) struct Read {
-    pub(super) object: usize,
-    pub(super) handle: TxObject,
-    pub(super) value: Value,
 }
 
 enum Part {
@@ -129,7 +71,7 @@ impl Script {
                 Part::Some { left, writes }
             }
         };
-        Self {
+        let notes = Notes {
             spec,
             rng,
             first,
@@ -137,90 +79,38 @@ impl Script {
             name,
             accesses: Vec::new(),
             broken: Vec::new(),
-            part,
             asked: 0,
-        }
+        };
+        Self { notes, part }
     }
 
     /// Goes on with what was wanted last.
     pub(super) fn next(&mut self, tx: &mut Tx, got: Got) -> Result<Want, Torn> {
-        let mut part = std::mem::replace(&mut self.part, Part::Sum { next: 0, sum: 0 });
-        let want = match &mut part {
-            Part::Churn(churn) => churn.next(self, tx, got),
-            _ => match self.read(tx, &got) {
-                Ok(read) => self.go_on(&mut part, tx, read),
+        let notes = &mut self.notes;
+        let want = match &mut self.part {
+            Part::Churn(churn) => churn.next(notes, tx, got),
+            part => match notes.read(tx, &got) {
+                Ok(read) => part.go_on(notes, tx, read),
                 Err(torn) => Err(torn),
             },
         };
-        self.part = part;
         if let Ok(Want::Read(object)) = want {
-            self.asked = object;
+            notes.asked = object;
         }
         want
     }
+}
 
-    /// What was got, if it is the object that was asked for; noted as read.
-    pub(super) fn read(&mut self, tx: &Tx, got: &Got) -> Result<Option<Read>, Torn> {
-        let (object, handle) = match got {
-            Got::Nothing => return Ok(None),
-            Got::Object(handle) => (self.asked, *handle),
-            Got::Objects(_) | Got::NotThere => {
-                return Err(Torn(format!("object {} is not there", self.asked)));
-            }
-        };
-        let version = tx.version(handle).get();
-        let value = Value::read(tx.payload(handle)).map_err(|torn| {
-            let why = format!("object {object}, version {version}, in a transaction: {torn}");
-            Torn(why)
-        })?;
-        let id = ObjectId(object as u32);
-        let this = |access: &Access| matches!(access, Access::Read { object, .. } if *object == id);
-        if !self.accesses.iter().any(this) {
-            self.accesses.push(Access::Read {
-                object: id,
-                version,
-                id: value.id,
-                parent: value.parent,
-            });
-        }
-        Ok(Some(Read {
-            object,
-            handle,
-            value,
-        }))
-    }
-
-    /// The id that the next write of this try has.
-    pub(super) fn next_id(&self) -> WriteId {
-        let writes = self
-            .accesses
-            .iter()
-            .filter(|access| matches!(access, Access::Write { .. }));
-        WriteId(self.name | writes.count() as u64)
-    }
-
-    /// Replaces the value of an object that was read.
-    pub(super) fn write(&mut self, tx: &mut Tx, read: Read, data: [u64; 3]) {
-        let id = self.next_id();
-        let parent = read.value.id;
-        let value = Value { id, parent, data };
-        value.write(tx.payload_mut(read.handle));
-        self.accesses.push(Access::Write {
-            object: ObjectId(read.object as u32),
-            id,
-            parent,
-        });
-    }
-
-    fn go_on(&mut self, part: &mut Part, tx: &mut Tx, read: Option<Read>) -> Result<Want, Torn> {
-        match part {
+impl Part {
+    fn go_on(&mut self, notes: &mut Notes, tx: &mut Tx, read: Option<Read>) -> Result<Want, Torn> {
+        match self {
             Part::Some { left, writes } => {
                 if let Some(read) = read
                     && *writes > 0
-                    && self.rng.random_range(0..3) > 0
+                    && notes.rng.random_range(0..3) > 0
                 {
                     *writes -= 1;
-                    self.write(tx, read, [read.value.data[0] + 1, 0, 0]);
+                    notes.write(tx, read, [read.value.data[0] + 1, 0, 0]);
                 }
                 Ok(left.pop().map_or(Want::Commit, Want::Read))
             }
@@ -234,7 +124,7 @@ impl Script {
                         Want::Read(to)
                     }
                     (Some(payee), Some(payer)) => {
-                        self.transfer(tx, payer, payee);
+                        notes.transfer(tx, payer, payee);
                         Want::Commit
                     }
                 })
@@ -242,25 +132,27 @@ impl Script {
             Part::Sum { next, sum } => {
                 if let Some(read) = read {
                     tx.forget_payload(read.handle);
-                    if *next > self.count {
+                    if *next > notes.count {
                         return Ok(Want::Commit);
                     }
                     *sum = sum.wrapping_add(read.value.data[0]);
                 }
                 *next += 1;
-                if *next > self.count {
-                    self.judge_sum(*sum);
+                if *next > notes.count {
+                    notes.judge_sum(*sum);
                     // One that was forgotten, once more.
-                    return Ok(Want::Read(self.first));
+                    return Ok(Want::Read(notes.first));
                 }
-                Ok(Want::Read(self.first + *next - 1))
+                Ok(Want::Read(notes.first + *next - 1))
             }
-            Part::Turn { read: before } => self.turn(tx, before, read),
-            Part::Walk { met, steps } => self.walk(met, steps, read),
+            Part::Turn { read: before } => notes.turn(tx, before, read),
+            Part::Walk { met, steps } => notes.walk(met, steps, read),
             Part::Churn(_) => unreachable!("churn has steps of its own"),
         }
     }
+}
 
+impl Notes {
     fn transfer(&mut self, tx: &mut Tx, payer: Read, payee: Read) {
         let amount = self.rng.random_range(1..100);
         let [from, to] = [payer, payee].map(|read| read.value.data[0]);

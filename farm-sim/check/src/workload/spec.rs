@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::value::LEAST_BYTES;
 
+/// What every account of the bank begins with.
+pub(super) const BALANCE: u64 = 1_000;
+
 /// A workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {

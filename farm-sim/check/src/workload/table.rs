@@ -1,60 +1,37 @@
 //! Operations on a hashtable, from every worker.
 
+use farm_bench::oltp::attempt::Stop;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::tx::ValueRef;
 use farm_kv::{Change, GetCont, KEY_BYTES, Key, KvError, TableId};
-use farm_txn::{TxError, TxHandle, api};
+use farm_txn::{TxError, api};
 use rand::Rng;
 
-use super::client::{self, Doing, MOST_ATTEMPTS};
-use super::{moment, work};
-use crate::history::{Answered, Asked, KeyOperation};
-use farm_bench::oltp::attempt::Stop;
+use super::clients::{MOST_ATTEMPTS, again_soon, begin_all, end_all, ended, give_up};
+use super::doing::{Doing, TableOperation};
+use super::state::{moment, work};
+use crate::history::{Answered, Asked};
 
-/// An operation that is under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    key: u64,
-    asked: Asked,
-    /// It is a transaction of its own, run by the client's worker; else the owner changes the table.
-    in_tx: bool,
-    /// An upsert removes and then inserts, a remove inserts first: what one transaction did and undid, or
-    /// moved, nobody may see.
-    in_two: bool,
-    /// What the first of the two did.
-    first: Option<Changed>,
-    attempt: u8,
-    tx: Option<TxHandle>,
-    /// What the transaction answers, if it commits.
-    answer: Option<Answered>,
+/// Opens the table, and lets the clients begin.
+pub(super) fn set_up(worker: &mut Worker) {
+    let spec = work(worker).spec.table();
+    farm_kv::open(worker, spec, Cont::new(opened, 0));
 }
 
-impl Pending {
-    fn answered(
-        self,
-        client: u32,
-        begun: u64,
-        ended: u64,
-        answered: Option<Answered>,
-    ) -> KeyOperation {
-        KeyOperation {
-            client,
-            key: self.key,
-            begun,
-            ended,
-            asked: self.asked,
-            answered,
+fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+    match table {
+        Ok(table) => {
+            work(worker).table = Some(table);
+            begin_all(worker);
         }
-    }
-
-    /// Of which no answer will come.
-    pub(super) fn unanswered(self, client: u32, begun: u64) -> KeyOperation {
-        self.answered(client, begun, begun, None)
+        // The cluster is being lost.
+        Err(KvError::PeerLost(_)) => end_all(worker),
+        Err(error) => give_up(worker, format!("the table could not be opened: {error}")),
     }
 }
 
-pub(super) fn key(number: u64) -> Key {
+fn key(number: u64) -> Key {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&number.to_le_bytes());
     key[8..].copy_from_slice(&(!number).to_be_bytes());
@@ -91,7 +68,7 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
     let in_tx = state.rng.random_range(0..100) < work.spec.in_transactions;
     let changes = matches!(asked, Asked::Upsert(_) | Asked::Remove);
     let in_two = in_tx && changes && state.rng.random_bool(0.5);
-    state.doing = Doing::Table(Pending {
+    state.doing = Doing::Table(TableOperation {
         key,
         asked,
         in_tx,
@@ -130,7 +107,7 @@ fn ask(worker: &mut Worker, client: u64, (): ()) {
     };
     match begun {
         Ok(()) => {}
-        Err(KvError::Busy) => client::again_soon(worker, client, ask),
+        Err(KvError::Busy) => again_soon(worker, client, ask),
         Err(error) => end(worker, client, Err(error)),
     }
 }
@@ -166,7 +143,7 @@ fn answer(changed: Changed) -> Answered {
 }
 
 /// What is pending of a client.
-fn pending(worker: &mut Worker, client: u64) -> Option<&mut Pending> {
+fn pending(worker: &mut Worker, client: u64) -> Option<&mut TableOperation> {
     match &mut work(worker).clients[client as usize].doing {
         Doing::Table(pending) => Some(pending),
         _ => None,
@@ -284,7 +261,7 @@ fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
             .expect("it had an answer before it committed")),
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
-            return client::again_soon(worker, client, ask);
+            return again_soon(worker, client, ask);
         }
         Err(Stop::Conflict(_)) => Err(KvError::Conflict),
         Err(Stop::Full(_)) => Err(KvError::Full(worker.me().machine)),
@@ -299,15 +276,15 @@ fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
     let index = client as usize;
     let answered = match answered {
         Ok(answered) => answered,
-        Err(KvError::Busy) => return client::again_soon(worker, client, ask),
+        Err(KvError::Busy) => return again_soon(worker, client, ask),
         Err(KvError::Full(_) | KvError::Crowded(_) | KvError::Conflict) => Answered::Refused,
-        Err(KvError::PeerLost(_)) => return client::end_all(worker),
+        Err(KvError::PeerLost(_)) => return end_all(worker),
         Err(error) => {
             work(worker)
                 .log
                 .violations
                 .push(format!("an operation on the table failed: {error}"));
-            return client::end_all(worker);
+            return end_all(worker);
         }
     };
     let work = work(worker);
@@ -320,7 +297,7 @@ fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
         let operation = pending.answered(state.number, state.begun, now, Some(answered));
         work.log.operations.push(operation);
     }
-    client::ended(worker, index);
+    ended(worker, index);
 }
 
 #[cfg(test)]
