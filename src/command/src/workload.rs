@@ -42,7 +42,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     };
     let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
     let mutant = mutants.transpose()?.and_then(|all| all.first().copied());
-    let mut cluster = Cluster::start(&config, log)?;
+    let mut cluster = Cluster::start_judged(&config, log)?;
     if let Some(mutant) = mutant {
         let name = mutant.name.to_owned();
         cluster.order(&Order::Mutant { name })?;
