@@ -696,4 +696,6 @@ fn installs_readable() -> bool {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

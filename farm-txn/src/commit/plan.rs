@@ -10,6 +10,7 @@ use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
 /// Another machine whose objects are written: a primary.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Participant {
     pub(super) machine: MachineId,
     /// Bytes of its LOCK record after the head.
@@ -41,6 +42,7 @@ impl Participant {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Plan {
     /// Ascending by machine.
     pub(super) participants: SmallVec<[Participant; 4]>,

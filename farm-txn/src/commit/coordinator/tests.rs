@@ -11,7 +11,7 @@ use crate::tx::Place;
 
 const HERE: Option<u16> = None;
 
-const SETTINGS: Settings = Settings {
+pub(super) const SETTINGS: Settings = Settings {
     most_in_message: 100,
     locks_exclusively: false,
 };
@@ -25,7 +25,7 @@ const ABORT_AT_BOTH: [Action; 4] = [
 ];
 
 /// A transaction that writes, or reads, an object on each of these machines.
-fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
+pub(super) fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
     let mut tx = Box::new(Tx::new());
     for (index, (machine, intent)) in objects.iter().enumerate() {
         let place = Place {
@@ -40,7 +40,7 @@ fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
     tx
 }
 
-fn address(index: usize) -> Address {
+pub(super) fn address(index: usize) -> Address {
     Address::new(RegionId::new(1, 1).unwrap(), 64 * (index as u32 + 1))
 }
 
