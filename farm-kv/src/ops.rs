@@ -108,7 +108,7 @@ pub fn change(
     };
     let pending = state.changes.insert(entry);
     if crate::owner::makes_changes(me, owner) {
-        crate::owner::arrive(worker, Waiter::Own(pending), body);
+        crate::owner::queue(worker, Waiter::Own(pending), body);
     } else {
         state.changes[pending].body = body;
         send(worker, pending);
@@ -294,14 +294,14 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
         .collect();
     let mut all = Vec::with_capacity(own.len());
     for (index, shard) in own {
-        let mut tx = farm_txn::take(worker);
+        let mut tx = farm_txn::checkout(worker);
         let mut editor = Editor::new(worker, &mut tx, layout, shard.first, spec.buckets);
         let home_of = |key: &Key| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,
         };
         let found = editor.check(&home_of).map_err(|error| error.to_string());
-        farm_txn::give(worker, tx);
+        farm_txn::checkin(worker, tx);
         let facts = found??;
         if (facts.pairs, facts.blocks) != (shard.pairs, shard.blocks) {
             return Err(format!(

@@ -8,7 +8,7 @@ use slab::Slab;
 use crate::KvError;
 use crate::lookup::Lookup;
 use crate::ops::Pending;
-use crate::owner::{Arrived, ChangeCounters};
+use crate::owner::{ChangeCounters, ChangeQueue};
 use crate::shard::Delta;
 use crate::table::{Initialising, OpenCont, Table, TableId};
 use crate::tx::Under;
@@ -87,11 +87,8 @@ pub(crate) struct Kv {
     pub(crate) changes: Slab<Pending>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
-    /// Changes to this worker's shards that came in this turn; those that are being made.
-    pub(crate) arrived: Vec<Arrived>,
-    pub(crate) making: Vec<Arrived>,
-    /// Where each belongs, and its number: put in that order.
-    pub(crate) by_key: Vec<(u64, u32)>,
+    /// Changes to this worker's shards that have not ended.
+    pub(crate) owner: ChangeQueue,
     pub(crate) change_counters: ChangeCounters,
     /// Operations inside transactions.
     pub(crate) in_tx: Slab<Under>,
@@ -115,9 +112,7 @@ pub fn attach(worker: &mut Worker) {
         lookups: (0..slots).map(|_| None).collect(),
         changes: Slab::with_capacity(1024),
         waiting: VecDeque::with_capacity(1024),
-        arrived: Vec::with_capacity(1024),
-        making: Vec::with_capacity(1024),
-        by_key: Vec::with_capacity(1024),
+        owner: ChangeQueue::default(),
         change_counters: ChangeCounters::default(),
         in_tx: Slab::new(),
         untold: Vec::new(),

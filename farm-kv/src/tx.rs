@@ -459,6 +459,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     let (me, state) = (worker.me(), kv(worker));
     let held = [
         ("operations in transactions", state.in_tx.len()),
+        ("changes of its own shards", state.owner.len()),
         ("counts to be told", state.untold.len()),
     ];
     let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;

@@ -25,7 +25,7 @@ use crate::commit::drive;
 use crate::error::{Abort, TxError};
 use crate::handle::OpenTx;
 pub use crate::handle::TxHandle;
-use crate::layer::{give, transactions};
+use crate::layer::{checkin, transactions};
 use crate::remote::{self, Asked};
 use crate::results::{self, DeferredResult};
 use crate::tx::{ObjectId, Place, Tx};
@@ -253,6 +253,18 @@ pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>
     }
 }
 
+/// Commits the transaction of a context that [`checkout`](crate::checkout) returned. The continuation is called from the
+/// event loop: it gets `Ok` if all of the transaction took effect, and otherwise the reason why nothing did.
+pub fn commit_context(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+    drive::begin(worker, tx, cont);
+}
+
+/// Ends the transaction of a context without effect, and validates its reads: see [`validate`].
+pub fn validate_context(worker: &mut Worker, mut tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+    tx.give_up_writes(worker);
+    drive::begin(worker, tx, cont);
+}
+
 /// Ends a transaction without effect, and validates what it read: the continuation gets `Ok` if all of that is
 /// of one moment, or the conflict. What a transaction found out is to be reported only if this succeeds: its
 /// reads may be mutually inconsistent.
@@ -267,7 +279,7 @@ pub fn validate(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError
 /// Ends a transaction; nothing of it takes effect. One that has ended already stays so.
 pub fn abort(worker: &mut Worker, tx: TxHandle) {
     if let Ok(context) = end(worker, tx) {
-        give(worker, context);
+        checkin(worker, context);
     }
 }
 

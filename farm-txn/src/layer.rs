@@ -23,6 +23,9 @@ use crate::retry::{Gate, Run};
 use crate::slots;
 use crate::tx::{Tx, TxLimits};
 
+/// The results for which memory is allocated in advance.
+const EXPECTED_RESULTS: usize = 256;
+
 /// State of the layer on one worker.
 #[derive(Default)]
 pub(crate) struct Transactions {
@@ -67,7 +70,10 @@ pub(crate) struct Transactions {
 
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
-    worker.put_layer(Box::<Transactions>::default());
+    worker.put_layer(Box::new(Transactions {
+        results: slab::Slab::with_capacity(EXPECTED_RESULTS),
+        ..Transactions::default()
+    }));
     crate::tasks::attach(worker);
     let config = worker.transactions_config();
     let patience = Duration::from_millis(config.patience_ms.into());
@@ -135,18 +141,19 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     ))
 }
 
-/// A context from the worker's pool. [`give`] it back when the transaction has ended: until then no
-/// machine uses memory again, for objects of another size, that was freed since it was taken.
+/// Returns a context from the worker's pool. It goes back by [`checkin`], or by [`commit`](crate::commit) or
+/// [`validate`](crate::validate). Until then no machine uses memory again, for objects of another size, that was freed
+/// since.
 ///
 /// # Panics
 /// If the layer is not attached.
-pub fn take(worker: &mut Worker) -> Box<Tx> {
+pub fn checkout(worker: &mut Worker) -> Box<Tx> {
     let operation = worker.begin_operation();
     transactions(worker).context(operation)
 }
 
-/// Gives a context back; whatever it still holds is aborted.
-pub fn give(worker: &mut Worker, mut tx: Box<Tx>) {
+/// Returns a context to the worker's pool; its transaction is aborted.
+pub fn checkin(worker: &mut Worker, mut tx: Box<Tx>) {
     end_of(worker, &mut tx);
     transactions(worker).keep(tx);
 }
@@ -206,13 +213,13 @@ pub fn transact_here<T>(
     worker: &mut Worker,
     body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
 ) -> Result<T, TxError> {
-    let mut tx = take(worker);
+    let mut tx = checkout(worker);
     let outcome = match body(&mut tx, worker) {
         Ok(value) => tx.commit(worker).map(|()| value),
         Err(error) if error.rests_on_reads() => tx.validate(worker).and(Err(error)),
         Err(error) => Err(error),
     };
-    give(worker, tx);
+    checkin(worker, tx);
     outcome
 }
 

@@ -72,13 +72,16 @@ mod slots;
 pub mod tasks;
 mod tx;
 
+pub use api::{commit_context as commit, validate_context as validate};
 pub use backoff::{Backoff, BackoffConfig};
 pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
 pub use error::{Abort, TxError};
 pub use handle::TxHandle;
 #[doc(hidden)]
 pub use layer::most_overtaken;
-pub use layer::{attach, give, left_over, lock_exclusively, set_limits, take, transact_here};
+pub use layer::{
+    attach, checkin, checkout, left_over, lock_exclusively, set_limits, transact_here,
+};
 pub use retry::RetryCounters;
 pub use tasks::{Handle, Transaction, block_on, spawn};
 #[doc(hidden)]

@@ -159,11 +159,11 @@ impl Tries {
 /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
 /// # let () = machine.ask(0, |worker, answer: mpsc::Sender<()>| {
 /// #     worker.put_layer(Box::new(answer));
-/// #     let mut tx = farm_txn::take(worker);
+/// #     let mut tx = farm_txn::checkout(worker);
 /// #     let object = tx.alloc(worker, 8, None).unwrap();
 /// #     worker.put_layer(Box::new(Counter(tx.address(object))));
 /// #     tx.commit(worker).unwrap();
-/// #     farm_txn::give(worker, tx);
+/// #     farm_txn::checkin(worker, tx);
 /// retry::run(worker, Cont::new(body, 0), Cont::new(done, 0));
 /// # })?;
 /// # machine.stop()?;

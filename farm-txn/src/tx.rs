@@ -126,7 +126,7 @@ pub struct Tx {
     pushed: u32,
     /// It commits to have validated what it read, and writes nothing.
     given_up: bool,
-    /// It holds addresses, from [`crate::take`] to [`crate::give`].
+    /// It holds addresses, from [`crate::checkout`] to [`crate::checkin`].
     pub(crate) operation: Option<Operation>,
 }
 

@@ -187,7 +187,7 @@ fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
     let open = &kv(worker).tables[&0];
     let (layout, first, buckets) = (open.layout, open.shards[0].first, open.spec.buckets);
     let homes: Vec<u32> = pairs.iter().map(|(key, _)| open.locate(key).1).collect();
-    let mut tx = farm_txn::take(worker);
+    let mut tx = farm_txn::checkout(worker);
     for (home, (key, _)) in homes.iter().zip(pairs) {
         let mut editor = Editor::new(worker, &mut tx, layout, first, buckets);
         assert_eq!(editor.remove(*home, key).unwrap(), Changed::Removed);
@@ -200,7 +200,7 @@ fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
         editor.finish().unwrap();
     }
     tx.commit(worker).unwrap();
-    farm_txn::give(worker, tx);
+    farm_txn::checkin(worker, tx);
 }
 
 /// Random changes of a small shard; after each, every mix of the last states is looked at. A pair that one
@@ -364,7 +364,7 @@ fn a_chain_without_end_is_given_up() {
             let open = &kv(worker).tables[&0];
             (open.layout, open.shards[0].first)
         };
-        let mut tx = farm_txn::take(worker);
+        let mut tx = farm_txn::checkout(worker);
         let home = tx.read_class(worker, first, layout.bucket_class).unwrap();
         let next = layout.bucket(tx.payload(home)).next().expect("a chain");
         let class = layout.block_class;
@@ -374,7 +374,7 @@ fn a_chain_without_end_is_given_up() {
             .block(tx.payload_mut(block))
             .set_tail(Some(next), occupied);
         let tied = tx.commit(worker).is_ok();
-        farm_txn::give(worker, tx);
+        farm_txn::checkin(worker, tx);
         answer.send(tied).unwrap();
     });
     assert!(tied.unwrap());

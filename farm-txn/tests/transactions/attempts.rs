@@ -22,7 +22,7 @@ fn what_fails_is_taken_back_and_what_was_there_before_stays() {
     let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
     cluster.on(0, 0, move |w| {
         let before = live(w);
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         let first = tx.read(w, one, BYTES).unwrap();
         tx.payload_mut(first).fill(11);
         let born = tx.alloc(w, BYTES, None).unwrap();
@@ -47,7 +47,7 @@ fn what_fails_is_taken_back_and_what_was_there_before_stays() {
         assert_eq!(&tx.payload(kept.unwrap())[..BYTES], [23; BYTES]);
         let born = tx.address(born);
         tx.commit(w).unwrap();
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
         let seen = transact(w, |tx, w| {
             let read = [one, two, born].map(|at| tx.read(w, at, BYTES).map(|o| tx.payload(o)[0]));
             read.into_iter().collect::<Result<Vec<_>, _>>()
@@ -66,7 +66,7 @@ fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
     cluster.on(0, 0, |w| {
         let all: Vec<_> = (0..OBJECTS).map(|mark| create(w, &[mark as u8])).collect();
         for (kept, tried) in [(10, 15), (20, 60), (32, 1), (33, 40), (60, 40)] {
-            let mut tx = farm_txn::take(w);
+            let mut tx = farm_txn::checkout(w);
             let read = |tx: &mut Tx, w: &mut Worker, at: usize| {
                 let object = tx.read(w, all[at], 1)?;
                 assert_eq!(tx.payload(object)[0], at as u8);
@@ -95,7 +95,7 @@ fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
             assert_eq!(tx.len(), OBJECTS);
             tx.commit(w).unwrap();
             assert_eq!((tx.len(), tx.find(all[0])), (0, None));
-            farm_txn::give(w, tx);
+            farm_txn::checkin(w, tx);
         }
     });
     cluster.stop();
@@ -107,7 +107,7 @@ fn an_object_that_was_taken_back_is_no_other_one() {
     let cluster = cluster("taken-back", 1, 1);
     let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
     cluster.on(0, 0, move |w| {
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         let mut taken_back = None;
         let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
             taken_back = Some(tx.read(w, one, BYTES)?);
@@ -124,7 +124,7 @@ fn an_object_that_was_taken_back_is_no_other_one() {
         tx.check(read).unwrap();
         tx.check(again).unwrap();
         tx.abort(w);
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
     });
     cluster.stop();
 }
@@ -139,7 +139,7 @@ fn a_commit_is_heard_of_and_an_abort_is_not() {
     let at = cluster.on(0, 0, |w| create(w, &[1; BYTES]));
     cluster.on(0, 0, move |w| {
         for (commits, context) in [(false, 100), (true, 1), (false, 100), (true, 10)] {
-            let mut tx = farm_txn::take(w);
+            let mut tx = farm_txn::checkout(w);
             let object = tx.read(w, at, BYTES).unwrap();
             tx.payload_mut(object)[0] += 1;
             tx.when_committed(Cont::new(heard, context));
@@ -147,7 +147,7 @@ fn a_commit_is_heard_of_and_an_abort_is_not() {
                 true => tx.commit(w).unwrap(),
                 false => tx.abort(w),
             }
-            farm_txn::give(w, tx);
+            farm_txn::checkin(w, tx);
         }
     });
     assert_eq!(HEARD.load(Ordering::Relaxed), 11);

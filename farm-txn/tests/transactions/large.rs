@@ -204,7 +204,7 @@ fn what_is_taken_back_is_forgotten_as_before() {
     let cluster = cluster("forgotten-back", 1, 1);
     let [x, y] = [b"x", b"y"].map(|text| cluster.on(0, 0, |w| create(w, text)));
     cluster.on(0, 0, move |w| {
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         let (a, b) = (tx.read(w, x, 1).unwrap(), tx.read(w, y, 1).unwrap());
         tx.forget_payload(a);
         let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
@@ -224,7 +224,7 @@ fn what_is_taken_back_is_forgotten_as_before() {
             tx.all_or_nothing(w, |tx, w| overwrite(tx, w, x, b"X"));
         assert_eq!(kept.unwrap(), a);
         tx.commit(w).unwrap();
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
         let seen = transact(w, |tx, w| {
             let [a, b] = [tx.read(w, x, 1)?, tx.read(w, y, 1)?];
             Ok([tx.payload(a)[0], tx.payload(b)[0]])

@@ -329,7 +329,7 @@ fn pick_mut(held: &mut [Held], pick: usize) -> Option<&mut Held> {
 
 fn run(worker: &mut Worker, program: &[(usize, Op)]) -> Result<(), TestCaseError> {
     let mut model = Model::default();
-    let mut contexts = [farm_txn::take(worker), farm_txn::take(worker)];
+    let mut contexts = [farm_txn::checkout(worker), farm_txn::checkout(worker)];
     let outcome = program
         .iter()
         .try_for_each(|(tx, op)| model.step(worker, &mut contexts, *tx, *op))
@@ -340,7 +340,7 @@ fn run(worker: &mut Worker, program: &[(usize, Op)]) -> Result<(), TestCaseError
         })
         .and_then(|()| model.check(worker));
     for context in contexts {
-        farm_txn::give(worker, context);
+        farm_txn::checkin(worker, context);
     }
     for (address, slot) in &model.slots {
         let mut tx = Tx::new();

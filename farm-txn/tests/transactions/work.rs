@@ -160,7 +160,7 @@ fn what_may_be_taken_back_costs_what_it_changes() {
     let cluster = cluster("undo-cost", 1, 1);
     cluster.on(0, 0, |w| {
         let all: Vec<_> = (0..OBJECTS).map(|_| create(w, &[0; BYTES])).collect();
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         for at in &all {
             tx.read(w, *at, BYTES).unwrap();
         }
@@ -181,7 +181,7 @@ fn what_may_be_taken_back_costs_what_it_changes() {
         let each = (entries_looked_at() - before) / EDITS;
         assert!(each <= 32, "{each} entries looked at for each edit");
         tx.commit(w).unwrap();
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
         let seen = |w: &mut Worker, at: Address| {
             transact(w, |tx, w| {
                 let object = tx.read(w, at, BYTES)?;
