@@ -2,9 +2,10 @@
 //! with strictly serializable transactions, and a hashtable that answers a lookup with about one
 //! remote read.
 //!
-//! This crate is the facade: [`prelude`] has what programs use, and the `farm` command is built from
-//! it. The parts, from the bottom: [`farm_core`] (fabric, rings, memory, workers), [`farm_txn`]
-//! (transactions), [`farm_kv`] (the hashtable).
+//! This crate is the facade. [`prelude`] contains the names that most programs use. The three crates
+//! are re-exported for all other names; from the bottom: [`farm_core`] (fabric, rings, memory, workers),
+//! [`farm_txn`] (transactions), [`farm_kv`] (the hashtable). The `farm` command is another package,
+//! `farm-command`.
 //!
 //! # Embedding a cluster
 //!
@@ -36,6 +37,10 @@
 #![forbid(unsafe_code)]
 
 pub mod prelude;
+
+pub use farm_core;
+pub use farm_kv;
+pub use farm_txn;
 
 /// The README's examples, tested.
 #[cfg(doctest)]

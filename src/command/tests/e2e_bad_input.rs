@@ -367,7 +367,7 @@ fn a_memory_directory_that_is_none_is_named() {
     place
         .small("ycsb", &["--set", &setting])
         .end()
-        .failed(2, &["memory.dir", "no such directory"]);
+        .failed(2, &["memory.dir", "the directory does not exist"]);
 }
 
 /// A cluster whose memory.dir is on a disk started without a word.

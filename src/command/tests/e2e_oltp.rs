@@ -314,5 +314,5 @@ fn tables_that_do_not_fit_stop_everything() {
     let place = Place::new("oltp-full");
     let args = ["--subscribers", "3_000_000", "--duration", "30"];
     let ended = place.small("tatp", &args).end();
-    ended.failed(1, &["machine", "hold"]);
+    ended.failed(1, &["machine", "no room for its shards"]);
 }

@@ -21,7 +21,7 @@ pub(crate) use sim::SimArgs;
 pub(crate) use workload::WorkloadArgs;
 
 /// The text of `config/local.toml`, used where no file is named.
-const LOCAL: &str = include_str!("../config/local.toml");
+const LOCAL: &str = include_str!("../../../config/local.toml");
 /// What errors call it.
 const LOCAL_NAME: &str = "config/local.toml (built in)";
 

@@ -243,7 +243,7 @@ fn a_node_that_ends_while_others_still_wait_is_named_and_all_can_start_again() {
             place.farm(&args)
         });
         let [first, second] = waiting.map(|mut node| {
-            node.wait_for("met");
+            node.wait_for("connected to");
             node
         });
         let (ends, waits) = match killed {
@@ -256,7 +256,7 @@ fn a_node_that_ends_while_others_still_wait_is_named_and_all_can_start_again() {
             format!("machine m{killed}"),
         );
         let lost = format!("{killed} is lost");
-        let waited = format!("{own} still waited for m3");
+        let waited = format!("{own} was still waiting for m3");
         waits.end_within(NOTICED).failed(1, &[&lost, &waited]);
         ends.end_within(NOTICED);
     }
