@@ -1,4 +1,4 @@
-//! Objects of other machines: reading them, one-sided, and reserving room for new ones.
+//! Objects of other machines: one-sided reads, and reservations of room for new objects.
 
 use farm_core::alloc::SizeClass;
 use farm_core::fabric::Slot;
@@ -17,32 +17,34 @@ use crate::object_run::ObjectRun;
 use crate::slots;
 use crate::tx::{ObjectId, Place, wrong_size};
 
-/// Asks a machine to reserve room for an object near another.
+/// Requests a machine to reserve room for an object near an address.
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
-/// A class and an address.
+/// Bytes of the request: size class and address.
 const ALLOC_BYTES: usize = 9;
-/// Address, version and incarnation of the memory that was reserved; nothing if there is none.
+/// Bytes of the reply: address, version and incarnation of the reserved slot. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 24;
 
-/// A call that waits: for another machine, or for a lock of this one.
+/// An operation that waits for another machine, or for a lock of this machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) tx: TxHandle,
-    /// What is read, or near what is to be allocated.
+    /// Place of the object to read; for an allocation, the hint.
     pub(crate) place: Place,
-    /// What names the object that is read, if a fat pointer does.
+    /// Fat pointer of the object to read, if the caller reads by one.
     pub(crate) pointer: Option<FatPointer>,
     pub(crate) cont: Cont<Result<ObjectId, TxError>>,
 }
 
 impl Asked {
-    /// The machine that is to allocate.
+    /// Returns the machine that allocates.
     fn machine(&self) -> MachineId {
-        self.place.machine.expect("another machine is asked")
+        self.place
+            .machine
+            .expect("only another machine is sent a request")
     }
 }
 
-/// The other machine that an address is of; none for this one, or if there is no address.
+/// Returns the machine of an address, if it is another one; `None` for this machine or a null address.
 pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> {
     if address.is_null() {
         return None;
@@ -51,7 +53,7 @@ pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> 
     (machine != worker.me().machine).then_some(machine)
 }
 
-/// Reads an object, without holding anybody up while it is locked.
+/// Reads an object. While the object is locked, the worker continues with other work.
 pub(crate) fn read(worker: &mut Worker, asked: Asked) {
     let key = transactions(worker).asked.insert(asked);
     post_asked(worker, key as u64, &asked);
@@ -122,7 +124,7 @@ impl TxCounters {
     }
 }
 
-/// What a read that failed means to who wanted the object.
+/// Converts the error of a failed read to the error for the caller of the read.
 pub(crate) fn error_of_read(error: ReadError, address: Address) -> TxError {
     match error {
         ReadError::PeerLost(machine) => Abort::Lost(machine).into(),
@@ -138,7 +140,7 @@ fn end(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {
     asked.cont.resume(worker, result);
 }
 
-/// Asks another machine to reserve room for an object.
+/// Requests another machine to reserve room for an object.
 pub(crate) fn alloc(worker: &mut Worker, asked: Asked) {
     let key = transactions(worker).asked.insert(asked);
     ask(worker, key as u64, ());
@@ -155,7 +157,7 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
     match to.and_then(|to| worker.call(to, ALLOC, &[&body], RESERVED_BYTES, cont)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
-        // From the event loop: this may be the call that asks.
+        // The error is reported from the event loop, because the current call may be the one that sent the request.
         Err(_) => worker.defer(Cont::new(nobody_answers, key)),
     }
 }
@@ -201,7 +203,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         Some((SizeClass::new(*class), Address::from_bits(hint)?))
     });
     let Some((class, hint)) = asked else {
-        let why = "it asks for room for no object".into();
+        let why = "it sent an ALLOC request that is not valid".into();
         return worker.distrust(request.from.machine, why);
     };
     let Ok((address, room)) = crate::tx::reserve(worker, class, Some(hint)) else {

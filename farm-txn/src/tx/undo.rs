@@ -1,4 +1,4 @@
-//! What a transaction tries and may take back: a journal of what is changed meanwhile, and of nothing else.
+//! The journal of [`Tx::all_or_nothing`]: it records what `body` changes, and nothing else.
 
 use farm_core::alloc::SizeClass;
 use farm_core::mutants;
@@ -8,30 +8,30 @@ use farm_core::worker::Worker;
 use super::room::give_back;
 use super::{Intent, Tx};
 
-/// What the transaction was when it began to try.
+/// State of the transaction at the start of [`Tx::all_or_nothing`], and the entries that were changed since.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
-    /// Something is tried now.
+    /// Whether [`Tx::all_or_nothing`] runs.
     active: bool,
-    /// Entries that it had, and how many of them had forgotten their payloads.
+    /// Number of entries at the start, and how many of them had forgotten their payloads.
     entries: usize,
     forgotten: usize,
-    /// The end of its payloads, and bytes of them that it held.
+    /// End of the payload buffer at the start, and the number of its bytes that were held.
     end: usize,
     held: usize,
-    /// Continuations that wait for the commit.
+    /// Number of continuations at the start that wait for the commit.
     waiting: usize,
-    /// Entries of then that were changed since, each once, and their payloads.
+    /// Entries of the start that were changed since, each once, and their payloads.
     changed: Vec<Changed>,
     payloads: Vec<u8>,
 }
 
-/// An entry as it was.
+/// The earlier state of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Changed {
     index: u32,
     at: u32,
-    /// Where its payload is in [`Undo::payloads`].
+    /// Offset of its payload in [`Undo::payloads`].
     saved_at: u32,
     class: SizeClass,
     version: Version,
@@ -41,12 +41,12 @@ struct Changed {
 }
 
 impl Undo {
-    /// Whether something is tried now.
+    /// Returns whether [`Tx::all_or_nothing`] runs.
     pub(super) fn is_active(&self) -> bool {
         self.active
     }
 
-    /// The transaction forgets everything: nothing is left to be restored.
+    /// Drops the journal: the transaction has removed all of its objects.
     pub(super) fn clear(&mut self) {
         *self = Self {
             active: self.active,
@@ -64,22 +64,24 @@ impl Undo {
 }
 
 impl Tx {
-    /// Does something of several steps, and takes all of it back if one of them fails: what was read,
-    /// written, allocated and freed since. The transaction goes on as if it had not been tried; objects
-    /// that it met first in what failed are not its own any more. What `body` changes is recorded, and nothing
-    /// else.
+    /// Performs several steps, and takes all of them back if one fails: the reads, writes, allocations and frees since
+    /// the start. The transaction then continues as if they had not been tried. The `ObjectId`s that the failed steps
+    /// returned for new objects of the transaction are invalid afterwards. Only what `body` changes is recorded.
     ///
     /// # Errors
     /// Those of `body`.
     ///
     /// # Panics
-    /// If `body` calls it in turn.
+    /// If `body` calls [`Tx::all_or_nothing`].
     pub fn all_or_nothing<T, E>(
         &mut self,
         worker: &mut Worker,
         body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
     ) -> Result<T, E> {
-        assert!(!self.undo.active, "all_or_nothing inside of all_or_nothing");
+        assert!(
+            !self.undo.active,
+            "all_or_nothing was called inside of all_or_nothing"
+        );
         let undo = &mut self.undo;
         undo.active = true;
         (undo.entries, undo.forgotten) = (self.entries.len(), self.forgotten);
@@ -98,7 +100,7 @@ impl Tx {
         outcome
     }
 
-    /// An entry is about to be changed: records how it is, if that may be wanted.
+    /// Records an entry before a change, if the change may be taken back.
     #[inline]
     pub(super) fn touch(&mut self, index: usize) {
         if self.undo.active && index < self.undo.entries {

@@ -1,4 +1,4 @@
-//! What is tried within a transaction and taken back, and who hears of a commit.
+//! Steps that a transaction tries and takes back, and the continuations of a commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +10,14 @@ use crate::cluster::{cluster, create, transact};
 
 const BYTES: usize = 40;
 
-/// Objects that the worker's allocator says are taken.
+/// Returns the number of live objects according to the worker's allocator.
 fn live(worker: &mut Worker) -> u64 {
     let class = class_for_payload(BYTES).unwrap();
     worker.slab_usage(class).live as u64
 }
 
 #[test]
-fn what_fails_is_taken_back_and_what_was_there_before_stays() {
+fn a_failed_step_is_taken_back_and_earlier_changes_remain() {
     let cluster = cluster("attempts", 1, 1);
     let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
     cluster.on(0, 0, move |w| {
@@ -58,9 +58,9 @@ fn what_fails_is_taken_back_and_what_was_there_before_stays() {
     cluster.stop();
 }
 
-/// A large transaction finds its objects by a table, which has to follow what is taken back.
+/// A large transaction finds its objects by a hash table, which must follow when entries are taken back.
 #[test]
-fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
+fn a_large_transaction_finds_its_objects_after_steps_were_taken_back() {
     const OBJECTS: usize = 100;
     let cluster = cluster("large", 1, 1);
     cluster.on(0, 0, |w| {
@@ -101,9 +101,9 @@ fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
     cluster.stop();
 }
 
-/// The id of what was taken back once named what was read next.
+/// Regression: the `ObjectId` of an object that was taken back referred to the object that was read next.
 #[test]
-fn an_object_that_was_taken_back_is_no_other_one() {
+fn the_id_of_an_object_that_was_taken_back_is_never_valid_again() {
     let cluster = cluster("taken-back", 1, 1);
     let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
     cluster.on(0, 0, move |w| {
@@ -130,7 +130,7 @@ fn an_object_that_was_taken_back_is_no_other_one() {
 }
 
 #[test]
-fn a_commit_is_heard_of_and_an_abort_is_not() {
+fn when_committed_is_called_after_a_commit_and_not_after_an_abort() {
     static HEARD: AtomicU64 = AtomicU64::new(0);
     fn heard(_: &mut Worker, context: u64, (): ()) {
         HEARD.fetch_add(context, Ordering::Relaxed);
