@@ -4,7 +4,7 @@ use farm_core::alloc::{AllocError, TooLarge};
 use farm_core::ids::{Address, MachineId};
 use farm_core::worker::AddressError;
 
-use crate::tx::TxLimits;
+use crate::limits::TxLimits;
 
 /// Why an operation of a transaction failed, or why it did not commit. The transaction has no effect, except that
 /// [`TxError::InDoubt`] leaves the outcome open.

@@ -20,6 +20,7 @@
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
 use farm_core::object::{Incarnation, Version};
+use farm_core::ring::log_record_bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a record without truncated transactions and without the additions of LOCK.
@@ -359,6 +360,11 @@ pub(crate) fn encode_head(
 }
 
 /// Configuration number of a cluster with a fixed set of machines.
+/// Returns the bytes that the truncation of one transaction reserves: those of a record of its own.
+pub(crate) fn truncation_reserved() -> u32 {
+    log_record_bytes(FIXED_BYTES + 8)
+}
+
 pub(crate) const CONFIGURATION: u64 = 1;
 
 #[cfg(test)]

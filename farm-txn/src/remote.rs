@@ -5,16 +5,17 @@ use farm_core::fabric::Slot;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{FatPointer, Incarnation, Version};
+use farm_core::object::{Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
-use crate::api;
+use crate::calls::RemoteCall;
 use crate::counters::TxCounters;
 use crate::error::{Abort, TxError};
-use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
+use crate::open;
 use crate::slots;
+use crate::tx::reservation::reserve;
 use crate::tx::{ObjectId, Place, wrong_size};
 
 /// Requests a machine to reserve room for an object near an address.
@@ -23,26 +24,6 @@ pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
 const ALLOC_BYTES: usize = 9;
 /// Bytes of the reply: address, version and incarnation of the reserved slot. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 24;
-
-/// An operation that waits for another machine, or for a lock of this machine.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) tx: TxHandle,
-    /// Place of the object to read; for an allocation, the hint.
-    pub(crate) place: Place,
-    /// Fat pointer of the object to read, if the caller reads by one.
-    pub(crate) pointer: Option<FatPointer>,
-    pub(crate) cont: Cont<Result<ObjectId, TxError>>,
-}
-
-impl Asked {
-    /// Returns the machine that allocates.
-    fn machine(&self) -> MachineId {
-        self.place
-            .machine
-            .expect("only another machine is sent a request")
-    }
-}
 
 /// Returns the machine of an address, if it is another one; `None` for this machine or a null address.
 pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> {
@@ -54,17 +35,17 @@ pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> 
 }
 
 /// Reads an object. While the object is locked, the worker continues with other work.
-pub(crate) fn read(worker: &mut Worker, asked: Asked) {
-    let key = transactions(worker).asked.insert(asked);
+pub(crate) fn read(worker: &mut Worker, asked: RemoteCall) {
+    let key = transactions(worker).calls.insert(asked);
     post_asked(worker, key as u64, &asked);
 }
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
-    let asked = transactions(worker).asked[key as usize];
+    let asked = transactions(worker).calls[key as usize];
     post_asked(worker, key, &asked);
 }
 
-fn post_asked(worker: &mut Worker, key: u64, Asked { place, pointer, .. }: &Asked) {
+fn post_asked(worker: &mut Worker, key: u64, RemoteCall { place, pointer, .. }: &RemoteCall) {
     let cont = Cont::new(came, key);
     let posted = match pointer {
         Some(pointer) => worker.read_pointer_lock_free(*pointer, cont),
@@ -79,18 +60,18 @@ fn post_asked(worker: &mut Worker, key: u64, Asked { place, pointer, .. }: &Aske
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     let layer = transactions(worker);
-    let Asked {
+    let RemoteCall {
         tx,
         place,
         pointer,
         cont,
-    } = layer.asked.remove(key as usize);
+    } = layer.calls.remove(key as usize);
     let slot = match layer.counters.count_read(&place, result) {
         Ok(slot) => slot,
         Err(error) => return cont.resume(worker, Err(error)),
     };
     let words = place.class.object_bytes() / 8;
-    let read = api::with(worker, tx, |tx, worker| {
+    let read = open::with(worker, tx, |tx, worker| {
         let object = match tx.known(place.address, place.class) {
             Some(known) => known?,
             None => {
@@ -136,18 +117,18 @@ pub(crate) fn error_of_read(error: ReadError, address: Address) -> TxError {
 }
 
 fn end(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {
-    let asked = transactions(worker).asked.remove(key as usize);
+    let asked = transactions(worker).calls.remove(key as usize);
     asked.cont.resume(worker, result);
 }
 
 /// Requests another machine to reserve room for an object.
-pub(crate) fn alloc(worker: &mut Worker, asked: Asked) {
-    let key = transactions(worker).asked.insert(asked);
+pub(crate) fn alloc(worker: &mut Worker, asked: RemoteCall) {
+    let key = transactions(worker).calls.insert(asked);
     ask(worker, key as u64, ());
 }
 
 fn ask(worker: &mut Worker, key: u64, (): ()) {
-    let asked = transactions(worker).asked[key as usize];
+    let asked = transactions(worker).calls[key as usize];
     let (place, machine) = (asked.place, asked.machine());
     let mut body = [0; ALLOC_BYTES];
     body[0] = place.class.get();
@@ -163,13 +144,13 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn nobody_answers(worker: &mut Worker, key: u64, (): ()) {
-    let machine = transactions(worker).asked[key as usize].machine();
+    let machine = transactions(worker).calls[key as usize].machine();
     end(worker, key, Err(Abort::Lost(machine).into()));
 }
 
 fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
-    let asked = transactions(worker).asked[key as usize];
-    let (Asked { tx, place, .. }, machine) = (asked, asked.machine());
+    let asked = transactions(worker).calls[key as usize];
+    let (RemoteCall { tx, place, .. }, machine) = (asked, asked.machine());
     let Ok(reply) = reply else {
         return nobody_answers(worker, key, ());
     };
@@ -178,7 +159,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         return end(worker, key, Err(TxError::NoMemory(machine)));
     };
     let place = Place { address, ..place };
-    let added = api::with(worker, tx, |tx, _| {
+    let added = open::with(worker, tx, |tx, _| {
         tx.check_limits(place.class.payload_capacity())?;
         Ok(tx.reserved(place, version, incarnation))
     });
@@ -206,7 +187,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = "it sent an ALLOC request that is not valid".into();
         return worker.distrust(request.from.machine, why);
     };
-    let Ok((address, room)) = crate::tx::reserve(worker, class, Some(hint)) else {
+    let Ok((address, room)) = reserve(worker, class, Some(hint)) else {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);
     };

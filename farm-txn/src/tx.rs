@@ -2,20 +2,21 @@
 
 use farm_core::alloc::{Geometry, SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
+use farm_core::marks;
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, Operation, Worker};
-use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
+use crate::limits::TxLimits;
 
 mod entries;
 mod forget;
 mod index;
 mod objects;
 mod payloads;
-mod room;
+pub(crate) mod reservation;
 mod undo;
 
 pub(crate) use entries::Entries;
@@ -26,34 +27,12 @@ use index::Index;
 use objects::Number;
 pub use objects::ObjectId;
 use payloads::{NOT_HELD, Payloads};
-use room::give_back;
-pub(crate) use room::reserve;
 use undo::Undo;
 
 /// Tries of a local read before the object counts as locked. A transaction whose objects are all on this machine
 /// commits in less time, unless its thread lost its core. A commit over several machines takes a round trip, which is
 /// too long for a worker to wait.
 const READ_TRIES: u32 = 50;
-
-/// Limits of one transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxLimits {
-    /// Most objects, including those that are only read.
-    pub objects: usize,
-    /// Most bytes of payloads.
-    pub bytes: usize,
-}
-
-/// The default limits suit a transaction of one turn. Transactions over many turns have the limits of the
-/// configuration.
-impl Default for TxLimits {
-    fn default() -> Self {
-        Self {
-            objects: 1024,
-            bytes: 4 << 20,
-        }
-    }
-}
 
 /// What a transaction does with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -393,24 +372,6 @@ impl Tx {
             return &[];
         }
         self.payloads.get(entry.payload())
-    }
-
-    /// Ends the transaction without effect, and releases the room that was reserved for new objects.
-    pub fn abort(&mut self, worker: &mut Worker) {
-        for entry in self.entries.iter() {
-            let local = entry.machine.is_none();
-            if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
-            {
-                crate::slots::release_local(worker, entry.address, entry.class);
-            }
-        }
-        if self.entries.iter().any(Entry::is_reserved) {
-            marks::mark("tx: aborted with allocation");
-            if !mutants::is_on("allocation leaked on abort") {
-                give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
-            }
-        }
-        self.clear();
     }
 
     /// Resumes `cont` after the transaction has committed, before the continuation of the commit itself; never if the

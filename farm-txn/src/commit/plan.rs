@@ -4,7 +4,6 @@ use farm_core::ids::MachineId;
 use farm_core::ring::log_record_bytes;
 use smallvec::SmallVec;
 
-use super::truncate;
 use crate::record::{self, FIXED_BYTES, LOCK_BYTES};
 use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
@@ -36,7 +35,7 @@ impl Participant {
 
     /// Returns the bytes to reserve for all records of a transaction.
     pub(super) fn reserved(&self) -> u32 {
-        self.lock_reserved() + Self::end_reserved() + truncate::reserved_bytes()
+        self.lock_reserved() + Self::end_reserved() + record::truncation_reserved()
     }
 }
 

@@ -13,7 +13,7 @@ use farm_core::mutants;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::coordinator::CommitId;
+use super::id::CommitId;
 
 /// Identifies a waiting commit in [`Queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

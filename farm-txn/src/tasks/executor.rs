@@ -14,6 +14,7 @@ use super::shared::{Answer, Found, Lent, Next, Op, Request, Shared, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
 use crate::api::{self, TxHandle};
 use crate::error::TxError;
+use crate::open;
 use crate::remote::error_of_read;
 use crate::retry;
 use crate::tx::ObjectId;
@@ -127,7 +128,7 @@ fn serve(worker: &mut Worker, shared: &Arc<Shared>, request: Request) {
 
 fn abort(worker: &mut Worker, tx: TxHandle, context: Option<Box<crate::tx::Tx>>) {
     if let Some(context) = context {
-        api::put_back(worker, tx, context);
+        open::put_back(worker, tx, context);
     }
     api::abort(worker, tx);
 }
@@ -188,7 +189,7 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
 fn lend(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<Lent>) -> TxHandle {
     let tx = match context {
         Some((tx, context)) => {
-            api::put_back(worker, tx, context);
+            open::put_back(worker, tx, context);
             tx
         }
         None => api::begin(worker),
@@ -236,7 +237,7 @@ pub(super) fn operated<T: Send + 'static>(
 /// Takes the context of the transaction that a call worked on, unless the transaction was aborted since.
 fn take_back(worker: &mut Worker, slot: usize) -> Option<Lent> {
     let tx = tasks(worker).shared.tx_of(slot)?;
-    Some((tx, api::take_out(worker, tx)?))
+    Some((tx, open::take_out(worker, tx)?))
 }
 
 fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {

@@ -16,7 +16,8 @@ use super::Transaction;
 use super::shared::{Answer, Found, Op, Request, Shared};
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
-use crate::retry::{Left, Remedy, Tries};
+use crate::retry::state::Tries;
+use crate::retry::{Left, Remedy};
 
 /// A task's access to its worker. Clones access the same worker.
 #[derive(Clone)]

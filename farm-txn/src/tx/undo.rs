@@ -1,12 +1,9 @@
 //! The journal of [`Tx::all_or_nothing`]: it records what `body` changes, and nothing else.
 
 use farm_core::alloc::SizeClass;
-use farm_core::mutants;
 use farm_core::object::{Incarnation, Version};
-use farm_core::worker::Worker;
 
-use super::room::give_back;
-use super::{Intent, Tx};
+use super::{Entry, Intent, Tx};
 
 /// State of the transaction at the start of [`Tx::all_or_nothing`], and the entries that were changed since.
 #[derive(Debug, Default)]
@@ -64,40 +61,39 @@ impl Undo {
 }
 
 impl Tx {
-    /// Performs several steps, and takes all of them back if one fails: the reads, writes, allocations and frees since
-    /// the start. The transaction then continues as if they had not been tried. The `ObjectId`s that the failed steps
-    /// returned for new objects of the transaction are invalid afterwards. Only what `body` changes is recorded.
-    ///
-    /// # Errors
-    /// Those of `body`.
+    /// Starts the journal.
     ///
     /// # Panics
-    /// If `body` calls [`Tx::all_or_nothing`].
-    pub fn all_or_nothing<T, E>(
-        &mut self,
-        worker: &mut Worker,
-        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
-    ) -> Result<T, E> {
+    /// If it is started already.
+    pub(super) fn start_journal(&mut self) {
+        let undo = &mut self.undo;
         assert!(
-            !self.undo.active,
+            !undo.active,
             "all_or_nothing was called inside of all_or_nothing"
         );
-        let undo = &mut self.undo;
         undo.active = true;
         (undo.entries, undo.forgotten) = (self.entries.len(), self.forgotten);
         (undo.end, undo.held) = (self.payloads.begin_appending(), self.payloads.held());
         undo.waiting = self.when_committed.len();
-        let outcome = body(self, worker);
-        if outcome.is_err() && !mutants::is_on("an edit that failed is not taken back") {
-            self.take_back(worker);
-        }
+    }
+
+    /// Ends the journal.
+    pub(super) fn end_journal(&mut self) {
         self.payloads.end_appending();
         for changed in self.undo.changed.drain(..) {
             self.entries[changed.index as usize].saved = false;
         }
         self.undo.payloads.clear();
         self.undo.active = false;
-        outcome
+    }
+
+    /// Returns the entries of objects for which room was reserved since the start of the journal.
+    pub(super) fn reserved_since(&self) -> impl Iterator<Item = &Entry> {
+        let (kept, undo) = (self.undo.entries, &self.undo);
+        let before = undo.changed.iter().filter(|was| !was.intent.is_written());
+        let before = before.map(|was| &self.entries[was.index as usize]);
+        let new = self.entries.range(kept..self.entries.len());
+        before.chain(new).filter(|entry| entry.is_reserved())
     }
 
     /// Records an entry before a change, if the change may be taken back.
@@ -131,15 +127,9 @@ impl Tx {
         }
     }
 
-    fn take_back(&mut self, worker: &mut Worker) {
+    /// Takes everything back that was changed since the start of the journal.
+    pub(super) fn take_back(&mut self) {
         let (kept, undo) = (self.undo.entries, &self.undo);
-        let before = undo.changed.iter().filter(|was| !was.intent.is_written());
-        let before = before.map(|was| &self.entries[was.index as usize]);
-        let new = self.entries.range(kept..self.entries.len());
-        give_back(
-            worker,
-            before.chain(new).filter(|entry| entry.is_reserved()),
-        );
         for was in &undo.changed {
             let entry = &mut self.entries[was.index as usize];
             (entry.at, entry.class) = (was.at, was.class);

@@ -2,10 +2,10 @@
 
 use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
-use farm_core::marks;
 use farm_core::object::write::Room;
 use farm_core::object::{Incarnation, Version};
 use farm_core::worker::Worker;
+use farm_core::{marks, mutants};
 
 use super::{Entry, Intent, ObjectId, Place, Tx};
 use crate::error::TxError;
@@ -13,6 +13,24 @@ use crate::object_run::ObjectRun;
 use crate::slots;
 
 impl Tx {
+    /// Ends the transaction without effect, and releases the room that was reserved for new objects.
+    pub fn abort(&mut self, worker: &mut Worker) {
+        for entry in self.entries.iter() {
+            let local = entry.machine.is_none();
+            if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
+            {
+                slots::release_local(worker, entry.address, entry.class);
+            }
+        }
+        if self.entries.iter().any(Entry::is_reserved) {
+            marks::mark("tx: aborted with allocation");
+            if !mutants::is_on("allocation leaked on abort") {
+                give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
+            }
+        }
+        self.clear();
+    }
+
     /// Reserves room for an object of this machine, near `hint` if possible. The object exists when the transaction has
     /// committed. Its payload starts as zeroes.
     ///
@@ -72,6 +90,30 @@ impl Tx {
         }
         entry.at = at;
         self.id(absent)
+    }
+
+    /// Performs several steps, and takes all of them back if one fails: the reads, writes, allocations and frees since
+    /// the start. The transaction then continues as if they had not been tried. The `ObjectId`s that the failed steps
+    /// returned for new objects of the transaction are invalid afterwards. Only what `body` changes is recorded.
+    ///
+    /// # Errors
+    /// Those of `body`.
+    ///
+    /// # Panics
+    /// If `body` calls [`Tx::all_or_nothing`].
+    pub fn all_or_nothing<T, E>(
+        &mut self,
+        worker: &mut Worker,
+        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.start_journal();
+        let outcome = body(self, worker);
+        if outcome.is_err() && !mutants::is_on("an edit that failed is not taken back") {
+            give_back(worker, self.reserved_since());
+            self.take_back();
+        }
+        self.end_journal();
+        outcome
     }
 
     /// Ends the transaction without effect, and validates its reads: `Ok` if all of them are from one moment. See
