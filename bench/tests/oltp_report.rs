@@ -253,7 +253,7 @@ fn what_is_wrong_or_failed_is_told() {
         ..audited()
     };
     let run = RunResult::new(&setup(), &machines(), &few).unwrap();
-    assert_eq!(run.check.wrong, ["99 of 100 accounts were looked at"]);
+    assert_eq!(run.check.wrong, ["only 99 of 100 accounts were checked"]);
     let mut failed = machines();
     failed[1].workers[0].failure = Some("no memory".into());
     let run = RunResult::new(&setup(), &failed, &audited()).unwrap();

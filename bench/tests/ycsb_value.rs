@@ -154,11 +154,11 @@ fn errors_read_well() {
     };
     assert_eq!(
         torn.to_string(),
-        "torn value: word 8 is not of the same write as the start, write 77 of worker 3"
+        "torn value: word 8 does not belong to the same write as the start, write 77 of worker 3"
     );
     assert_eq!(
         ValueError::WrongKey { found: 4, stamp }.to_string(),
-        "value of another record: of 4, write 77 of worker 3"
+        "value of another record: record 4, write 77 of worker 3"
     );
 }
 

@@ -1,16 +1,15 @@
 //! A distributed hashtable whose lookups cost about one one-sided read (`FaRM'14 §3.6`): chained
 //! associative hopscotch hashing over objects of the shared address space.
 //!
-//! A table is cut into shards, each an equal slice of the hash space, an array of buckets on one
-//! machine, and owned by one of its workers. A bucket is one object with H/2 slots. A pair lies in
-//! the bucket its key hashes to or in the next one, or else in the bucket's chain of overflow
-//! blocks, so one read of two adjacent buckets answers nearly every lookup, from any machine, without
-//! a processor of the owner. What changes a shard is shipped to its owner and runs there as a
-//! single-machine transaction.
+//! A table is divided into shards. Each shard is an equal slice of the hash space, an array of buckets on one machine,
+//! and is owned by one of the machine's workers. A bucket is one object with H/2 slots. A pair is stored in the bucket
+//! to which its key hashes, in the next bucket, or in the bucket's chain of overflow blocks. So one read of two
+//! adjacent buckets completes nearly every lookup, from any machine, without the owner's processor. A change of a shard
+//! is shipped to the owner and runs there as a single-machine transaction.
 //!
-//! Read in this order: [`layout`] (the bytes) → [`table`] (shards and where they are) → [`lookup`] →
-//! [`shard`] (how pairs are put, moved and removed) → [`ops`] (shipping) → `owner` (combining) → [`tx`]
-//! (the same inside a caller's transaction).
+//! Read in this order: [`layout`] (the bytes) → [`table`] (shards and their locations) → [`lookup`] → [`shard`] (how
+//! pairs are inserted, moved and removed) → [`ops`] (shipping) → `owner` (combining) → [`tx`] (operations inside a
+//! caller's transaction).
 #![forbid(unsafe_code)]
 
 pub mod blocking;

@@ -1,4 +1,4 @@
-//! Changes to a table: shipped to the owner of the key's shard, which makes them (`owner`).
+//! Changes of tables: shipped to the owner of the key's shard, which performs them (`owner`).
 
 use farm_core::ids::{Address, MachineId};
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
@@ -13,21 +13,21 @@ use crate::{KEY_BYTES, Key, KvError};
 
 /// Ships a change to a shard's owner.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
-/// Most bytes of message bodies that are made before they are needed.
+/// Most bytes of message bodies that are allocated in advance.
 const BODIES_BYTES: usize = 1 << 20;
-/// Operation, table, shard, bucket.
+/// Bytes of the header: operation, table, shard and bucket.
 pub(crate) const HEADER_BYTES: usize = 12;
 
 /// A change of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// A new pair; nothing if the key is there.
+    /// Inserts a pair; no-op if the key exists.
     Insert(&'a [u8]),
-    /// A new value; nothing if the key is not there.
+    /// Replaces the value; no-op if the key does not exist.
     Update(&'a [u8]),
-    /// A new pair or a new value.
+    /// Inserts a pair, or replaces its value.
     Upsert(&'a [u8]),
-    /// The pair goes.
+    /// Removes the pair.
     Remove,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The new value; none of a remove.
+    /// Returns the new value; empty for a remove.
     pub(crate) fn value(&self) -> &'a [u8] {
         match self {
             Change::Insert(value) | Change::Update(value) | Change::Upsert(value) => value,
@@ -49,7 +49,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Is the new value of the table's length?
+    /// Checks that the new value has the length of the table's values.
     pub(crate) fn check_length(&self, expected: usize) -> Result<(), KvError> {
         let found = self.value().len();
         if *self != Change::Remove && found != expected {
@@ -59,16 +59,16 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Hears what a change did.
+/// The continuation that receives the outcome of a change.
 pub type ChangeCont = Cont<Result<Changed, KvError>>;
 
 /// A change in flight.
 pub(crate) struct Pending {
     table: u16,
     shard: u32,
-    /// The message, until it is sent.
+    /// Body of the message, until it is sent.
     body: Vec<u8>,
-    /// The outcome of a change that failed before it was sent.
+    /// Outcome of a change that failed before it was sent.
     outcome: Option<Result<Changed, KvError>>,
     cont: ChangeCont,
 }
@@ -108,7 +108,7 @@ pub fn change(
     };
     let pending = state.changes.insert(entry);
     if crate::owner::makes_changes(me, owner) {
-        crate::owner::arrive(worker, Waiter::Own(pending), body);
+        crate::owner::queue(worker, Waiter::Own(pending), body);
     } else {
         state.changes[pending].body = body;
         send(worker, pending);
@@ -116,8 +116,8 @@ pub fn change(
     Ok(())
 }
 
-/// Makes the bodies of as many messages as changes are expected under way at a time, so that making
-/// them is no part of a change; beyond those, and beyond a mebibyte, they come as they are needed.
+/// Allocates message bodies for the expected number of concurrent changes, limited to one mebibyte in total, so that a
+/// change need not allocate. More bodies are allocated on demand.
 pub(crate) fn make_bodies(worker: &mut Worker, layout: &Layout) {
     let bytes = HEADER_BYTES + layout.pair_bytes();
     let bodies = &mut kv(worker).bodies;
@@ -131,8 +131,8 @@ pub(crate) fn make_bodies(worker: &mut Worker, layout: &Layout) {
     }
 }
 
-/// Sends a change, or lets it wait for room. Those that wait keep their order, and nobody who comes
-/// later takes the room from them.
+/// Sends a change, or queues it until there is room. Queued changes keep their order, and later changes cannot take the
+/// room before them.
 fn send(worker: &mut Worker, pending: usize) {
     if kv(worker).waiting.is_empty() && try_send(worker, pending) {
         return;
@@ -154,7 +154,7 @@ fn send_waiting(worker: &mut Worker, _: u64, (): ()) {
     }
 }
 
-/// False if there is no room now.
+/// Returns false if there is no room now.
 fn try_send(worker: &mut Worker, pending: usize) -> bool {
     let state = kv(worker);
     let entry = &mut state.changes[pending];
@@ -195,7 +195,9 @@ pub(crate) fn end(worker: &mut Worker, pending: usize, outcome: Result<Changed, 
 
 fn tell(worker: &mut Worker, pending: u64, (): ()) {
     let entry = kv(worker).changes.remove(pending as usize);
-    let outcome = entry.outcome.expect("it failed before it was sent");
+    let outcome = entry
+        .outcome
+        .expect("a change that failed before it was sent has an outcome");
     entry.cont.resume(worker, outcome);
 }
 
@@ -208,7 +210,7 @@ fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) 
     let outcome = match reply {
         Ok([code]) => decode(*code, machine),
         Ok(_) => Err(KvError::Damaged(format!(
-            "machine {machine} gave no outcome"
+            "machine {machine} replied to a change without an outcome"
         ))),
         Err(_) => Err(KvError::PeerLost(machine)),
     };
@@ -226,23 +228,23 @@ fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
         6 => Err(KvError::Conflict),
         7 => Err(KvError::Crowded(machine)),
         _ => Err(KvError::Damaged(format!(
-            "machine {machine} refused the change; its log says why"
+            "machine {machine} rejected the change; see its log for the reason"
         ))),
     }
 }
 
-/// What the shards that a worker owns hold and take.
+/// Counts of the shards that a worker owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnShards {
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: u64,
-    /// Slots of the buckets; those of overflow blocks are not counted (`FaRM'14 §3.6`).
+    /// Number of slots of the buckets, without those of overflow blocks (`FaRM'14 §3.6`).
     pub slots: u64,
-    /// Bytes of buckets and overflow blocks, headers and versions included.
+    /// Bytes of buckets and overflow blocks, including headers and line versions.
     pub bytes: u64,
 }
 
-/// What the shards that this worker owns hold and take.
+/// Returns the counts of the shards that this worker owns.
 ///
 /// # Errors
 /// [`KvError::NotOpen`].
@@ -260,8 +262,8 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvEr
     Ok(own)
 }
 
-/// Where the buckets of the shards are that this worker owns: first address and bytes, the spare
-/// last bucket included.
+/// Returns the address ranges of the buckets of this worker's shards: first address and bytes, including the spare last
+/// bucket.
 ///
 /// # Errors
 /// [`KvError::NotOpen`].
@@ -273,10 +275,10 @@ pub fn own_spans(worker: &mut Worker, table: TableId) -> Result<Vec<(Address, u6
     Ok(own.map(|shard| (shard.first, bytes)).collect())
 }
 
-/// Walks the shards that this worker owns and holds them against their invariants; slow.
+/// Checks the invariants of all shards that this worker owns. Slow: it reads all of their objects.
 ///
 /// # Errors
-/// What is wrong with the first shard that is not as it should be; or that the table is not open here.
+/// A description of the first violation, or that the table is not open on this worker.
 pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, String> {
     let me = worker.me();
     let open = kv(worker).tables.open(table);
@@ -294,18 +296,18 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
         .collect();
     let mut all = Vec::with_capacity(own.len());
     for (index, shard) in own {
-        let mut tx = farm_txn::take(worker);
+        let mut tx = farm_txn::checkout(worker);
         let mut editor = Editor::new(worker, &mut tx, layout, shard.first, spec.buckets);
         let home_of = |key: &Key| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,
         };
         let found = editor.check(&home_of).map_err(|error| error.to_string());
-        farm_txn::give(worker, tx);
+        farm_txn::checkin(worker, tx);
         let facts = found??;
         if (facts.pairs, facts.blocks) != (shard.pairs, shard.blocks) {
             return Err(format!(
-                "shard {index} counts {shard:?} and holds {facts:?}"
+                "shard {index} counts {shard:?}, but contains {facts:?}"
             ));
         }
         all.push(facts);

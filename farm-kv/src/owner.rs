@@ -1,5 +1,10 @@
-//! The owner's side of changes: those that came within one turn are put in order of their keys, and
-//! inserts and updates of one key become one transaction, as in flat combining (`FaRM'14 §3.6`).
+//! The owner's side of changes. Every shard has one owner, a worker of its machine, which makes all changes of its keys
+//! that are requested outside of transactions.
+//!
+//! [`queue`] decides which changes are one transaction. Here each batch runs: the changes are made in a transaction
+//! context, its commit begins, and its end is reported to the requesters. The buckets of other batches go on meanwhile.
+
+mod queue;
 
 use std::time::Duration;
 
@@ -12,196 +17,169 @@ use farm_txn::{Tx, TxError, TxLimits};
 
 use crate::layout::Layout;
 use crate::ops::HEADER_BYTES;
-use crate::shard::{Changed, Editor};
+use crate::shard::{Changed, Delta, Editor};
 use crate::state::kv;
 use crate::{KEY_BYTES, Key, KvError};
+use queue::{BatchId, Changes, List, PUTS, QueuedChange, Retry};
+pub(crate) use queue::{ChangeQueue, Waiter};
 
-/// Tries against transactions of other workers at one time.
-const TRIES: u32 = 20;
-/// Times at which it is tried again before a change is given up: a transaction over several machines
-/// holds its locks for round trips, may wait for this very worker, and does for as long as its thread has no
-/// core.
-const MAX_TIMES: u32 = 20_000;
-/// The wait between them.
+/// The wait before a batch that met other transactions several times is tried again.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
-/// The codes of inserts, updates and upserts, which are combined; removes are not.
-const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
+/// The code of a remove.
 const REMOVE: u8 = 4;
-
-/// Who waits for a change.
-#[derive(Clone, Copy)]
-pub(crate) enum Waiter {
-    /// Another worker.
-    Other(Request),
-    /// A change of this worker.
-    Own(usize),
-}
-
-/// A change that waits for the end of the turn.
-pub(crate) struct Arrived {
-    waiter: Waiter,
-    /// As its message has it.
-    body: Vec<u8>,
-    /// Times that others stood in its way.
-    times: u32,
-    /// What it did, once it was made.
-    outcome: Option<Result<Changed, KvError>>,
-}
 
 /// Changes that a worker made to its own shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCounters {
     /// Changes.
     pub changes: u64,
-    /// Transactions that made them: fewer, where several were of one key.
+    /// Transactions that made them: fewer, if several changes of one key were combined.
     pub transactions: u64,
 }
 
-/// Changes that this worker made to its own shards so far.
+/// Returns the changes that this worker made to its own shards so far.
 pub fn change_counters(worker: &mut Worker) -> ChangeCounters {
     kv(worker).change_counters
 }
 
-/// Whether a worker makes the changes to the shards of `owner` itself.
+/// Returns whether a worker makes the changes to the shards of `owner` itself.
 #[inline]
 pub(crate) fn makes_changes(worker: WorkerRef, owner: WorkerRef) -> bool {
     owner == worker || owner.machine == worker.machine && mutants::is_on("two workers own a shard")
 }
 
-/// A change came from another worker.
+/// Handles a change that another worker requests.
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let mut own = kv(worker).bodies.pop().unwrap_or_default();
     own.clear();
     own.extend_from_slice(body);
-    arrive(worker, Waiter::Other(request), own);
+    queue(worker, Waiter::Other(request), own);
 }
 
-/// Keeps a change until everything that this turn brings is there.
-pub(crate) fn arrive(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
-    let arrived = &mut kv(worker).arrived;
-    let first = arrived.is_empty();
-    arrived.push(Arrived {
-        waiter,
-        body,
-        times: 0,
-        outcome: None,
+/// Queues a change. Its transaction begins when the event loop has handled what this turn brings, so that changes of one
+/// key are combined.
+pub(crate) fn queue(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
+    if kv(worker).owner.push(QueuedChange::new(waiter, body)) {
+        worker.defer(Cont::new(begin_ready, ()));
+    }
+}
+
+/// Begins the transactions of all batches that are ready.
+fn begin_ready(worker: &mut Worker, (): (), (): ()) {
+    while let Some(id) = kv(worker).owner.next_ready() {
+        attempt(worker, id, ());
+    }
+}
+
+/// Makes the changes of a batch in a transaction context, and begins its commit.
+fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
+    let owner = &mut kv(worker).owner;
+    let list = owner.batch(id).changes;
+    // They are out while the editor works, which meets no queue.
+    let mut changes = std::mem::take(&mut owner.changes);
+    let body = &changes.first(list).expect("a batch has a change").body;
+    let target = target(worker, body);
+    let edited = target.map(|target| {
+        let mut tx = farm_txn::checkout(worker);
+        // A chain that is longer than this is refused, whatever transactions may hold.
+        tx.set_limits(TxLimits::default());
+        let moves = edit_all(worker, &mut tx, &target, &mut changes, list);
+        (tx, moves)
     });
-    if first {
-        worker.defer(Cont::new(make_all, 0));
-    }
-}
-
-/// Makes the changes that have come, and tells who waits for them in the order in which they came.
-fn make_all(worker: &mut Worker, _: u64, (): ()) {
-    let state = kv(worker);
-    let mut arrived = std::mem::take(&mut state.making);
-    std::mem::swap(&mut arrived, &mut state.arrived);
-    let mut by_key = std::mem::take(&mut state.by_key);
-    make_in_order(&mut arrived, &mut by_key, |arrived, group| {
-        apply(worker, arrived, group)
-    });
-    // Before whatever came meanwhile: changes of one key keep their order.
-    let mut again = 0;
-    for mut change in arrived.drain(..) {
-        if change.outcome == Some(Err(KvError::Conflict)) && change.times < MAX_TIMES {
-            (change.outcome, change.times) = (None, change.times + 1);
-            kv(worker).arrived.insert(again, change);
-            again += 1;
-        } else {
-            tell(worker, change);
+    let machine = worker.me().machine;
+    let owner = &mut kv(worker).owner;
+    owner.changes = changes;
+    let batch = owner.batch(id);
+    match edited {
+        Ok((tx, Ok(moves))) => {
+            batch.moves = moves;
+            farm_txn::commit(worker, tx, Cont::new(on_committed, id));
         }
-    }
-    if again > 0 {
-        marks::mark("kv: change tried again later");
-        worker.set_timer(AGAIN_AFTER, Cont::new(make_all, 0));
-    }
-    by_key.clear();
-    let state = kv(worker);
-    (state.making, state.by_key) = (arrived, by_key);
-}
-
-/// Makes changes, those of one bucket in the order in which they came. Where others stand in the way, the
-/// outcome is [`KvError::Conflict`].
-fn make_in_order(
-    arrived: &mut [Arrived],
-    by_key: &mut Vec<(u64, u32)>,
-    mut make: impl FnMut(&mut [Arrived], &[(u64, u32)]) -> Result<(), KvError>,
-) {
-    let all = (0..).zip(&*arrived);
-    by_key.extend(all.map(|(index, change)| (position(&change.body), index)));
-    // Of one bucket in the order in which they came.
-    by_key.sort_unstable();
-    // A bucket of which a change has to wait: those after it wait, too.
-    let mut stuck = None;
-    let mut rest = &by_key[..];
-    while let Some((at, first)) = rest.first() {
-        let first = &arrived[*first as usize].body;
-        let more = rest[1..].iter().take_while(|(other, index)| {
-            other == at && goes_with(first, &arrived[*index as usize].body)
-        });
-        let more = more.count();
-        let (group, others) = rest.split_at(1 + more);
-        let ended = match stuck == Some(*at) {
-            true => 0,
-            false => make_group(arrived, group, &mut make),
-        };
-        for (_, index) in &group[ended..] {
-            stuck = Some(*at);
-            arrived[*index as usize].outcome = Some(Err(KvError::Conflict));
+        Ok((tx, Err(TxError::Abort(_)))) => {
+            farm_txn::checkin(worker, tx);
+            retry(worker, id);
         }
-        rest = others;
+        // True only if the reads are of one moment: workers of other machines change the shard, too.
+        Ok((tx, Err(error))) => {
+            batch.refusal = Some(refusal(error, machine));
+            farm_txn::validate(worker, tx, Cont::new(on_validated, id));
+        }
+        Err(error) => refuse(worker, id, error),
     }
 }
 
-/// The shard and the bucket that a body names, as one number.
-fn position(body: &[u8]) -> u64 {
-    let named = body.get(4..HEADER_BYTES).and_then(<[u8]>::first_chunk);
-    named.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
-}
-
-/// Whether two changes can be one transaction: puts of the same key, of the same length.
-fn goes_with(first: &[u8], next: &[u8]) -> bool {
-    let put = |body: &[u8]| body.first().is_some_and(|code| PUTS.contains(code));
-    put(first)
-        && put(next)
-        && first.len() == next.len()
-        && first.len() >= HEADER_BYTES + KEY_BYTES
-        // Table, shard, bucket and key.
-        && first[2..HEADER_BYTES + KEY_BYTES] == next[2..HEADER_BYTES + KEY_BYTES]
-}
-
-/// Makes changes of one key in one transaction, or, where that is refused, each in its own. Returns how many
-/// were made or refused: others stood in the way of the next one, and those after it wait for it.
-fn make_group(
-    arrived: &mut [Arrived],
-    group: &[(u64, u32)],
-    make: &mut impl FnMut(&mut [Arrived], &[(u64, u32)]) -> Result<(), KvError>,
-) -> usize {
-    if group.len() > 1 {
-        match make(arrived, group) {
-            Ok(()) => {
+fn on_committed(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
+    match result {
+        Ok(()) => {
+            let state = kv(worker);
+            let (table, shard, delta, changes) = state.owner.batch(id).moves;
+            if changes > 1 {
                 marks::mark("kv: changes combined");
-                return group.len();
             }
-            Err(KvError::Conflict) => return 0,
-            Err(_) => {}
+            state.change_counters.transactions += 1;
+            state.change_counters.changes += changes;
+            let table = state.tables.get_mut(&table);
+            table.expect("a table stays open").shards[shard as usize].add(delta);
+            end(worker, id, None);
+        }
+        Err(TxError::Abort(_)) => retry(worker, id),
+        Err(error) => {
+            let machine = worker.me().machine;
+            refuse(worker, id, refusal(error, machine));
         }
     }
-    for (place, change) in group.iter().enumerate() {
-        match make(arrived, std::slice::from_ref(change)) {
-            Ok(()) => {}
-            Err(KvError::Conflict) => return place,
-            Err(error) => {
-                marks::mark("kv: change refused");
-                arrived[change.1 as usize].outcome = Some(Err(error));
-            }
-        }
-    }
-    group.len()
 }
 
-fn tell(worker: &mut Worker, change: Arrived) {
-    let outcome = change.outcome.expect("every change was made");
+/// The reads of an attempt that failed were validated.
+fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
+    let refusal = kv(worker).owner.batch(id).refusal.take();
+    match result {
+        Ok(()) => refuse(worker, id, refusal.expect("an attempt failed")),
+        Err(_) => retry(worker, id),
+    }
+}
+
+/// A batch met another transaction.
+fn retry(worker: &mut Worker, id: BatchId) {
+    marks::mark("kv: transaction retried");
+    match kv(worker).owner.on_conflict(id) {
+        Retry::AtOnce => worker.defer(Cont::new(attempt, id)),
+        Retry::Later => {
+            marks::mark("kv: change tried again later");
+            worker.set_timer(AGAIN_AFTER, Cont::new(attempt, id));
+        }
+        Retry::Never => end(worker, id, Some(&KvError::Conflict)),
+    }
+}
+
+/// The changes of a batch cannot be made together. A single change ends with the error; of several, each is made alone.
+fn refuse(worker: &mut Worker, id: BatchId, error: KvError) {
+    let owner = &mut kv(worker).owner;
+    if owner.on_refused(id) {
+        marks::mark("kv: change refused");
+        return end(worker, id, Some(&error));
+    }
+    worker.defer(Cont::new(begin_ready, ()));
+}
+
+/// Reports the changes of a batch to their requesters, in the order in which they arrived: their outcomes, or an error
+/// of all.
+fn end(worker: &mut Worker, id: BatchId, error: Option<&KvError>) {
+    while let Some(mut change) = kv(worker).owner.next_ended(id) {
+        if let Some(error) = error {
+            change.outcome = Some(Err(error.clone()));
+        }
+        report(worker, change);
+    }
+    let owner = &mut kv(worker).owner;
+    owner.finish(id);
+    if owner.has_ready() {
+        worker.defer(Cont::new(begin_ready, ()));
+    }
+}
+
+fn report(worker: &mut Worker, change: QueuedChange) {
+    let outcome = change.outcome.expect("the change has ended");
     kv(worker).bodies.push(change.body);
     match change.waiter {
         Waiter::Other(request) => {
@@ -228,7 +206,7 @@ fn encode(outcome: &Result<Changed, KvError>) -> u8 {
     }
 }
 
-/// A change as its message has it, validated.
+/// The parts of a change message.
 struct Order<'a> {
     code: u8,
     table: u16,
@@ -253,7 +231,7 @@ fn parse(body: &[u8]) -> Option<Order<'_>> {
     })
 }
 
-/// What a change is of, found to be of a shard of this worker.
+/// The shard of a change, which this worker owns.
 #[derive(Clone, Copy)]
 struct Target {
     table: u16,
@@ -296,67 +274,23 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     })
 }
 
-/// Makes changes of one key in one transaction, in their order, and notes what each did.
-///
-/// # Errors
-/// None of them was made.
-fn apply(
-    worker: &mut Worker,
-    arrived: &mut [Arrived],
-    group: &[(u64, u32)],
-) -> Result<(), KvError> {
-    let target = target(worker, &arrived[group[0].1 as usize].body)?;
-    let mut tx = farm_txn::take(worker);
-    // It runs within one turn: a chain that is longer than this is refused, whatever transactions may hold.
-    tx.set_limits(TxLimits::default());
-    let mut made = Err(KvError::Conflict);
-    for _ in 0..TRIES {
-        match attempt(worker, &mut tx, &target, arrived, group) {
-            Ok(()) => {
-                made = Ok(());
-                break;
-            }
-            Err(TxError::Abort(_)) => {
-                marks::mark("kv: transaction retried");
-                tx.abort(worker);
-            }
-            // True only if what was read of the shard is of one moment: workers of other machines, too, change it.
-            Err(error) => {
-                if tx.validate(worker).is_ok() {
-                    made = Err(refusal(error, worker.me().machine));
-                    break;
-                }
-                marks::mark("kv: transaction retried");
-            }
-        }
-    }
-    farm_txn::give(worker, tx);
-    made
-}
-
-fn attempt(
+/// Makes changes of one key in a transaction context, in their order, and notes the outcome of each. Returns how they
+/// move the counts of the shard: see [`queue::Batch::moves`].
+fn edit_all(
     worker: &mut Worker,
     tx: &mut Tx,
     target: &Target,
-    arrived: &mut [Arrived],
-    group: &[(u64, u32)],
-) -> Result<(), TxError> {
+    changes: &mut Changes,
+    list: List,
+) -> Result<(u16, u32, Delta, u64), TxError> {
     let mut editor = Editor::new(worker, tx, target.layout, target.first, target.buckets);
-    for (_, index) in group {
-        let change = &mut arrived[*index as usize];
-        let order =
-            parse(&change.body).expect("the first of a group was, and the others are alike");
+    let count = changes.try_for_each(list, |change| {
+        let order = parse(&change.body).expect("combined changes are alike");
         change.outcome = Some(Ok(edit(&mut editor, &order)?));
-    }
+        Ok::<_, TxError>(())
+    })?;
     editor.finish()?;
-    let delta = editor.delta;
-    tx.commit(worker)?;
-    let state = kv(worker);
-    state.change_counters.transactions += 1;
-    state.change_counters.changes += group.len() as u64;
-    let table = state.tables.get_mut(&target.table);
-    table.expect("it was open above").shards[target.shard as usize].add(delta);
-    Ok(())
+    Ok((target.table, target.shard, editor.delta, count))
 }
 
 fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> {
@@ -375,7 +309,6 @@ fn refusal(error: TxError, machine: MachineId) -> KvError {
             marks::mark("kv: table full");
             KvError::Full(machine)
         }
-        TxError::Abort(_) => KvError::Conflict,
         TxError::Limit { .. } => KvError::Crowded(machine),
         other => KvError::Damaged(other.to_string()),
     }

@@ -1,4 +1,4 @@
-//! What the hashtable keeps with each worker.
+//! The state of the hashtable on each worker.
 
 use std::collections::VecDeque;
 
@@ -8,43 +8,43 @@ use slab::Slab;
 use crate::KvError;
 use crate::lookup::Lookup;
 use crate::ops::Pending;
-use crate::owner::{Arrived, ChangeCounters};
+use crate::owner::{ChangeCounters, ChangeQueue};
 use crate::shard::Delta;
 use crate::table::{Initialising, OpenCont, Table, TableId};
 use crate::tx::Under;
 
-/// Lookups counted, by how they ended.
+/// Counters of lookups, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookupCounters {
     /// Lookups that found their key.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their key.
     pub misses: u64,
-    /// Reads of objects by hits, local ones included; restarts by the table are, tries of one read
+    /// Reads of objects by hits, including local reads. The reads of restarts are counted; the retries of a single read
     /// are not.
     pub reads_of_hits: u64,
     /// Reads by misses.
     pub reads_of_misses: u64,
-    /// Lookups begun again: joint versions differed, or a block was not the one that was meant.
+    /// Restarts of lookups: joint versions differed, or a block had another incarnation than expected.
     pub restarts: u64,
     /// Lookups whose shard is on this machine.
     pub local: u64,
-    /// Lookups whose shard is on another one.
+    /// Lookups whose shard is on another machine.
     pub remote: u64,
 }
 
-/// Open tables, by their numbers.
+/// Open tables, by table number.
 #[derive(Default)]
 pub(crate) struct Tables(Vec<Option<Box<Table>>>);
 
 impl Tables {
-    /// A table whose opening has begun: its shards may not be there yet.
+    /// Returns a table whose opening has started; some shards may still be missing.
     #[inline]
     pub(crate) fn get(&self, id: &u16) -> Option<&Table> {
         self.0.get(usize::from(*id))?.as_deref()
     }
 
-    /// A table that was opened, with all of its shards.
+    /// Returns an open table, with all of its shards.
     ///
     /// # Errors
     /// [`KvError::NotOpen`].
@@ -71,38 +71,35 @@ impl Tables {
 impl std::ops::Index<&u16> for Tables {
     type Output = Table;
 
-    /// The table of an operation that has begun. Tables are never closed.
+    /// Returns the table of an operation that has started. Tables are never closed.
     #[inline]
     fn index(&self, id: &u16) -> &Table {
         self.get(id)
-            .expect("an operation begins on an open table only")
+            .expect("only operations on open tables are started")
     }
 }
 
-/// State of the layer on one worker.
+/// State of the hashtable on one worker.
 pub(crate) struct Kv {
     pub(crate) tables: Tables,
-    /// By the slot that each has.
+    /// Indexed by the arena slot of the lookup.
     pub(crate) lookups: Vec<Option<Lookup>>,
     pub(crate) changes: Slab<Pending>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
-    /// Changes to this worker's shards that came in this turn; those that are being made.
-    pub(crate) arrived: Vec<Arrived>,
-    pub(crate) making: Vec<Arrived>,
-    /// Where each belongs, and its number: put in that order.
-    pub(crate) by_key: Vec<(u64, u32)>,
+    /// Changes to this worker's shards that have not ended.
+    pub(crate) owner: ChangeQueue,
     pub(crate) change_counters: ChangeCounters,
-    /// Operations inside transactions.
+    /// Operations inside of transactions.
     pub(crate) in_tx: Slab<Under>,
-    /// How transactions of this worker moved the counts of others' shards.
+    /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
     pub(crate) untold: Vec<(TableId, u32, Delta)>,
     pub(crate) initialising: Vec<Initialising>,
-    /// Openings that have ended and whose continuations are to be called, in their order.
+    /// Openings that have ended and whose continuations are not called yet, in order.
     pub(crate) ended_opens: VecDeque<(OpenCont, Result<TableId, KvError>)>,
-    /// Message bodies that keep their capacity.
+    /// Message bodies for reuse, with their capacity.
     pub(crate) bodies: Vec<Vec<u8>>,
-    /// A value longer than fits the stack, on its way to a continuation.
+    /// Buffer for a value that is too long for the stack, until it is passed to a continuation.
     pub(crate) value: Vec<u8>,
     pub(crate) counters: LookupCounters,
 }
@@ -115,9 +112,7 @@ pub fn attach(worker: &mut Worker) {
         lookups: (0..slots).map(|_| None).collect(),
         changes: Slab::with_capacity(1024),
         waiting: VecDeque::with_capacity(1024),
-        arrived: Vec::with_capacity(1024),
-        making: Vec::with_capacity(1024),
-        by_key: Vec::with_capacity(1024),
+        owner: ChangeQueue::default(),
         change_counters: ChangeCounters::default(),
         in_tx: Slab::new(),
         untold: Vec::new(),
@@ -139,7 +134,7 @@ pub(crate) fn kv(worker: &mut Worker) -> &mut Kv {
         .expect("farm_kv::attach was called for this worker")
 }
 
-/// Lookups of this worker so far.
+/// Returns the counters of this worker's lookups so far.
 pub fn counters(worker: &mut Worker) -> LookupCounters {
     kv(worker).counters
 }

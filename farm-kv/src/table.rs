@@ -1,4 +1,4 @@
-//! Tables: how keys map to shards and buckets, where the shards are, and opening a table on a worker.
+//! Tables: the mapping of keys to shards and buckets, the locations of shards, and opening a table on a worker.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ use crate::shard::Delta;
 use crate::state::{Kv, kv};
 use crate::{Key, KvError};
 
-/// Asks the owner of a shard where it is.
+/// Requests the location of a shard from its owner.
 pub(crate) const SHARD: MessageId = MessageId(MessageId::KV);
-/// Bytes of the question: table, shard, and digest of what the table is.
+/// Bytes of the request: table, shard, and digest of the table's specification.
 const ASK_BYTES: usize = 14;
-/// The answer of an owner that has opened another table by that number.
+/// Reply of an owner that has opened another table by that number.
 const ANOTHER_TABLE: u8 = 1;
-/// A worker asks again this often while an owner is still making its shards.
+/// Interval between requests while an owner is still creating its shards.
 const ASK_AGAIN: Duration = Duration::from_micros(200);
-/// Buckets initialised in one turn.
+/// Buckets that are initialised in one turn.
 const INIT_STEP: u32 = 4096;
 
-/// What a table is. Every worker of the cluster opens it with the same.
+/// Specification of a table. Every worker of the cluster must open it with the same specification.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TableSpec {
-    /// Its number in the cluster.
+    /// Number of the table, unique in the cluster.
     pub id: u16,
     /// H, one of [`crate::layout::NEIGHBOURHOODS`].
     pub neighbourhood: u32,
-    /// Bytes of every value.
+    /// Length of every value, in bytes.
     pub value_bytes: usize,
-    /// Shards in all.
+    /// Number of shards.
     pub shards: u32,
-    /// Buckets of a shard, the spare one not counted.
+    /// Number of buckets per shard, without the spare one.
     pub buckets: u32,
 }
 
 impl TableSpec {
-    /// A table in which `pairs` pairs fill `occupancy` of the slots, in `shards` shards.
+    /// Returns the specification of a table of `shards` shards in which `pairs` pairs fill `occupancy` of the slots.
     ///
     /// # Errors
-    /// [`KvError::Spec`] when no such table is possible.
+    /// [`KvError::Spec`] if no such table is possible.
     pub fn sized(
         id: u16,
         neighbourhood: u32,
@@ -57,7 +57,8 @@ impl TableSpec {
         Layout::new(neighbourhood, value_bytes)?;
         if shards == 0 || pairs == 0 || !(occupancy > 0.0 && occupancy <= 1.0) {
             let why = format!(
-                "{shards} shards for {pairs} pairs at occupancy {occupancy}: want at least one of each and an occupancy in (0, 1]"
+                "{shards} shards for {pairs} pairs at occupancy {occupancy}: at least one of each and an occupancy in \
+                 (0, 1] are required"
             );
             return Err(KvError::Spec(why));
         }
@@ -65,7 +66,7 @@ impl TableSpec {
         let buckets = (slots / f64::from(neighbourhood / 2)).round().max(1.0);
         if buckets >= f64::from(u32::MAX - 1) {
             return Err(KvError::Spec(format!(
-                "{pairs} pairs in {shards} shards: a shard is too large"
+                "{pairs} pairs in {shards} shards: a shard would be too large; use more shards"
             )));
         }
         Ok(Self {
@@ -77,7 +78,7 @@ impl TableSpec {
         })
     }
 
-    /// Tells tables apart that are not opened the same everywhere.
+    /// Returns a digest that differs for tables with different specifications.
     fn digest(&self) -> u64 {
         let words = [
             u64::from(self.neighbourhood),
@@ -88,13 +89,13 @@ impl TableSpec {
         xxh3_64(bytemuck::cast_slice(&words.map(u64::to_le)))
     }
 
-    /// Slots in the buckets of all shards.
+    /// Returns the number of slots in the buckets of all shards.
     pub fn slots(&self) -> u64 {
         u64::from(self.shards) * u64::from(self.buckets) * u64::from(self.neighbourhood / 2)
     }
 }
 
-/// An open table, as the workers that opened it name it.
+/// Identifies an open table on the workers that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableId(pub(crate) u16);
 
@@ -102,22 +103,22 @@ pub struct TableId(pub(crate) u16);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shard {
     pub(crate) owner: WorkerRef,
-    /// Its first bucket; null until the owner has made it.
+    /// Address of the first bucket; null until the owner has created the shard.
     pub(crate) first: Address,
-    /// Pairs and overflow blocks; known to the owner alone.
+    /// Numbers of pairs and of overflow blocks; only the owner knows them.
     pub(crate) pairs: u64,
     pub(crate) blocks: u64,
 }
 
 impl Shard {
-    /// Counts what a committed change did.
+    /// Adds the effect of a committed change to the counts.
     pub(crate) fn add(&mut self, delta: Delta) {
         self.pairs = self.pairs.wrapping_add_signed(delta.pairs);
         self.blocks = self.blocks.wrapping_add_signed(delta.blocks);
     }
 }
 
-/// Called with the table when it can be used, or with why it cannot be.
+/// The continuation that receives the table when it is usable, or the error.
 pub(crate) type OpenCont = Cont<Result<TableId, KvError>>;
 
 /// A table on one worker.
@@ -125,7 +126,7 @@ pub(crate) struct Table {
     pub(crate) spec: TableSpec,
     pub(crate) layout: Layout,
     pub(crate) shards: Vec<Shard>,
-    /// Shards whose place is not known yet.
+    /// Number of shards whose location is not known yet.
     missing: u32,
     failed: Option<KvError>,
     /// Callers of [`open`] that wait for the missing shards.
@@ -133,25 +134,25 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Whether it can be used: all of its shards are there.
+    /// Returns whether the table is usable: all of its shards exist.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.missing == 0
     }
 
-    /// The shard and the bucket of a key: equal slices of the hash space, and of each shard's.
+    /// Returns the shard and the bucket of a key: equal slices of the hash space, and of each shard's slice.
     #[inline]
     pub(crate) fn locate(&self, key: &Key) -> (u32, u32) {
         locate(key, &self.spec)
     }
 
-    /// The read of a bucket and the one after it.
+    /// Returns the request that reads a bucket and the next one.
     #[inline]
     pub(crate) fn buckets_request(&self, shard: u32, bucket: u32) -> ReadRequest {
         ReadRequest::objects(self.bucket(shard, bucket), self.layout.bucket_class, 2)
     }
 
-    /// The address of a bucket.
+    /// Returns the address of a bucket.
     #[inline]
     pub(crate) fn bucket(&self, shard: u32, bucket: u32) -> Address {
         let first = self.shards[shard as usize].first;
@@ -162,7 +163,7 @@ impl Table {
     }
 }
 
-/// The shard and the bucket of a key in a table.
+/// Returns the shard and the bucket of a key in a table.
 #[inline]
 pub(crate) fn locate(key: &Key, spec: &TableSpec) -> (u32, u32) {
     let wide = u128::from(xxh3_64(key)) * u128::from(spec.shards);
@@ -170,8 +171,8 @@ pub(crate) fn locate(key: &Key, spec: &TableSpec) -> (u32, u32) {
     ((wide >> 64) as u32, (bucket >> 64) as u32)
 }
 
-/// Who owns each shard: consistent hashing chooses the machine, no machine getting more than its
-/// part by more than one, and the workers of a machine take turns.
+/// Returns the owner of each shard. Consistent hashing chooses the machine, up to the machine's share, rounded up. The
+/// workers of a machine take turns.
 pub(crate) fn owners(
     placement: &Placement,
     machines: &[(MachineId, usize)],
@@ -200,16 +201,15 @@ pub(crate) fn owners(
         .collect()
 }
 
-/// Opens a table on a worker: makes the shards that the worker owns, and learns where the others
-/// are. Every worker of the cluster has to open it; the continuation is called from the event loop, when
-/// this one can reach all shards.
+/// Opens a table on a worker: creates the shards that the worker owns, and requests the locations of the others. Every
+/// worker of the cluster must open the table. The continuation is called from the event loop, when this worker can
+/// access all shards.
 ///
-/// A table that this worker has opened before is not opened again: the continuation gets the same
-/// [`TableId`], or the error that the first opening ended with.
+/// If this worker has opened the table before, it is not opened again: the continuation receives the same [`TableId`],
+/// or the error of the first opening.
 ///
-/// The continuation gets [`KvError::Spec`] if no such table is possible, or if the number is that of a table
-/// with another specification; [`KvError::Memory`] if a machine has no memory for its shards;
-/// [`KvError::PeerLost`].
+/// The continuation receives [`KvError::Spec`] if no such table is possible, or if the number belongs to a table with
+/// another specification; [`KvError::Memory`] if a machine has no memory for its shards; [`KvError::PeerLost`].
 pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvError>>) {
     if kv(worker).tables.get(&spec.id).is_some() {
         return open_again(worker, spec, cont);
@@ -253,7 +253,7 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
     }
 }
 
-/// The layout of a table that this worker can open.
+/// Checks that this worker can open a table, and returns its layout.
 fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
     let layout = Layout::new(spec.neighbourhood, spec.value_bytes)?;
     let (shards, buckets) = (spec.shards, spec.buckets);
@@ -261,13 +261,13 @@ fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
     let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
     let read_bytes = worker.arena().largest();
     let why = if shards == 0 || buckets == 0 {
-        format!("{shards} shards of {buckets} buckets: want at least one of each")
+        format!("{shards} shards of {buckets} buckets: at least one of each is required")
     } else if shard_bytes > u64::from(u32::MAX) {
         format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
     } else if layout.lookup_bytes() > read_bytes {
         format!(
             "buckets of {bucket_bytes} bytes make a lookup read {} bytes, more than the {read_bytes} \
-             that one read brings; use smaller values or a smaller neighbourhood",
+             that one read can fetch; use smaller values or a smaller neighbourhood",
             layout.lookup_bytes()
         )
     } else {
@@ -276,14 +276,14 @@ fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
     Err(KvError::Spec(why))
 }
 
-/// Opens a table that was opened before, or is being opened.
+/// Opens a table whose opening has started or ended before.
 fn open_again(worker: &mut Worker, spec: TableSpec, cont: OpenCont) {
     let Some(table) = kv(worker).tables.get_mut(&spec.id) else {
         return;
     };
     let outcome = if table.spec != spec {
         let why = format!(
-            "table {} is open with another specification ({:?}, not {spec:?}); give this one another number",
+            "table {} is open with another specification ({:?}, not {spec:?}); use another number for this table",
             spec.id, table.spec
         );
         Err(KvError::Spec(why))
@@ -297,7 +297,7 @@ fn open_again(worker: &mut Worker, spec: TableSpec, cont: OpenCont) {
     end_open(worker, cont, outcome);
 }
 
-/// Has the event loop call the continuation of an opening that has ended.
+/// Schedules the continuation of an opening that has ended, to be called by the event loop.
 fn end_open(worker: &mut Worker, cont: OpenCont, outcome: Result<TableId, KvError>) {
     kv(worker).ended_opens.push_back((cont, outcome));
     worker.defer(Cont::new(resume_open, 0));
@@ -340,7 +340,7 @@ pub(crate) struct Initialising {
     next: u32,
 }
 
-/// Some buckets of the shard that is being made; the event loop goes on in between.
+/// Initialises some buckets of a shard. The event loop continues between the steps.
 fn initialise(worker: &mut Worker, _: u64, (): ()) {
     let Some(mut work) = kv(worker).initialising.pop() else {
         return;
@@ -354,10 +354,10 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
     let first = work.buckets.first();
     let (memory, at) = worker
         .local_memory(first)
-        .expect("the shard was allocated here");
+        .expect("the shard is on this machine");
     for bucket in work.next..until {
         let room = work.buckets.begin(bucket);
-        // New memory is zero; that of freed objects of the same class is not.
+        // New memory is zeroed; the memory of freed objects of the same class is not.
         let payload = if room.is_new { &[] } else { &empty[..] };
         let (version, born) = (room.version.next(), room.incarnation.allocated());
         let at = at + bucket as usize * bytes;
@@ -395,7 +395,9 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
         None => return,
     };
     if let Ok([ANOTHER_TABLE]) = reply {
-        let why = format!("worker {owner} has opened another table as table {id}");
+        let why = format!(
+            "worker {owner} has opened another table as table {id}; use the same specification on every worker"
+        );
         return fail(worker, id, KvError::Spec(why));
     }
     match reply.map(|bytes| bytes.try_into().map(u64::from_le_bytes)) {
@@ -408,14 +410,15 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
             id,
             KvError::Memory {
                 machine: owner.machine,
-                why: "it could not make a shard, and its log says why".into(),
+                why: "creating a shard failed; see the log of that machine for the reason".into(),
             },
         ),
         Err(_) => fail(worker, id, KvError::PeerLost(owner.machine)),
     }
 }
 
-/// Answers where a shard is: its address, null while it is not there yet, nothing if it will not be.
+/// Replies to a request for the location of a shard: its address, null if it does not exist yet, or empty if it cannot
+/// be created.
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let asked = <[u8; ASK_BYTES]>::try_from(body).ok().map(|bytes| {
         let id = u16::from_le_bytes([bytes[0], bytes[1]]);
@@ -432,7 +435,7 @@ pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     if table.spec.digest() != digest {
         return worker.reply(request, &[&[ANOTHER_TABLE]]);
     }
-    // Any other failure is not of this machine's shards; the asker finds out about it by itself.
+    // Another failure does not concern the shards of this machine; the requester finds it itself.
     if let Some(KvError::Memory { machine, .. }) = table.failed
         && machine == me
     {

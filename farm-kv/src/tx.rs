@@ -1,15 +1,15 @@
-//! Operations on tables inside a caller's transaction, on any machine: they take effect with everything
-//! else that the transaction does, or not at all.
+//! Operations on tables inside of a caller's transaction, on any machine: they take effect together with all other
+//! operations of the transaction, or not at all.
 //!
-//! An operation is the owner's edit of the shard (`shard`), over the objects that the transaction has. Of
-//! another machine's shard those are brought in first: the edit is tried, and says what it misses; what it
-//! did is taken back, that is read, or allocated there, and the edit is tried again. The key's own bucket,
-//! where most pairs are, is asked for at the beginning, and nothing that is not needed: what is read is
-//! validated, and may have been changed by somebody.
+//! An operation is the edit that the owner would make (`shard`), on objects of the transaction. For a shard of another
+//! machine, the objects must be read first. The edit is attempted and reports the first missing object. Its effects are
+//! taken back, the object is read (or a block is allocated on that machine), and the edit is attempted again. The key's
+//! home bucket, which contains most pairs, is read before the first attempt. No unneeded objects are read: every read
+//! is validated, so another transaction's change of it would be a conflict.
 //!
-//! Lock-free lookups see such a transaction as they see the owner's: the same joint versions and
-//! incarnations tell them (`FaRM'14 §3.6`). The owner alone counts its shard's pairs, and hears of
-//! changes by others a little later.
+//! Lock-free lookups handle such transactions like those of the owner: they detect them by the same joint versions and
+//! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard. Changes of the counts by other workers
+//! are sent to it with a short delay.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ use crate::state::kv;
 use crate::table::TableId;
 use crate::{KEY_BYTES, Key, KvError};
 
-/// Tells an owner how committed transactions moved its shard's counts.
+/// Sends the effect of committed transactions on a shard's counts to its owner.
 pub(crate) const COUNTS: MessageId = MessageId(MessageId::KV + 2);
-/// Table, shard, pairs, blocks.
+/// Bytes of the message: table, shard, pairs and blocks.
 const COUNTS_BYTES: usize = 22;
-/// Changes of counts are gathered for so long.
+/// Time for which changes of counts are gathered before they are sent.
 const TELL_AFTER: Duration = Duration::from_micros(100);
 
-/// Where a value lies in a transaction: good until the transaction changes the table again.
+/// The place of a value in a transaction; valid until the transaction changes the table again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueRef {
     object: ObjectId,
@@ -51,28 +51,28 @@ impl ValueRef {
         }
     }
 
-    /// The object that holds it, and where in its payload.
+    /// Returns the object that contains the value, and the range in its payload.
     pub(crate) fn place(self) -> (ObjectId, std::ops::Range<usize>) {
         let at = self.at as usize;
         (self.object, at..at + self.len as usize)
     }
 
-    /// The value, in the context of the transaction that looked it up.
+    /// Returns the value, from the context of the transaction that looked it up.
     pub fn of(self, tx: &Tx) -> &[u8] {
         let (object, bytes) = self.place();
         &tx.payload(object)[bytes]
     }
 }
 
-/// Hears what a lookup found.
+/// The continuation that receives the result of a lookup.
 pub type FoundCont = Cont<Result<Option<ValueRef>, TxError>>;
-/// Hears what a change did.
+/// The continuation that receives the outcome of a change.
 pub type ChangedCont = Cont<Result<Changed, TxError>>;
 
 #[derive(Clone, Copy)]
 enum What {
     Get(FoundCont),
-    /// May it insert, may it update; neither is a remove.
+    /// Whether the operation may insert, and whether it may update; a remove has neither flag.
     Change(bool, bool, ChangedCont),
 }
 
@@ -82,7 +82,7 @@ enum Outcome {
     Changed(ChangedCont, Changed),
 }
 
-/// An operation under way.
+/// An operation in progress.
 pub(crate) struct Under {
     tx: TxHandle,
     table: TableId,
@@ -91,29 +91,29 @@ pub(crate) struct Under {
     what: What,
     /// The key, and the value of a change.
     pair: Vec<u8>,
-    /// A block that was allocated for it.
+    /// New block that was allocated for the operation.
     spare: Option<ObjectId>,
 }
 
-/// Looks a key up. The continuation is called from the event loop.
+/// Looks up a key. The continuation is called from the event loop.
 ///
-/// That the key is not there is a read like any other: it still holds when the transaction commits.
+/// The absence of a key is a read like any other: it is validated when the transaction commits.
 ///
-/// The continuation gets [`TxError::Refused`] if the table is not open on this worker.
+/// The continuation receives [`TxError::Refused`] if the table is not open on this worker.
 pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, cont: FoundCont) {
     begin(worker, tx, table, key, &[], What::Get(cont));
 }
 
-/// The error of a transaction that uses a table which is not open here.
+/// Returns the error of a transaction that uses a table which is not open on this worker.
 fn not_open(error: KvError) -> TxError {
     TxError::Refused(error.to_string())
 }
 
-/// As [`get`], of a shard of this machine, at once.
+/// Looks up a key in a shard of this machine, as [`get`] does, but returns the result at once.
 ///
 /// # Errors
-/// Those of [`Tx::read`], of an object of another machine too; [`TxError::Refused`] if the table is not open
-/// on this worker.
+/// The errors of [`Tx::read`], including that of an object of another machine; [`TxError::Refused`] if the table is not
+/// open on this worker.
 pub fn get_here(
     worker: &mut Worker,
     tx: &mut Tx,
@@ -129,7 +129,7 @@ pub fn get_here(
     Ok(found.map(|(object, at)| ValueRef::new(object, at, &layout)))
 }
 
-/// The value that a lookup found.
+/// Returns the value that a lookup found.
 ///
 /// # Errors
 /// [`TxError::Ended`].
@@ -138,8 +138,8 @@ pub fn value(worker: &mut Worker, tx: TxHandle, found: ValueRef) -> Result<&[u8]
     Ok(&api::payload(worker, tx, object)?[bytes])
 }
 
-/// Changes a table when the transaction commits; it sees the change at once. The continuation is called
-/// from the event loop.
+/// Changes a table when the transaction commits. The transaction itself sees the change at once. The continuation is
+/// called from the event loop.
 ///
 /// # Errors
 /// [`KvError::NotOpen`] and [`KvError::ValueLength`]: nothing was started.
@@ -195,7 +195,7 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
     }
 }
 
-/// Ends an operation on a table that was not open when it began.
+/// Ends an operation on a table that was not open at the start of the operation.
 #[cold]
 fn refuse(worker: &mut Worker, under: u64, (): ()) {
     let under = under as usize;
@@ -204,7 +204,7 @@ fn refuse(worker: &mut Worker, under: u64, (): ()) {
     end(worker, under, Err(error));
 }
 
-/// Brings in what an edit misses.
+/// Adds the object or block that an edit needs to the transaction.
 fn fetch(worker: &mut Worker, under: usize, missing: Missing) {
     let entry = &kv(worker).in_tx[under];
     let (tx, table) = (entry.tx, entry.table);
@@ -223,7 +223,7 @@ fn fetch(worker: &mut Worker, under: usize, missing: Missing) {
 
 fn fetched(worker: &mut Worker, under: u64, result: Result<ObjectId, TxError>) {
     match result {
-        // That it is gone the edit finds, too.
+        // If the object is absent, the edit detects that, too.
         Ok(_) | Err(TxError::NotAllocated(_)) => run(worker, under, ()),
         Err(error) => end(worker, under as usize, Err(error)),
     }
@@ -239,7 +239,7 @@ fn allocated(worker: &mut Worker, under: u64, result: Result<ObjectId, TxError>)
     }
 }
 
-/// Tries the operation with what the transaction has.
+/// Attempts the operation with the objects that the transaction has.
 fn run(worker: &mut Worker, under: u64, (): ()) {
     let under = under as usize;
     let tx = kv(worker).in_tx[under].tx;
@@ -258,7 +258,7 @@ fn end(worker: &mut Worker, under: usize, outcome: Result<Outcome, TxError>) {
     let state = kv(worker);
     let entry = state.in_tx.remove(under);
     state.bodies.push(entry.pair);
-    // A block that nothing links must not come to be, should the transaction commit all the same.
+    // The new block is not linked. Free it, so that it does not exist after a commit of the transaction.
     if let (Err(_), Some(block)) = (&outcome, entry.spare) {
         let _ = api::free(worker, entry.tx, block);
     }
@@ -270,7 +270,7 @@ fn end(worker: &mut Worker, under: usize, outcome: Result<Outcome, TxError>) {
     }
 }
 
-/// Why it did not succeed, and what it misses, if that is why.
+/// The error, and the missing object or block if that is the reason.
 type Failed = (TxError, Option<Missing>);
 
 fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, Failed> {
@@ -307,7 +307,7 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, Fa
     outcome
 }
 
-/// What an operation is on.
+/// The target of an operation.
 struct Target {
     first: Address,
     buckets: u32,
@@ -334,7 +334,7 @@ fn look(
     key: &[u8],
     cont: FoundCont,
 ) -> Result<Outcome, Failed> {
-    let key: &Key = key.try_into().expect("a lookup has a key");
+    let key: &Key = key.try_into().expect("the pair of a lookup is its key");
     let mut editor = target.editor(worker, tx);
     let found = editor.value(target.home, key);
     let found = found.map_err(|error| (error, editor.missing))?;
@@ -366,7 +366,7 @@ fn edit(
     Ok((changed, delta))
 }
 
-/// A change of counts, as the context of a continuation.
+/// Encodes a change of counts as the context of a continuation.
 fn pack(table: TableId, shard: u32, delta: Delta) -> u64 {
     let [pairs, blocks] = [delta.pairs, delta.blocks].map(|count| count as i8 as u8);
     u64::from(table.0) << 48 | u64::from(shard) << 16 | u64::from(pairs) << 8 | u64::from(blocks)
@@ -378,12 +378,15 @@ fn unpack(word: u64) -> (TableId, u32, Delta) {
     (TableId((word >> 48) as u16), (word >> 16) as u32, delta)
 }
 
-/// A transaction has committed that changed the number of a shard's pairs or blocks.
+/// Records the change of a shard's counts by a transaction that has committed.
 fn committed(worker: &mut Worker, word: u64, (): ()) {
     let me = worker.me();
     let (table, shard, delta) = unpack(word);
     let state = kv(worker);
-    let open = state.tables.get_mut(&table.0).expect("it was open before");
+    let open = state
+        .tables
+        .get_mut(&table.0)
+        .expect("the table was open before, and tables are never closed");
     let known = &mut open.shards[shard as usize];
     if known.owner == me {
         return known.add(delta);
@@ -405,7 +408,7 @@ fn committed(worker: &mut Worker, word: u64, (): ()) {
     }
 }
 
-/// Tells owners of counts, the last first, for as long as there is room.
+/// Sends changes of counts to the owners, the last one first, while there is room.
 fn tell(worker: &mut Worker, _: u64, (): ()) {
     while let Some(&(table, shard, delta)) = kv(worker).untold.last() {
         let owner = kv(worker).tables[&table.0].shards[shard as usize].owner;
@@ -419,13 +422,13 @@ fn tell(worker: &mut Worker, _: u64, (): ()) {
                 marks::mark("kv: counts wait for room");
                 return worker.when_room(Cont::new(tell, 0));
             }
-            // The counts of a lost machine are lost with it.
+            // If the owner's machine is lost, so are its counts.
             _ => _ = kv(worker).untold.pop(),
         }
     }
 }
 
-/// Others have changed a shard of this worker.
+/// Adds the changes of counts that another worker has made to a shard of this worker.
 pub(crate) fn hear(worker: &mut Worker, request: Request, body: &[u8]) {
     let me = worker.me();
     let counts = decode(body).and_then(|(table, shard, delta)| {
@@ -436,7 +439,7 @@ pub(crate) fn hear(worker: &mut Worker, request: Request, body: &[u8]) {
     match counts {
         Some((shard, delta)) => shard.add(delta),
         None => {
-            let why = "it tells counts of a shard that is not here".into();
+            let why = "it sent a COUNTS message for a shard that this worker does not own".into();
             worker.distrust(request.from.machine, why);
         }
     }
@@ -454,12 +457,13 @@ fn decode(body: &[u8]) -> Option<(u16, u32, Delta)> {
     Some((table, shard, delta))
 }
 
-/// What a worker at rest still has of operations in transactions: a leak, or `None`.
+/// Returns a description of operations in transactions that a worker at rest still has, which is a leak; else `None`.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     let (me, state) = (worker.me(), kv(worker));
     let held = [
         ("operations in transactions", state.in_tx.len()),
-        ("counts to be told", state.untold.len()),
+        ("changes of its own shards", state.owner.len()),
+        ("changes of counts that were not sent", state.untold.len()),
     ];
     let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
     Some(format!("worker {me} is at rest and has {count} {what}"))

@@ -1,5 +1,4 @@
-//! Once warm, gets and updates allocate nothing on the threads of workers: not where they begin, not
-//! where they are served.
+//! Warm gets and updates allocate no memory on the threads of workers, neither on the caller's worker nor on the owner.
 
 #[path = "../../farm-txn/tests/counting/mod.rs"]
 mod counting;
@@ -17,7 +16,7 @@ use rand::Rng;
 
 const KEYS: u64 = 2000;
 const VALUE_BYTES: usize = 32;
-/// Operations of each worker that are under way at one time.
+/// Concurrent operations of each worker.
 const DEPTH: usize = 64;
 const WARM: u64 = 50_000;
 const COUNTED: u64 = 20_000;
@@ -28,7 +27,7 @@ fn key(number: u64) -> Key {
     key
 }
 
-/// What a worker does until it has done so many.
+/// The operations of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mix {
     Gets,
@@ -50,7 +49,7 @@ fn begin(worker: &mut Worker) {
     if client.left == 0 {
         client.under_way -= 1;
         if client.under_way == 0 {
-            // Whoever waits is another thread; telling it is no part of an operation.
+            // The receiver is another thread, and waking it allocates. That is not part of an operation.
             let counts = counting::count(false);
             client.done.send(()).unwrap();
             counting::count(counts);
@@ -91,8 +90,8 @@ fn a_warm_table_allocates_nothing() {
         farm_kv::attach(worker);
     });
     let machines = start_all(&config, &attach).unwrap();
-    // Four shards, one of each worker: own ones, those of the machine's other worker, and remote
-    // ones. At 90 % occupancy some pairs are in chains.
+    // Four shards, one per worker: the worker's own shard, that of the machine's other worker, and remote ones. At 90 %
+    // occupancy some pairs are in chains.
     let spec = TableSpec::sized(1, 6, VALUE_BYTES, 4, KEYS, 0.9).unwrap();
     let table = blocking::open(&machines, spec).unwrap();
     for number in 0..KEYS {
@@ -139,7 +138,7 @@ fn a_warm_table_allocates_nothing() {
         counted.collect::<Vec<u64>>()
     };
     let warm = work(Mix::Both, WARM, true);
-    println!("while it got warm: {warm:?}");
+    println!("during the warm-up: {warm:?}");
     for mix in [Mix::Gets, Mix::Updates, Mix::Both] {
         assert_eq!(work(mix, COUNTED, true), [0; 4], "{mix:?}");
     }

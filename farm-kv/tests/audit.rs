@@ -1,4 +1,4 @@
-//! A whole table at one moment: a transaction over 2,000 rows was more than any could hold.
+//! An audit of a whole table in one transaction. Regression: 2,000 rows exceeded the limits of every transaction.
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
@@ -21,7 +21,7 @@ fn key(row: u16) -> Key {
 
 async fn balance(tx: &mut Transaction, table: farm_kv::TableId, row: u16) -> Result<u64, TxError> {
     let value = tasks::get(tx, table, &key(row)).await?;
-    let value = value.expect("every row is there");
+    let value = value.expect("every row exists");
     Ok(u64::from_le_bytes(value.try_into().expect("eight bytes")))
 }
 
@@ -39,12 +39,12 @@ async fn transfer(
 }
 
 #[test]
-fn an_audit_of_2000_rows_is_of_one_moment() {
+fn an_audit_of_2000_rows_is_serializable() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 1);
     config.cluster.name = "kv-audit".into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
-    // As in production.
+    // The defaults, as in production.
     config.transactions = TransactionsConfig::default();
     let attach = Arc::new(|worker: &mut Worker| {
         farm_txn::attach(worker);
@@ -65,7 +65,7 @@ fn an_audit_of_2000_rows_is_of_one_moment() {
             for row in 0..ROWS {
                 sum += balance(tx, table, row).await?;
                 if tries == 1 && row == ROWS / 2 {
-                    // From a row that was read to one that was not.
+                    // Transfer from a row that was read to one that was not read yet.
                     let rows = [0, ROWS - 1];
                     farm.transact(async |tx| transfer(tx, table, rows).await)
                         .await?;

@@ -1,4 +1,4 @@
-//! Operations on tables inside callers' transactions, against a map, on machines of one process.
+//! Operations on tables inside of callers' transactions, compared with a map, on machines of one process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 const VALUE: usize = 8;
 const WORKERS: usize = 2;
-/// Few keys in few buckets: chains, displacements, collapses.
+/// A few keys in a few buckets, to get chains, displacements, and chains that become empty.
 const KEYS: u8 = 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ enum Did {
     Changed(Changed),
 }
 
-/// A transaction that is under way on a worker.
+/// A transaction in progress on a worker.
 struct Run {
     tx: TxHandle,
     tables: [TableId; 2],
@@ -201,8 +201,8 @@ impl Cluster {
         workers.map(ask).collect()
     }
 
-    /// Returns when every worker has taken up what had been sent to it: work from outside runs before a turn polls
-    /// the rings, so that one request alone can come before counts that were told earlier.
+    /// Waits until every worker has handled the messages that were sent to it. Submitted work runs before a turn polls
+    /// the rings, so a single submission may run before counts that were sent earlier are handled.
     fn hear_all(&self) {
         struct Heard(mpsc::Sender<()>);
         fn heard(worker: &mut Worker, _: u64, (): ()) {
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// Holds all shards against their invariants and counts, once everything has been told.
+    /// Checks the invariants and counts of all shards, after all counts were sent.
     fn check(&self, pairs: [usize; 2]) {
         let left =
             |worker: &mut Worker, _| farm_kv::left_over(worker).or(farm_txn::left_over(worker));
@@ -279,10 +279,10 @@ fn ops() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Transactions one after the other, from any machine, some of which abort: every operation sees
-    /// what a map shows, and the tables are whole.
+    /// Transactions run one after the other on any machine, and some of them abort. Every operation must return what a
+    /// map returns, and the invariants of the tables must hold.
     #[test]
-    fn tables_are_maps(
+    fn tables_in_transactions_agree_with_maps(
         machines in 1..=3u16,
         transactions in prop::collection::vec(
             (0..3usize, prop::collection::vec(ops(), 1..8), prop::bool::weighted(0.8)),

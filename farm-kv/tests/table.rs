@@ -1,4 +1,4 @@
-//! A table on machines of one process, against a map.
+//! A table on machines of one process, compared with a map.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,8 +121,8 @@ fn key(number: u64) -> Key {
     key
 }
 
-/// Random operations from random workers, on so few buckets that chains, displacements and collapses
-/// happen all the time: the table agrees with a map after every one.
+/// Makes random operations on random workers, in so few buckets that there are always chains, displacements, and chains
+/// that become empty. The table must agree with a map after every operation.
 fn agrees_with_a_map(h: u32, value_bytes: usize) {
     let spec = TableSpec {
         id: 3,
@@ -136,7 +136,7 @@ fn agrees_with_a_map(h: u32, value_bytes: usize) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(h));
     let slots = spec.slots();
     for step in 0..3000u64 {
-        // The number of keys breathes, so that the table fills and empties.
+        // The number of keys changes periodically, so that the table fills and empties.
         let keys = if step / 500 % 2 == 0 {
             slots * 2
         } else {
@@ -188,7 +188,7 @@ fn agrees_with_a_map(h: u32, value_bytes: usize) {
     assert_eq!(
         cluster.check(),
         ShardFacts::default(),
-        "an empty table has no block"
+        "an empty table has pairs or blocks"
     );
     cluster.stop();
 }
@@ -266,12 +266,12 @@ fn a_full_machine_is_a_typed_error_and_loses_nothing() {
     assert_eq!(
         cluster.change(0, 0, 0, key(stored), vec![1; 32]),
         Ok(Changed::Inserted),
-        "room came back"
+        "the removes freed no room"
     );
     cluster.stop();
 }
 
-/// Thousands of pairs on a handful of buckets: what one transaction can read is the bound.
+/// Thousands of pairs in very few buckets: the limit is the number of objects that one transaction can read.
 #[test]
 fn a_crowded_bucket_is_a_typed_error_and_loses_nothing() {
     let spec = TableSpec {

@@ -12,7 +12,7 @@
 //! | `objGetIncarnation`, `objIncrementIncarnation` | [`with`] [`Tx::incarnation`], [`Tx::increment_incarnation`] |
 //! | `msgRegisterHandler`, `msgSend` | [`Worker::register`], [`Worker::call`] and [`Worker::send`] to [`Worker::worker_at`] an address |
 //!
-//! A continuation is never called inside the call that begins its operation, wherever the object is.
+//! No function calls a continuation before it returns, regardless of the machine of the object.
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
@@ -21,49 +21,19 @@ use farm_core::worker::{AddressError, Cont, Worker};
 
 #[doc(inline)]
 pub use crate::arrays::{alloc_array, read_array};
+use crate::calls::{DeferredResult, RemoteCall};
 use crate::commit::drive;
+use crate::contexts::checkin;
 use crate::error::{Abort, TxError};
-use crate::handle::OpenTx;
 pub use crate::handle::TxHandle;
-use crate::layer::{give, transactions};
-use crate::remote::{self, Asked};
-use crate::results::{self, DeferredResult};
+pub use crate::open::{begin, with};
+use crate::open::{context_of, end};
+use crate::remote;
+use crate::results;
 use crate::tx::{ObjectId, Place, Tx};
 
-/// Begins a transaction.
-pub fn begin(worker: &mut Worker) -> TxHandle {
-    open(worker, None)
-}
-
-/// Begins a transaction that is a try of a run.
-pub(crate) fn begin_of_run(worker: &mut Worker, run: usize) -> TxHandle {
-    open(worker, Some(run))
-}
-
-/// The run of which a transaction is a try.
-pub(crate) fn run_of(worker: &mut Worker, tx: TxHandle) -> Result<Option<usize>, TxError> {
-    Ok(entry(worker, tx)?.run)
-}
-
-fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
-    let operation = worker.begin_operation();
-    let layer = transactions(worker);
-    let tx = layer.context(operation);
-    layer.generation = layer.generation.wrapping_add(1);
-    let generation = layer.generation;
-    let key = layer.open.insert(OpenTx {
-        generation,
-        tx: Some(tx),
-        run,
-    });
-    TxHandle {
-        key: key as u32,
-        generation,
-    }
-}
-
-/// Reads an object that holds payloads of `payload_bytes`, wherever it is; the continuation gets the
-/// object, or [`TxError::Ended`] if the transaction has ended by then.
+/// Reads an object that stores payloads of `payload_bytes`, on any machine. The continuation receives the object, or
+/// [`TxError::Ended`] if the transaction has ended by then.
 pub fn read(
     worker: &mut Worker,
     tx: TxHandle,
@@ -77,15 +47,15 @@ pub fn read(
     }
 }
 
-/// As [`read`], of an object of a known size class: what a fat pointer names.
+/// Reads an object of a known size class, such as that of a fat pointer, as [`read`] does.
 ///
-/// The continuation gets [`TxError::WrongSize`] if the object has another class, on any machine: the class is in its
-/// header.
+/// The continuation receives [`TxError::WrongSize`] if the object has another class, on any machine: the class is in
+/// its header.
 ///
-/// If no object starts at the address, it gets [`TxError::Address`] on this machine. On another machine the read finds
-/// payload instead of a header, and ends with [`TxError::WrongSize`] or [`TxError::Address`]; or, if the payload has
-/// the right class by chance and looks locked, with [`Abort::TimedOut`]. Payload that looks like an unlocked object of
-/// the class is given as one. A fat pointer excludes that by its incarnation.
+/// If no object starts at the address, it receives [`TxError::Address`] on this machine. On another machine the read
+/// finds payload instead of a header, and ends with [`TxError::WrongSize`] or [`TxError::Address`]; or, if the payload
+/// has the right class by chance and looks locked, with [`Abort::TimedOut`]. Payload that looks like an unlocked object
+/// of the class is returned as such an object. A fat pointer excludes that by its incarnation.
 pub fn read_class(
     worker: &mut Worker,
     tx: TxHandle,
@@ -99,8 +69,8 @@ pub fn read_class(
     read_on(worker, tx, (address, class), None, cont, result);
 }
 
-/// As [`read`], of the object that a fat pointer names, and of no other that came to be in its place
-/// (`FaRM'14 §3.5`). The continuation gets [`TxError::NotAllocated`] if that object was freed.
+/// Reads the object to which a fat pointer refers, as [`read`] does, and not an object that was later allocated in its
+/// place (`FaRM'14 §3.5`). The continuation receives [`TxError::NotAllocated`] if the object was freed.
 pub fn read_pointer(
     worker: &mut Worker,
     tx: TxHandle,
@@ -112,7 +82,7 @@ pub fn read_pointer(
     read_on(worker, tx, place, Some(pointer), cont, result);
 }
 
-/// Delivers what a read of this machine gave, or reads from the machine that has the object.
+/// Delivers the result of a read of this machine, or reads from the machine that stores the object.
 fn read_on(
     worker: &mut Worker,
     tx: TxHandle,
@@ -124,7 +94,7 @@ fn read_on(
     let result = result.and_then(|result| result);
     let machine = match result {
         Err(TxError::Address(AddressError::Elsewhere { machine, .. })) => Some(machine),
-        // It may stay locked for a round trip, in which this worker has others to serve.
+        // The object may stay locked for a round trip; meanwhile this worker can do other work.
         Err(TxError::Abort(Abort::Locked(_))) => None,
         _ => return deliver(worker, tx, cont, result),
     };
@@ -133,7 +103,7 @@ fn read_on(
         machine,
         class,
     };
-    let asked = Asked {
+    let asked = RemoteCall {
         tx,
         place,
         pointer,
@@ -142,13 +112,13 @@ fn read_on(
     remote::read(worker, asked);
 }
 
-/// Allocates an object for payloads of `payload_bytes`, near `hint` if it can be, which is on the
-/// machine where that object is; the continuation gets the object, or [`TxError::Ended`] if the
-/// transaction has ended by then.
+/// Allocates an object for payloads of `payload_bytes`. If there is a `hint`, the object is on the machine of that
+/// address, and near it if possible. The continuation receives the object, or [`TxError::Ended`] if the transaction has
+/// ended by then.
 ///
-/// The payload is as long as its size class has room: `payload_bytes`, or some more. On another machine it
-/// must fit a log record there when the transaction commits, which is an eighth of `rings.log_bytes`: else that
-/// is [`TxError::TooLargeForLog`].
+/// The length of the payload is the capacity of its size class: `payload_bytes` or more. For an object of another
+/// machine, the payload must fit into a log record there when the transaction commits, which is an eighth of
+/// `rings.log_bytes`. Otherwise the commit ends with [`TxError::TooLargeForLog`].
 pub fn alloc(
     worker: &mut Worker,
     tx: TxHandle,
@@ -164,7 +134,7 @@ pub fn alloc(
                 machine: Some(machine),
                 class,
             };
-            let asked = Asked {
+            let asked = RemoteCall {
                 tx,
                 place,
                 pointer: None,
@@ -181,27 +151,27 @@ pub fn alloc(
     deliver(worker, tx, cont, result);
 }
 
-/// Frees all of these objects when the transaction commits: those of an array, whose memory serves again
-/// when none of its objects is left.
+/// Frees all of these objects when the transaction commits: those of an array, whose memory is reused when all of its
+/// objects are freed.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`], [`TxError::NotAllocated`] of one that the transaction has
-/// freed before: none of them will be freed by this.
+/// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if the transaction has freed one of
+/// them before. After an error, this call frees none of them.
 pub fn free_array(worker: &mut Worker, tx: TxHandle, objects: &[ObjectId]) -> Result<(), TxError> {
     with(worker, tx, |tx, _| tx.free_all(objects))?
 }
 
-/// Frees an object that was read, when the transaction commits. It is none of the transaction's from now on.
+/// Frees an object that was read, when the transaction commits. The `ObjectId` is invalid afterwards.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that the transaction has
-/// freed before.
+/// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if the transaction has freed the object
+/// before.
 pub fn free(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<(), TxError> {
     context_of(worker, tx, object)?.free(object);
     Ok(())
 }
 
-/// Where an object is.
+/// Returns the address of an object.
 ///
 /// # Errors
 /// As [`free`].
@@ -209,8 +179,8 @@ pub fn address(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<Ad
     Ok(context_of(worker, tx, object)?.address(object))
 }
 
-/// The payload of an object, as the transaction sees it: all that its size class has room for, which may be
-/// more than was asked for.
+/// Returns the payload of an object, as the transaction sees it. Its length is the capacity of the size class, which
+/// may exceed the requested length.
 ///
 /// # Errors
 /// As [`free`]; [`TxError::Forgotten`].
@@ -220,8 +190,7 @@ pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[
     Ok(context.payload(object))
 }
 
-/// The payload of an object, to be changed: it is written when the transaction commits. Of the length that
-/// [`payload`] gives.
+/// Returns the payload of an object for a change: the commit writes it. It has the same length as that of [`payload`].
 ///
 /// # Errors
 /// As [`payload`].
@@ -235,7 +204,7 @@ pub fn payload_mut(
     Ok(context.payload_mut(object))
 }
 
-/// Forgets the payload of an object that was only read; the commit validates its version all the same. See
+/// Forgets the payload of an object that was only read; the commit still validates its version. See
 /// [`Tx::forget_payload`].
 ///
 /// # Errors
@@ -245,7 +214,8 @@ pub fn forget_payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Re
     Ok(())
 }
 
-/// Commits; the continuation hears whether all or nothing took effect. The handle ends at once.
+/// Commits. The continuation receives the outcome: the transaction took effect as a whole, or not at all. The handle
+/// ends at once.
 pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
     match end(worker, tx) {
         Ok(context) => drive::begin(worker, context, cont),
@@ -253,68 +223,34 @@ pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>
     }
 }
 
-/// Ends a transaction without effect, and validates what it read: the continuation gets `Ok` if all of that is
-/// of one moment, or the conflict. What a transaction found out is to be reported only if this succeeds: its
-/// reads may be mutually inconsistent.
+/// Commits the transaction of a context that [`checkout`](crate::checkout) returned. The continuation is called from the
+/// event loop: it gets `Ok` if all of the transaction took effect, and otherwise the reason why nothing did.
+pub fn commit_context(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+    drive::begin(worker, tx, cont);
+}
+
+/// Ends the transaction of a context without effect, and validates its reads: see [`validate`].
+pub fn validate_context(worker: &mut Worker, mut tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+    tx.give_up_writes(worker);
+    drive::begin(worker, tx, cont);
+}
+
+/// Ends a transaction without effect, and validates its reads. The continuation receives `Ok` if all of them are from
+/// one moment, or the conflict. Use a result of the transaction only if this succeeds: its reads may be mutually
+/// inconsistent.
 ///
-/// The continuation may get [`Abort`], as from [`commit`], or [`TxError::Ended`].
+/// The continuation may receive [`Abort`], as from [`commit`], or [`TxError::Ended`].
 pub fn validate(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>) {
     // If the transaction has ended, `commit` reports that.
     let _ = with(worker, tx, |tx, worker| tx.give_up_writes(worker));
     commit(worker, tx, cont);
 }
 
-/// Ends a transaction; nothing of it takes effect. One that has ended already stays so.
+/// Ends a transaction without effect. No-op if it has ended already.
 pub fn abort(worker: &mut Worker, tx: TxHandle) {
     if let Ok(context) = end(worker, tx) {
-        give(worker, context);
+        checkin(worker, context);
     }
-}
-
-/// Works on the context itself: everything that [`Tx`] can do. There, an object of another transaction
-/// is a panic, which stops the machine; [`Tx::check`] finds out.
-///
-/// # Errors
-/// [`TxError::Ended`].
-pub fn with<R>(
-    worker: &mut Worker,
-    tx: TxHandle,
-    work: impl FnOnce(&mut Tx, &mut Worker) -> R,
-) -> Result<R, TxError> {
-    let mut context = entry(worker, tx)?.tx.take().ok_or(TxError::Ended)?;
-    let result = work(&mut context, worker);
-    entry(worker, tx)?.tx = Some(context);
-    Ok(result)
-}
-
-fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut OpenTx, TxError> {
-    transactions(worker).entry(tx)
-}
-
-/// The context of a transaction that has the object.
-fn context_of(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&mut Tx, TxError> {
-    let context = entry(worker, tx)?.tx.as_mut().ok_or(TxError::Ended)?;
-    context.check(object)?;
-    Ok(context)
-}
-
-/// Takes the context of a transaction out, which stays open: [`put_back`] follows.
-pub(crate) fn take_out(worker: &mut Worker, tx: TxHandle) -> Option<Box<Tx>> {
-    entry(worker, tx).ok()?.tx.take()
-}
-
-/// Puts the context of a transaction back.
-pub(crate) fn put_back(worker: &mut Worker, tx: TxHandle, context: Box<Tx>) {
-    let entry = entry(worker, tx).expect("a transaction whose context is out stays open");
-    entry.tx = Some(context);
-}
-
-/// Takes the context of a transaction, whose handle ends.
-fn end(worker: &mut Worker, tx: TxHandle) -> Result<Box<Tx>, TxError> {
-    let layer = transactions(worker);
-    let context = layer.entry(tx)?.tx.take().ok_or(TxError::Ended)?;
-    layer.open.remove(tx.key as usize);
-    Ok(context)
 }
 
 #[inline]

@@ -43,73 +43,35 @@
 //! ```
 
 use farm_core::alloc::{AllocError, SizeClass};
-use farm_core::ids::{Address, MachineId};
+use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::Image;
 use farm_core::worker::{AddressError, Cont, ReadResult, Worker};
 
-use crate::api;
+pub use crate::calls::Objects;
+use crate::calls::{ArrayCall, ArrayCont};
 use crate::error::{Abort, TxError};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
+use crate::open;
 use crate::remote::elsewhere;
 use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
-
-/// The objects of an array, in order; `None` for a slot without an object.
-pub type Objects = Vec<Option<ObjectId>>;
 
 /// Message id of a request to reserve room for an array near an address.
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
 /// Bytes of the reply: the address of the first object. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 8;
-/// An array that is being read or allocated.
-pub(crate) struct AskedArray {
-    tx: TxHandle,
-    /// For an allocation, `first` is the hint until room is reserved.
-    objects: ObjectRun,
-    /// Machine that stores the objects, if it is another one; `None` for this machine.
-    machine: Option<MachineId>,
-    cont: Hears,
-    /// Error that was found before the first step.
-    failed: Option<TxError>,
-}
-
-/// The continuation that receives the array.
-#[derive(Clone, Copy)]
-enum Hears {
-    Read(Cont<Result<Objects, TxError>>),
-    Allocated(Cont<Result<Vec<ObjectId>, TxError>>),
-}
-
-impl AskedArray {
-    /// Returns the place of the object at an index.
-    fn place(&self, index: u32) -> Place {
-        Place {
-            address: self
-                .objects
-                .address(index)
-                .expect("the addresses of the array were checked"),
-            machine: self.machine,
-            class: self.objects.class,
-        }
-    }
-
-    fn is_new(&self) -> bool {
-        matches!(self.cont, Hears::Allocated(_))
-    }
-}
-
 /// Reads `count` adjacent objects of one class, on any machine, by one one-sided read: an array, or a part of one. Each
 /// of them is then an object of the transaction, validated as if it had been read alone. An object that the transaction
 /// has already is kept unchanged. For a slot without an object the continuation receives `None`, and commit validates
 /// that, too.
 ///
 /// The continuation may receive [`TxError::Address`] if this machine has no such objects; [`TxError::EmptyArray`];
-/// [`TxError::WrongSize`] as for [`api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], after which the
-/// transaction may have some of the objects; and the errors of [`api::read`].
+/// [`TxError::WrongSize`] as for [`crate::api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], after which the
+/// transaction may have some of the objects; and the errors of [`crate::api::read`].
 pub fn read_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -118,7 +80,7 @@ pub fn read_array(
     count: u32,
     cont: Cont<Result<Objects, TxError>>,
 ) {
-    let mut asked = AskedArray {
+    let mut asked = ArrayCall {
         tx,
         objects: ObjectRun {
             first: address,
@@ -126,7 +88,7 @@ pub fn read_array(
             count,
         },
         machine: elsewhere(worker, address),
-        cont: Hears::Read(cont),
+        cont: ArrayCont::Read(cont),
         failed: None,
     };
     asked.failed = check(worker, &asked).err();
@@ -135,9 +97,9 @@ pub fn read_array(
 
 /// Allocates an array: `count` adjacent objects of one class. If there is a `hint`, they are on its machine, and near
 /// it if possible. They are objects of the transaction like any others, and can be read as a whole by [`read_array`];
-/// the commit creates them. [`api::free_array`] frees them.
+/// the commit creates them. [`crate::api::free_array`] frees them.
 ///
-/// The continuation may receive the errors of [`api::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`]. For
+/// The continuation may receive the errors of [`crate::api::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`]. For
 /// an array that exceeds the limits of a transaction, use [`Worker::reserve_array`] on the machine itself.
 pub fn alloc_array(
     worker: &mut Worker,
@@ -149,7 +111,7 @@ pub fn alloc_array(
 ) {
     let near = hint.unwrap_or(Address::NULL);
     let machine = elsewhere(worker, near);
-    let mut asked = AskedArray {
+    let mut asked = ArrayCall {
         tx,
         objects: ObjectRun {
             first: near,
@@ -157,7 +119,7 @@ pub fn alloc_array(
             count,
         },
         machine,
-        cont: Hears::Allocated(cont),
+        cont: ArrayCont::Allocated(cont),
         failed: None,
     };
     let checked = check_room(worker, &asked);
@@ -176,7 +138,7 @@ pub fn alloc_array(
     }
 }
 
-fn begin(worker: &mut Worker, asked: AskedArray, first: fn(&mut Worker, u64, ())) {
+fn begin(worker: &mut Worker, asked: ArrayCall, first: fn(&mut Worker, u64, ())) {
     let fails = asked.failed.is_some();
     let key = transactions(worker).arrays.insert(asked) as u64;
     if fails {
@@ -187,7 +149,7 @@ fn begin(worker: &mut Worker, asked: AskedArray, first: fn(&mut Worker, u64, ())
 }
 
 /// Checks that the transaction has room for a new array.
-fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
+fn check_room(worker: &mut Worker, asked: &ArrayCall) -> Result<(), TxError> {
     let ObjectRun { class, count, .. } = asked.objects;
     if count == 0 {
         return Err(TxError::EmptyArray);
@@ -195,11 +157,11 @@ fn check_room(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
     asked.objects.check_length(worker)?;
     let count = count as usize;
     let bytes = count * class.payload_capacity();
-    api::with(worker, asked.tx, |tx, _| tx.check_limits_of(count, bytes))?
+    open::with(worker, asked.tx, |tx, _| tx.check_limits_of(count, bytes))?
 }
 
 /// Checks what can be checked before the read.
-fn check(worker: &mut Worker, asked: &AskedArray) -> Result<(), TxError> {
+fn check(worker: &mut Worker, asked: &ArrayCall) -> Result<(), TxError> {
     asked.objects.check(worker)?;
     if asked.machine.is_some() {
         return Ok(());
@@ -230,10 +192,10 @@ fn end(worker: &mut Worker, key: u64, result: Result<Objects, TxError>) {
     tell(worker, asked.cont, result);
 }
 
-fn tell(worker: &mut Worker, hears: Hears, result: Result<Objects, TxError>) {
-    match hears {
-        Hears::Read(cont) => cont.resume(worker, result),
-        Hears::Allocated(cont) => {
+fn tell(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxError>) {
+    match cont {
+        ArrayCont::Read(cont) => cont.resume(worker, result),
+        ArrayCont::Allocated(cont) => {
             let all = result.map(|objects| objects.into_iter().flatten().collect());
             cont.resume(worker, all);
         }
@@ -308,7 +270,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
 }
 
 /// Releases the room that was reserved for a new array that is not created.
-fn give_back(worker: &mut Worker, asked: &AskedArray) {
+fn give_back(worker: &mut Worker, asked: &ArrayCall) {
     let slots = asked.objects;
     if let Some(machine) = asked.machine {
         return slots::release_remote(worker, machine, slots);
@@ -333,7 +295,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     let asked = layer.arrays.remove(key as usize);
     let objects = match layer.counters.count_read(&asked.place(0), result) {
         Ok(slot) => {
-            let objects = api::with(worker, asked.tx, |tx, worker| {
+            let objects = open::with(worker, asked.tx, |tx, worker| {
                 let words = worker.arena().words(&slot);
                 match asked.is_new() {
                     true => take_in_new(tx, words, &asked),
@@ -352,7 +314,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
 }
 
 /// Adds new objects with the versions and incarnations in their memory: all of them, or none.
-fn take_in_new(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, TxError> {
+fn take_in_new(tx: &mut Tx, words: &[u64], asked: &ArrayCall) -> Result<Objects, TxError> {
     let (objects, count) = (asked.objects, asked.objects.count as usize);
     tx.check_limits_of(count, count * objects.class.payload_capacity())?;
     let images: Vec<_> = objects
@@ -372,7 +334,7 @@ fn take_in_new(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects
 }
 
 /// Adds the objects that were read, except those that the transaction has already.
-fn take_in(tx: &mut Tx, words: &[u64], asked: &AskedArray) -> Result<Objects, TxError> {
+fn take_in(tx: &mut Tx, words: &[u64], asked: &ArrayCall) -> Result<Objects, TxError> {
     let mut objects = Vec::with_capacity(asked.objects.count as usize);
     for (index, words) in (0..).zip(asked.objects.images(words)) {
         let Place {

@@ -1,9 +1,6 @@
 //! Counters of one worker's transactions: their outcomes, and the cost of their commits.
 
-use farm_core::worker::Worker;
-
 use crate::error::{Abort, TxError};
-use crate::layer::transactions;
 use crate::record::Kind;
 
 /// Aborts of commits, by the error that the caller received.
@@ -173,11 +170,6 @@ impl TxCounters {
         };
         *counter += 1;
     }
-}
-
-/// Returns the counts of this worker's transactions so far.
-pub fn counters(worker: &mut Worker) -> TxCounters {
-    transactions(worker).counters
 }
 
 #[cfg(test)]

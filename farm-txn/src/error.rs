@@ -1,117 +1,120 @@
-//! Why transactions end without having committed.
+//! Errors of transactions.
 
 use farm_core::alloc::{AllocError, TooLarge};
 use farm_core::ids::{Address, MachineId};
 use farm_core::worker::AddressError;
 
-use crate::tx::TxLimits;
+use crate::limits::TxLimits;
 
-/// Why a transaction did not go on, or did not commit. Nothing of it took effect.
+/// Why an operation of a transaction failed, or why it did not commit. The transaction has no effect, except that
+/// [`TxError::InDoubt`] leaves the outcome open.
 #[derive(Debug, thiserror::Error)]
 pub enum TxError {
-    /// It aborted: try again, but for [`Abort::Lost`].
+    /// The transaction aborted. A retry may succeed, except after [`Abort::Lost`].
     #[error(transparent)]
     Abort(#[from] Abort),
-    /// Memory for a new object was not to be had.
+    /// There is no memory for a new object.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// An address is of no use on this machine.
+    /// The address is not usable on this machine.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The object was freed, or was never there.
+    /// The object was freed, or was never allocated.
     #[error("there is no object at {0}: it was freed, or never allocated")]
     NotAllocated(Address),
-    /// The object is not of the size that was asked for: see [`crate::api::read_class`].
-    #[error("the object at {address} is for payloads of {is} bytes, not of {asked}")]
+    /// The object has another size class than the requested one: see [`crate::api::read_class`].
+    #[error(
+        "the object at {address} has the size class for payloads of up to {is} bytes, not {asked}"
+    )]
     WrongSize {
-        /// The address.
+        /// Address of the object.
         address: Address,
-        /// The most payload bytes of the size class that was asked for.
+        /// Payload capacity of the requested size class, in bytes.
         asked: usize,
-        /// Those of the object's.
+        /// Payload capacity of the object's size class, in bytes.
         is: usize,
     },
-    /// A payload that no object holds.
+    /// The payload is larger than any object's.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The transaction has grown beyond its limits.
+    /// The transaction would exceed its limits.
     #[error(
-        "the transaction would have {objects} objects and {bytes} bytes, beyond its limits of {} and {}: \
+        "the transaction would have {objects} objects and {bytes} bytes, but its limits are {} and {}: \
          raise transactions.objects or transactions.bytes, forget payloads, or split it",
         limits.objects, limits.bytes
     )]
     Limit {
-        /// Its objects.
+        /// Number of objects with the rejected operation.
         objects: usize,
-        /// Bytes of their payloads.
+        /// Bytes of payloads with the rejected operation.
         bytes: usize,
-        /// The most.
+        /// Limits of the transaction.
         limits: TxLimits,
     },
-    /// An array of no objects.
-    #[error("an array has at least one object")]
+    /// An array without objects.
+    #[error("an array must have at least one object")]
     EmptyArray,
-    /// An array is longer than what one read brings.
+    /// The array is longer than one read can fetch.
     #[error(
-        "an array of {bytes} bytes is more than one read brings, which is {most}; read it in parts"
+        "an array of {bytes} bytes is longer than one read can fetch ({most} bytes); read it in parts"
     )]
     ArrayTooLong {
-        /// Its bytes in memory.
+        /// Bytes of the array in memory.
         bytes: usize,
-        /// The most.
+        /// Most bytes of one read.
         most: usize,
     },
-    /// What the transaction writes on one machine is more than a record of its log there can hold.
+    /// The transaction writes more on one machine than one record of its log there can hold.
     #[error(
-        "the transaction writes {bytes} bytes on machine {machine}, beyond the {most} of one record of \
-         its log; write less at one time, or raise rings.log_bytes"
+        "the transaction writes {bytes} bytes on machine {machine}, but one record of its log there holds at most \
+         {most}; write less in one transaction, or raise rings.log_bytes"
     )]
     TooLargeForLog {
         /// The machine.
         machine: MachineId,
-        /// Bytes that it would write there, with what the record adds.
+        /// Bytes of the record, including its overhead.
         bytes: usize,
-        /// The most.
+        /// Most bytes of a record.
         most: usize,
     },
-    /// Memory for a new object was not to be had on another machine.
-    #[error("machine {0} has no memory for the object")]
+    /// Another machine has no memory for a new object.
+    #[error("machine {0} has no memory for the new object")]
     NoMemory(MachineId),
-    /// The transaction has objects of other machines: it is committed by [`crate::api::commit`].
+    /// The transaction has objects of other machines; use [`crate::api::commit`].
     #[error("the transaction has objects of other machines; commit it through api::commit")]
     Distributed,
-    /// Too many operations are in flight. Nothing was begun; try again when some have ended.
-    #[error("too many operations in flight")]
+    /// Too many operations are in flight. Nothing was started; retry when some of them have ended.
+    #[error("too many operations in flight; retry when some of them have ended")]
     Busy,
-    /// Machines were lost before it was known whether the transaction committed.
-    #[error("it is not known whether the transaction committed: machine {0} is lost")]
+    /// Machines were lost before the coordinator knew whether the transaction committed.
+    #[error("the outcome of the transaction is unknown: machine {0} was lost during the commit")]
     InDoubt(MachineId),
-    /// The transaction itself wants no effect: what [`crate::retry::fail`] is told by a body that found
-    /// out that there is nothing to do.
-    #[error("the transaction was given up by what it runs")]
+    /// The body of the transaction wants no effect: it found that there is nothing to do, and calls
+    /// [`crate::retry::fail`] with this error.
+    #[error("the body of the transaction gave it up")]
     GivenUp,
-    /// The object is of another transaction, or of one that has ended, or was taken back with what
-    /// [`Tx::all_or_nothing`](crate::Tx::all_or_nothing) tried.
-    #[error("the object is not one of this transaction: it is of another, or was taken back")]
-    OtherTransaction,
-    /// The transaction has forgotten the payload of the object: [`Tx::forget_payload`](crate::Tx::forget_payload).
+    /// The object belongs to another transaction, or to one that has ended, or
+    /// [`Tx::all_or_nothing`](crate::Tx::all_or_nothing) took it back.
     #[error(
-        "the transaction has forgotten the payload of the object at {0}; read the object again"
+        "the object does not belong to this transaction: it belongs to another transaction, or was taken back"
     )]
+    OtherTransaction,
+    /// The payload of the object was forgotten: [`Tx::forget_payload`](crate::Tx::forget_payload).
+    #[error("the payload of the object at {0} was forgotten; read the object again")]
     Forgotten(Address),
-    /// A layer above, or the body of a transaction, refuses the operation, with its reason.
-    /// [`crate::retry`] and [`crate::Handle::transact`] report it only of reads that were validated.
+    /// A layer above, or the body of a transaction, rejects the operation with this reason. [`crate::retry`] and
+    /// [`crate::Handle::transact`] report it only after the reads were validated.
     #[error("{0}")]
     Refused(String),
-    /// The handle is of a transaction that has ended.
+    /// The handle refers to a transaction that has ended.
     #[error("the transaction has ended")]
     Ended,
 }
 
 impl TxError {
-    /// Whether the error of a transaction's body may be the result of reads that are mutually inconsistent. Such
-    /// an error is reported only after everything that the body read was validated; all but these are facts or
-    /// conflicts.
+    /// Returns whether the error of a transaction's body may be the result of reads that are mutually inconsistent.
+    /// Such an error is reported only after everything that the body read was validated. The excluded errors are facts
+    /// or conflicts.
     pub(crate) fn rests_on_reads(&self) -> bool {
         !matches!(
             self,
@@ -120,20 +123,20 @@ impl TxError {
     }
 }
 
-/// Why a transaction aborted: nothing of it took effect.
+/// Why a transaction aborted. The transaction has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Abort {
-    /// Another transaction holds an object.
+    /// Another transaction holds a lock on the object.
     #[error("the object at {0} is locked by another transaction")]
     Locked(Address),
-    /// An object changed after this transaction read it.
+    /// The object changed after this transaction read it.
     #[error("the object at {0} was changed by another transaction")]
     Changed(Address),
-    /// An object stayed locked for all tries of a read: a machine died with the lock, or no object starts at the
-    /// address.
+    /// The object stayed locked for all tries of a read: a machine died while it held the lock, or no object starts at
+    /// the address.
     #[error("the object at {0} stayed locked, or no object starts at that address")]
     TimedOut(Address),
-    /// A machine that holds objects of the transaction was lost.
-    #[error("machine {0}, which holds objects of the transaction, is lost")]
+    /// A machine that stores objects of the transaction was lost.
+    #[error("machine {0}, which stores objects of the transaction, is lost")]
     Lost(MachineId),
 }

@@ -57,13 +57,18 @@
 
 pub mod api;
 pub mod arrays;
+mod attach;
 mod backoff;
+mod calls;
 mod commit;
+mod contexts;
 mod counters;
 mod error;
 mod handle;
 mod layer;
+mod limits;
 mod object_run;
+mod open;
 pub mod record;
 mod remote;
 mod results;
@@ -72,16 +77,19 @@ mod slots;
 pub mod tasks;
 mod tx;
 
+pub use api::{commit_context as commit, validate_context as validate};
+#[doc(hidden)]
+pub use attach::most_overtaken;
+pub use attach::{attach, counters, left_over, lock_exclusively, set_limits};
 pub use backoff::{Backoff, BackoffConfig};
-pub use counters::{AbortCounters, RecordCounters, TxCounters, counters};
+pub use contexts::{checkin, checkout, transact_here};
+pub use counters::{AbortCounters, RecordCounters, TxCounters};
 pub use error::{Abort, TxError};
 pub use handle::TxHandle;
-#[doc(hidden)]
-pub use layer::most_overtaken;
-pub use layer::{attach, give, left_over, lock_exclusively, set_limits, take, transact_here};
+pub use limits::TxLimits;
 pub use retry::RetryCounters;
 pub use tasks::{Handle, Transaction, block_on, spawn};
 #[doc(hidden)]
 #[cfg(debug_assertions)]
 pub use tx::entries_looked_at;
-pub use tx::{ObjectId, Tx, TxLimits};
+pub use tx::{ObjectId, Tx};

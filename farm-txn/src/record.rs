@@ -1,5 +1,5 @@
-//! Records of the log that a coordinator keeps in the memory of each other machine whose objects its
-//! transactions write (`FaRM'15 §4`).
+//! Records of the log that a coordinator writes into the memory of each other machine whose objects its transactions
+//! write (`FaRM'15 §4`).
 //!
 //! ```text
 //! all       word 0    checksum of everything after it, seeded with transaction and kind
@@ -13,35 +13,36 @@
 //!                     class | what | bytes of payload, then the payload, padded to a word
 //! ```
 //!
-//! The kind is the record's id in the ring, the transaction's sequence number its token; configuration,
-//! machine and worker, which with it are the transaction's id, are those of the log's writer. The other
-//! kinds, COMMIT-PRIMARY, ABORT and TRUNCATE, have nothing more.
+//! The kind is the record's id in the ring, and the transaction's sequence number is its token. The other parts of the
+//! transaction's id (configuration, machine and worker) are those of the log's writer. The other kinds (COMMIT-PRIMARY,
+//! ABORT and TRUNCATE) contain nothing more.
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
 use farm_core::object::{Incarnation, Version};
+use farm_core::ring::log_record_bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of a record without truncated transactions and without what LOCK adds.
+/// Bytes of a record without truncated transactions and without the additions of LOCK.
 pub(crate) const FIXED_BYTES: usize = 4 * WORD;
-/// What LOCK adds to have no region and no object.
+/// Bytes that LOCK adds, without regions and objects.
 pub(crate) const LOCK_BYTES: usize = 2 * WORD;
-/// What an object adds to LOCK besides its payload.
+/// Bytes that an object adds to LOCK, without its payload.
 const OBJECT_BYTES: usize = 4 * WORD;
-/// Most transactions that one record truncates by name.
+/// Most truncated transactions that one record lists.
 pub(crate) const MOST_TRUNCATED: usize = 8;
 const WORD: usize = 8;
 
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Lock these objects at these versions, and keep the values.
+    /// Locks the objects at their versions. The record also contains the new values.
     Lock,
-    /// Install the values, and unlock.
+    /// Installs the values, and unlocks the objects.
     CommitPrimary,
-    /// Unlock.
+    /// Unlocks the objects.
     Abort,
-    /// Nothing but truncated transactions.
+    /// Contains only truncations.
     Truncate,
 }
 
@@ -55,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// The kind with a record's id.
+    /// Returns the kind for a record's id.
     pub fn of(code: u16) -> Option<Kind> {
         [Kind::Lock, Kind::CommitPrimary, Kind::Abort, Kind::Truncate]
             .into_iter()
@@ -63,81 +64,81 @@ impl Kind {
     }
 }
 
-/// What happens to an object.
+/// Effect of a commit on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It gets a new value.
+    /// The object gets a new value.
     Write,
-    /// It comes to be; its slot was reserved.
+    /// The object is created; its slot was reserved.
     Allocate,
-    /// It ceases to be.
+    /// The object is freed.
     Free,
 }
 
 /// An object of a LOCK record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<'a> {
-    /// Where it is.
+    /// Address.
     pub address: Address,
-    /// Its size.
+    /// Size class.
     pub class: SizeClass,
-    /// At which version it is to be locked.
+    /// Version at which the object is to be locked.
     pub version: Version,
-    /// The second word of its header after the commit.
+    /// Second word of the header after the commit.
     pub incarnation: Incarnation,
-    /// What happens to it.
+    /// Effect of the commit.
     pub effect: Effect,
-    /// Its value after the commit.
+    /// Payload after the commit.
     pub payload: &'a [u8],
 }
 
-/// Why a record is none.
+/// Why decoding a record failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// No kind has this id.
-    #[error("records of kind {0} are not known")]
+    #[error("unknown record kind {0}")]
     Kind(u16),
-    /// It ends too soon, or too late.
-    #[error("it is not of the length that it says")]
+    /// The record is too short or too long.
+    #[error("the length of the record does not match its counts")]
     Length,
-    /// Its bytes are not those that were written.
-    #[error("its checksum is not that of its bytes")]
+    /// The checksum does not match the bytes.
+    #[error("the checksum of the record does not match its bytes")]
     Checksum,
-    /// A word that means nothing in its place.
-    #[error("it has {what} {found:#x}")]
+    /// A word has an invalid value.
+    #[error("invalid {what} in the record: {found:#x}")]
     Word {
-        /// What should stand there.
+        /// Meaning of the word.
         what: &'static str,
-        /// What does.
+        /// Value of the word.
         found: u64,
     },
 }
 
-/// What all records begin with.
+/// The part that all records have.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// What it is.
+    /// Kind of the record.
     pub kind: Kind,
-    /// The coordinator's configuration.
+    /// Configuration of the coordinator.
     pub configuration: u64,
-    /// Transactions of the coordinator below this are truncated.
+    /// Low bound: all transactions of the coordinator below it are truncated.
     pub low: u64,
     truncated: &'a [u8],
     rest: &'a [u8],
 }
 
-/// What a LOCK record adds.
+/// The additions of a LOCK record.
 #[derive(Clone, Copy, Debug)]
 pub struct Lock<'a> {
-    /// To what LOCK-REPLY answers.
+    /// Token that LOCK-REPLY returns.
     pub reply: u64,
     regions: &'a [u8],
     objects: &'a [u8],
-    /// Objects there are.
+    /// Number of objects.
     pub count: usize,
 }
 
-/// Takes words from the front.
+/// Reads words from the front of a slice.
 struct Words<'a>(&'a [u8]);
 
 impl<'a> Words<'a> {
@@ -167,15 +168,15 @@ fn checksum(kind: Kind, sequence: u64, parts: [&[u8]; 2]) -> u64 {
 }
 
 impl<'a> Record<'a> {
-    /// Takes a record apart. Everything but the objects of a LOCK is checked, and that those are whole.
+    /// Decodes a record. Checks everything except the objects of a LOCK, and that the objects are complete.
     ///
     /// # Errors
-    /// [`RecordError`]: its writer does not keep to the protocol.
+    /// [`RecordError`]: the writer of the record does not keep to the protocol.
     pub fn decode(kind: u16, sequence: u64, body: &'a [u8]) -> Result<Self, RecordError> {
         let kind = Kind::of(kind).ok_or(RecordError::Kind(kind))?;
         if (sequence == 0) != (kind == Kind::Truncate) {
             return Err(RecordError::Word {
-                what: "a transaction's number",
+                what: "transaction number",
                 found: sequence,
             });
         }
@@ -188,7 +189,7 @@ impl<'a> Record<'a> {
         Ok(record)
     }
 
-    /// As [`Record::decode`], of a record whose checksum was right before.
+    /// Decodes a record whose checksum was checked before, as [`Record::decode`] does.
     ///
     /// # Errors
     /// As [`Record::decode`].
@@ -198,7 +199,7 @@ impl<'a> Record<'a> {
         let (configuration, low, truncated) = (words.word()?, words.word()?, words.word()?);
         if truncated > MOST_TRUNCATED as u64 {
             return Err(RecordError::Word {
-                what: "so many truncated transactions:",
+                what: "number of truncated transactions",
                 found: truncated,
             });
         }
@@ -216,15 +217,15 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Transactions that are truncated, besides those below the low bound.
+    /// Returns the truncated transactions that are not below the low bound.
     pub fn truncated(&self) -> impl Iterator<Item = u64> + 'a {
         each_word(self.truncated)
     }
 
-    /// What a LOCK record adds.
+    /// Returns the additions of a LOCK record.
     ///
     /// # Errors
-    /// [`RecordError`]; of a record that is no LOCK always.
+    /// [`RecordError`]; always if the record is not a LOCK.
     pub fn lock(&self) -> Result<Lock<'a>, RecordError> {
         let mut words = Words(self.rest);
         let (reply, counts) = (words.word()?, words.word()?);
@@ -240,18 +241,18 @@ impl<'a> Record<'a> {
 }
 
 impl<'a> Lock<'a> {
-    /// Ids of all regions that the transaction writes, as words of two.
+    /// Returns the ids of all regions that the transaction writes, two in a word.
     pub fn region_words(&self) -> impl Iterator<Item = u64> + 'a {
         each_word(self.regions)
     }
 
-    /// The objects of this machine; ends after the first error.
+    /// Returns the objects of this machine; ends after the first error.
     pub fn objects(&self) -> impl Iterator<Item = Result<Object<'a>, RecordError>> + 'a {
         let mut words = Words(self.objects);
         let mut left = self.count;
         std::iter::from_fn(move || {
             if left == 0 {
-                // Nothing may follow.
+                // No bytes may follow the last object.
                 let rest = std::mem::take(&mut words.0);
                 return (!rest.is_empty()).then_some(Err(RecordError::Length));
             }
@@ -271,7 +272,10 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     let (incarnation, rest) = (Incarnation(words.word()?), words.word()?);
     let class = SizeClass::new(rest as u8);
     if incarnation.class() != class {
-        return Err(wrong("header of another size class:", incarnation.0));
+        return Err(wrong(
+            "header (its size class is not the object's)",
+            incarnation.0,
+        ));
     }
     let effect = match (rest >> 8) as u8 {
         1 => Effect::Write,
@@ -281,7 +285,7 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     };
     let bytes = (rest >> 32) as usize;
     if bytes > class.payload_capacity() {
-        return Err(wrong("payload of so many bytes:", rest));
+        return Err(wrong("payload length", rest));
     }
     let payload = words.take(bytes.next_multiple_of(WORD))?;
     let at = Address::from_bits(address).filter(|at| !at.is_null() && at.is_line_aligned());
@@ -295,17 +299,17 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     })
 }
 
-/// Bytes that an object adds to LOCK.
+/// Returns the bytes that an object adds to LOCK.
 pub(crate) fn object_bytes(payload_bytes: usize) -> usize {
     OBJECT_BYTES + payload_bytes.next_multiple_of(WORD)
 }
 
-/// Bytes that so many regions add to LOCK.
+/// Returns the bytes that `regions` regions add to LOCK.
 pub(crate) fn region_bytes(regions: usize) -> usize {
     regions.div_ceil(2) * WORD
 }
 
-/// Appends what LOCK adds, without the objects.
+/// Appends the additions of LOCK, without the objects.
 pub(crate) fn encode_lock(out: &mut Vec<u8>, reply: u64, regions: &[u32], objects: usize) {
     out.extend_from_slice(&reply.to_le_bytes());
     let counts = regions.len() as u64 | (objects as u64) << 32;
@@ -316,7 +320,7 @@ pub(crate) fn encode_lock(out: &mut Vec<u8>, reply: u64, regions: &[u32], object
     out.resize(out.len().next_multiple_of(WORD), 0);
 }
 
-/// Appends an object to LOCK.
+/// Appends an object of LOCK.
 pub(crate) fn encode_object(out: &mut Vec<u8>, object: &Object<'_>) {
     let effect = match object.effect {
         Effect::Write => 1,
@@ -337,7 +341,7 @@ pub(crate) fn encode_object(out: &mut Vec<u8>, object: &Object<'_>) {
     out.resize(out.len().next_multiple_of(WORD), 0);
 }
 
-/// What all records begin with, before `rest`, which a LOCK has.
+/// Replaces `out` by the part that all records have. It precedes `rest`, the additions of LOCK.
 pub(crate) fn encode_head(
     out: &mut Vec<u8>,
     kind: Kind,
@@ -355,7 +359,12 @@ pub(crate) fn encode_head(
     out[..WORD].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The configuration of a cluster whose machines are fixed.
+/// Configuration number of a cluster with a fixed set of machines.
+/// Returns the bytes that the truncation of one transaction reserves: those of a record of its own.
+pub(crate) fn truncation_reserved() -> u32 {
+    log_record_bytes(FIXED_BYTES + 8)
+}
+
 pub(crate) const CONFIGURATION: u64 = 1;
 
 #[cfg(test)]
@@ -408,9 +417,9 @@ mod tests {
         Ok(objects?.len())
     }
 
-    /// A LOCK of no transaction would be truncated as soon as it has come.
+    /// A LOCK record with transaction number 0 would count as truncated as soon as it arrives.
     #[test]
-    fn only_truncations_are_of_no_transaction() {
+    fn only_truncate_records_have_transaction_number_0() {
         for kind in [Kind::Lock, Kind::CommitPrimary, Kind::Abort, Kind::Truncate] {
             for sequence in [0, 1] {
                 let mut body = Vec::new();
@@ -424,7 +433,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_lock_reads_as_it_was_written(
+        fn a_decoded_lock_equals_the_encoded_one(
             truncated in prop::collection::vec(any::<u64>(), 0..=MOST_TRUNCATED),
             regions in prop::collection::vec(any::<u32>(), 0..5),
             objects in prop::collection::vec(
@@ -445,9 +454,9 @@ mod tests {
             prop_assert_eq!(read, written);
         }
 
-        /// A record is refused as soon as one bit differs, is of another transaction, or is cut.
+        /// A record with one flipped bit, of another transaction or kind, or with missing bytes is rejected.
         #[test]
-        fn what_was_not_written_is_refused(
+        fn corrupted_records_are_rejected(
             objects in prop::collection::vec(
                 (1u32..9999, 0u64..60_000, 0u8..3, prop::collection::vec(any::<u8>(), 0..60)), 0..3),
             bit in any::<prop::sample::Index>(),
@@ -463,9 +472,9 @@ mod tests {
             prop_assert!(read_all(1, 12, &bytes).is_err());
         }
 
-        /// The installed header would have another class than the block.
+        /// Otherwise the installed header would have another size class than its block.
         #[test]
-        fn a_header_of_another_class_is_refused(class: u8) {
+        fn a_header_of_another_class_is_rejected(class: u8) {
             let mut other = object(1, 2, 0, b"payload");
             other.incarnation = Incarnation::new(SizeClass::new(class), 5).allocated();
             let mut bytes = Vec::new();
@@ -474,9 +483,9 @@ mod tests {
             prop_assert_eq!(read.is_ok(), class == 7, "{:?}", read);
         }
 
-        /// Nobody's bytes do harm, with the right checksum or without.
+        /// Decoding arbitrary bytes fails without a panic, with or without the right checksum.
         #[test]
-        fn garbage_is_read_without_harm(kind in 0u16..8, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_garbage_does_not_panic(kind in 0u16..8, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(read_all(kind, 1, &bytes).is_err());
             if let Some(kind) = Kind::of(kind)
                 && let Ok(record) = Record::decode_unchecked(kind, &bytes)

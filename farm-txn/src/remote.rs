@@ -1,48 +1,31 @@
-//! Objects of other machines: reading them, one-sided, and reserving room for new ones.
+//! Objects of other machines: one-sided reads, and reservations of room for new objects.
 
 use farm_core::alloc::SizeClass;
 use farm_core::fabric::Slot;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::object::{FatPointer, Incarnation, Version};
+use farm_core::object::{Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, Worker};
 
-use crate::api;
+use crate::calls::RemoteCall;
 use crate::counters::TxCounters;
 use crate::error::{Abort, TxError};
-use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
+use crate::open;
 use crate::slots;
+use crate::tx::reservation::reserve;
 use crate::tx::{ObjectId, Place, wrong_size};
 
-/// Asks a machine to reserve room for an object near another.
+/// Requests a machine to reserve room for an object near an address.
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
-/// A class and an address.
+/// Bytes of the request: size class and address.
 const ALLOC_BYTES: usize = 9;
-/// Address, version and incarnation of the memory that was reserved; nothing if there is none.
+/// Bytes of the reply: address, version and incarnation of the reserved slot. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 24;
 
-/// A call that waits: for another machine, or for a lock of this one.
-#[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) tx: TxHandle,
-    /// What is read, or near what is to be allocated.
-    pub(crate) place: Place,
-    /// What names the object that is read, if a fat pointer does.
-    pub(crate) pointer: Option<FatPointer>,
-    pub(crate) cont: Cont<Result<ObjectId, TxError>>,
-}
-
-impl Asked {
-    /// The machine that is to allocate.
-    fn machine(&self) -> MachineId {
-        self.place.machine.expect("another machine is asked")
-    }
-}
-
-/// The other machine that an address is of; none for this one, or if there is no address.
+/// Returns the machine of an address, if it is another one; `None` for this machine or a null address.
 pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> {
     if address.is_null() {
         return None;
@@ -51,18 +34,18 @@ pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> 
     (machine != worker.me().machine).then_some(machine)
 }
 
-/// Reads an object, without holding anybody up while it is locked.
-pub(crate) fn read(worker: &mut Worker, asked: Asked) {
-    let key = transactions(worker).asked.insert(asked);
+/// Reads an object. While the object is locked, the worker continues with other work.
+pub(crate) fn read(worker: &mut Worker, asked: RemoteCall) {
+    let key = transactions(worker).calls.insert(asked);
     post_asked(worker, key as u64, &asked);
 }
 
 fn post(worker: &mut Worker, key: u64, (): ()) {
-    let asked = transactions(worker).asked[key as usize];
+    let asked = transactions(worker).calls[key as usize];
     post_asked(worker, key, &asked);
 }
 
-fn post_asked(worker: &mut Worker, key: u64, Asked { place, pointer, .. }: &Asked) {
+fn post_asked(worker: &mut Worker, key: u64, RemoteCall { place, pointer, .. }: &RemoteCall) {
     let cont = Cont::new(came, key);
     let posted = match pointer {
         Some(pointer) => worker.read_pointer_lock_free(*pointer, cont),
@@ -77,18 +60,18 @@ fn post_asked(worker: &mut Worker, key: u64, Asked { place, pointer, .. }: &Aske
 
 fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     let layer = transactions(worker);
-    let Asked {
+    let RemoteCall {
         tx,
         place,
         pointer,
         cont,
-    } = layer.asked.remove(key as usize);
+    } = layer.calls.remove(key as usize);
     let slot = match layer.counters.count_read(&place, result) {
         Ok(slot) => slot,
         Err(error) => return cont.resume(worker, Err(error)),
     };
     let words = place.class.object_bytes() / 8;
-    let read = api::with(worker, tx, |tx, worker| {
+    let read = open::with(worker, tx, |tx, worker| {
         let object = match tx.known(place.address, place.class) {
             Some(known) => known?,
             None => {
@@ -122,7 +105,7 @@ impl TxCounters {
     }
 }
 
-/// What a read that failed means to who wanted the object.
+/// Converts the error of a failed read to the error for the caller of the read.
 pub(crate) fn error_of_read(error: ReadError, address: Address) -> TxError {
     match error {
         ReadError::PeerLost(machine) => Abort::Lost(machine).into(),
@@ -134,18 +117,18 @@ pub(crate) fn error_of_read(error: ReadError, address: Address) -> TxError {
 }
 
 fn end(worker: &mut Worker, key: u64, result: Result<ObjectId, TxError>) {
-    let asked = transactions(worker).asked.remove(key as usize);
+    let asked = transactions(worker).calls.remove(key as usize);
     asked.cont.resume(worker, result);
 }
 
-/// Asks another machine to reserve room for an object.
-pub(crate) fn alloc(worker: &mut Worker, asked: Asked) {
-    let key = transactions(worker).asked.insert(asked);
+/// Requests another machine to reserve room for an object.
+pub(crate) fn alloc(worker: &mut Worker, asked: RemoteCall) {
+    let key = transactions(worker).calls.insert(asked);
     ask(worker, key as u64, ());
 }
 
 fn ask(worker: &mut Worker, key: u64, (): ()) {
-    let asked = transactions(worker).asked[key as usize];
+    let asked = transactions(worker).calls[key as usize];
     let (place, machine) = (asked.place, asked.machine());
     let mut body = [0; ALLOC_BYTES];
     body[0] = place.class.get();
@@ -155,19 +138,19 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
     match to.and_then(|to| worker.call(to, ALLOC, &[&body], RESERVED_BYTES, cont)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
-        // From the event loop: this may be the call that asks.
+        // The error is reported from the event loop, because the current call may be the one that sent the request.
         Err(_) => worker.defer(Cont::new(nobody_answers, key)),
     }
 }
 
 fn nobody_answers(worker: &mut Worker, key: u64, (): ()) {
-    let machine = transactions(worker).asked[key as usize].machine();
+    let machine = transactions(worker).calls[key as usize].machine();
     end(worker, key, Err(Abort::Lost(machine).into()));
 }
 
 fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
-    let asked = transactions(worker).asked[key as usize];
-    let (Asked { tx, place, .. }, machine) = (asked, asked.machine());
+    let asked = transactions(worker).calls[key as usize];
+    let (RemoteCall { tx, place, .. }, machine) = (asked, asked.machine());
     let Ok(reply) = reply else {
         return nobody_answers(worker, key, ());
     };
@@ -176,7 +159,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         return end(worker, key, Err(TxError::NoMemory(machine)));
     };
     let place = Place { address, ..place };
-    let added = api::with(worker, tx, |tx, _| {
+    let added = open::with(worker, tx, |tx, _| {
         tx.check_limits(place.class.payload_capacity())?;
         Ok(tx.reserved(place, version, incarnation))
     });
@@ -201,10 +184,10 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         Some((SizeClass::new(*class), Address::from_bits(hint)?))
     });
     let Some((class, hint)) = asked else {
-        let why = "it asks for room for no object".into();
+        let why = "it sent an ALLOC request that is not valid".into();
         return worker.distrust(request.from.machine, why);
     };
-    let Ok((address, room)) = crate::tx::reserve(worker, class, Some(hint)) else {
+    let Ok((address, room)) = reserve(worker, class, Some(hint)) else {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);
     };

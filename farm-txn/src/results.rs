@@ -3,38 +3,8 @@
 
 use farm_core::worker::{Cont, Worker};
 
-use crate::error::TxError;
-use crate::handle::TxHandle;
+use crate::calls::DeferredResult;
 use crate::layer::{Transactions, transactions};
-use crate::tx::ObjectId;
-
-/// A result and its continuation.
-///
-/// Successes are small variants of their own: a [`Result`] with room for the errors would be moved through memory several
-/// times, and each move would wait for the stores before it.
-pub(crate) enum DeferredResult {
-    /// An object of an open transaction; if the transaction ends before the continuation is called, that gets
-    /// [`TxError::Ended`].
-    Object(TxHandle, Cont<Result<ObjectId, TxError>>, ObjectId),
-    NoObject(Cont<Result<ObjectId, TxError>>, TxError),
-    Committed(Cont<Result<(), TxError>>),
-    NotCommitted(Cont<Result<(), TxError>>, TxError),
-}
-
-impl DeferredResult {
-    /// The result of a read or an allocation.
-    #[inline]
-    pub(crate) fn of_object(
-        tx: TxHandle,
-        cont: Cont<Result<ObjectId, TxError>>,
-        result: Result<ObjectId, TxError>,
-    ) -> Self {
-        match result {
-            Ok(object) => DeferredResult::Object(tx, cont, object),
-            Err(error) => DeferredResult::NoObject(cont, error),
-        }
-    }
-}
 
 /// Passes a result to its continuation from the event loop.
 #[inline(always)]

@@ -25,6 +25,7 @@
 //! in which they were started.
 
 mod gate;
+pub(crate) mod state;
 
 use std::time::Duration;
 
@@ -32,33 +33,16 @@ use farm_core::mutants;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 
-pub(crate) use gate::{Gate, Left, conflict, enter, leave, waits_for_room};
-pub use gate::{RetryCounters, configure, counters};
+pub(crate) use gate::{Left, conflict, enter, leave, waits_for_room};
+pub use gate::{configure, counters};
+pub use state::RetryCounters;
+use state::{Run, Tries};
 
 use crate::api;
 use crate::error::{Abort, TxError};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
-
-/// A transaction that is retried until it commits.
-pub(crate) struct Run {
-    body: Cont<TxHandle>,
-    done: Cont<Result<(), TxError>>,
-    state: Tries,
-    /// Error of the body, while the reads of the body are validated.
-    doubt: Option<TxError>,
-    /// Outcome to pass to `done`.
-    outcome: Option<Result<(), TxError>>,
-}
-
-/// The tries of one transaction so far.
-#[derive(Default)]
-pub(crate) struct Tries {
-    /// Number of tries that met a conflict.
-    conflicts: u32,
-    /// Time of the first try that ended with [`Abort::TimedOut`] since a try last reached its commit.
-    stuck_since: Option<Nanos>,
-}
+use crate::open;
 
 /// How an error is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,11 +143,11 @@ impl Tries {
 /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
 /// # let () = machine.ask(0, |worker, answer: mpsc::Sender<()>| {
 /// #     worker.put_layer(Box::new(answer));
-/// #     let mut tx = farm_txn::take(worker);
+/// #     let mut tx = farm_txn::checkout(worker);
 /// #     let object = tx.alloc(worker, 8, None).unwrap();
 /// #     worker.put_layer(Box::new(Counter(tx.address(object))));
 /// #     tx.commit(worker).unwrap();
-/// #     farm_txn::give(worker, tx);
+/// #     farm_txn::checkin(worker, tx);
 /// retry::run(worker, Cont::new(body, 0), Cont::new(done, 0));
 /// # })?;
 /// # machine.stop()?;
@@ -227,13 +211,13 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
 
 /// Returns the key of the run to which a transaction belongs, if the transaction is open.
 fn run_of(worker: &mut Worker, tx: TxHandle) -> Option<usize> {
-    let run = api::run_of(worker, tx).ok()?;
+    let run = open::run_of(worker, tx).ok()?;
     Some(run.unwrap_or_else(|| panic!("the transaction is not a try of a run")))
 }
 
 /// Begins a try.
 fn attempt(worker: &mut Worker, key: u64, (): ()) {
-    let tx = api::begin_of_run(worker, key as usize);
+    let tx = open::begin_of_run(worker, key as usize);
     let body = transactions(worker).runs[key as usize].body;
     body.resume(worker, tx);
 }

@@ -71,7 +71,7 @@
 
 mod executor;
 mod handle;
-mod shared;
+mod queue;
 mod transaction;
 
 use std::cell::RefCell;
@@ -88,10 +88,10 @@ use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::Worker;
 
 pub use handle::Handle;
-pub(crate) use shared::Shared;
+pub(crate) use queue::TaskQueue;
 pub use transaction::Transaction;
 
-use shared::TaskWaker;
+use queue::TaskWaker;
 
 /// The future of a task.
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -111,7 +111,7 @@ fn here<R>(worker: u64, work: impl FnOnce(&mut slab::Slab<Task>) -> R) -> R {
 pub(crate) struct Tasks {
     /// Key of the worker's tasks in `HERE`.
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<TaskQueue>,
 }
 
 struct Task {
@@ -125,7 +125,11 @@ impl Tasks {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            shared: Arc::new(Shared::new(Arc::clone(worker.inbox()), worker.me())),
+            shared: Arc::new(TaskQueue::new(
+                Arc::clone(worker.inbox()),
+                worker.me(),
+                executor::run,
+            )),
         }
     }
 

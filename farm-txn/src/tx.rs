@@ -1,21 +1,22 @@
-//! The transaction context: what was read, at which version, and what is to be written.
+//! The transaction context: the objects that were read, their versions, and the changes to commit.
 
 use farm_core::alloc::{Geometry, SizeClass, class_at, class_for_payload};
 use farm_core::ids::{Address, MachineId};
+use farm_core::marks;
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, Operation, Worker};
-use farm_core::{marks, mutants};
 use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
+use crate::limits::TxLimits;
 
 mod entries;
 mod forget;
 mod index;
 mod objects;
 mod payloads;
-mod room;
+pub(crate) mod reservation;
 mod undo;
 
 pub(crate) use entries::Entries;
@@ -26,39 +27,18 @@ use index::Index;
 use objects::Number;
 pub use objects::ObjectId;
 use payloads::{NOT_HELD, Payloads};
-use room::give_back;
-pub(crate) use room::reserve;
 use undo::Undo;
 
-/// Tries of a local read before the object counts as locked: a transaction whose objects are all here is
-/// done in less, unless its thread lost its core; one over several machines takes a round trip, too long
-/// for a worker to wait.
+/// Tries of a local read before the object counts as locked. A transaction whose objects are all on this machine
+/// commits in less time, unless its thread lost its core. A commit over several machines takes a round trip, which is
+/// too long for a worker to wait.
 const READ_TRIES: u32 = 50;
-
-/// Most that one transaction may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TxLimits {
-    /// Objects, those that are only read included.
-    pub objects: usize,
-    /// Bytes of payloads.
-    pub bytes: usize,
-}
-
-/// What the work of one turn may hold; transactions over many turns have the limits of the configuration.
-impl Default for TxLimits {
-    fn default() -> Self {
-        Self {
-            objects: 1024,
-            bytes: 4 << 20,
-        }
-    }
-}
 
 /// What a transaction does with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     Read,
-    /// It was not there, which commit validates as it does what was read.
+    /// The object did not exist. The commit validates that in the same way as a read.
     Absent,
     Write,
     Allocate,
@@ -66,13 +46,13 @@ pub(crate) enum Intent {
 }
 
 impl Intent {
-    /// Whether the commit locks and installs the object.
+    /// Returns whether the commit locks and installs the object.
     fn is_written(self) -> bool {
         !matches!(self, Intent::Read | Intent::Absent)
     }
 }
 
-/// Where an object is, and how large.
+/// Address, machine and size class of an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) address: Address,
@@ -83,56 +63,57 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) address: Address,
-    /// The other machine that it lies on; none for this one.
+    /// Machine that stores the object, if it is another one; `None` for this machine.
     pub(crate) machine: Option<MachineId>,
     pub(crate) class: SizeClass,
-    /// As they were read.
+    /// Version and incarnation, as they were read.
     pub(crate) version: Version,
     pub(crate) incarnation: Incarnation,
-    /// The incarnation goes up with the write.
+    /// Whether the commit increments the incarnation.
     pub(crate) bump: bool,
     pub(crate) intent: Intent,
-    /// It is recorded as it was when something was tried that may be taken back.
+    /// Whether [`Undo`] has recorded the state that the entry had before [`Tx::all_or_nothing`].
     saved: bool,
-    /// No other entry of the transaction had this number.
+    /// Serial number of the entry. It is unique within the transaction, including entries that were taken back.
     serial: u32,
-    /// Where the payload is, or [`NOT_HELD`].
+    /// Offset of the payload in [`Payloads`], or [`NOT_HELD`].
     at: u32,
 }
 
-// With its place in the index, an object takes less than the 64 bytes that config/local.toml names.
+// Together with its slot in the index, an object takes less than the 64 bytes that config/local.toml names.
 const _: () = assert!(size_of::<Entry>() <= 40);
 
-/// Entries, and bytes of payloads, from which on a context gives its memory back when its transaction ends.
+/// If a context has more capacity than these numbers of entries and payload bytes, it frees the memory when its
+/// transaction ends.
 pub(crate) const KEPT_ENTRIES: usize = 4096;
 const KEPT_BYTES: usize = 1 << 20;
 
-/// A transaction context. Made once and used again: a warm one allocates nothing.
+/// A transaction context. It is reused: after some transactions it allocates no more memory.
 #[derive(Debug, Default)]
 pub struct Tx {
     pub(crate) entries: Entries,
     index: Index,
     payloads: Payloads,
-    /// Entries that have forgotten their payloads.
+    /// Number of entries whose payloads were forgotten.
     forgotten: usize,
     words: Vec<u64>,
     limits: TxLimits,
     undo: Undo,
-    /// Who hears that it has committed.
+    /// Continuations to resume after the commit.
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
-    /// What its objects are known by; another for each transaction.
+    /// Number of the current transaction, which is a part of each of its [`ObjectId`]s.
     number: Number,
-    /// Entries that it has had so far.
+    /// Number of entries that the transaction has created so far.
     pushed: u32,
-    /// It commits to have validated what it read, and writes nothing.
+    /// The commit only validates what was read, and writes nothing.
     given_up: bool,
-    /// It holds addresses, from [`crate::take`] to [`crate::give`].
+    /// Operation that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
     pub(crate) operation: Option<Operation>,
 }
 
 impl Tx {
-    /// An empty context that is none of a worker's pool: what it reads may be freed, and serve objects
-    /// of another size, once the turn has ended.
+    /// Creates an empty context that does not belong to a worker's pool. When the turn has ended, the objects that it
+    /// read may be freed, and their memory may be reused for objects of another size.
     pub fn new() -> Self {
         Self {
             entries: Entries::with_capacity(32),
@@ -141,34 +122,34 @@ impl Tx {
         }
     }
 
-    /// Sets how much it may hold from now on, also after it was used: [`crate::set_limits`] sets that of contexts of
-    /// a worker.
+    /// Sets the limits, also of a context that was used before. [`crate::set_limits`] sets the limits of a worker's
+    /// contexts.
     pub fn set_limits(&mut self, limits: TxLimits) {
         self.limits = limits;
     }
 
-    /// Objects in the read and write sets.
+    /// Returns the number of objects in the read and write sets.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has an object of another machine.
+    /// Returns whether the transaction has an object of another machine.
     pub fn is_distributed(&self) -> bool {
         self.entries.iter().any(|entry| entry.machine.is_some())
     }
 
-    /// Whether nothing was read or allocated.
+    /// Returns whether the transaction has no objects.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Reads an object of this machine that holds payloads of `payload_bytes`, or gives the one that
-    /// this transaction has: its own writes are seen.
+    /// Reads an object of this machine that stores payloads of `payload_bytes`. If the transaction has the object
+    /// already, returns that one, so a transaction reads its own writes.
     ///
     /// # Errors
-    /// [`Abort::Locked`] when another transaction stays in the way. [`TxError::NotAllocated`], which may
-    /// be a conflict, too: that the object was not there when the others were read is certain only if
-    /// the transaction commits. [`TxError::WrongSize`] when the object has another size class.
+    /// [`Abort::Locked`] if the object stays locked by another transaction. [`TxError::NotAllocated`], which may be the
+    /// result of a conflict: only if the transaction commits is it certain that the object did not exist at the moment
+    /// of its other reads. [`TxError::WrongSize`] if the object has another size class.
     pub fn read(
         &mut self,
         worker: &mut Worker,
@@ -179,7 +160,7 @@ impl Tx {
         self.read_class(worker, address, class)
     }
 
-    /// As [`Tx::read`], of an object of a known size class.
+    /// Reads an object of a known size class, as [`Tx::read`] does.
     ///
     /// # Errors
     /// As [`Tx::read`].
@@ -199,7 +180,7 @@ impl Tx {
         }
         let geometry = worker.store().geometry();
         let (memory, at) = worker.local_memory(address)?;
-        // Where there is no block nothing is allocated, which the copy shows.
+        // In memory without a block nothing is allocated, and the copied image shows that.
         is_slot((memory, geometry, at), address, class)?;
         self.copy_in(memory, at, address, class)?;
         let words = std::mem::take(&mut self.words);
@@ -208,11 +189,11 @@ impl Tx {
         read
     }
 
-    /// Reads the object of this machine that a fat pointer names, and no other that came to be in its place
-    /// (`FaRM'14 §3.5`).
+    /// Reads the object of this machine to which a fat pointer refers, and not an object that was later allocated in
+    /// its place (`FaRM'14 §3.5`).
     ///
     /// # Errors
-    /// As [`Tx::read`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object of the pointer was
+    /// As [`Tx::read`], but [`TxError::NotAllocated`] instead of [`TxError::WrongSize`]: the object of the pointer was
     /// freed.
     pub fn read_pointer(
         &mut self,
@@ -221,7 +202,7 @@ impl Tx {
     ) -> Result<ObjectId, TxError> {
         match self.read_class(worker, pointer.address, pointer.class()) {
             Ok(object) => self.named(object, pointer),
-            // The memory serves objects of another size now.
+            // The memory is now used for objects of another size.
             Err(TxError::WrongSize { .. } | TxError::Address(AddressError::Nowhere(_))) => {
                 Err(TxError::NotAllocated(pointer.address))
             }
@@ -229,7 +210,7 @@ impl Tx {
         }
     }
 
-    /// The object, if a fat pointer names it.
+    /// Returns the object, if the fat pointer refers to it.
     pub(crate) fn named(&self, object: ObjectId, pointer: FatPointer) -> Result<ObjectId, TxError> {
         match pointer.names(self.incarnation(object)) {
             true => Ok(object),
@@ -237,7 +218,7 @@ impl Tx {
         }
     }
 
-    /// The object at an address that this transaction has met, unless it has forgotten its payload.
+    /// Returns the object at an address, if the transaction has it and has not forgotten its payload.
     #[inline]
     pub(crate) fn known(
         &self,
@@ -254,7 +235,7 @@ impl Tx {
         })
     }
 
-    /// Adds what was read, a consistent image.
+    /// Adds an object that was read. `words` must be a consistent image.
     #[inline]
     pub(crate) fn take_in(
         &mut self,
@@ -263,7 +244,7 @@ impl Tx {
         machine: Option<MachineId>,
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
-        let image = Image::check(words).expect("copied until it was consistent");
+        let image = Image::check(words).expect("the image was read until it was consistent");
         let (version, incarnation) = (image.version(), image.incarnation());
         if self.forgotten > 0
             && let Some(known) = self.position(address)
@@ -275,7 +256,7 @@ impl Tx {
             machine,
             class,
         };
-        // A slot that was never used has a header of zero.
+        // The header of a slot that was never used is zero.
         if incarnation.class() != class && incarnation.0 != 0 {
             return Err(wrong_size(address, class, incarnation.class()));
         }
@@ -290,7 +271,7 @@ impl Tx {
         Ok(object)
     }
 
-    /// Copies the payload of the last entry out of its image.
+    /// Copies the payload of the last entry from its image.
     #[inline]
     fn copy_payload(&mut self, image: &Image<'_>) {
         let last = self.entries.len() - 1;
@@ -298,7 +279,7 @@ impl Tx {
         image.copy_payload(0, self.payloads.get_mut(payload));
     }
 
-    /// A consistent image into `words`.
+    /// Copies a consistent image of an object into `words`.
     #[inline]
     fn copy_in(
         &mut self,
@@ -324,12 +305,12 @@ impl Tx {
         Err(Abort::Locked(address).into())
     }
 
-    /// Whether one more object of so many bytes may be had.
+    /// Checks that the limits permit one more object with `more` bytes.
     pub(crate) fn check_limits(&self, more: usize) -> Result<(), TxError> {
         self.check_limits_of(1, more)
     }
 
-    /// Whether an object may be read that is not known, or was forgotten.
+    /// Checks that the limits permit a read of an object that is new, or whose payload was forgotten.
     pub(crate) fn check_limits_of_read(
         &self,
         address: Address,
@@ -339,7 +320,7 @@ impl Tx {
         self.check_limits_of(usize::from(!known), class.payload_capacity())
     }
 
-    /// Whether so many objects more, of so many bytes together, may be had.
+    /// Checks that the limits permit `objects` more objects with `bytes` bytes in total.
     pub(crate) fn check_limits_of(&self, objects: usize, bytes: usize) -> Result<(), TxError> {
         let objects = self.entries.len() + objects;
         let bytes = self.payloads.held() + bytes;
@@ -384,7 +365,7 @@ impl Tx {
         self.index.find(&self.entries, address)
     }
 
-    /// What commit installs.
+    /// Returns the payload that the commit installs.
     #[inline]
     pub(crate) fn payload_of(&self, entry: &Entry) -> &[u8] {
         if entry.intent == Intent::Free {
@@ -393,36 +374,18 @@ impl Tx {
         self.payloads.get(entry.payload())
     }
 
-    /// Forgets everything, and gives back what was reserved.
-    pub fn abort(&mut self, worker: &mut Worker) {
-        for entry in self.entries.iter() {
-            let local = entry.machine.is_none();
-            if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
-            {
-                crate::slots::release_local(worker, entry.address, entry.class);
-            }
-        }
-        if self.entries.iter().any(Entry::is_reserved) {
-            marks::mark("tx: aborted with allocation");
-            if !mutants::is_on("allocation leaked on abort") {
-                give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
-            }
-        }
-        self.clear();
-    }
-
-    /// Calls `cont` when the transaction has committed; never if it has not. Who awaits the commit
-    /// hears of it after.
+    /// Resumes `cont` after the transaction has committed, before the continuation of the commit itself; never if the
+    /// transaction does not commit.
     pub fn when_committed(&mut self, cont: Cont<()>) {
         self.when_committed.push(cont);
     }
 
-    /// Whether it is only to validate what it read.
+    /// Returns whether the commit only validates what was read.
     pub(crate) fn has_given_up(&self) -> bool {
         self.given_up
     }
 
-    /// Forgets everything: what it has from now on is another transaction's.
+    /// Removes all objects, and starts the next transaction.
     pub(crate) fn clear(&mut self) {
         self.number.advance();
         self.given_up = false;
@@ -435,7 +398,7 @@ impl Tx {
         self.when_committed.clear();
     }
 
-    /// Gives back the memory of a large transaction that has ended.
+    /// Frees the memory of a large transaction that has ended.
     pub(crate) fn trim(&mut self) {
         debug_assert!(self.is_empty(), "the transaction has ended");
         if self.entries.capacity() > KEPT_ENTRIES || self.index.capacity() > 2 * KEPT_ENTRIES {
@@ -453,7 +416,7 @@ impl Tx {
     }
 }
 
-/// Whether objects of a class start at an address of this machine, which is `at` in its memory; false where
+/// Returns whether objects of a class start at an address of this machine, whose offset in `memory` is `at`; false if
 /// there is no block.
 #[inline]
 pub(crate) fn is_slot(
@@ -468,7 +431,7 @@ pub(crate) fn is_slot(
     }
 }
 
-/// The error of an object of another class.
+/// Returns the error for an object of another class.
 pub(crate) fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> TxError {
     TxError::WrongSize {
         address,
@@ -478,31 +441,31 @@ pub(crate) fn wrong_size(address: Address, asked: SizeClass, is: SizeClass) -> T
 }
 
 impl Entry {
-    /// Whether its payload was forgotten.
+    /// Returns whether the payload was forgotten.
     #[inline]
     pub(crate) fn is_forgotten(&self) -> bool {
         self.at == NOT_HELD && self.intent != Intent::Absent
     }
 
-    /// Whether its payload is held.
+    /// Returns whether the payload is held.
     #[inline]
     fn is_held(&self) -> bool {
         self.at != NOT_HELD
     }
 
-    /// The place of its payload, which is held.
+    /// Returns the range of the payload in [`Payloads`]; the payload must be held.
     #[inline]
     fn payload(&self) -> std::ops::Range<usize> {
         let at = self.at as usize;
         at..at + self.class.payload_capacity()
     }
 
-    /// Room was reserved for it.
+    /// Returns whether room was reserved for the object.
     pub(crate) fn is_reserved(&self) -> bool {
         !self.incarnation.is_allocated() && self.is_written()
     }
 
-    /// The incarnation word after the commit.
+    /// Returns the incarnation word after the commit.
     pub(crate) fn installed_incarnation(&self) -> Incarnation {
         match self.intent {
             Intent::Free => self.incarnation.freed(),
@@ -513,7 +476,7 @@ impl Entry {
         }
     }
 
-    /// Whether the commit locks and installs it.
+    /// Returns whether the commit locks and installs the object.
     pub(crate) fn is_written(&self) -> bool {
         self.intent.is_written()
     }

@@ -1,4 +1,4 @@
-//! Once warm, commits allocate nothing on the threads of workers: not where they begin, not where they are served.
+//! Warm commits allocate no memory on the threads of workers, neither on the coordinator nor on other machines.
 
 mod counting;
 
@@ -12,30 +12,29 @@ use farm_txn::{ObjectId, TxError, TxHandle, api, retry, transact_here};
 
 const MACHINES: u16 = 3;
 const PAYLOAD: usize = 40;
-/// Transactions of a coordinator that are under way at one time while allocations are counted, each with a set of
-/// objects of its own.
+/// Concurrent transactions of the coordinator while allocations are counted, each with its own set of objects.
 const DEPTH: usize = 16;
-/// The same while it gets warm: how long queues get depends on how the threads are scheduled, and none is to get longer
-/// while allocations are counted.
+/// Concurrent transactions during the warm-up. The lengths of queues depend on the scheduling of threads, and no queue
+/// may become longer while allocations are counted.
 const WARM_DEPTH: usize = 64;
-/// Objects of one machine that a transaction reads or writes: more than are validated one by one.
+/// Objects of one machine per transaction: more than are validated one by one.
 const OF_MACHINE: usize = 6;
 const WARM: usize = 5_000;
 const COUNTED: usize = 2_000;
 
-/// What transactions do with their objects.
+/// The accesses of a transaction.
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// Write the first of each machine, and read the others.
+    /// Writes the first object of each machine, and reads the others.
     ReadSome,
-    /// Write all.
+    /// Writes all objects.
     WriteAll,
     ReadAll,
 }
 
 struct Client {
     sets: Vec<Vec<Address>>,
-    /// The try of each set that is under way, and what it has read.
+    /// The current attempt of each set, and the objects that it has read.
     tries: [Option<TxHandle>; WARM_DEPTH],
     objects: Vec<Vec<ObjectId>>,
     what: What,
@@ -54,7 +53,7 @@ fn begin(worker: &mut Worker, set: u64, outcome: Result<(), TxError>) {
     if this.left == 0 {
         this.under_way -= 1;
         if this.under_way == 0 {
-            // Whoever waits is another thread; telling it is no part of a transaction.
+            // The receiver is another thread, and waking it allocates. That is not part of a transaction.
             let counts = counting::count(false);
             this.done.send(()).unwrap();
             counting::count(counts);
@@ -135,7 +134,7 @@ fn warm_commits_allocate_nothing() {
         let (done, all_done) = mpsc::channel();
         for machine in &machines[1..] {
             let count = |_: &mut Worker, answer: mpsc::Sender<()>| {
-                // The answer allocates itself.
+                // Sending the answer allocates.
                 answer.send(()).unwrap();
                 counting::count(true);
             };

@@ -1,5 +1,5 @@
-//! What a transaction over 100,000 objects takes of its worker's memory: 64 bytes for each, which
-//! `config/local.toml` promises, and the payloads that it holds.
+//! The memory that a transaction over 100,000 objects uses on its worker: 64 bytes per object, which
+//! `config/local.toml` states as the limit, and the payloads that it holds.
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
@@ -14,12 +14,12 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId, TxError, TxHandle, api, transact_here};
 
 const OBJECTS: usize = 100_000;
-/// Bytes that an object has room for, all of which are held with it.
+/// Payload capacity of an object, in bytes; all of it is held.
 const PAYLOAD: usize = 48;
-/// Reads at one time.
+/// Concurrent reads.
 const AT_ONCE: usize = 16;
 
-/// A transaction that reads all objects, several at one time, and commits.
+/// A transaction that reads all objects, with several concurrent reads, and commits.
 struct Audit {
     all: Vec<Address>,
     next: usize,
@@ -30,7 +30,7 @@ struct Audit {
 }
 
 fn audit(worker: &mut Worker) -> &mut Audit {
-    worker.layer().expect("an audit is under way")
+    worker.layer().expect("the audit is stored as a layer")
 }
 
 fn read(worker: &mut Worker, tx: TxHandle) {
@@ -77,7 +77,7 @@ fn create(worker: &mut Worker, count: usize) -> Vec<Address> {
 }
 
 #[test]
-fn a_transaction_over_100_000_objects_takes_64_bytes_for_each() {
+fn a_transaction_over_100_000_objects_uses_64_bytes_per_object() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 1);
     config.cluster.name = "txn-memory".into();
@@ -125,13 +125,15 @@ fn a_transaction_over_100_000_objects_takes_64_bytes_for_each() {
                 })
                 .unwrap();
             let each = most as f64 / OBJECTS as f64;
-            println!("holder {holder}, forgets {forgets}: {each:.1} bytes an object, {left} left");
+            println!(
+                "holder {holder}, forgets {forgets}: {each:.1} bytes per object, {left} bytes left"
+            );
             let payload = if forgets { 0 } else { PAYLOAD as i64 };
             assert!(
                 most <= (64 + payload) * OBJECTS as i64,
-                "{each:.1} bytes an object, of which {payload} are payload"
+                "{each:.1} bytes per object, {payload} of them payload"
             );
-            // What the context keeps for the next transaction, and queues that grew.
+            // The capacity that the context keeps for the next transaction, and that of queues that grew.
             assert!(left < 1 << 20, "{left} bytes are left");
         }
     }

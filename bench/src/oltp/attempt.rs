@@ -1,10 +1,10 @@
-//! One attempt of a transaction: its rows are read from tables of the platform, its writes made, and it
-//! commits, all inside one transaction of the platform; or it stops for a reason.
+//! One attempt of a transaction: it reads its rows from tables of the platform, makes its writes and commits, all
+//! inside of one transaction of the platform; or it stops with a reason.
 //!
-//! A transaction that names one row and writes none is a lock-free lookup.
+//! A transaction that reads one row and writes none is a lock-free lookup.
 //!
-//! Rows may carry a [`Stamp`], for checkers: who wrote them, instead of what, and how often they were
-//! written before.
+//! For checkers, rows can contain a [`Stamp`]: it identifies the write of the row and the write before it, and counts
+//! the writes of the row.
 
 use farm_core::alloc::AllocError;
 use farm_core::ids::MachineId;
@@ -18,21 +18,21 @@ use smallvec::SmallVec;
 
 use super::{Decision, Drawn, MAX_ROW_BYTES, Names, RowBytes, RowName, Step, Table, Write};
 
-/// Bytes of a stamp, which follow a row.
+/// Bytes of a stamp, which is stored after the row.
 pub const STAMP_BYTES: usize = 24;
-/// Bits of a stamp's id that tell the writes of one attempt apart.
+/// Bits of a stamp's id that number the writes of one attempt.
 const WRITE_BITS: u32 = 3;
-/// Bits of a context that tell the rows of one attempt apart.
+/// Bits of a context that number the rows of one attempt.
 const ROW_BITS: u32 = 8;
 
-/// Who wrote a row.
+/// Identifies the write of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// The write; 0 for the row as it was loaded.
+    /// Number of the write; 0 for the row as it was loaded.
     pub id: u64,
-    /// The write that it replaced.
+    /// Number of the write that it replaced.
     pub parent: u64,
-    /// Writes of the row before.
+    /// Number of earlier writes of the row.
     pub version: u64,
 }
 
@@ -48,7 +48,7 @@ impl Stamp {
         bytes
     }
 
-    /// The stamp that these bytes are.
+    /// Decodes a stamp.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; STAMP_BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().expect("a word"));
@@ -63,31 +63,31 @@ impl Stamp {
 /// A row that was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Its bytes, if it is there.
+    /// Bytes of the row, if it exists.
     pub row: Option<RowBytes>,
-    /// Who wrote it, where rows have stamps and it is there.
+    /// Stamp of the row, if rows have stamps and the row exists.
     pub stamp: Stamp,
 }
 
-/// What an attempt did.
+/// Record of an attempt.
 #[derive(Clone, Debug)]
 pub struct Trail {
     /// The transaction.
     pub what: Drawn,
-    /// The rows that it read, in order.
+    /// Names of the rows that it read, in order.
     pub names: Names,
-    /// What they were.
+    /// Contents of these rows.
     pub seen: SmallVec<[Seen; 6]>,
-    /// What it decided, if it came to that.
+    /// Decision of the transaction, if it made one.
     pub decision: Option<Decision>,
-    /// The number that it was given.
+    /// Number of the attempt.
     pub number: u64,
-    /// It was a lock-free lookup.
+    /// Whether it was a lock-free lookup.
     pub lock_free: bool,
 }
 
 impl Trail {
-    /// The stamp of one of its writes.
+    /// Returns the stamp of one of its writes.
     pub fn stamp_of(&self, write: usize) -> Stamp {
         let id = self.number << WRITE_BITS | write as u64;
         let written = self
@@ -104,7 +104,7 @@ impl Trail {
     }
 }
 
-/// The row of a write.
+/// Returns the row of a write.
 pub fn name_of(write: &Write) -> RowName {
     match write {
         Write::Insert(name, _) | Write::Update(name, _) | Write::Remove(name) => *name,
@@ -114,29 +114,29 @@ pub fn name_of(write: &Write) -> RowName {
 /// Why an attempt did not commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Another transaction stood in the way, or there were too many: try again.
+    /// It met a conflict with another transaction, or too many operations are in flight: retry.
     Conflict(Option<Abort>),
-    /// A machine has no room for what it writes: which, and what helps.
+    /// A machine has no room for the writes; contains advice.
     Full(String),
-    /// A machine was lost; nothing took effect.
+    /// A machine was lost; the attempt had no effect.
     Lost(MachineId),
-    /// A machine was lost; it may have committed.
+    /// A machine was lost; the attempt may have committed.
     InDoubt(MachineId),
-    /// What must not be.
+    /// An error that must not occur.
     Failed(String),
 }
 
-/// Hears how an attempt ended; [`give`] takes the trail back.
+/// The continuation that receives the outcome of an attempt; [`give`] returns the trail for reuse.
 pub type EndedCont = Cont<(Box<Trail>, Result<(), Stop>)>;
 
-/// Looks at an attempt that is about to commit.
+/// Inspects an attempt that is about to commit.
 pub type Look = fn(&mut Worker, &Trail);
 
 struct Running {
     trail: Box<Trail>,
     tx: Option<TxHandle>,
     waiting: u32,
-    /// Why it stops: what was read is being validated, or other answers are waited for.
+    /// Why the attempt stops: its reads are being validated, or other replies are outstanding.
     stop: Option<Stop>,
     cont: EndedCont,
 }
@@ -148,7 +148,7 @@ struct Attempts {
     stamped: bool,
     look: Option<Look>,
     running: Slab<Running>,
-    /// Trails of attempts that have ended: they are long, and go from hand to hand.
+    /// Trails of ended attempts, for reuse. They are boxed because they are large and are passed around.
     #[allow(clippy::vec_box)]
     pool: Vec<Box<Trail>>,
 }
@@ -159,7 +159,7 @@ fn attempts(worker: &mut Worker) -> &mut Attempts {
         .expect("oltp::attach was called for this worker")
 }
 
-/// Attaches the benchmarks to a worker, whose tables are open.
+/// Attaches the benchmarks to a worker on which the tables are open.
 pub fn attach(
     worker: &mut Worker,
     tables: impl IntoIterator<Item = (Table, TableId)>,
@@ -175,12 +175,12 @@ pub fn attach(
     }));
 }
 
-/// Bytes of a table's values.
+/// Returns the length of a table's values, in bytes.
 pub fn value_bytes(table: &Table, stamped: bool) -> usize {
     table.row_bytes + if stamped { STAMP_BYTES } else { 0 }
 }
 
-/// A row as it stands in its table.
+/// Returns the value of a row in its table.
 pub fn value_of(
     row: &RowBytes,
     stamp: Option<Stamp>,
@@ -192,8 +192,8 @@ pub fn value_of(
     value
 }
 
-/// Runs one attempt of a transaction. The continuation is called from the event loop. No other attempt of
-/// the run has the number.
+/// Runs one attempt of a transaction. The continuation is called from the event loop. The number must be unique in the
+/// run.
 ///
 /// # Panics
 /// If the layer is not attached.
@@ -225,7 +225,7 @@ pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
     worker.defer(Cont::new(step, key as u64));
 }
 
-/// Takes the trail of an attempt back, for another.
+/// Returns the trail of an attempt, for reuse.
 pub fn give(worker: &mut Worker, trail: Box<Trail>) {
     attempts(worker).pool.push(trail);
 }
@@ -258,7 +258,7 @@ fn of_context(context: u64) -> (u64, usize) {
     )
 }
 
-/// The table of a row.
+/// Returns the table of a row.
 pub fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
     let tables = &attempts(worker).tables;
     let found = tables.iter().find(|(table, _)| *table == name.table);
@@ -291,7 +291,7 @@ fn read(worker: &mut Worker, key: u64, names: &Names) {
     }
 }
 
-/// A lookup without a transaction.
+/// Looks up the row without a transaction.
 fn look_up(worker: &mut Worker, key: u64, (): ()) {
     let name = attempts(worker).running[key as usize].trail.names[0];
     let table = table_of(worker, &name);
@@ -314,7 +314,7 @@ fn looked_up(worker: &mut Worker, key: u64, value: Result<Option<&[u8]>, KvError
     }
 }
 
-/// Keeps a row that was read.
+/// Stores a row that was read.
 fn take_in(worker: &mut Worker, key: u64, row: usize, value: Option<&[u8]>) -> Result<(), String> {
     let state = attempts(worker);
     let trail = &mut state.running[key as usize].trail;
@@ -353,7 +353,7 @@ fn found(worker: &mut Worker, context: u64, result: Result<Option<ValueRef>, TxE
     arrived(worker, key, kept, step);
 }
 
-/// One of several has come; after the last it goes on.
+/// Counts one of several results; continues with `next` after the last.
 fn arrived(
     worker: &mut Worker,
     key: u64,
@@ -378,7 +378,10 @@ fn write(worker: &mut Worker, key: u64) {
     let stamped = attempts(worker).stamped;
     let running = &mut attempts(worker).running[key as usize];
     let decision = running.trail.decision.as_ref();
-    let writes = decision.expect("it was decided").writes.clone();
+    let writes = decision
+        .expect("the transaction has made its decision")
+        .writes
+        .clone();
     let Some(tx) = running.tx else {
         return end(worker, key, Ok(()));
     };
@@ -402,7 +405,7 @@ fn write(worker: &mut Worker, key: u64) {
         };
         let done = Cont::new(changed, context(key, index));
         if let Err(error) = tx::change(worker, tx, table, &name.table_key(), change, done) {
-            // The others have to be heard before it can end.
+            // The other results must arrive before the attempt can end.
             arrived(worker, key, Err(of_table(error)), commit);
         }
     }
@@ -411,7 +414,10 @@ fn write(worker: &mut Worker, key: u64) {
 fn changed(worker: &mut Worker, context: u64, result: Result<Changed, TxError>) {
     let (key, index) = of_context(context);
     let trail = &attempts(worker).running[key as usize].trail;
-    let decision = trail.decision.as_ref().expect("it was decided");
+    let decision = trail
+        .decision
+        .as_ref()
+        .expect("the transaction has made its decision");
     let write = &decision.writes[index];
     let wanted = match write {
         Write::Insert(..) => Changed::Inserted,
@@ -448,7 +454,7 @@ fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
     end(worker, key, result.map_err(Stop::from));
 }
 
-/// Ends an attempt that does not commit. A failure is reported only if the rows that were read are of one moment.
+/// Ends an attempt that does not commit. A failure is reported only if the reads are mutually consistent.
 fn stop(worker: &mut Worker, key: u64, why: Stop) {
     let running = &mut attempts(worker).running[key as usize];
     let tx = running.tx.take();
@@ -467,7 +473,10 @@ fn stop(worker: &mut Worker, key: u64, why: Stop) {
 
 fn validated(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
     let running = &mut attempts(worker).running[key as usize];
-    let why = running.stop.take().expect("it stops for a reason");
+    let why = running
+        .stop
+        .take()
+        .expect("a validation of a stopped attempt has a reason");
     let why = result.err().map_or(why, Stop::from);
     end(worker, key, Err(why));
 }
@@ -479,7 +488,7 @@ fn end(worker: &mut Worker, key: u64, result: Result<(), Stop>) {
 
 impl Stop {
     fn no_memory() -> Self {
-        let why = "a machine has no memory for the rows that are inserted: raise \
+        let why = "a machine has no memory for the inserted rows: raise \
                    memory.per_machine_bytes, or lower --occupancy";
         Self::Full(why.to_owned())
     }
@@ -496,7 +505,8 @@ impl From<TxError> for Stop {
             | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
                 Stop::no_memory()
             }
-            // Only a rare transaction needs more than usual: one that moves pairs of a table, or works on a chain.
+            // Such an error is no bug: only a rare transaction needs this much, one that moves pairs of a table or
+            // works on a chain.
             error @ TxError::TooLargeForLog { .. } => Stop::Full(error.to_string()),
             error => Stop::Failed(error.to_string()),
         }

@@ -1,5 +1,5 @@
-//! Looks at the rows of a benchmark when no transaction runs any more: each worker at those of its
-//! share of the items, by lock-free lookups.
+//! Checks the rows of a benchmark when no transaction runs any more. Each worker checks the rows of its share of the
+//! items, by lock-free lookups.
 
 use std::ops::{AddAssign, Range};
 
@@ -13,32 +13,32 @@ use super::benchmark::ItemNames;
 use super::{Benchmark, RowBytes};
 use crate::smallbank::ledger::as_text;
 
-/// What one worker is to look at.
+/// The task of one worker.
 #[derive(Clone, Debug)]
 pub struct Audit {
     /// The benchmark.
     pub benchmark: Benchmark,
-    /// Seed of its population.
+    /// Seed of the population.
     pub seed: u64,
-    /// The items.
+    /// Range of the items.
     pub items: Range<u64>,
-    /// Lookups in flight.
+    /// Number of lookups in flight.
     pub in_flight: usize,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audited {
-    /// Items that were looked at.
+    /// Number of checked items.
     pub items: u64,
-    /// Rows that were looked for.
+    /// Number of rows that were looked up.
     pub rows: u64,
-    /// What they are worth.
+    /// Sum of the money in these rows, in cents.
     #[serde(with = "as_text")]
     pub cents: i128,
-    /// Pairs that the tables hold, walked; none if they were not.
+    /// Number of pairs in the tables, counted by a walk; 0 if there was no walk.
     pub pairs: u64,
-    /// The first that is wrong, if anything is.
+    /// The first error, if any.
     pub wrong: Option<String>,
 }
 
@@ -52,10 +52,10 @@ impl AddAssign<Audited> for Audited {
     }
 }
 
-/// Hears what was found.
+/// The function that receives the result.
 pub type Done = Box<dyn FnOnce(Audited) + Send>;
 
-/// An item that is looked at, one row after the other.
+/// An item that is being checked, one row after the other.
 #[derive(Default)]
 struct Seat {
     item: u64,
@@ -71,8 +71,8 @@ struct Auditor {
     done: Option<Done>,
 }
 
-/// Looks at rows; `done` is called on the worker's thread when all were seen.
-/// [`super::attempt::attach`] has told the worker its tables.
+/// Checks rows. Calls `done` on the worker's thread when all are checked. [`super::attempt::attach`] must have been
+/// called on the worker before.
 pub fn audit(worker: &mut Worker, audit: Audit, done: Done) {
     let seats = audit.in_flight.max(1);
     let mut auditor = Box::new(Auditor {
@@ -98,7 +98,7 @@ impl Auditor {
         }
     }
 
-    /// The next item of a seat, if there is one.
+    /// Starts the next item of a seat, if there is one.
     fn begin(&mut self, worker: &mut Worker, seat: usize) {
         if self.found.wrong.is_some() {
             return;
@@ -129,7 +129,7 @@ impl Auditor {
         }
     }
 
-    /// The first that is wrong ends it.
+    /// Records the first error, which ends the check.
     #[cold]
     fn wrong(&mut self, seat: usize, why: String) {
         let item = self.seats[seat].item;

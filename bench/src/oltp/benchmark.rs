@@ -1,4 +1,4 @@
-//! Either benchmark as data: what its tables hold at the beginning, and what must hold at the end.
+//! Either benchmark as data: the initial contents of its tables, and what must hold at the end.
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::{OptionsError, RowBytes, RowName, Stream, Table};
 use crate::{smallbank, tatp};
 
-/// Most subscribers of whom every row is looked at in the end. Of more, it is every second, say.
+/// Most subscribers all of whose rows are checked at the end. If there are more, all rows of every n-th subscriber are
+/// checked, and two rows of the others.
 const MOST_WHOLE: u32 = 100_000;
 
 /// A benchmark with its options.
@@ -21,13 +22,13 @@ pub enum Benchmark {
     Smallbank(smallbank::Options),
 }
 
-/// Rows of one item.
+/// The rows of one item.
 pub type Rows = SmallVec<[(RowName, RowBytes); 8]>;
-/// Names of the rows of one item.
+/// The names of the rows of one item.
 pub type ItemNames = SmallVec<[RowName; 8]>;
 
 impl Benchmark {
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         match self {
             Benchmark::Tatp(_) => "tatp",
@@ -35,10 +36,10 @@ impl Benchmark {
         }
     }
 
-    /// Its transactions.
+    /// Returns the stream of transactions.
     ///
     /// # Errors
-    /// An option that cannot be.
+    /// An invalid option.
     pub fn stream(&self) -> Result<Stream, OptionsError> {
         match self {
             Benchmark::Tatp(options) => tatp::Stream::new(options).map(Stream::Tatp),
@@ -46,7 +47,7 @@ impl Benchmark {
         }
     }
 
-    /// Names of its kinds of transactions, in their order.
+    /// Returns the names of the kinds of transactions, in their order.
     pub fn kinds(&self) -> Vec<&'static str> {
         match self {
             Benchmark::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
@@ -54,7 +55,7 @@ impl Benchmark {
         }
     }
 
-    /// Its options as JSON.
+    /// Returns the options as JSON.
     pub fn options(&self) -> serde_json::Value {
         let options = match self {
             Benchmark::Tatp(options) => serde_json::to_value(options),
@@ -63,7 +64,7 @@ impl Benchmark {
         options.expect("options are plain data")
     }
 
-    /// Its tables.
+    /// Returns the tables.
     pub fn tables(&self) -> &'static [Table] {
         match self {
             Benchmark::Tatp(_) => &tatp::names::TABLES,
@@ -71,7 +72,7 @@ impl Benchmark {
         }
     }
 
-    /// Rows that a table has at the beginning, on average over all seeds, and while transactions run.
+    /// Returns the number of rows that a table has initially and while transactions run, averaged over all seeds.
     pub fn expected_rows(&self, table: &Table) -> u64 {
         match self {
             Benchmark::Tatp(options) => {
@@ -82,7 +83,7 @@ impl Benchmark {
         }
     }
 
-    /// What rows belong to: subscribers or accounts.
+    /// Returns the number of items, the owners of rows: subscribers or accounts.
     pub fn items(&self) -> u64 {
         match self {
             Benchmark::Tatp(options) => u64::from(options.subscribers),
@@ -90,7 +91,7 @@ impl Benchmark {
         }
     }
 
-    /// What they are called.
+    /// Returns the name of the items, in the plural.
     pub fn item_name(&self) -> &'static str {
         match self {
             Benchmark::Tatp(_) => "subscribers",
@@ -98,10 +99,10 @@ impl Benchmark {
         }
     }
 
-    /// The items that one of so many workers loads, and looks at in the end.
+    /// Returns the items that a worker loads, and checks at the end.
     ///
     /// # Panics
-    /// If there is no such worker.
+    /// If `worker` is not below `workers`.
     pub fn share(&self, worker: u64, workers: u64) -> Range<u64> {
         assert!(worker < workers, "worker {worker} of {workers}");
         let cut =
@@ -109,7 +110,7 @@ impl Benchmark {
         cut(worker)..cut(worker + 1)
     }
 
-    /// The rows of an item at the beginning.
+    /// Returns the initial rows of an item.
     pub fn rows(&self, seed: u64, item: u64) -> Rows {
         match self {
             Benchmark::Tatp(_) => tatp::rows(seed, s_id(item)).encoded().collect(),
@@ -120,7 +121,7 @@ impl Benchmark {
         }
     }
 
-    /// The rows of an item that are looked at in the end, whether or not they are there.
+    /// Returns the names of the rows of an item that are checked at the end; some of them may be absent.
     pub fn audited(&self, item: u64) -> ItemNames {
         match self {
             Benchmark::Tatp(options) => {
@@ -136,11 +137,11 @@ impl Benchmark {
         }
     }
 
-    /// Holds the rows of an item, as asked for by [`Benchmark::audited`], to what transactions may
-    /// have made of them. Gives the money that they are worth, in cents.
+    /// Checks that the rows of an item, named by [`Benchmark::audited`], can be the result of transactions. Returns
+    /// their money, in cents.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the error.
     pub fn audit(&self, seed: u64, item: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
         match self {
             Benchmark::Tatp(_) => tatp::audit::check(seed, s_id(item), rows).map(|()| 0),
@@ -148,7 +149,7 @@ impl Benchmark {
         }
     }
 
-    /// All the money there is at the beginning, in cents; none where there is no money.
+    /// Returns the initial sum of all money, in cents; `None` for a benchmark without money.
     pub fn initial_cents(&self) -> Option<i128> {
         match self {
             Benchmark::Tatp(_) => None,
@@ -157,7 +158,7 @@ impl Benchmark {
     }
 }
 
-/// The subscriber of an item.
+/// Returns the subscriber of an item.
 fn s_id(item: u64) -> u32 {
     (item + 1) as u32
 }
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_everything_once() {
+    fn shares_cover_all_items_once() {
         let benchmark = Benchmark::Smallbank(smallbank::Options {
             accounts: 1_000,
             ..Default::default()
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_loaded_passes_and_what_was_not_does_not() {
+    fn loaded_rows_pass_the_audit_and_missing_rows_do_not() {
         let tatp = Benchmark::Tatp(tatp::Options::default());
         let bank = Benchmark::Smallbank(smallbank::Options::default());
         for (benchmark, cents) in [(tatp, 0), (bank, 2 * 100_000_000_000)] {

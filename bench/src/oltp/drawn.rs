@@ -1,11 +1,11 @@
-//! Transactions of either benchmark, for those who run them and do not care which.
+//! Transactions of either benchmark, for callers that are independent of the benchmark.
 
 use rand::RngCore;
 
 use super::{Step, StepError};
 use crate::{smallbank, tatp};
 
-/// A benchmark, as it is to be run.
+/// The stream of transactions of a benchmark.
 #[derive(Clone, Debug)]
 pub enum Stream {
     /// TATP.
@@ -15,7 +15,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// The next transaction.
+    /// Returns the next transaction.
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> Drawn {
         match self {
             Stream::Tatp(stream) => Drawn::Tatp(stream.next(rng)),
@@ -23,7 +23,7 @@ impl Stream {
         }
     }
 
-    /// Names of the kinds of transactions, in their order.
+    /// Returns the names of the kinds of transactions, in their order.
     pub fn kinds(&self) -> Vec<&'static str> {
         match self {
             Stream::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
@@ -42,7 +42,7 @@ pub enum Drawn {
 }
 
 impl Drawn {
-    /// What to do next, given all rows read so far, in the order asked: none at first.
+    /// Returns the next step, given all rows read so far in the order of the requests; initially there are none.
     ///
     /// # Errors
     /// [`StepError`].
@@ -53,7 +53,7 @@ impl Drawn {
         }
     }
 
-    /// The place of its kind in [`Stream::kinds`].
+    /// Returns the index of its kind in [`Stream::kinds`].
     pub fn kind(&self) -> usize {
         match self {
             Drawn::Tatp(transaction) => transaction.kind().index(),
@@ -61,7 +61,7 @@ impl Drawn {
         }
     }
 
-    /// Whether it may write.
+    /// Returns whether it may write.
     pub fn writes(&self) -> bool {
         match self {
             Drawn::Tatp(transaction) => transaction.kind().writes(),

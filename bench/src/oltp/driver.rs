@@ -1,8 +1,8 @@
-//! Drives transactions on one worker: keeps some in flight, each begun by the end of one before (a
-//! closed loop), tries those again that met a conflict, and records what they did.
+//! Runs transactions on one worker: keeps several in flight, each started at the end of an earlier one (a closed loop),
+//! retries those that met a conflict, and records the results.
 //!
-//! How many are in flight at one time, and how long one waits before it is tried again, follows the
-//! conflicts: [`Backoff`]. Every transaction has a seat; a continuation's context is its seat's number.
+//! The number of transactions in flight and the waits before retries adapt to the conflicts: [`Backoff`]. Every
+//! transaction has a seat; the context of a continuation is the number of the seat.
 
 use std::time::Duration;
 
@@ -21,68 +21,68 @@ use crate::ycsb::stream::worker_rng;
 /// Bits of an attempt's number that count the attempts of one worker.
 const ATTEMPT_BITS: u32 = 40;
 
-/// A transaction that meets conflicts again and again waits by what its attempts take, doubled at most so
-/// often.
+/// Most doublings of the wait of a transaction that meets repeated conflicts; the wait starts at the duration of one
+/// attempt.
 const MOST_PATIENCE: u32 = 4;
 
-/// How long a run is.
+/// Length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// For some time, of which the first part does not count.
+    /// A duration, the first part of which is not counted.
     Time {
-        /// Time before it counts.
+        /// Duration before the counting starts.
         warmup: Duration,
-        /// Time that counts.
+        /// Duration that is counted.
         duration: Duration,
     },
-    /// For so many transactions of every worker, all of which count.
+    /// A number of transactions of every worker, all of which are counted.
     Transactions(u64),
 }
 
-/// What one worker is to run.
+/// The run of one worker.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The transactions.
     pub stream: Stream,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// The worker, counted over the whole cluster.
+    /// Number of the worker in the whole cluster.
     pub worker: u64,
-    /// How conflicts are avoided, and how many transactions are in flight at most.
+    /// Configuration of the conflict avoidance, and the most transactions in flight.
     pub avoidance: BackoffConfig,
-    /// How long.
+    /// Length of the run.
     pub length: Length,
-    /// One transaction in so many is timed.
+    /// Sampling rate: one transaction in this many is timed.
     pub sampled_1_in: u32,
 }
 
-/// What a driver tells at its end.
+/// Result of a run on one worker.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// What was recorded in the part that counts.
+    /// Records of the counted part.
     pub recorder: Recorder,
     /// Executed transactions by time slice.
     pub slices: Slices,
-    /// What all transactions did to the money, the warm-up's included.
+    /// Effect of all transactions on the money, including those of the warm-up.
     pub ledger: Ledger,
-    /// How long the part took that counts.
+    /// Duration of the counted part.
     pub duration: Duration,
     /// Why the run ended early, if it did.
     pub failure: Option<String>,
 }
 
-/// Hears how a run ended.
+/// The function that receives the result.
 pub type Done = Box<dyn FnOnce(Ran) + Send>;
 
 /// A transaction in flight.
 #[derive(Clone, Copy)]
 struct Seat {
     what: Drawn,
-    /// Attempts that met conflicts.
+    /// Number of attempts that met conflicts.
     failed: u32,
-    /// When this attempt began: the turn's time.
+    /// Start of this attempt: the time of the turn.
     tried: Nanos,
-    /// When it began, if it is timed.
+    /// Start of the transaction, if it is timed.
     began: Option<Nanos>,
 }
 
@@ -93,12 +93,12 @@ struct Driver {
     seats: Vec<Option<Seat>>,
     /// Seats without a transaction.
     free: Vec<usize>,
-    /// Transactions that are still to begin, where they are counted.
+    /// Number of transactions still to start, if the run is bounded by it.
     left: u64,
     ends: Nanos,
     counts_from: Nanos,
     counting: bool,
-    /// The number of the last attempt.
+    /// Number of the last attempt.
     number: u64,
     recorder: Recorder,
     slicer: Slicer,
@@ -108,9 +108,8 @@ struct Driver {
     done: Option<Done>,
 }
 
-/// Runs transactions on a worker to which [`attempt::attach`] was applied. `done` is called on the
-/// worker's thread when the run has ended and nothing is in flight any more; the worker serves the
-/// transactions of others on.
+/// Runs transactions on a worker on which [`attempt::attach`] was called. Calls `done` on the worker's thread when the
+/// run has ended and nothing is in flight any more. The worker continues to serve the transactions of others.
 pub fn run(worker: &mut Worker, run: Run, done: Done) {
     let now = worker.clock().now();
     let (left, counts_from, ends, slicer) = match run.length {
@@ -146,12 +145,12 @@ pub fn run(worker: &mut Worker, run: Run, done: Done) {
 }
 
 impl Driver {
-    /// Transactions in flight, those that wait for their next attempt included.
+    /// Returns the number of transactions in flight, including those that wait for their next attempt.
     fn running(&self) -> usize {
         self.seats.len() - self.free.len()
     }
 
-    /// Keeps the driver with the worker, unless it has ended.
+    /// Stores the driver on the worker, unless it has ended.
     fn put_back(self: Box<Self>, worker: &mut Worker) {
         if self.running() == 0 {
             self.end(worker);
@@ -165,7 +164,7 @@ impl Driver {
         if self.counting {
             self.recorder.costs = Costs::of(worker).since(&self.before);
         } else {
-            // A run that was all warm-up has nothing that counts.
+            // If the run ended during the warm-up, nothing is counted.
             self.recorder.clear();
         }
         let ran = Ran {
@@ -191,7 +190,7 @@ impl Driver {
         self.before = Costs::of(worker);
     }
 
-    /// Begins as many transactions as may run.
+    /// Starts as many transactions as may run.
     fn fill(&mut self, worker: &mut Worker) {
         while self.backoff.may_begin(self.running()) && self.goes_on(worker) {
             let Some(seat) = self.free.pop() else {
@@ -221,11 +220,14 @@ impl Driver {
         attempt::run(worker, what, self.number, Cont::new(ended, seat as u64));
     }
 
-    /// The transaction of a seat was executed.
+    /// Records that the transaction of a seat was executed.
     fn executed(&mut self, worker: &mut Worker, seat: usize, trail: &Trail) {
         let Seat { what, began, .. } = self.seats[seat].expect("a transaction has a seat");
         let latency = began.map(|began| worker.clock().now() - began);
-        let decision = trail.decision.as_ref().expect("it came to its commit");
+        let decision = trail
+            .decision
+            .as_ref()
+            .expect("a committed transaction has a decision");
         let now = worker.now();
         if self.slicer.is_due(now) {
             self.slicer.advance(now, self.recorder.executed());
@@ -241,14 +243,14 @@ impl Driver {
         self.free.push(seat);
     }
 
-    /// An attempt did not commit.
+    /// Handles an attempt that did not commit.
     #[cold]
     fn stopped(&mut self, worker: &mut Worker, seat: usize, trail: &Trail, stop: &Stop) {
         let why = match stop {
             Stop::Conflict(why) if !worker.control().is_stopping() => {
                 self.recorder.aborts.count(*why);
                 let state = self.seats[seat].as_mut().expect("a transaction has a seat");
-                // Not of this worker's transactions, which are the same for the same seed.
+                // The worker's own random numbers: those of the transactions must stay the same for the same seed.
                 let now = worker.now();
                 let wait = self.backoff.aborted(state.failed, now, worker.rng());
                 let attempt_ns = now - state.tried;
@@ -264,7 +266,10 @@ impl Driver {
             Stop::Full(why) => why.clone(),
             Stop::Lost(machine) => format!("machine {machine} is lost"),
             Stop::InDoubt(machine) => {
-                let decision = trail.decision.as_ref().expect("it came to its commit");
+                let decision = trail
+                    .decision
+                    .as_ref()
+                    .expect("a transaction in doubt has a decision");
                 self.ledger.unknown(decision);
                 format!("machine {machine} is lost, with transactions that may have committed")
             }
@@ -275,7 +280,7 @@ impl Driver {
     }
 }
 
-/// A transaction is tried again.
+/// Retries a transaction.
 fn again(worker: &mut Worker, seat: u64, (): ()) {
     let mut driver = worker.take_layer::<Driver>();
     driver.attempt(worker, seat as usize);

@@ -14,40 +14,40 @@ use super::attempt::table_of;
 use super::benchmark::Rows;
 use super::{Benchmark, RowName};
 
-/// What one worker is to load.
+/// The task of one worker.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// The benchmark.
     pub benchmark: Benchmark,
-    /// Seed of its population.
+    /// Seed of the population.
     pub seed: u64,
-    /// The items whose rows this worker inserts.
+    /// Range of the items whose rows this worker inserts.
     pub items: Range<u64>,
-    /// Rows on their way at one time.
+    /// Number of concurrent inserts.
     pub in_flight: usize,
-    /// Counts the rows that are in.
+    /// Counter of inserted rows.
     pub progress: Arc<AtomicU64>,
 }
 
-/// What a load tells at its end.
+/// Result of a load.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Rows that are in.
+    /// Number of inserted rows.
     pub rows: u64,
-    /// How long it took.
+    /// Duration of the load.
     pub duration: Duration,
-    /// The first row that could not be inserted, and why.
+    /// The first row that could not be inserted, and the reason.
     pub failure: Option<String>,
 }
 
-/// Hears how a load ended.
+/// The function that receives the result.
 pub type Done = Box<dyn FnOnce(Loaded) + Send>;
 
 struct Loader {
     load: Load,
-    /// Rows of the item that was made last which were not begun yet.
+    /// Rows of the current item whose inserts were not started yet.
     rows: Rows,
-    /// Names of the rows on their way, by their seats.
+    /// Names of the rows in flight, by seat.
     names: slab::Slab<RowName>,
     began: Nanos,
     loaded: u64,
@@ -55,8 +55,8 @@ struct Loader {
     done: Option<Done>,
 }
 
-/// Loads rows; `done` is called on the worker's thread when all are in. [`super::attempt::attach`] has
-/// told the worker its tables.
+/// Inserts rows. Calls `done` on the worker's thread when all are inserted. [`super::attempt::attach`] must have been
+/// called on the worker before.
 pub fn load(worker: &mut Worker, load: Load, done: Done) {
     let mut loader = Box::new(Loader {
         rows: Rows::new(),
@@ -122,7 +122,7 @@ fn inserted(worker: &mut Worker, seat: u64, outcome: Result<Changed, KvError>) {
             loader.loaded += 1;
             loader.load.progress.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(_) => loader.fail(name, "it is there already"),
+        Ok(_) => loader.fail(name, "the row exists already"),
         Err(error) => loader.fail(name, &error.to_string()),
     }
     loader.fill(worker);

@@ -1,7 +1,7 @@
-//! What [`tatp`](crate::tatp) and [`smallbank`](crate::smallbank) have in common: named rows, and
-//! transactions as steps from what was read to what is to be written.
+//! The common part of [`tatp`](crate::tatp) and [`smallbank`](crate::smallbank): named rows, and transactions as steps
+//! from the rows that were read to the rows to write.
 //!
-//! A transaction knows nothing of the platform. Its driver does what [`Step`]s say:
+//! A transaction is independent of the platform. Its driver performs the [`Step`]s:
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -28,22 +28,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What a driver has to see to:
-//! - All reads of a transaction are of one transaction of the platform, which commits whatever the
-//!   outcome: "not found" is true only if the commit finds that the row is still not there.
-//!   A transaction that names one row and writes none may be a lock-free read.
-//! - After a conflict it begins again with no rows.
-//! - A [`StepError`] is a fault of the store or of the driver, not an outcome: the run is void. The
-//!   rows of one attempt may disagree with each other, but each is whole.
+//! Requirements on a driver:
+//! - All reads of a transaction are part of one transaction of the platform, which commits for every outcome: "not
+//!   found" is valid only if the commit validates that the row is still absent. A transaction that reads one row and
+//!   writes none may be a lock-free read.
+//! - After a conflict it restarts without rows.
+//! - A [`StepError`] is an error of the store or of the driver, and not an outcome: the run is invalid. The rows of one
+//!   attempt may be mutually inconsistent, but each row is intact.
 //!
-//! That driver is here too. In reading order:
+//! This module also contains that driver. In reading order:
 //!
 //! * [`benchmark`]: either benchmark as data, and what must hold of its rows at the end.
-//! * [`load`]: its rows into tables.
-//! * [`attempt`]: one attempt of a transaction, inside a transaction of the platform.
+//! * [`load`]: inserts its rows into tables.
+//! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform.
 //! * [`driver`]: a closed loop of them on one worker, with retries.
-//! * [`recorder`]: what became of them.
-//! * [`audit`]: a look at all rows when none runs any more.
+//! * [`recorder`]: counts and times their outcomes.
+//! * [`audit`]: a check of all rows when no transaction runs any more.
 //! * [`report`]: the results.
 
 pub mod attempt;
@@ -65,17 +65,17 @@ use smallvec::SmallVec;
 pub use benchmark::Benchmark;
 pub use drawn::{Drawn, Stream};
 
-/// Bytes of the longest row of any table.
+/// Length of the longest row of any table, in bytes.
 pub const MAX_ROW_BYTES: usize = 40;
 
 /// A table of a benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
-    /// Tells it from every other table of these benchmarks.
+    /// Id, unique among the tables of these benchmarks.
     pub id: u8,
-    /// Its name in the benchmark's description.
+    /// Name in the benchmark's description.
     pub name: &'static str,
-    /// Bytes of each of its rows.
+    /// Length of each row, in bytes.
     pub row_bytes: usize,
 }
 
@@ -85,17 +85,17 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Names a row.
+/// The name of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowName {
-    /// The table it is in.
+    /// The table of the row.
     pub table: Table,
-    /// Its key there.
+    /// Key of the row in its table.
     pub key: u64,
 }
 
 impl RowName {
-    /// The key of the row in a hashtable of the platform that may hold all tables.
+    /// Returns the key of the row in a hashtable of the platform; one hashtable may contain all tables.
     ///
     /// ```text
     ///  0          1                     8                   16
@@ -121,7 +121,7 @@ impl fmt::Display for RowName {
 /// The bytes of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RowBytes {
-    /// Zero beyond `len`.
+    /// Zeroes from `len` on.
     bytes: [u8; MAX_ROW_BYTES],
     len: u8,
 }
@@ -132,7 +132,7 @@ impl<const N: usize> From<[u8; N]> for RowBytes {
         const {
             assert!(
                 N <= MAX_ROW_BYTES,
-                "MAX_ROW_BYTES is that of the longest row"
+                "MAX_ROW_BYTES is the length of the longest row"
             )
         };
         let mut bytes = [0; MAX_ROW_BYTES];
@@ -145,7 +145,7 @@ impl<const N: usize> From<[u8; N]> for RowBytes {
 }
 
 impl RowBytes {
-    /// A copy of bytes that some table may have as a row.
+    /// Returns a copy of bytes, if they are not longer than the longest row.
     pub fn copied(row: &[u8]) -> Option<Self> {
         let mut bytes = [0; MAX_ROW_BYTES];
         bytes.get_mut(..row.len())?.copy_from_slice(row);
@@ -171,45 +171,45 @@ impl fmt::Debug for RowBytes {
     }
 }
 
-/// What is wrong with the bytes of a row.
+/// Why the bytes of a row are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRow {
-    /// It is too long or too short.
-    #[error("it has {found} bytes, not {wanted}")]
+    /// The row is too long or too short.
+    #[error("the row has {found} bytes, not {wanted}")]
     Size {
-        /// Its bytes.
+        /// Length of the row, in bytes.
         found: usize,
-        /// What they have to be.
+        /// Required length, in bytes.
         wanted: usize,
     },
-    /// A field has a value that nothing writes.
-    #[error("its {field} is not {wanted}")]
+    /// A field has a value that is never written.
+    #[error("field {field} is not {wanted}")]
     Field {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What it may be.
+        /// Description of the valid values.
         wanted: &'static str,
     },
 }
 
-/// A row as its table has it.
+/// A decoded row of a table.
 ///
-/// Encodings are exact: `decode` accepts what `encode` gives and nothing else, padding included.
+/// Encodings are exact: `decode` accepts the result of `encode` and nothing else, including the padding.
 pub trait Row: Sized {
-    /// Its table.
+    /// The table of the row.
     const TABLE: Table;
 
-    /// Its bytes, as many as the table says.
+    /// Encodes the row, with the length that the table specifies.
     fn encode(&self) -> RowBytes;
 
-    /// The row that these bytes are.
+    /// Decodes a row.
     ///
     /// # Errors
-    /// [`BadRow`] for bytes that `encode` gives for no row.
+    /// [`BadRow`] for bytes that are not the encoding of a row.
     fn decode(bytes: &[u8]) -> Result<Self, BadRow>;
 }
 
-/// Bytes of a row, if they are as many as the table says.
+/// Returns the bytes of a row, if they have the required length.
 pub(crate) fn sized<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], BadRow> {
     bytes.try_into().map_err(|_| BadRow::Size {
         found: bytes.len(),
@@ -217,21 +217,21 @@ pub(crate) fn sized<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], BadRow> {
     })
 }
 
-/// Why a transaction cannot go on.
+/// Why a transaction cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// A row is not one that the benchmark wrote.
+    /// A row was not written by the benchmark.
     #[error(
-        "the row {row} is damaged: {why}; give exactly the bytes that were written, and look for a \
-         lost or torn write if they are"
+        "the row {row} is damaged: {why}; pass exactly the bytes that were written; if they are, \
+         look for a lost or torn write"
     )]
     Bad {
         /// The row.
         row: RowName,
-        /// What is wrong with it.
+        /// Why its bytes are invalid.
         why: BadRow,
     },
-    /// A row that is never removed is not there.
+    /// A row that is never removed is missing.
     #[error(
         "the row {row} is missing, though nothing removes it: load it first, or look for a lost write"
     )]
@@ -239,74 +239,74 @@ pub enum StepError {
         /// The row.
         row: RowName,
     },
-    /// A sum has no room in its row.
-    #[error("the balance {row} leaves the range of 64 bits; load the bank with less money")]
+    /// A sum exceeds 64 bits.
+    #[error("the balance {row} would exceed 64 bits; load the bank with less money")]
     Overflow {
         /// The row.
         row: RowName,
     },
-    /// The driver gave more or fewer rows than it was asked for.
+    /// The driver passed more or fewer rows than requested.
     #[error(
-        "{given} rows were given and {asked} asked for; give all that were read so far, in the order asked"
+        "{given} rows were passed, but {asked} were requested; pass all rows read so far, in the order of the requests"
     )]
     Rows {
-        /// Rows given.
+        /// Number of rows that were passed.
         given: usize,
-        /// Rows asked for so far.
+        /// Number of rows that were requested so far.
         asked: usize,
     },
 }
 
-/// Decodes a row that was read; none if it was not there.
+/// Decodes a row that was read; `None` if it was absent.
 #[inline]
 pub(crate) fn decode<R: Row>(row: RowName, bytes: Option<&[u8]>) -> Result<Option<R>, StepError> {
     let decoded = bytes.map(R::decode).transpose();
     decoded.map_err(|why| StepError::Bad { row, why })
 }
 
-/// Rows to read.
+/// Names of rows to read.
 pub type Names = SmallVec<[RowName; 4]>;
 
-/// Something to write.
+/// A write of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Add a row, which was read and not there.
+    /// Adds a row, which was read as absent.
     Insert(RowName, RowBytes),
-    /// Replace a row, which was read.
+    /// Replaces a row, which was read.
     Update(RowName, RowBytes),
-    /// Remove a row, which was read.
+    /// Removes a row, which was read.
     Remove(RowName),
 }
 
-/// How a transaction ended. All three count as executed; report them apart.
+/// Outcome of a transaction. All three count as executed; report them separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// It did what it is there for.
+    /// The transaction had its intended effect.
     Committed,
-    /// A row it needs is not there: nothing is written.
+    /// A required row is absent: nothing is written.
     NotFound,
-    /// What it would do is not allowed (no funds, the row exists): nothing is written.
+    /// The intended effect is not allowed (insufficient funds, the row exists): nothing is written.
     Declined,
 }
 
 impl Outcome {
-    /// All there are.
+    /// All outcomes.
     pub const ALL: [Outcome; 3] = [Outcome::Committed, Outcome::NotFound, Outcome::Declined];
 }
 
-/// What a transaction does, given what it read.
+/// The decision of a transaction, based on its reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// How it ends.
+    /// Outcome of the transaction.
     pub outcome: Outcome,
-    /// What it writes: nothing unless it is committed.
+    /// Writes of the transaction; empty unless it is committed.
     pub writes: SmallVec<[Write; 3]>,
-    /// What it adds to all the money there is, in cents. Always 0 in TATP.
+    /// Change of the sum of all money, in cents. Always 0 in TATP.
     pub delta_cents: i64,
 }
 
 impl Decision {
-    /// An end without writes.
+    /// Creates a decision without writes.
     pub(crate) fn none(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -315,7 +315,7 @@ impl Decision {
         }
     }
 
-    /// A commit of these writes.
+    /// Creates a commit with these writes.
     pub(crate) fn commit(writes: impl IntoIterator<Item = Write>) -> Self {
         Self {
             writes: writes.into_iter().collect(),
@@ -324,30 +324,30 @@ impl Decision {
     }
 }
 
-/// What a driver is to do next.
+/// The next action of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read these rows, and ask again with all rows read so far, in order, absent ones as `None`.
+    /// Read these rows, and call again with all rows read so far, in order, absent ones as `None`.
     Read(Names),
-    /// Write and commit.
+    /// Perform the writes and commit.
     End(Decision),
 }
 
-/// An option that cannot be.
+/// An invalid option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place} = {value} is not {wanted}; {advice}")]
 pub struct OptionsError {
-    /// Which option.
+    /// Name of the option.
     pub place: &'static str,
-    /// What it is set to.
+    /// Value of the option.
     pub value: String,
-    /// What it may be.
+    /// Description of the valid values.
     pub wanted: String,
-    /// What to do.
+    /// Advice.
     pub advice: String,
 }
 
-/// Whether percentages of a mix add up to 100.
+/// Checks that the percentages of a mix add up to 100.
 pub(crate) fn check_mix(place: &'static str, mix: &impl Serialize) -> Result<(), OptionsError> {
     let mix = serde_json::to_value(mix).unwrap_or_default();
     let shares = mix.as_object().into_iter().flatten();
@@ -366,7 +366,7 @@ pub(crate) fn check_mix(place: &'static str, mix: &impl Serialize) -> Result<(),
     })
 }
 
-/// The index of a kind by a draw from `0..100`, for percentages that add up to 100.
+/// Returns the index of the kind for a draw from `0..100`, for percentages that add up to 100.
 #[inline]
 pub(crate) fn choose(percents: &[u8], draw: u8) -> usize {
     let mut end = 0;
@@ -388,7 +388,7 @@ mod tests {
     };
 
     #[test]
-    fn names_have_keys_of_their_own() {
+    fn row_names_convert_to_unique_table_keys() {
         let name = RowName {
             table: TABLE,
             key: 0x0102_0304_0506_0708,

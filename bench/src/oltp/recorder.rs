@@ -1,6 +1,6 @@
-//! What became of transactions: counts by kind and outcome, aborts, latencies, and what they cost.
+//! The recorded transactions: counts by kind and outcome, aborts, latencies, and costs.
 //!
-//! Every worker has a [`Recorder`] of its own. They are merged after the run, across processes too.
+//! Every worker has its own [`Recorder`]. They are merged after the run, also across processes.
 
 use std::ops::AddAssign;
 
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use super::Outcome;
 use crate::latency::{self, Sampling};
 
-/// Attempts that did not commit and were made again, by why.
+/// Attempts that did not commit and were retried, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aborts {
-    /// Another transaction held an object.
+    /// Another transaction held a lock on an object.
     pub locked: u64,
-    /// An object changed after it was read.
+    /// An object changed after the read.
     pub changed: u64,
-    /// An object stayed locked for as long as anybody tries to read it.
+    /// An object stayed locked for all tries of a read.
     pub timed_out: u64,
     /// Too many operations were in flight.
     pub busy: u64,
@@ -37,7 +37,7 @@ impl Aborts {
         *counter += 1;
     }
 
-    /// Of all kinds.
+    /// Returns the sum over all reasons.
     pub fn total(&self) -> u64 {
         self.locked + self.changed + self.timed_out + self.busy
     }
@@ -52,33 +52,33 @@ impl AddAssign<&Aborts> for Aborts {
     }
 }
 
-/// What a worker sent to other machines, for its own transactions and for those of others.
+/// Operations that a worker sent to other machines, for its own transactions and for those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
-    /// One-sided reads of other machines' memory, those made again included: of table buckets, of
-    /// objects, and of headers by validation.
+    /// One-sided reads of other machines' memory, including retries: of table buckets, of objects, and of headers by
+    /// validation.
     pub reads: u64,
-    /// Of them those of headers, by validation.
+    /// Part of `reads`: headers, by validation.
     pub header_reads: u64,
     /// Records written into other machines' logs: one one-sided write each.
     pub writes: u64,
-    /// Of them LOCK.
+    /// Part of `writes`: LOCK.
     pub lock_records: u64,
-    /// Of them COMMIT-PRIMARY.
+    /// Part of `writes`: COMMIT-PRIMARY.
     pub commit_records: u64,
-    /// Of them ABORT.
+    /// Part of `writes`: ABORT.
     pub abort_records: u64,
-    /// Of them TRUNCATE: only those that no other record carried.
+    /// Part of `writes`: TRUNCATE, only if no other record carried the truncation.
     pub truncate_records: u64,
-    /// Messages sent: requests, one-way messages and replies. Over all workers together each counts
+    /// Messages sent: requests, one-way messages and replies. In the sum over all workers, each message is counted
     /// once.
     pub messages: u64,
-    /// Of all messages those that answered a LOCK record of this worker's transactions.
+    /// Replies to LOCK records of this worker's transactions.
     pub lock_replies: u64,
 }
 
 impl Costs {
-    /// What a worker sent so far.
+    /// Returns the operations that a worker sent so far.
     ///
     /// # Panics
     /// If the worker has no transaction layer.
@@ -98,7 +98,7 @@ impl Costs {
         }
     }
 
-    /// What was sent after `before`.
+    /// Returns the operations that were sent after `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.with(before, u64::wrapping_sub)
@@ -125,28 +125,28 @@ impl AddAssign<&Costs> for Costs {
     }
 }
 
-/// Recorders that do not go together.
+/// Why recorders cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecorderError {
-    /// They sampled at different rates, or are of different benchmarks.
+    /// The sampling rates or the benchmarks differ.
     #[error("recorders of {ours:?} and {theirs:?} (kinds, sampled 1 in) cannot be merged")]
     Mixed {
-        /// Kinds of the recorder merged into, and its sampling.
+        /// Number of kinds and sampling rate of the recorder that is the target of the merge.
         ours: (usize, u32),
-        /// Those of the other.
+        /// The same of the other recorder.
         theirs: (usize, u32),
     },
 }
 
-/// Counts and latencies of one worker, or of several merged.
+/// Counts and latencies of one worker, or of several merged workers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recorder {
     #[serde(rename = "sampled_1_in")]
     sampling: Sampling,
     kinds: Vec<PerKind>,
-    /// Attempts made again; the driver adds to it directly.
+    /// Retried attempts; the driver adds to it directly.
     pub aborts: Aborts,
-    /// What was sent; likewise.
+    /// Costs; the driver adds to it directly.
     pub costs: Costs,
 }
 
@@ -167,7 +167,7 @@ impl PerKind {
 }
 
 impl Recorder {
-    /// A recorder of so many kinds of transactions that times one in `sampled_1_in`.
+    /// Creates a recorder for `kinds` kinds of transactions that times one transaction in `sampled_1_in`.
     ///
     /// # Panics
     /// If `sampled_1_in` is 0.
@@ -180,14 +180,14 @@ impl Recorder {
         }
     }
 
-    /// Whether the transaction that begins now is to be timed. Ask once per transaction.
+    /// Returns whether the transaction that starts now is to be timed. Call it once per transaction.
     #[inline]
     pub fn sample(&mut self) -> bool {
         self.sampling.sample()
     }
 
-    /// Counts a transaction that was executed, with its latency if it was timed: from the beginning
-    /// of its first attempt to the end of its last.
+    /// Counts an executed transaction, with its latency if it was timed: from the start of its first attempt to the end
+    /// of its last.
     ///
     /// # Panics
     /// If there is no such kind.
@@ -200,7 +200,7 @@ impl Recorder {
         }
     }
 
-    /// Forgets everything recorded, for the end of a warm-up.
+    /// Clears everything recorded, for the end of a warm-up.
     pub fn clear(&mut self) {
         for of_kind in &mut self.kinds {
             of_kind.executed = Default::default();
@@ -210,10 +210,10 @@ impl Recorder {
         self.costs = Costs::default();
     }
 
-    /// Adds what another recorder holds.
+    /// Adds the counts and latencies of another recorder.
     ///
     /// # Errors
-    /// [`RecorderError::Mixed`]; nothing is added then.
+    /// [`RecorderError::Mixed`]; then nothing is added.
     pub fn merge(&mut self, other: &Recorder) -> Result<(), RecorderError> {
         let ours = (self.kinds.len(), self.sampled_1_in());
         let theirs = (other.kinds.len(), other.sampled_1_in());
@@ -231,12 +231,12 @@ impl Recorder {
         Ok(())
     }
 
-    /// One transaction in this many is timed.
+    /// Returns the sampling rate: one transaction in this many is timed.
     pub fn sampled_1_in(&self) -> u32 {
         self.sampling.one_in()
     }
 
-    /// Transactions of a kind that ended so.
+    /// Returns the number of transactions of a kind with this outcome.
     ///
     /// # Panics
     /// If there is no such kind.
@@ -244,7 +244,7 @@ impl Recorder {
         self.kinds[kind].executed[outcome as usize]
     }
 
-    /// Transactions of all kinds that ended so.
+    /// Returns the number of transactions of all kinds with this outcome.
     pub fn total(&self, outcome: Outcome) -> u64 {
         let kinds = self.kinds.iter();
         kinds
@@ -252,7 +252,7 @@ impl Recorder {
             .sum()
     }
 
-    /// Transactions of a kind that were executed, however they ended.
+    /// Returns the number of executed transactions of a kind, with any outcome.
     ///
     /// # Panics
     /// If there is no such kind.
@@ -260,14 +260,14 @@ impl Recorder {
         self.kinds[kind].executed.iter().sum()
     }
 
-    /// Transactions executed, however they ended.
+    /// Returns the number of executed transactions, with any outcome.
     pub fn executed(&self) -> u64 {
         (0..self.kinds.len())
             .map(|kind| self.executed_of(kind))
             .sum()
     }
 
-    /// The latencies of a kind, in nanoseconds.
+    /// Returns the latencies of a kind, in nanoseconds.
     ///
     /// # Panics
     /// If there is no such kind.
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_adds_everything_up_and_survives_the_way_between_processes() {
+    fn merged_recorders_add_all_counts_and_survive_serialization() {
         let mut one = recorder(1, 0..500);
         one.merge(&recorder(1, 500..1000)).unwrap();
         let text = serde_json::to_string(&one).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn aborts_are_told_apart() {
+    fn aborts_are_counted_by_reason() {
         let mut aborts = Aborts::default();
         let at = farm_core::ids::Address::NULL;
         for why in [Abort::Locked(at), Abort::Changed(at), Abort::TimedOut(at)] {

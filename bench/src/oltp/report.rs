@@ -1,11 +1,9 @@
-//! Results of a run of transactions: a table for people and JSON for programs, as
-//! [`crate::report`] has them. The names of the JSON fields are pinned by the test
-//! `the_json_fields_are_pinned`.
+//! Results of a run of transactions: a table for people and JSON for programs, in the form of [`crate::report`]. The
+//! test `the_json_fields_are_pinned` pins the names of the JSON fields.
 //!
-//! A transaction counts as *executed* however it ended, and every one is a commit of the platform:
-//! that a row is not there, or that an account has not enough, is true only because the commit found
-//! it so. Those that did what they are there for are *committed*. Numbers "per commit" are for each
-//! commit of the platform.
+//! A transaction counts as *executed* with any outcome, and each of them is a commit of the platform: that a row is
+//! absent, or that an account has insufficient funds, is valid only because the commit validated it. Transactions that
+//! had their intended effect are *committed*. Numbers "per commit" are per commit of the platform.
 
 use std::fmt;
 
@@ -20,177 +18,177 @@ use crate::report::{
 use crate::slices::{SliceRates, Slices};
 use crate::smallbank::Ledger;
 
-/// What one worker contributes to a run. Travels between processes.
+/// The part of one worker in a run. It is serializable for the exchange between processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// How long the measured part took, in seconds.
+    /// Duration of the measured part, in seconds.
     pub duration_s: f64,
-    /// What it recorded.
+    /// Records of the worker.
     pub recorder: Recorder,
     /// Executed transactions by time slice.
     pub slices: Slices,
-    /// What its transactions did to the money.
+    /// Effect of its transactions on the money.
     pub ledger: Ledger,
     /// Why it ended early, if it did.
     pub failure: Option<String>,
 }
 
-/// What one machine contributes to a run. Travels between processes.
+/// The part of one machine in a run. It is serializable for the exchange between processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MachineReport {
-    /// Its name.
+    /// Name of the machine.
     pub machine: String,
-    /// How long its part of the load took, in seconds.
+    /// Duration of its part of the load, in seconds.
     pub load_s: f64,
-    /// How many rows it loaded.
+    /// Number of rows that it loaded.
     pub load_rows: u64,
     /// Its workers, in their order.
     pub workers: Vec<WorkerReport>,
 }
 
-/// What a run was of.
+/// The setup of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The benchmark.
     pub benchmark: Benchmark,
-    /// The seed of its population and of all choices.
+    /// Seed of the population and of all random choices.
     pub seed: u64,
     /// Most transactions in flight on each worker.
     pub concurrency: usize,
     /// Parts of the conflict avoidance that were switched off.
     pub without: Vec<String>,
-    /// Seconds before it counted.
+    /// Duration of the warm-up, in seconds.
     pub warmup_s: f64,
 }
 
-/// One benchmark on one cluster.
+/// The result of one benchmark on one cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// The benchmark.
+    /// Name of the benchmark.
     pub benchmark: String,
-    /// Its options.
+    /// Options of the benchmark.
     pub options: serde_json::Value,
-    /// The seed.
+    /// Seed of the population and of all random choices.
     pub seed: u64,
     /// Most transactions in flight on each worker.
     pub concurrency: u64,
     /// Parts of the conflict avoidance that were switched off.
     pub without: Vec<String>,
-    /// Seconds before it counted.
+    /// Duration of the warm-up, in seconds.
     pub warmup_s: f64,
-    /// Length of the measured part, of the slowest worker, in seconds.
+    /// Duration of the measured part of the slowest worker, in seconds.
     pub duration_s: f64,
-    /// Transactions executed, however they ended.
+    /// Transactions executed, with any outcome.
     pub executed: u64,
-    /// The same per second.
+    /// Executed transactions per second.
     pub executed_per_s: Option<f64>,
-    /// The same by time slice, where the run was long enough.
+    /// Executed transactions by time slice, if the run was long enough.
     pub slices: Option<SliceRates>,
-    /// Those that did what they are there for.
+    /// Transactions that had their intended effect.
     pub committed: u64,
-    /// The same per second.
+    /// Committed transactions per second.
     pub committed_per_s: Option<f64>,
-    /// The same per second and worker, on average.
+    /// Committed transactions per second and worker, on average.
     pub committed_per_s_per_worker: Option<f64>,
-    /// Attempts that met a conflict and were made again, by its kind.
+    /// Attempts that met a conflict and were retried, by reason.
     pub aborts: Aborts,
-    /// Attempts that met a conflict, of all attempts.
+    /// Share of all attempts that met a conflict.
     pub abort_share: Option<f64>,
-    /// One-sided reads of other machines' memory for each commit.
+    /// One-sided reads of other machines' memory per commit.
     pub reads_per_commit: Option<f64>,
-    /// One-sided writes of records into other machines' logs for each commit.
+    /// One-sided writes of records into other machines' logs per commit.
     pub writes_per_commit: Option<f64>,
-    /// Messages for each commit: requests, one-way messages and replies.
+    /// Messages per commit: requests, one-way messages and replies.
     pub messages_per_commit: Option<f64>,
-    /// What these are made of.
+    /// The counters of these costs.
     pub costs: Costs,
     /// Each kind of transaction, in the benchmark's order.
     pub kinds: Vec<KindResult>,
-    /// Each machine's part.
+    /// The part of each machine.
     pub machines: Vec<MachineResult>,
-    /// Length of the load, of the slowest machine, in seconds.
+    /// Duration of the load on the slowest machine, in seconds.
     pub load_s: f64,
-    /// Rows loaded.
+    /// Number of rows loaded.
     pub load_rows: u64,
     /// Rows loaded per second by all machines together.
     pub load_rows_per_s: Option<f64>,
-    /// What was looked at in the end.
+    /// Result of the check at the end.
     pub check: CheckResult,
-    /// Why workers ended early.
+    /// Reasons for which workers ended early.
     pub failures: Vec<String>,
 }
 
-/// One kind of transaction.
+/// The result of one kind of transaction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KindResult {
-    /// Its name.
+    /// Name of the kind.
     pub kind: String,
-    /// How many were executed.
+    /// Number of executed transactions.
     pub executed: u64,
-    /// Of them those that did what they are there for.
+    /// Part of `executed`: had their intended effect.
     pub committed: u64,
-    /// Of them those that did not find a row they need.
+    /// Part of `executed`: a required row was absent.
     pub not_found: u64,
-    /// Of them those that were not allowed.
+    /// Part of `executed`: the intended effect was not allowed.
     pub declined: u64,
-    /// From the beginning of the first attempt to the end of the last, in microseconds.
+    /// Latency from the start of the first attempt to the end of the last, in microseconds.
     pub latency_us: Option<Latency>,
 }
 
-/// One machine's part of a run.
+/// The part of one machine in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineResult {
-    /// Its name.
+    /// Name of the machine.
     pub machine: String,
     /// Its workers, in their order.
     pub workers: Vec<WorkerResult>,
 }
 
-/// One worker's part of a run.
+/// The part of one worker in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerResult {
     /// Transactions executed.
     pub executed: u64,
-    /// The same per second of its own run.
+    /// Executed transactions per second of the worker's own run.
     pub executed_per_s: Option<f64>,
-    /// Those that did what they are there for.
+    /// Transactions that had their intended effect.
     pub committed: u64,
-    /// The same per second of its own run.
+    /// Committed transactions per second of the worker's own run.
     pub committed_per_s: Option<f64>,
 }
 
-/// What was looked at when no transaction ran any more.
+/// The result of the check after all transactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckResult {
     /// Subscribers or accounts whose rows are right.
     pub items: u64,
-    /// Rows of theirs that were looked for.
+    /// Number of their rows that were looked up.
     pub rows: u64,
-    /// Pairs in the tables, which were walked whole.
+    /// Number of pairs in the tables, counted by a walk.
     pub pairs: u64,
-    /// All the money there is; none where there is no money.
+    /// The sum of all money; `None` for a benchmark without money.
     pub money: Option<Money>,
-    /// What is wrong. Nothing, unless the platform is.
+    /// Errors; empty unless the platform has a defect.
     pub wrong: Vec<String>,
 }
 
-/// All the money there is, in cents, as text: programs that read JSON round numbers of this size.
+/// The sum of all money, in cents, as text: programs that read JSON round numbers of this size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Money {
-    /// What the balances of all accounts sum up to.
+    /// Sum of the balances of all accounts.
     pub found_cents: String,
-    /// What was loaded, and what committed transactions added; if it is not known of some whether
-    /// they committed, the least it may be.
+    /// The loaded sum, plus the changes by committed transactions. If the outcome of some transactions is unknown, this
+    /// is the lower bound.
     pub least_cents: String,
-    /// And the most.
+    /// The upper bound.
     pub most_cents: String,
 }
 
 impl RunResult {
-    /// Merges what the machines of a run report, and judges what was found in the end.
+    /// Merges the reports of the machines of a run, and judges the result of the check.
     ///
     /// # Errors
-    /// If the machines' recorders do not go together.
+    /// If the machines' recorders cannot be merged.
     pub fn new(
         setup: &Setup,
         machines: &[MachineReport],
@@ -244,7 +242,7 @@ impl RunResult {
         })
     }
 
-    /// Whether nothing failed and nothing is wrong.
+    /// Returns whether there were no failures and the check found no errors.
     pub fn is_right(&self) -> bool {
         self.failures.is_empty() && self.check.wrong.is_empty()
     }
@@ -298,12 +296,12 @@ impl MachineResult {
 }
 
 impl CheckResult {
-    /// Holds what was found to what transactions did.
+    /// Compares the result of the check with the effect of the transactions.
     pub fn judge(benchmark: &Benchmark, ledger: &Ledger, audited: &Audited) -> Self {
         let mut wrong: Vec<String> = audited.wrong.iter().cloned().collect();
         let money = benchmark.initial_cents().map(|initial| {
             let totals = ledger.totals(initial);
-            // Of accounts that could not be read there is no sum.
+            // If accounts could not be read, there is no sum.
             if wrong.is_empty() && !totals.contains(&audited.cents) {
                 wrong.push(format!(
                     "all balances together are {} cents, and committed transactions leave {} to {}",
@@ -320,7 +318,7 @@ impl CheckResult {
         });
         if wrong.is_empty() && audited.items != benchmark.items() {
             let (all, of) = (benchmark.items(), benchmark.item_name());
-            wrong.push(format!("{} of {all} {of} were looked at", audited.items));
+            wrong.push(format!("only {} of {all} {of} were checked", audited.items));
         }
         Self {
             items: audited.items,
@@ -333,7 +331,7 @@ impl CheckResult {
 }
 
 impl fmt::Display for RunResult {
-    /// The table of a run.
+    /// Formats the table of a run.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             out,

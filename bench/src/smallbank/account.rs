@@ -19,7 +19,7 @@ pub const CHECKING: Table = Table {
 /// All tables.
 pub const TABLES: [Table; 2] = [SAVINGS, CHECKING];
 
-/// The savings of an account.
+/// Returns the name of the savings row of an account.
 pub const fn savings(account: u64) -> RowName {
     RowName {
         table: SAVINGS,
@@ -27,7 +27,7 @@ pub const fn savings(account: u64) -> RowName {
     }
 }
 
-/// The checking of an account.
+/// Returns the name of the checking row of an account.
 pub const fn checking(account: u64) -> RowName {
     RowName {
         table: CHECKING,
@@ -35,11 +35,10 @@ pub const fn checking(account: u64) -> RowName {
     }
 }
 
-/// A balance in cents, as a row of either table: 8 bytes, little-endian. A checking account may be
-/// overdrawn.
+/// A balance in cents, as a row of either table: 8 bytes, little-endian. A checking account may be overdrawn.
 ///
-/// The reference programs have 4 bytes of a magic number and a 32-bit float, which cannot even hold
-/// the 10^9 they begin with to the cent.
+/// The reference programs use 4 bytes of a magic number and a 32-bit float, which cannot represent the initial 10^9
+/// with a precision of one cent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Balance {
     /// Cents.
@@ -47,15 +46,15 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Its bytes.
+    /// Encodes the balance.
     pub fn encode(self) -> RowBytes {
         self.cents.to_le_bytes().into()
     }
 
-    /// The balance that these bytes are.
+    /// Decodes a balance.
     ///
     /// # Errors
-    /// They are not 8.
+    /// If the length is not 8 bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
         Ok(Self {
             cents: i64::from_le_bytes(*sized(bytes)?),
@@ -63,7 +62,7 @@ impl Balance {
     }
 }
 
-/// The two rows of an account at the beginning.
+/// Returns the two initial rows of an account.
 pub fn rows(account: u64, initial_cents: i64) -> [(RowName, RowBytes); 2] {
     let row = Balance {
         cents: initial_cents,
@@ -72,10 +71,10 @@ pub fn rows(account: u64, initial_cents: i64) -> [(RowName, RowBytes); 2] {
     [(savings(account), row), (checking(account), row)]
 }
 
-/// What the two rows of an account are worth together, in cents.
+/// Returns the sum of the two rows of an account, in cents.
 ///
 /// # Errors
-/// A row is missing or damaged.
+/// If a row is missing or damaged.
 pub fn worth(account: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
     let mut worth: i64 = 0;
     for (at, (name, _)) in self::rows(account, 0).into_iter().enumerate() {
@@ -83,7 +82,8 @@ pub fn worth(account: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
         let row = row.ok_or_else(|| format!("the row {name} is missing"))?;
         let balance = Balance::decode(&row).map_err(|why| format!("the row {name}: {why}"))?;
         let sum = worth.checked_add(balance.cents);
-        worth = sum.ok_or_else(|| format!("the row {name} has more cents than there are"))?;
+        worth =
+            sum.ok_or_else(|| format!("the balance {name} overflows the sum of the account"))?;
     }
     Ok(worth)
 }

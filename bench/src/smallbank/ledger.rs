@@ -1,4 +1,4 @@
-//! What all the money has to be at the end (`WORKLOADS.md` §4.4).
+//! The expected sum of all money at the end (`WORKLOADS.md` §4.4).
 
 use std::ops::RangeInclusive;
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::oltp::{Decision, Outcome};
 
-/// What committed transactions added to all the money there is. Each worker keeps one; merged, they
-/// tell what the balances of all accounts have to sum up to.
+/// The changes of the sum of all money by committed transactions. Each worker has a ledger. The merged ledgers give the
+/// expected sum of the balances of all accounts.
 ///
 /// ```
 /// use farm_bench::smallbank::{Ledger, Options};
@@ -19,47 +19,47 @@ use crate::oltp::{Decision, Outcome};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Of those whose commit is known.
+    /// Change by transactions that are known to have committed.
     #[serde(with = "as_text")]
     known_cents: i128,
-    /// Of those whose commit is not known, what would take money out …
+    /// Negative changes by transactions whose outcome is unknown …
     #[serde(with = "as_text")]
     perhaps_out_cents: i128,
-    /// … and what would bring some in.
+    /// … and their positive changes.
     #[serde(with = "as_text")]
     perhaps_in_cents: i128,
 }
 
 impl Ledger {
-    /// A transaction that is known to have committed. One that aborted is not recorded.
+    /// Records a transaction that is known to have committed. Aborted transactions are not recorded.
     pub fn committed(&mut self, decision: &Decision) {
         if decision.outcome == Outcome::Committed {
             self.known_cents += i128::from(decision.delta_cents);
         }
     }
 
-    /// A transaction of which nobody knows whether it committed: its machine was lost meanwhile.
+    /// Records a transaction whose outcome is unknown, because its machine was lost during the commit.
     pub fn unknown(&mut self, decision: &Decision) {
         let delta = i128::from(decision.delta_cents);
         self.perhaps_out_cents += delta.min(0);
         self.perhaps_in_cents += delta.max(0);
     }
 
-    /// Adds what another worker recorded.
+    /// Adds the ledger of another worker.
     pub fn merge(&mut self, other: &Self) {
         self.known_cents += other.known_cents;
         self.perhaps_out_cents += other.perhaps_out_cents;
         self.perhaps_in_cents += other.perhaps_in_cents;
     }
 
-    /// What all the money may be now, in cents: one number if every commit is known.
+    /// Returns the possible sums of all money, in cents: one number if every outcome is known.
     pub fn totals(&self, initial_total_cents: i128) -> RangeInclusive<i128> {
         let known = initial_total_cents + self.known_cents;
         known + self.perhaps_out_cents..=known + self.perhaps_in_cents
     }
 }
 
-/// Cents as decimal text: numbers of 128 bits are more than JSON carries everywhere.
+/// Cents as decimal text: some readers of JSON do not support numbers of 128 bits.
 pub(crate) mod as_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_widens_the_range() {
+    fn unknown_outcomes_widen_the_range() {
         let of = |delta_cents| Decision {
             delta_cents,
             ..Decision::commit([])

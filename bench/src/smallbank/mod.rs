@@ -1,20 +1,20 @@
-//! SmallBank, transactions between accounts of a bank, as a model without a store (`WORKLOADS.md`
-//! §4), in the variant of the RDMA papers (FaSST, FORD, Smart, Motor): no table of names, savings and
-//! checking accounts of 8 bytes.
+//! SmallBank, transactions between accounts of a bank, as a model without a store (`WORKLOADS.md` §4), in the variant
+//! of the RDMA papers (FaSST, FORD, Smart, Motor): without a table of names, and with savings and checking accounts of
+//! 8 bytes.
 //!
 //! In reading order:
 //!
 //! * [`account`]: tables, keys and balances. Money is in whole cents, so that sums are exact.
-//! * [`options`]: how many accounts, which are hot, the mix.
+//! * [`options`]: the number of accounts, the hot accounts, the mix.
 //! * [`stream`]: transactions with their parameters.
-//! * [`transaction`]: what each reads, decides and writes, and what it adds to all the money there is.
-//! * [`ledger`]: what all the money has to be at the end.
+//! * [`transaction`]: what each of them reads, decides and writes, and how it changes the sum of all money.
+//! * [`ledger`]: the expected sum of all money at the end.
 //!
-//! Choices where the sources differ:
+//! Decisions where the sources differ:
 //!
-//! * TransactSavings pays in, as FaSST and FORD have it; BenchBase withdraws: [`SavingsRule`].
-//! * Amalgamate and WriteCheck are as the benchmark describes them. H-Store and BenchBase zero and
-//!   charge the wrong accounts in them.
+//! * TransactSavings deposits, as in FaSST and FORD; BenchBase withdraws: [`SavingsRule`].
+//! * Amalgamate and WriteCheck follow the description of the benchmark. In H-Store and BenchBase they clear and charge
+//!   the wrong accounts.
 #![forbid(unsafe_code)]
 
 pub mod account;

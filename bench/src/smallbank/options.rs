@@ -1,25 +1,25 @@
-//! What a run of SmallBank is of.
+//! The options of a run of SmallBank.
 
 use serde::{Deserialize, Serialize};
 
 use super::transaction::Kind;
 use crate::oltp::{OptionsError, check_mix};
 
-/// What TransactSavings does.
+/// The effect of TransactSavings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SavingsRule {
-    /// Pays 20.20 in: FaSST, FORD.
+    /// Deposits 20.20: FaSST, FORD.
     #[default]
     Deposit,
-    /// Takes 20.20 out, if they are there: BenchBase.
+    /// Withdraws 20.20, if the balance is sufficient: BenchBase.
     Withdraw,
 }
 
 /// Percentages of the transactions; they add up to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[allow(missing_docs)] // Each is the share of the transaction of its name.
+#[allow(missing_docs)] // Each field is the share of the transaction with its name.
 pub struct Mix {
     pub amalgamate: u8,
     pub balance: u8,
@@ -30,7 +30,7 @@ pub struct Mix {
 }
 
 impl Default for Mix {
-    /// SmallBank's: 15 % only read.
+    /// The mix of SmallBank: 15 % only read.
     fn default() -> Self {
         Self {
             amalgamate: 15,
@@ -44,7 +44,7 @@ impl Default for Mix {
 }
 
 impl Mix {
-    /// The percentages in the order of [`Kind::ALL`].
+    /// Returns the percentages in the order of [`Kind::ALL`].
     pub fn percents(&self) -> [u8; Kind::ALL.len()] {
         [
             self.amalgamate,
@@ -61,23 +61,23 @@ impl Mix {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Accounts in all: 0 to one less.
+    /// Number of accounts, which are numbered from 0.
     pub accounts: u64,
-    /// The first of them are hot, so many.
+    /// Number of hot accounts, which are the first ones.
     pub hot_accounts: u64,
-    /// Percent of transactions whose accounts are hot.
+    /// Percentage of transactions whose accounts are hot.
     pub hot_percent: u8,
-    /// What each savings and each checking account begins with, in cents.
+    /// Initial balance of each savings and each checking account, in cents.
     pub initial_cents: i64,
-    /// What TransactSavings does.
+    /// Effect of TransactSavings.
     pub savings_rule: SavingsRule,
     /// Shares of the transactions.
     pub mix: Mix,
 }
 
 impl Default for Options {
-    /// FORD's and Smart's: 100,000 accounts in all, of which 4 % get 90 % of the transactions, and
-    /// 10^9 on each. FaSST has as many accounts for each worker.
+    /// The options of FORD and Smart: 100,000 accounts in total, 4 % of which get 90 % of the transactions, and 10^9 in
+    /// each. FaSST has this number of accounts per worker.
     fn default() -> Self {
         Self {
             accounts: 100_000,
@@ -91,15 +91,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// All the money there is at the beginning, in cents.
+    /// Returns the initial sum of all money, in cents.
     pub fn initial_total_cents(&self) -> i128 {
         2 * i128::from(self.accounts) * i128::from(self.initial_cents)
     }
 
-    /// Whether a run of them can be.
+    /// Checks that a run with these options is possible.
     ///
     /// # Errors
-    /// The first option that cannot be.
+    /// The first invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
         if self.accounts < 2 {
             return Err(OptionsError {
@@ -127,7 +127,7 @@ impl Options {
                     .into(),
             });
         }
-        // Amalgamate may bring all the money there is to one account.
+        // Amalgamate may move all of the money to one account.
         let most = i64::MAX / 2 / i64::try_from(self.accounts).unwrap_or(i64::MAX) / 2;
         if !(0..=most).contains(&self.initial_cents) {
             return Err(OptionsError {

@@ -1,4 +1,4 @@
-//! One worker's stream of transactions.
+//! The stream of transactions of one worker.
 
 use rand::{Rng, RngCore};
 
@@ -6,10 +6,10 @@ use super::options::{Options, SavingsRule};
 use super::transaction::{Kind, Transaction};
 use crate::oltp::{OptionsError, choose};
 
-/// Draws transactions with their accounts. A function of the random numbers handed in.
+/// Draws transactions with their accounts. The result depends only on the random numbers that are passed in.
 ///
-/// Hot or not is decided once for each transaction: both accounts of a hot one are hot, those of
-/// another are any, hot ones included. Two accounts are never the same.
+/// Each transaction is either hot or not. Both accounts of a hot transaction are hot; those of another transaction are
+/// any accounts, including hot ones. The two accounts are always different.
 #[derive(Clone, Debug)]
 pub struct Stream {
     percents: [u8; Kind::ALL.len()],
@@ -20,10 +20,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of a run.
+    /// Creates the stream of a run.
     ///
     /// # Errors
-    /// An option that cannot be.
+    /// An invalid option.
     pub fn new(options: &Options) -> Result<Self, OptionsError> {
         options.validate()?;
         Ok(Self {
@@ -35,7 +35,7 @@ impl Stream {
         })
     }
 
-    /// The next transaction. Allocates nothing.
+    /// Returns the next transaction. Does not allocate.
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> Transaction {
         let kind = Kind::ALL[choose(&self.percents, rng.random_range(0..100))];
         let hot = rng.random_range(0..100) < self.hot_percent;
@@ -65,7 +65,7 @@ impl Stream {
     }
 }
 
-/// Another account out of `among`, each alike.
+/// Returns another account out of `among`, with equal probabilities.
 fn other<R: RngCore + ?Sized>(rng: &mut R, account: u64, among: u64) -> u64 {
     let drawn = rng.random_range(0..among - 1);
     drawn + u64::from(drawn >= account)

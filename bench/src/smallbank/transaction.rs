@@ -1,11 +1,11 @@
-//! What each transaction of SmallBank reads, decides and writes (`WORKLOADS.md` §4.2), in cents.
+//! The reads, decisions and writes of each transaction of SmallBank (`WORKLOADS.md` §4.2), in cents.
 //!
-//! | transaction | reads | writes | all the money |
+//! | transaction | reads | writes | sum of all money |
 //! |---|---|---|---|
-//! | Amalgamate | savings and checking of `from`, checking of `to` | all three: everything goes to the last | stays |
-//! | Balance | savings, checking | | stays |
+//! | Amalgamate | savings and checking of `from`, checking of `to` | all three: everything is moved to the last | unchanged |
+//! | Balance | savings, checking | | unchanged |
 //! | DepositChecking | checking | checking + 130 | + 130 |
-//! | SendPayment | checking of `from` and of `to` | 500 go over; declined if `from` has less | stays |
+//! | SendPayment | checking of `from` and of `to` | moves 500; declined if `from` has less | unchanged |
 //! | TransactSavings | savings | savings + 2020, or - 2020 and declined if there is less | ± 2020 |
 //! | WriteCheck | savings, checking | checking - 500, or - 600 if both together have less than 500 | - 500 or - 600 |
 
@@ -15,20 +15,20 @@ use super::account::{Balance, checking, savings};
 use super::options::SavingsRule;
 use crate::oltp::{Decision, Names, Outcome, RowName, Step, StepError, Write};
 
-/// What DepositChecking pays in, in cents.
+/// Deposit of DepositChecking, in cents.
 pub const DEPOSIT_CENTS: i64 = 130;
-/// What SendPayment moves.
+/// Payment of SendPayment, in cents.
 pub const PAYMENT_CENTS: i64 = 500;
-/// What TransactSavings pays in or takes out.
+/// Deposit or withdrawal of TransactSavings, in cents.
 pub const SAVINGS_CENTS: i64 = 2_020;
-/// What WriteCheck takes out.
+/// Amount of WriteCheck, in cents.
 pub const CHECK_CENTS: i64 = 500;
-/// What it takes more from an account that has less than the check.
+/// Additional amount of WriteCheck if the account has less than the check, in cents.
 pub const PENALTY_CENTS: i64 = 100;
 
 /// The transactions of SmallBank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // The table of this module tells what each does.
+#[allow(missing_docs)] // The table in the module documentation describes them.
 pub enum Kind {
     Amalgamate,
     Balance,
@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are, in the order of the benchmark's description.
+    /// All kinds, in the order of the benchmark's description.
     pub const ALL: [Kind; 6] = [
         Kind::Amalgamate,
         Kind::Balance,
@@ -49,12 +49,12 @@ impl Kind {
         Kind::WriteCheck,
     ];
 
-    /// Its place in [`Kind::ALL`].
+    /// Returns its index in [`Kind::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in the benchmark's description.
+    /// Returns its name in the benchmark's description.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Amalgamate => "Amalgamate",
@@ -66,13 +66,13 @@ impl Kind {
         }
     }
 
-    /// Whether it may write.
+    /// Returns whether it may write.
     pub const fn writes(self) -> bool {
         !matches!(self, Kind::Balance)
     }
 }
 
-/// A transaction with its accounts; two of them are distinct.
+/// A transaction with its accounts; if there are two, they are distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // As above.
 pub enum Transaction {
@@ -85,7 +85,7 @@ pub enum Transaction {
 }
 
 impl Transaction {
-    /// Its kind.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         match self {
             Transaction::Amalgamate { .. } => Kind::Amalgamate,
@@ -97,10 +97,10 @@ impl Transaction {
         }
     }
 
-    /// What to do next, given all rows read so far, in the order asked: none at first.
+    /// Returns the next step, given all rows read so far in the order of the requests; initially there are none.
     ///
     /// # Errors
-    /// [`StepError`]: an account is missing or damaged, or rows do not fit what was asked.
+    /// [`StepError`]: an account is missing or damaged, or the rows do not match the request.
     pub fn step(&self, rows: &[Option<&[u8]>]) -> Result<Step, StepError> {
         let names = self.names();
         if rows.is_empty() {
@@ -119,7 +119,7 @@ impl Transaction {
         self.decide(&names, &cents).map(Step::End)
     }
 
-    /// The rows it reads.
+    /// Returns the names of the rows that it reads.
     fn names(&self) -> Names {
         let mut names = Names::new();
         match *self {
@@ -136,9 +136,9 @@ impl Transaction {
         names
     }
 
-    /// What it does, given the balances it named.
+    /// Returns the decision, given the balances of the rows that it reads.
     fn decide(&self, names: &[RowName], cents: &[i64]) -> Result<Decision, StepError> {
-        // Sums are `None` where they leave 64 bits.
+        // Sums are `None` if they exceed 64 bits.
         let put = |place: usize, cents: Option<i64>| {
             let row: RowName = names[place];
             let cents = cents.ok_or(StepError::Overflow { row })?;
@@ -188,7 +188,7 @@ fn declined() -> Result<Decision, StepError> {
     Ok(Decision::none(Outcome::Declined))
 }
 
-/// A balance that was read: accounts are never removed.
+/// Decodes a balance that was read. It must be present: accounts are never removed.
 fn balance(row: RowName, bytes: Option<&[u8]>) -> Result<i64, StepError> {
     let bytes = bytes.ok_or(StepError::Missing { row })?;
     let balance = Balance::decode(bytes).map_err(|why| StepError::Bad { row, why })?;

@@ -1,12 +1,12 @@
-//! What must hold of a subscriber after any transactions: they change some fields of some rows, and
-//! the call forwardings, and nothing else.
+//! The conditions on a subscriber after any transactions: they change some fields of some rows, and the call
+//! forwardings, and nothing else.
 
 use super::names::{self, START_TIMES, SubNbr, TYPES};
 use super::population;
 use super::row::{CallForwarding, IndexEntry, SpecialFacility, Subscriber};
 use crate::oltp::{Row, RowBytes, RowName};
 
-/// All rows that a subscriber may have: first its own and its index entry.
+/// Returns the names of all rows that a subscriber may have; its own row and its index entry are first.
 pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
     let first = [
         names::subscriber(s_id),
@@ -23,16 +23,19 @@ pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
     rows.chain(facilities).chain(forwardings)
 }
 
-/// Holds rows of a subscriber, in the order of [`names()`], or the first few of them, to what was loaded.
+/// Compares the rows of a subscriber, in the order of [`names()`], or a prefix of them, with the loaded rows.
 ///
 /// # Errors
-/// What is wrong with the first row that is.
+/// A description of the first error.
 pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), String> {
     let was = population::rows(seed, s_id);
     let name_of = |at: usize| names(s_id).nth(at).expect("rows have names");
     let wrong = |at: usize, why: &str| Err(format!("the row {} {why}", name_of(at)));
     let Some((&[subscriber, index], rest)) = rows.split_first_chunk() else {
-        return Err(format!("{} rows of subscriber {s_id}", rows.len()));
+        return Err(format!(
+            "only {} rows of subscriber {s_id} were passed; at least two are required",
+            rows.len()
+        ));
     };
     let now: Subscriber = present(name_of(0), subscriber)?;
     let unchanged = Subscriber {
@@ -40,7 +43,10 @@ pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), Stri
         ..was.subscriber.with_bit_1(now.bits & 1 == 1)
     };
     if now != unchanged {
-        return wrong(0, "has fields that no transaction writes");
+        return wrong(
+            0,
+            "differs from the loaded row in fields that no transaction writes",
+        );
     }
     if present::<IndexEntry>(name_of(1), index)?.s_id != s_id {
         return wrong(1, "names another subscriber");
@@ -50,7 +56,10 @@ pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), Stri
     };
     for (at, (now, was)) in access.iter().zip(was.access_info).enumerate() {
         if *now != was.map(|row| row.encode()) {
-            return wrong(2 + at, "is not as it was loaded, though nothing writes it");
+            return wrong(
+                2 + at,
+                "differs from the loaded row, though nothing writes it",
+            );
         }
     }
     for (at, was) in was.special_facility.iter().enumerate() {
@@ -60,13 +69,16 @@ pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), Stri
             ..was
         });
         if now.is_some() != was.is_some() || now != unchanged {
-            return wrong(6 + at, "has fields that no transaction writes");
+            return wrong(
+                6 + at,
+                "differs from the loaded row in fields that no transaction writes",
+            );
         }
     }
     for (at, row) in rest[4..].iter().enumerate() {
         let forwarding = decoded::<CallForwarding>(name_of(10 + at), *row)?;
         if forwarding.is_some() && was.special_facility[at / START_TIMES.len()].is_none() {
-            return wrong(10 + at, "is of a facility that is not there");
+            return wrong(10 + at, "belongs to a special facility that does not exist");
         }
     }
     Ok(())
@@ -85,7 +97,7 @@ fn present<R: Row>(name: RowName, row: Option<RowBytes>) -> Result<R, String> {
 mod tests {
     use super::*;
 
-    /// A subscriber's rows as [`check`] wants them.
+    /// Returns the rows of a subscriber in the form that [`check`] requires.
     fn loaded(seed: u64, s_id: u32) -> Vec<Option<RowBytes>> {
         let rows: Vec<_> = population::rows(seed, s_id).encoded().collect();
         let find = |name| {
@@ -96,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn what_transactions_write_may_change_and_nothing_else() {
+    fn only_fields_that_transactions_write_may_change() {
         assert_eq!(names(9).count(), 22);
         for s_id in 1..200 {
             let was = loaded(5, s_id);
             assert_eq!(check(5, s_id, &was), Ok(()));
             assert_eq!(check(5, s_id, &was[..2]), Ok(()));
-            // The first byte of vlr_location, and that of msc_location.
+            // The first bytes of vlr_location and of msc_location.
             for (byte, right) in [(36, true), (32, false)] {
                 let mut now = was.clone();
                 let mut row: [u8; 40] = now[0].unwrap().to_vec().try_into().unwrap();
@@ -113,7 +125,7 @@ mod tests {
             for at in 0..22 {
                 let mut now = was.clone();
                 let there = now[at].take().is_some();
-                // A call forwarding may go.
+                // A call forwarding may be deleted.
                 assert_eq!(check(5, s_id, &now).is_ok(), !there || at >= 10, "{at}");
             }
             let forwarding = was.iter().skip(10).flatten().next();

@@ -1,4 +1,4 @@
-//! Tables and keys of TATP: one word names a row within its table (FaSST, FORD).
+//! Tables and keys of TATP: one word identifies a row in its table (FaSST, FORD).
 //!
 //! ```text
 //!  63        48 47        40 39        32 31                     0
@@ -47,12 +47,12 @@ const fn table(id: u8, name: &'static str, row_bytes: usize) -> Table {
     }
 }
 
-/// The row of a subscriber.
+/// Returns the name of the row of a subscriber.
 pub const fn subscriber(s_id: u32) -> RowName {
     named(SUBSCRIBER, s_id, 0, 0)
 }
 
-/// The index entry of a number.
+/// Returns the name of the index entry of a number.
 pub const fn index_entry(sub_nbr: SubNbr) -> RowName {
     RowName {
         table: SUB_NBR_INDEX,
@@ -60,17 +60,17 @@ pub const fn index_entry(sub_nbr: SubNbr) -> RowName {
     }
 }
 
-/// An access info of a subscriber.
+/// Returns the name of an access info of a subscriber.
 pub const fn access_info(s_id: u32, ai_type: u8) -> RowName {
     named(ACCESS_INFO, s_id, ai_type, 0)
 }
 
-/// A special facility of a subscriber.
+/// Returns the name of a special facility of a subscriber.
 pub const fn special_facility(s_id: u32, sf_type: u8) -> RowName {
     named(SPECIAL_FACILITY, s_id, sf_type, 0)
 }
 
-/// A call forwarding of a special facility.
+/// Returns the name of a call forwarding of a special facility.
 pub const fn call_forwarding(s_id: u32, sf_type: u8, start_time: u8) -> RowName {
     named(CALL_FORWARDING, s_id, sf_type, start_time)
 }
@@ -87,10 +87,10 @@ const fn named(table: Table, s_id: u32, kind: u8, start_time: u8) -> RowName {
 pub struct SubNbr(u64);
 
 impl SubNbr {
-    /// Digits of a number.
+    /// Number of digits.
     pub const DIGITS: u32 = 15;
 
-    /// The number of a subscriber.
+    /// Returns the number of a subscriber.
     pub const fn of(s_id: u32) -> Self {
         let (mut rest, mut packed, mut digit) = (s_id as u64, 0, 0);
         while digit < Self::DIGITS {
@@ -101,12 +101,12 @@ impl SubNbr {
         Self(packed)
     }
 
-    /// The digits packed.
+    /// Returns the packed digits.
     pub const fn packed(self) -> u64 {
         self.0
     }
 
-    /// From digits packed; none if one is above 9, or there are more than 15.
+    /// Creates a number from packed digits; `None` if a digit is above 9, or if there are more than 15.
     pub fn from_packed(packed: u64) -> Option<Self> {
         let decimal = (0..Self::DIGITS).all(|digit| packed >> (4 * digit) & 0xF <= 9);
         (decimal && packed >> (4 * Self::DIGITS) == 0).then_some(Self(packed))
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_as_drawn() {
+    fn keys_match_the_drawn_layout() {
         assert_eq!(subscriber(0x8765_4321).key, 0x8765_4321);
         assert_eq!(access_info(7, 4).key, 0x04_0000_0007);
         assert_eq!(call_forwarding(7, 3, 16).key, 0x1003_0000_0007);

@@ -1,25 +1,25 @@
-//! What a run of TATP is of.
+//! The options of a run of TATP.
 
 use serde::{Deserialize, Serialize};
 
 use super::transaction::Kind;
 use crate::oltp::{OptionsError, check_mix};
 
-/// How the subscriber of a transaction is chosen.
+/// The choice of the subscriber of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// As TATP has it: some subscribers more than others.
+    /// The distribution of TATP, which prefers some subscribers.
     #[default]
     NonUniform,
-    /// Every one alike, as BenchBase and H-Store do.
+    /// A uniform distribution, as in BenchBase and H-Store.
     Uniform,
 }
 
 /// Percentages of the transactions; they add up to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[allow(missing_docs)] // Each is the share of the transaction of its name.
+#[allow(missing_docs)] // Each field is the share of the transaction with its name.
 pub struct Mix {
     pub get_subscriber_data: u8,
     pub get_new_destination: u8,
@@ -31,7 +31,7 @@ pub struct Mix {
 }
 
 impl Default for Mix {
-    /// TATP's: 80 % read, 20 % write.
+    /// The mix of TATP: 80 % read, 20 % write.
     fn default() -> Self {
         Self {
             get_subscriber_data: 35,
@@ -46,7 +46,7 @@ impl Default for Mix {
 }
 
 impl Mix {
-    /// The percentages in the order of [`Kind::ALL`].
+    /// Returns the percentages in the order of [`Kind::ALL`].
     pub fn percents(&self) -> [u8; Kind::ALL.len()] {
         [
             self.get_subscriber_data,
@@ -64,17 +64,17 @@ impl Mix {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Subscribers in all, P: `s_id` is 1 to P.
+    /// Number of subscribers, P: `s_id` is 1 to P.
     pub subscribers: u32,
-    /// How they are chosen.
+    /// Distribution of the subscribers.
     pub choice: Choice,
     /// Shares of the transactions.
     pub mix: Mix,
 }
 
 impl Default for Options {
-    /// 100,000 subscribers, as FORD, Smart, and BenchBase at its scale 1. FaSST has a million on
-    /// each machine, Motor two million in all.
+    /// 100,000 subscribers, as in FORD, Smart, and BenchBase at scale 1. FaSST has a million per machine, Motor two
+    /// million in total.
     fn default() -> Self {
         Self {
             subscribers: 100_000,
@@ -85,10 +85,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a run of them can be.
+    /// Checks that a run with these options is possible.
     ///
     /// # Errors
-    /// The first option that cannot be.
+    /// The first invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
         if self.subscribers == 0 {
             return Err(OptionsError {

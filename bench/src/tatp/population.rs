@@ -1,7 +1,7 @@
-//! What a subscriber has at the beginning (`WORKLOADS.md` §3.1).
+//! The initial rows of a subscriber (`WORKLOADS.md` §3.1).
 //!
-//! Its rows are a function of the seed and of `s_id`: whoever is to hold them can make them, in any
-//! order, without anybody else's.
+//! The rows are a function of the seed and of `s_id`. So each machine can create the rows that it stores, in any order,
+//! without those of others.
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -12,13 +12,13 @@ use super::row::{
 };
 use crate::oltp::{Row, RowBytes, RowName, Table};
 
-/// Percent of special facilities that are active.
+/// Percentage of special facilities that are active.
 const ACTIVE_PERCENT: u32 = 85;
 
-/// Keeps the random numbers of the population apart from those of workers with the same seed.
+/// Separates the random numbers of the population from those of workers with the same seed.
 const POPULATION: u64 = 0x7A79_0000_0000_0001;
 
-/// Rows of a table for every four subscribers, on average.
+/// Returns the number of rows of a table per four subscribers, on average.
 pub(crate) fn rows_of_four(table: &Table) -> u64 {
     match *table {
         names::ACCESS_INFO | names::SPECIAL_FACILITY => 10,
@@ -30,20 +30,20 @@ pub(crate) fn rows_of_four(table: &Table) -> u64 {
 /// All rows of one subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberRows {
-    /// Who.
+    /// Id of the subscriber.
     pub s_id: u32,
     /// The row of SUBSCRIBER.
     pub subscriber: Subscriber,
-    /// Access infos, by type less 1.
+    /// Access infos, indexed by type - 1.
     pub access_info: [Option<AccessInfo>; 4],
-    /// Special facilities, by type less 1.
+    /// Special facilities, indexed by type - 1.
     pub special_facility: [Option<SpecialFacility>; 4],
-    /// Call forwardings, by type less 1 and by the place of their start in [`START_TIMES`].
+    /// Call forwardings, indexed by type - 1 and by the index of their start in [`START_TIMES`].
     pub call_forwarding: [[Option<CallForwarding>; 3]; 4],
 }
 
-/// The rows of a subscriber at the beginning: 1 to 4 access infos and special facilities of distinct
-/// types, and for each of the latter 0 to 3 call forwardings.
+/// Returns the initial rows of a subscriber: 1 to 4 access infos and special facilities of distinct types, and 0 to 3
+/// call forwardings for each special facility.
 pub fn rows(seed: u64, s_id: u32) -> SubscriberRows {
     let rng = &mut random(seed, s_id);
     let subscriber = Subscriber {
@@ -77,7 +77,7 @@ pub fn rows(seed: u64, s_id: u32) -> SubscriberRows {
 }
 
 impl SubscriberRows {
-    /// Names and bytes of all rows, the index entry among them: 4 to 22.
+    /// Returns the names and bytes of all 4 to 22 rows, including the index entry.
     pub fn encoded(&self) -> impl Iterator<Item = (RowName, RowBytes)> + '_ {
         let s_id = self.s_id;
         let named = move |name: RowName, row: RowBytes| Some((name, row));
@@ -112,14 +112,15 @@ impl SubscriberRows {
     }
 }
 
-/// The random numbers of a subscriber.
+/// Returns the random number generator of a subscriber.
 fn random(seed: u64, s_id: u32) -> Xoshiro256PlusPlus {
-    // Seeding hashes its argument, so that neighbours are far apart.
+    // Seeding hashes its argument, so that neighbouring subscribers get very different generators.
     let mut of_subscriber = Xoshiro256PlusPlus::seed_from_u64(POPULATION ^ u64::from(s_id) << 8);
     Xoshiro256PlusPlus::seed_from_u64(seed ^ of_subscriber.next_u64())
 }
 
-/// Some of `N`: each number of them from `least` on is as likely, and each choice of as many.
+/// Selects some of `N`: each number of selected elements from `least` on is equally likely, and so is each selection of
+/// the same size.
 fn some<const N: usize>(rng: &mut Xoshiro256PlusPlus, least: usize) -> [bool; N] {
     let mut wanted = rng.random_range(least..=N);
     std::array::from_fn(|place| {
@@ -151,7 +152,7 @@ fn random_letters<const N: usize>(rng: &mut Xoshiro256PlusPlus) -> [u8; N] {
     std::array::from_fn(|_| rng.random_range(b'A'..=b'Z'))
 }
 
-/// A number that calls are forwarded to.
+/// Returns a random number to which calls are forwarded.
 pub(super) fn random_numberx<R: RngCore + ?Sized>(rng: &mut R) -> [u8; NUMBERX_DIGITS] {
     std::array::from_fn(|_| rng.random_range(b'0'..=b'9'))
 }

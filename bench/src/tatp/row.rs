@@ -1,5 +1,4 @@
-//! Rows of TATP as bytes: the layouts of FaSST and FORD, to the byte. Numbers are little-endian,
-//! padding is zero.
+//! Rows of TATP as bytes: exactly the layouts of FaSST and FORD. Numbers are little-endian, padding is zero.
 //!
 //! ```text
 //!              0        8      15    20          30    32    36    40
@@ -14,14 +13,14 @@
 //! CALL_FORW.   │ end_time │ numberx  │
 //! ```
 //!
-//! `hex` has two fields in a byte, the first one in the low half; in `bits`, `bit_1` is lowest.
+//! Each byte of `hex` contains two fields, the first one in the low half; in `bits`, `bit_1` is the lowest bit.
 
 use super::names::{
     ACCESS_INFO, CALL_FORWARDING, SPECIAL_FACILITY, SUB_NBR_INDEX, SUBSCRIBER, SubNbr,
 };
 use crate::oltp::{BadRow, Row, RowBytes, Table, sized};
 
-// What the layouts below write is what the tables say.
+// The lengths of the layouts below are those of the tables.
 const _: () = assert!(SUBSCRIBER.row_bytes == 8 + 7 + 5 + 10 + 2 + 4 + 4);
 const _: () = assert!(SUB_NBR_INDEX.row_bytes == 4 + 4);
 const _: () = assert!(ACCESS_INFO.row_bytes == 1 + 1 + 3 + 5 + 6);
@@ -31,13 +30,13 @@ const _: () = assert!(CALL_FORWARDING.row_bytes == 1 + 15);
 /// Bits of a subscriber: `bit_1` to `bit_10`.
 pub const BITS: u16 = (1 << 10) - 1;
 
-/// Digits of the number that calls are forwarded to.
+/// Number of digits of the number to which calls are forwarded.
 pub const NUMBERX_DIGITS: usize = 15;
 
 /// A row of SUBSCRIBER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
-    /// Its number.
+    /// Number of the subscriber.
     pub sub_nbr: SubNbr,
     /// `hex_1` to `hex_10`, each below 16.
     pub hex: [u8; 10],
@@ -52,7 +51,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// The row with another `bit_1`.
+    /// Returns the row with another `bit_1`.
     #[must_use]
     pub fn with_bit_1(self, bit_1: bool) -> Self {
         Self {
@@ -65,7 +64,7 @@ impl Subscriber {
 impl Row for Subscriber {
     const TABLE: Table = SUBSCRIBER;
 
-    /// Of fields beyond their range, the upper bits are lost.
+    /// Encodes the row. If a field exceeds its range, its upper bits are dropped.
     fn encode(&self) -> RowBytes {
         let mut row = [0; SUBSCRIBER.row_bytes];
         row[..8].copy_from_slice(&self.sub_nbr.packed().to_le_bytes());
@@ -103,7 +102,7 @@ impl Row for Subscriber {
 /// A row of the index from `sub_nbr` to `s_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Whose number it is.
+    /// Id of the subscriber with this number.
     pub s_id: u32,
 }
 
@@ -165,7 +164,7 @@ impl Row for AccessInfo {
 /// A row of SPECIAL_FACILITY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpecialFacility {
-    /// Whether calls are forwarded by it.
+    /// Whether it forwards calls.
     pub is_active: bool,
     /// `error_cntrl`.
     pub error_cntrl: u8,
@@ -202,9 +201,9 @@ impl Row for SpecialFacility {
 /// A row of CALL_FORWARDING.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallForwarding {
-    /// The hour at which it ends, 1 to 24.
+    /// Hour at which it ends, 1 to 24.
     pub end_time: u8,
-    /// Where calls go: decimal digits as text.
+    /// Number to which calls are forwarded, in decimal digits as text.
     pub numberx: [u8; NUMBERX_DIGITS],
 }
 
@@ -230,7 +229,7 @@ impl Row for CallForwarding {
     }
 }
 
-/// `N` bytes from a place of a row, which has them.
+/// Returns `N` bytes at an offset of a row, which must contain them.
 #[inline]
 fn part<const N: usize>(row: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|place| row[at + place])

@@ -1,4 +1,4 @@
-//! One worker's stream of transactions.
+//! The stream of transactions of one worker.
 
 use rand::{Rng, RngCore};
 
@@ -10,18 +10,18 @@ use crate::oltp::{OptionsError, choose};
 
 /// Draws subscribers.
 ///
-/// TATP's non-uniform draw, as FaSST and FORD have it but from 1: of two numbers, one below P and
-/// one up to A, the bits of either, modulo P. A has all bits set, so that numbers with many bits
-/// come often. For P = 10^6 the 1000 most frequent get 12 % of the draws, the top 10 % get 81 %.
+/// The non-uniform distribution of TATP, as in FaSST and FORD but starting at 1: the bitwise or of two random numbers,
+/// one below P and one up to A, modulo P. All bits of A are set, so that numbers with many bits are frequent. For P =
+/// 10^6 the 1000 most frequent subscribers get 12 % of the draws, and the top 10 % get 81 %.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriberDraw {
     subscribers: u32,
-    /// A, or 0: then the draw is uniform.
+    /// A, or 0 for a uniform distribution.
     mask: u32,
 }
 
 impl SubscriberDraw {
-    /// Draws from `1..=subscribers`, of which there is at least one.
+    /// Creates a draw from `1..=subscribers`; there must be at least one subscriber.
     fn new(subscribers: u32, choice: Choice) -> Self {
         let mask = match (choice, subscribers) {
             (Choice::Uniform, _) => 0,
@@ -32,7 +32,7 @@ impl SubscriberDraw {
         Self { subscribers, mask }
     }
 
-    /// An `s_id`.
+    /// Returns a random `s_id`.
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> u32 {
         let uniform = rng.random_range(0..self.subscribers);
@@ -44,7 +44,7 @@ impl SubscriberDraw {
     }
 }
 
-/// Draws transactions with their parameters. A function of the random numbers handed in.
+/// Draws transactions with their parameters. The result depends only on the random numbers that are passed in.
 #[derive(Clone, Debug)]
 pub struct Stream {
     percents: [u8; Kind::ALL.len()],
@@ -52,10 +52,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of a run.
+    /// Creates the stream of a run.
     ///
     /// # Errors
-    /// An option that cannot be.
+    /// An invalid option.
     pub fn new(options: &Options) -> Result<Self, OptionsError> {
         options.validate()?;
         Ok(Self {
@@ -64,12 +64,12 @@ impl Stream {
         })
     }
 
-    /// How it draws subscribers.
+    /// Returns the draw of subscribers.
     pub fn subscribers(&self) -> SubscriberDraw {
         self.subscribers
     }
 
-    /// The next transaction. Allocates nothing.
+    /// Returns the next transaction. Does not allocate.
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> Transaction {
         let kind = Kind::ALL[choose(&self.percents, rng.random_range(0..100))];
         let s_id = self.subscribers.next(rng);

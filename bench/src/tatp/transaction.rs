@@ -1,18 +1,17 @@
-//! What each transaction of TATP reads, decides and writes (`WORKLOADS.md` §3.2, §3.3).
+//! The reads, decisions and writes of each transaction of TATP (`WORKLOADS.md` §3.2, §3.3).
 //!
 //! | transaction | reads | writes | not found if |
 //! |---|---|---|---|
 //! | GET_SUBSCRIBER_DATA | SUBSCRIBER | | never |
-//! | GET_NEW_DESTINATION | SPECIAL_FACILITY, and the CALL_FORWARDINGs that start by then: 2 to 4 rows | | it is not there or not active, or nothing goes on long enough |
-//! | GET_ACCESS_DATA | ACCESS_INFO | | it is not there |
-//! | UPDATE_SUBSCRIBER_DATA | SUBSCRIBER, SPECIAL_FACILITY | both | the latter is not there |
+//! | GET_NEW_DESTINATION | SPECIAL_FACILITY, and the CALL_FORWARDINGs that start by then: 2 to 4 rows | | the facility is absent or not active, or no forwarding lasts long enough |
+//! | GET_ACCESS_DATA | ACCESS_INFO | | it is absent |
+//! | UPDATE_SUBSCRIBER_DATA | SUBSCRIBER, SPECIAL_FACILITY | both | the facility is absent |
 //! | UPDATE_LOCATION | index, SUBSCRIBER | SUBSCRIBER | never |
-//! | INSERT_CALL_FORWARDING | index, SPECIAL_FACILITY, CALL_FORWARDING | CALL_FORWARDING | the facility is not there; declined if the forwarding is |
-//! | DELETE_CALL_FORWARDING | index, CALL_FORWARDING | CALL_FORWARDING | it is not there |
+//! | INSERT_CALL_FORWARDING | index, SPECIAL_FACILITY, CALL_FORWARDING | CALL_FORWARDING | the facility is absent; declined if the forwarding exists |
+//! | DELETE_CALL_FORWARDING | index, CALL_FORWARDING | CALL_FORWARDING | it is absent |
 //!
-//! All rows are named at once, but that the index is read before the rest. So GET_NEW_DESTINATION
-//! reads its call forwardings whether or not the facility turns out to be active, in one round trip,
-//! as FaRM'15 counts its rows.
+//! All rows are requested at once, except that the index is read first. So GET_NEW_DESTINATION reads its call
+//! forwardings in one round trip, even if the facility is not active, as FaRM'15 counts its rows.
 
 use super::names::{self, START_TIMES, SubNbr};
 use super::row::{
@@ -22,7 +21,7 @@ use crate::oltp::{Decision, Names, Outcome, Row, RowName, Step, StepError, Write
 
 /// The transactions of TATP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // The table of this module tells what each does.
+#[allow(missing_docs)] // The table in the module documentation describes them.
 pub enum Kind {
     GetSubscriberData,
     GetNewDestination,
@@ -34,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are, in the order of the benchmark's description.
+    /// All kinds, in the order of the benchmark's description.
     pub const ALL: [Kind; 7] = [
         Kind::GetSubscriberData,
         Kind::GetNewDestination,
@@ -45,12 +44,12 @@ impl Kind {
         Kind::DeleteCallForwarding,
     ];
 
-    /// Its place in [`Kind::ALL`].
+    /// Returns its index in [`Kind::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in the benchmark's description.
+    /// Returns its name in the benchmark's description.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::GetSubscriberData => "GET_SUBSCRIBER_DATA",
@@ -63,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Whether it may write.
+    /// Returns whether it may write.
     pub const fn writes(self) -> bool {
         !matches!(
             self,
@@ -113,14 +112,14 @@ pub enum Transaction {
     },
 }
 
-/// How a transaction names its subscriber.
+/// The way in which a transaction identifies its subscriber.
 enum Who {
     Id(u32),
     Number(SubNbr),
 }
 
 impl Transaction {
-    /// Its kind.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         match self {
             Transaction::GetSubscriberData { .. } => Kind::GetSubscriberData,
@@ -133,10 +132,10 @@ impl Transaction {
         }
     }
 
-    /// What to do next, given all rows read so far, in the order asked: none at first.
+    /// Returns the next step, given all rows read so far in the order of the requests; initially there are none.
     ///
     /// # Errors
-    /// [`StepError`]: a row is damaged, a subscriber is missing, or rows do not fit what was asked.
+    /// [`StepError`]: a row is damaged, a subscriber is missing, or the rows do not match the request.
     pub fn step(&self, rows: &[Option<&[u8]>]) -> Result<Step, StepError> {
         let (s_id, rows, before) = match self.who() {
             Who::Id(s_id) => (s_id, rows, 0),
@@ -173,7 +172,7 @@ impl Transaction {
         }
     }
 
-    /// The rows it reads of a subscriber: at least one.
+    /// Returns the names of the rows of a subscriber that it reads: at least one.
     fn names(&self, s_id: u32) -> Names {
         let mut names = Names::new();
         match *self {
@@ -213,7 +212,7 @@ impl Transaction {
         names
     }
 
-    /// What it does, given the rows it named.
+    /// Returns the decision, given the rows that it reads.
     fn decide(&self, names: &[RowName], rows: &[Option<&[u8]>]) -> Result<Decision, StepError> {
         match *self {
             Transaction::GetSubscriberData { .. } => {
@@ -252,7 +251,7 @@ impl Transaction {
     }
 }
 
-/// The facility is active, and a forwarding that has started goes on after `end_time`.
+/// Requires that the facility is active, and that a forwarding that has started lasts longer than `end_time`.
 fn new_destination(
     names: &[RowName],
     rows: &[Option<&[u8]>],
@@ -268,7 +267,7 @@ fn new_destination(
     Ok(found(answers.then(|| Decision::commit([]))))
 }
 
-/// Both rows or none: `bit_1` stays as it was if the facility is not there.
+/// Updates both rows or none: `bit_1` is unchanged if the facility is absent.
 fn update_subscriber(
     names: &[RowName],
     rows: &[Option<&[u8]>],
@@ -300,7 +299,7 @@ fn insert_forwarding(
     })
 }
 
-/// A row that is never removed.
+/// Decodes a row that must exist, because such rows are never removed.
 fn present<R: Row>(name: RowName, bytes: Option<&[u8]>) -> Result<R, StepError> {
     decode(name, bytes)?.ok_or(StepError::Missing { row: name })
 }

@@ -1,31 +1,28 @@
-//! Inserts of the run phase: who inserts which record, and which are readable yet.
+//! Inserts of the run phase: which worker inserts which record, and which records are readable.
 //!
-//! The records of the run follow the loaded ones. Worker `w` of `n` inserts, as its
-//! `i`-th, record `base + i * n + w`; no two workers ever insert the same one, and none
-//! has to ask another. A worker may have many inserts under way and see them
-//! acknowledged in any order; what counts is how many of its first ones are all
-//! acknowledged. [`InsertTracker`] joins these counts, without locks, to the longest
-//! prefix of the process's inserts that is complete, its *frontier*.
+//! The records of the run follow the loaded ones. The `i`-th insert of worker `w` of `n` is record `base + i * n + w`,
+//! so no two workers insert the same record, and no coordination is needed. A worker may have many inserts in flight,
+//! which are acknowledged in any order. It counts the longest prefix of its inserts that is fully acknowledged.
+//! [`InsertTracker`] combines these counts, without locks, to the longest complete prefix of the process's inserts: its
+//! *frontier*.
 //!
 //! # Several processes
 //!
-//! A process knows of its own workers' inserts only. It numbers the records it can
-//! read without gaps, a *view*: the loaded records under their own numbers, then the
-//! records its own workers insert, in the order of `i` and `w`. Generators draw from
-//! the view and [`InsertTracker::key_at`] turns it into the record's number, so a
-//! process never asks for a record of another process that may not exist yet. With
-//! one process the view is the numbering itself.
+//! A process knows only the inserts of its own workers. It numbers the records that it can read without gaps, as a
+//! *view*: the loaded records with their own numbers, then the records that its own workers insert, in the order of `i`
+//! and `w`. Generators draw from the view, and [`InsertTracker::key_at`] converts a place of the view to a record
+//! number. So a process never requests a record of another process that may not exist yet. With one process, the view
+//! is equal to the record numbers.
 //!
 //! # Invariants
 //!
-//! * Every record below the frontier is acknowledged, and its worker's
-//!   acknowledgement happens before a reader's load of the frontier.
-//! * The frontier reaches every complete prefix: of two workers that complete it
-//!   together, at least one sees the other's count (`SeqCst` store, then load).
-//!   Guarded by `the_frontier_reaches_everything_acknowledged`.
+//! * Every record below the frontier is acknowledged, and its worker's acknowledgement happens before a reader's load
+//!   of the frontier.
+//! * The frontier includes every complete prefix: of two workers that complete it together, at least one sees the
+//!   other's count (`SeqCst` store, then load). Guarded by `the_frontier_reaches_everything_acknowledged`.
 //!
-//! The frontier waits for the slowest worker. Workers that insert faster read their
-//! newest records only once the slowest has caught up.
+//! The frontier waits for the slowest worker. Workers that insert faster read their newest records only when the
+//! slowest has caught up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,14 +33,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct WorkerSpan {
     /// Number of this process's first worker.
     pub first: u64,
-    /// How many workers this process has.
+    /// Number of workers of this process.
     pub local: u64,
-    /// How many workers all processes have together.
+    /// Number of workers of all processes.
     pub total: u64,
 }
 
 impl WorkerSpan {
-    /// All workers are in this process.
+    /// Returns the span of a run with a single process.
     pub fn single_process(workers: u64) -> Self {
         Self {
             first: 0,
@@ -53,27 +50,27 @@ impl WorkerSpan {
     }
 }
 
-/// A count on cache lines of its own, so that workers do not slow each other down.
+/// A count on its own cache lines, to avoid false sharing between workers.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Count(AtomicU64);
 
-/// Which inserted records of this process can be read; shared by its workers.
+/// The inserted records of this process that can be read; shared by its workers.
 #[derive(Debug)]
 pub struct InsertTracker {
     base: u64,
     span: WorkerSpan,
     /// Length of the complete prefix of this process's inserts.
     frontier: Count,
-    /// Per worker of this process: how many of its first inserts are acknowledged.
+    /// For each worker of this process: the length of its acknowledged prefix of inserts.
     acknowledged: Box<[Count]>,
 }
 
 impl InsertTracker {
-    /// Inserts begin at record `base`, which is the number of records loaded.
+    /// Creates a tracker. Inserts start at record `base`, the number of loaded records.
     ///
     /// # Panics
-    /// If `base` is 0 or the span has no workers or more than `total`.
+    /// If `base` is 0, or if the span has no workers or more than `total`.
     pub fn new(base: u64, span: WorkerSpan) -> Self {
         assert!(base > 0, "no record is loaded before the run");
         assert!(
@@ -88,13 +85,13 @@ impl InsertTracker {
         }
     }
 
-    /// The last place of the view: it and all before it can be read.
+    /// Returns the last place of the view. All places up to it can be read.
     #[inline]
     pub fn last(&self) -> u64 {
         self.base + self.frontier.0.load(Ordering::Acquire) - 1
     }
 
-    /// The record at a place of the view.
+    /// Returns the record at a place of the view.
     #[inline]
     pub fn key_at(&self, place: u64) -> u64 {
         if place < self.base || self.span.local == self.span.total {
@@ -105,17 +102,17 @@ impl InsertTracker {
         self.base + turn * self.span.total + self.span.first + worker
     }
 
-    /// The newest record up to which all this process inserted is acknowledged.
+    /// Returns the newest record up to which all inserts of this process are acknowledged.
     pub fn last_key(&self) -> u64 {
         self.key_at(self.last())
     }
 
-    /// The workers of this process.
+    /// Returns the workers of this process.
     pub fn span(&self) -> WorkerSpan {
         self.span
     }
 
-    /// Takes note that `worker` of this process has its first `count` inserts complete.
+    /// Records that the first `count` inserts of `worker` are acknowledged, and advances the frontier.
     fn publish(&self, worker: u64, count: u64) {
         self.acknowledged[worker as usize]
             .0
@@ -136,24 +133,23 @@ impl InsertTracker {
     }
 }
 
-/// One worker's inserts: hands out its records and collects their acknowledgements.
+/// The inserts of one worker: assigns its records, and collects the acknowledgements.
 #[derive(Debug)]
 pub struct InsertLane {
     tracker: Arc<InsertTracker>,
-    /// The worker, counted within this process.
+    /// Number of the worker within this process.
     worker: u64,
-    /// How many records are handed out.
+    /// Number of records that were assigned.
     handed_out: u64,
-    /// How many of the first are all acknowledged.
+    /// Length of the acknowledged prefix.
     complete: u64,
-    /// One bit per insert, acknowledged or not; bit 0 of the front is insert
-    /// `complete` rounded down to a multiple of 64.
+    /// Acknowledgements, one bit per insert; bit 0 of the front is insert `complete`, rounded down to a multiple of 64.
     window: VecDeque<u64>,
 }
 
 impl InsertLane {
-    /// The lane of `worker`, counted within this process. It goes on after the inserts
-    /// that an earlier lane of the same worker completed.
+    /// Creates the lane of `worker`, a number within this process. It continues after the inserts that an earlier lane
+    /// of the same worker completed.
     ///
     /// # Panics
     /// If this process has no such worker.
@@ -175,7 +171,7 @@ impl InsertLane {
         }
     }
 
-    /// The record to insert next.
+    /// Returns the record to insert next.
     #[inline]
     pub fn next_key(&mut self) -> u64 {
         let span = self.tracker.span;
@@ -184,12 +180,12 @@ impl InsertLane {
         key
     }
 
-    /// Takes note that the insert of `key` is done, so that it may be read.
+    /// Records that the insert of `key` is acknowledged, so that the record may be read.
     ///
-    /// Grows its window only while an insert stays open for thousands of later ones.
+    /// The window grows only while one insert is outstanding during thousands of later ones.
     ///
     /// # Panics
-    /// If this lane did not hand out `key`.
+    /// If this lane did not assign `key`.
     pub fn acknowledge(&mut self, key: u64) {
         let span = self.tracker.span;
         let insert = key
@@ -214,12 +210,12 @@ impl InsertLane {
         self.advance();
     }
 
-    /// Moves `complete` over all acknowledged inserts and tells the tracker.
+    /// Moves `complete` over all acknowledged inserts, and publishes it to the tracker.
     fn advance(&mut self) {
         let before = self.complete;
         while let Some(bits) = self.window.front() {
             let at = self.complete % 64;
-            // The shift brings in zeros, so that this ends with the word.
+            // The shift fills with zeros, so the count ends with the word.
             let done = u64::from((bits >> at).trailing_ones());
             self.complete += done;
             if at + done < 64 {
@@ -279,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_goes_on_where_the_last_one_stopped() {
+    fn a_lane_continues_after_an_earlier_one() {
         let tracker = Arc::new(InsertTracker::new(1, WorkerSpan::single_process(1)));
         let mut first = lane(&tracker, 0);
         for _ in 0..130 {
@@ -296,7 +292,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "record 101 was not inserted by worker 0")]
-    fn a_foreign_key_is_a_mistake() {
+    fn acknowledging_a_key_of_another_worker_panics() {
         let tracker = Arc::new(InsertTracker::new(100, WorkerSpan::single_process(2)));
         let mut worker = lane(&tracker, 0);
         worker.next_key();
@@ -305,7 +301,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_order_of_acknowledgements_ends_complete(
+        fn acknowledgements_in_any_order_advance_the_frontier(
             order in proptest::collection::vec(0u64..u64::MAX, 1..400),
             workers in 1u64..5,
         ) {
@@ -326,8 +322,7 @@ mod tests {
         }
     }
 
-    /// Two workers that complete a prefix at the same moment must not each leave the
-    /// frontier to the other.
+    /// If two workers complete a prefix at the same moment, one of them must advance the frontier.
     #[test]
     fn the_frontier_reaches_everything_acknowledged() {
         const WORKERS: u64 = 3;
@@ -344,7 +339,7 @@ mod tests {
                         lane.acknowledge(second);
                         lane.acknowledge(first);
                         let last = tracker.last();
-                        assert!(last >= seen, "the frontier went back");
+                        assert!(last >= seen, "the frontier decreased");
                         seen = last;
                     }
                 });

@@ -1,4 +1,4 @@
-//! Keys: 16 bytes that name a record.
+//! Keys: 16 bytes that identify a record.
 //!
 //! ```text
 //!  0                       8                       16
@@ -7,9 +7,8 @@
 //!  └───────────────────────┴───────────────────────┘
 //! ```
 //!
-//! The first half is the number that stands in the reference client's text keys
-//! (`user6284781860667377211` is record 0), the second makes the key unique and lets
-//! it be turned back. FaRM'14 measures 16-byte keys.
+//! The first half is the number in the text keys of the reference client (`user6284781860667377211` is record 0). The
+//! second half makes the key unique, and makes the conversion reversible. FaRM'14 measures 16-byte keys.
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
@@ -17,7 +16,7 @@ pub const KEY_BYTES: usize = 16;
 const FNV_OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01B3;
 
-/// FNV-1a over the eight octets of `value`, the least significant first.
+/// Returns the FNV-1a hash of the eight octets of `value`, the least significant first.
 #[inline]
 pub const fn fnv64(value: u64) -> u64 {
     let mut hash = FNV_OFFSET_BASIS;
@@ -30,21 +29,20 @@ pub const fn fnv64(value: u64) -> u64 {
     hash
 }
 
-/// [`fnv64`] as the Java client returns it: the absolute value of the hash taken as
-/// a signed number.
+/// Returns [`fnv64`] as the Java client does: the absolute value of the hash as a signed number.
 #[inline]
 pub const fn fnv64_abs(value: u64) -> u64 {
     (fnv64(value) as i64).unsigned_abs()
 }
 
-/// The key of record `keynum`.
+/// Returns the key of record `keynum`.
 #[inline]
 pub fn key_bytes(keynum: u64) -> [u8; KEY_BYTES] {
     let whole = (u128::from(fnv64_abs(keynum)) << 64) | u128::from(keynum);
     whole.to_be_bytes()
 }
 
-/// The record a key names, or `None` if the bytes are no key of [`key_bytes`].
+/// Returns the record of a key, or `None` if the bytes are not a key of [`key_bytes`].
 #[inline]
 pub fn keynum_of(key: &[u8; KEY_BYTES]) -> Option<u64> {
     let whole = u128::from_be_bytes(*key);
@@ -73,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_turn_back_into_their_numbers() {
+    fn keys_convert_back_to_their_numbers() {
         for keynum in [0, 1, 999_999, 1 << 40, u64::MAX] {
             let mut key = key_bytes(keynum);
             assert_eq!(keynum_of(&key), Some(keynum));

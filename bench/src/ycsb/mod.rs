@@ -1,29 +1,26 @@
 //! The YCSB core workloads, for a store of binary keys and one value per record.
 //!
-//! Everything here is a function of its arguments: no clock, no thread, no random
-//! numbers but those drawn from the generator passed in. In reading order:
+//! Everything here is a function of its arguments: there are no clocks and no threads, and the only random numbers are
+//! those of the generator that is passed in. In reading order:
 //!
-//! * [`properties`] reads property files and `-p key=value`, keeping the origin of
-//!   each value for messages.
-//! * [`spec`] turns them into a checked [`WorkloadSpec`]; workloads A, B, C, D and F
-//!   are built in.
-//! * [`operation`] chooses what to do and [`generators`] on which record.
-//! * [`key`] and [`value`] are the bytes: a key names its record, and a value proves
-//!   which write it came from, in every word.
-//! * [`inserts`] knows which records inserted during the run are readable.
-//! * [`stream`] joins all of it to one worker's stream of operations.
-//! * [`recorder`] counts and times what became of them.
+//! * [`properties`] reads property files and `-p key=value`, and keeps the origin of each value for messages.
+//! * [`spec`] converts them to a checked [`WorkloadSpec`]; workloads A, B, C, D and F are built in.
+//! * [`operation`] chooses the kind of an operation, and [`generators`] choose its record.
+//! * [`key`] and [`value`] are the bytes: a key identifies its record, and every word of a value proves from which
+//!   write it is.
+//! * [`inserts`] tracks which of the records inserted during the run are readable.
+//! * [`stream`] combines all of them to the operations of one worker.
+//! * [`recorder`] counts and times the operations.
 //!
 //! # Differences from the reference client
 //!
-//! * A record is one value of `fieldcount × fieldlength` bytes, not a map of fields. A
-//!   read returns and an update replaces all of it.
+//! * A record is one value of `fieldcount × fieldlength` bytes, not a map of fields. A read returns the whole value,
+//!   and an update replaces it.
 //! * Keys are the 16 bytes of [`key::key_bytes`], not text.
-//! * There are no scans, hence no workload E.
-//! * Inserts of the run phase are divided among the workers beforehand.
-//! * `latest` and `exponential` reach back to the first record of this client
-//!   (`insertstart`) and `latest` includes it; the reference client reaches back to
-//!   record 0 or 1.
+//! * There are no scans, and therefore no workload E.
+//! * Inserts of the run phase are divided among the workers in advance.
+//! * `latest` and `exponential` go back to the first record of this client (`insertstart`), and `latest` includes it;
+//!   the reference client goes back to record 0 or 1.
 //!
 //! # Example
 //!

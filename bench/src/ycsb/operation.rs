@@ -1,31 +1,31 @@
-//! The kinds of operation and the choice among them.
+//! The kinds of operations, and the choice among them.
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
 
 use super::generators::unit;
 
-/// What an operation does to its record.
+/// The kind of an operation.
 ///
-/// Scans are missing on purpose: a hashtable has no order to scan in.
+/// Scans are missing on purpose: a hashtable has no order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpKind {
-    /// Look the record up.
+    /// Looks up the record.
     Read,
-    /// Replace the whole value of a record that exists.
+    /// Replaces the whole value of an existing record.
     Update,
-    /// Add a record.
+    /// Adds a record.
     Insert,
-    /// Read a record, then replace its value: two operations, as with the reference client.
+    /// Reads a record, then replaces its value: two operations, as in the reference client.
     ReadModifyWrite,
 }
 
 impl OpKind {
-    /// How many kinds there are.
+    /// Number of kinds.
     pub const COUNT: usize = 4;
 
-    /// Every kind, in the order in which proportions are accumulated.
+    /// All kinds, in the order in which proportions are accumulated.
     pub const ALL: [OpKind; Self::COUNT] = [
         OpKind::Read,
         OpKind::Update,
@@ -33,12 +33,12 @@ impl OpKind {
         OpKind::ReadModifyWrite,
     ];
 
-    /// The place of the kind in [`OpKind::ALL`].
+    /// Returns the index of the kind in [`OpKind::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The name people and result files use.
+    /// Returns the name for output and for result files.
     pub const fn name(self) -> &'static str {
         match self {
             OpKind::Read => "read",
@@ -49,7 +49,7 @@ impl OpKind {
     }
 }
 
-/// The shares of the kinds of operation; they add up to 1.
+/// The shares of the kinds of operations; they add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OperationMix {
     /// Share of reads.
@@ -63,7 +63,7 @@ pub struct OperationMix {
 }
 
 impl OperationMix {
-    /// The share of one kind.
+    /// Returns the share of a kind.
     pub fn share(&self, kind: OpKind) -> f64 {
         match kind {
             OpKind::Read => self.read,
@@ -76,16 +76,16 @@ impl OperationMix {
 
 /// Chooses the kind of each operation.
 ///
-/// One uniform number is compared with the accumulated shares in the order read,
-/// update, insert, (scan,) read-modify-write, as the reference client does.
+/// Compares one uniform number with the accumulated shares in the order read, update, insert, (scan,)
+/// read-modify-write, as the reference client does.
 #[derive(Debug, Clone)]
 pub struct OperationChooser {
-    /// Upper ends of the shares of all kinds but the last that occurs.
+    /// Upper ends of the shares of all kinds; 1 from the last kind with a share on.
     ends: [f64; OpKind::COUNT],
 }
 
 impl OperationChooser {
-    /// A chooser for these shares, which are scaled to add up to 1.
+    /// Creates a chooser for these shares, which are scaled to add up to 1.
     ///
     /// # Panics
     /// If a share is negative or not a number, or all are 0.
@@ -106,7 +106,7 @@ impl OperationChooser {
             end += share / sum;
             *slot = end;
         }
-        // Rounding must not leave a gap below 1 that a kind of share 0 would get.
+        // Rounding must not leave a gap below 1 that would select a kind with share 0.
         let last = shares
             .iter()
             .rposition(|share| *share > 0.0)
@@ -115,7 +115,7 @@ impl OperationChooser {
         Self { ends }
     }
 
-    /// The kind of the next operation.
+    /// Returns the kind of the next operation.
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> OpKind {
         let draw = unit(rng);
@@ -138,7 +138,7 @@ mod tests {
     use rand_xoshiro::Xoshiro256PlusPlus;
 
     #[test]
-    fn kinds_come_in_their_shares() {
+    fn kinds_are_drawn_by_their_shares() {
         let mix = OperationMix {
             read: 0.2,
             update: 0.1,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_without_a_share_never_comes() {
+    fn a_kind_without_a_share_is_never_drawn() {
         let only = |kind: OpKind| {
             let share = |of: OpKind| f64::from(u8::from(of == kind)) * 0.3;
             OperationMix {

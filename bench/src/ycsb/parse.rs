@@ -1,4 +1,4 @@
-//! From properties to a checked workload.
+//! The conversion of properties to a checked workload.
 
 use std::str::FromStr;
 
@@ -11,10 +11,10 @@ use super::spec::{
 };
 use super::vocabulary::{self, Meaning};
 
-/// How far from 1 a sum of decimal fractions may lie and still count as 1.
+/// Largest difference from 1 at which a sum of decimal fractions still counts as 1.
 const SUM_TOLERANCE: f64 = 1e-6;
 
-/// The proportions in the order of their accumulation.
+/// The proportions, in the order of their accumulation.
 const PROPORTIONS: [&str; 5] = [
     "readproportion",
     "updateproportion",
@@ -23,7 +23,7 @@ const PROPORTIONS: [&str; 5] = [
     "readmodifywriteproportion",
 ];
 
-/// What [`WorkloadSpec::from_properties`] does.
+/// Implements [`WorkloadSpec::from_properties`].
 pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
     let reader = Reader { properties };
     let mut remarks = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecE
             threads: reader.number("threadcount", "a whole number from 1 on", |count: &u64| {
                 *count > 0
             })?,
-            // As in the reference client, 0 is no bound.
+            // As in the reference client, 0 means no bound.
             target_ops_per_s: reader.count("target")?.filter(|count| *count > 0),
             max_execution_s: reader.count("maxexecutiontime")?.filter(|count| *count > 0),
         },
@@ -57,7 +57,7 @@ pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecE
     Ok(Parsed { spec, remarks })
 }
 
-/// `workload`: the class of the reference client. All workloads of this library are its core workload.
+/// Checks `workload`, the class of the reference client. All workloads of this library are its core workload.
 fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
     match reader.properties.get("workload") {
         Some(setting) if !setting.value.ends_with("CoreWorkload") => Err(bad(
@@ -69,7 +69,7 @@ fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
     }
 }
 
-/// `recordcount`, `insertstart` and `insertcount`.
+/// Returns `recordcount`, `insertstart` and `insertcount`.
 fn records(reader: &Reader<'_>) -> Result<(u64, u64, u64), SpecError> {
     let records = reader
         .number("recordcount", COUNT_OF_RECORDS, |count: &u64| {
@@ -77,7 +77,7 @@ fn records(reader: &Reader<'_>) -> Result<(u64, u64, u64), SpecError> {
         })?
         .ok_or(SpecError::Missing {
             key: "recordcount",
-            advice: "say how many records the table holds, for example -p recordcount=1000000",
+            advice: "set it to the number of records of the table, for example -p recordcount=1000000",
         })?;
     let start = reader.count("insertstart")?.unwrap_or(0);
     let count = match reader.number("insertcount", "a whole number from 1 on", |count: &u64| {
@@ -96,13 +96,13 @@ fn records(reader: &Reader<'_>) -> Result<(u64, u64, u64), SpecError> {
     }
 }
 
-/// The reference client reads 0 as "all there can be", which nobody means.
+/// The reference client reads 0 as the largest possible number, which is never intended.
 const COUNT_OF_RECORDS: &str = "a whole number from 1 to 2147483647 (2^31 - 1)";
 
-/// The shares of the operations.
+/// Returns the shares of the operations.
 ///
-/// If no proportion is set, the reference client's 95 % reads and 5 % updates hold.
-/// Once one is set the others count as 0, so that `readproportion=1` means just that.
+/// If no proportion is set, the defaults of the reference client apply: 95 % reads and 5 % updates. If one is set, the
+/// others count as 0, so that `readproportion=1` means only reads.
 fn mix(reader: &Reader<'_>, remarks: &mut Vec<Remark>) -> Result<OperationMix, SpecError> {
     let mut shares = [0.0; PROPORTIONS.len()];
     let mut parts = Vec::new();
@@ -141,7 +141,7 @@ fn mix(reader: &Reader<'_>, remarks: &mut Vec<Remark>) -> Result<OperationMix, S
     })
 }
 
-/// A sum without the dust of binary fractions: 1.1, not 1.1000000000000001.
+/// Returns a sum without the rounding errors of binary fractions: 1.1 instead of 1.1000000000000001.
 fn rounded(sum: f64) -> String {
     ((sum * 1e9).round() / 1e9).to_string()
 }
@@ -150,7 +150,7 @@ fn distribution(reader: &Reader<'_>) -> Result<Distribution, SpecError> {
     let theta = reader
         .number(
             "zipfianconstant",
-            "a number from 0 to below 1; the method of Gray et al. has no others",
+            "a number from 0 to below 1; the method of Gray et al. supports no others",
             |theta: &f64| (0.0..1.0).contains(theta),
         )?
         .unwrap_or(ZIPFIAN_CONSTANT);
@@ -205,7 +205,7 @@ fn value_bytes(reader: &Reader<'_>) -> Result<usize, SpecError> {
         })
 }
 
-/// Says which keys are unknown and which settings change nothing.
+/// Adds remarks on unknown keys and on settings without an effect.
 fn remark_on_settings(properties: &Properties, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
     for (key, setting) in properties.iter() {
         let reason = match vocabulary::meaning(key) {
@@ -235,7 +235,7 @@ fn remark_on_settings(properties: &Properties, spec: &WorkloadSpec, remarks: &mu
     }
 }
 
-/// Why a key that this library uses has no effect in this workload.
+/// Returns the reason why a supported key has no effect in this workload, if that is so.
 fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<String> {
     let distribution = &spec.distribution;
     let matters = match key {
@@ -259,13 +259,13 @@ fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<Str
     (!matters).then(|| format!("requestdistribution is {}", distribution.name()))
 }
 
-/// Typed access to settings, with the errors they deserve.
+/// Typed access to settings, with errors that name the setting.
 struct Reader<'a> {
     properties: &'a Properties,
 }
 
 impl Reader<'_> {
-    /// A number that `accepts` finds in range, which `wanted` describes.
+    /// Returns a number that `accepts` accepts; `wanted` describes the accepted range.
     fn number<T: FromStr>(
         &self,
         key: &'static str,
@@ -295,7 +295,7 @@ impl Reader<'_> {
         Ok(self.one_of(key, &["false", "true"])? == Some(1))
     }
 
-    /// Which of `words` the setting is, if it is set.
+    /// Returns the index in `words` of the setting, if it is set.
     fn one_of(&self, key: &'static str, words: &[&str]) -> Result<Option<usize>, SpecError> {
         let Some(setting) = self.properties.get(key) else {
             return Ok(None);

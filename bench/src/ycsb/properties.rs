@@ -1,10 +1,9 @@
 //! Property files and `-p key=value` settings, each value with its origin.
 //!
-//! The syntax is that of Java's property files, as every YCSB workload file uses
-//! it: `key=value`, `key: value` or `key value`, `#` and `!` comments, a backslash
-//! to continue a line. Later files replace earlier ones; a `-p` setting replaces
-//! any file, whichever is read first. Every value remembers the line it came from,
-//! so that a mistake found later can still be pointed at.
+//! The syntax is that of Java's property files, as in every YCSB workload file: `key=value`, `key: value` or `key
+//! value`, `#` and `!` comments, and a backslash to continue a line. Later files replace earlier ones; a `-p` setting
+//! replaces that of any file, regardless of the order. Every value keeps the line of its setting, so that later error
+//! messages can refer to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,14 +12,14 @@ use std::sync::Arc;
 
 use java_properties::{LineContent, PropertiesIter};
 
-/// Where a setting was made.
+/// The origin of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// In a property file, on this line (the first is 1).
+    /// In a property file, on this line (the first line is 1).
     File {
-        /// The file, as it was named when it was read.
+        /// Name of the file, as it was given when it was read.
         name: Arc<str>,
-        /// The line on which the setting starts.
+        /// Line on which the setting starts.
         line: usize,
     },
     /// On the command line, by `-p key=value`.
@@ -36,12 +35,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and where it was set.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// The text right of the key, without blanks around it.
+    /// Text after the key, without surrounding blanks.
     pub value: String,
-    /// Where it stands.
+    /// Origin of the setting.
     pub origin: Origin,
 }
 
@@ -51,19 +50,19 @@ pub enum PropertyError {
     /// The file could not be opened or read.
     #[error("cannot read the property file '{path}': {source}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// A line of the file is not in the syntax of property files.
     #[error("{file}:{line}: {problem}")]
     Malformed {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The line.
+        /// Number of the line.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
     /// A `-p` argument is not of the form `key=value`.
@@ -74,22 +73,22 @@ pub enum PropertyError {
     },
 }
 
-/// Settings gathered from property files and from the command line.
+/// Settings from property files and from the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Properties {
     settings: BTreeMap<String, Setting>,
 }
 
 impl Properties {
-    /// No settings.
+    /// Creates an empty set of settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the files in order and then the `-p` arguments.
+    /// Reads the files in order, and then the `-p` arguments.
     ///
     /// # Errors
-    /// The first file that cannot be read, or line or argument that is malformed.
+    /// The first file that cannot be read, or the first line or argument that is malformed.
     pub fn from_sources<P: AsRef<Path>, S: AsRef<str>>(
         files: &[P],
         overrides: &[S],
@@ -104,7 +103,7 @@ impl Properties {
         Ok(properties)
     }
 
-    /// Adds the settings of a file; they replace those of files read before.
+    /// Adds the settings of a file; they replace those of files that were read before.
     ///
     /// # Errors
     /// [`PropertyError::Unreadable`] and [`PropertyError::Malformed`].
@@ -117,11 +116,11 @@ impl Properties {
         self.load_bytes(&name, &bytes)
     }
 
-    /// Adds settings from the text of a file called `name` in messages.
+    /// Adds settings from the text of a file; messages refer to it as `name`.
     ///
     /// # Errors
-    /// [`PropertyError::Malformed`], which a bad `\uXXXX` escape and text in UTF-16 are; every other
-    /// text has a meaning in this syntax.
+    /// [`PropertyError::Malformed`] for a bad `\uXXXX` escape and for text in UTF-16; any other text is valid in this
+    /// syntax.
     pub fn load_bytes(&mut self, name: &str, text: &[u8]) -> Result<(), PropertyError> {
         let shared: Arc<str> = Arc::from(name);
         if text.starts_with(&[0xFE, 0xFF]) || text.starts_with(&[0xFF, 0xFE]) {
@@ -150,7 +149,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Adds one `key=value` argument of `-p`.
+    /// Adds a `key=value` argument of `-p`.
     ///
     /// # Errors
     /// [`PropertyError::BadOverride`] if there is no `=` or no key.
@@ -166,12 +165,12 @@ impl Properties {
         }
     }
 
-    /// The setting of `key`, if there is one.
+    /// Returns the setting of `key`, if there is one.
     pub fn get(&self, key: &str) -> Option<&Setting> {
         self.settings.get(key)
     }
 
-    /// All settings in the order of their keys.
+    /// Returns all settings in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Setting)> {
         self.settings
             .iter()
@@ -193,21 +192,20 @@ impl Properties {
     }
 }
 
-/// The parser's message without the line it ends with, which the error has already.
+/// Returns the parser's message without the line number at its end, which the error contains already.
 fn problem_of(message: &str) -> String {
     let end = message.find(" (line_number").unwrap_or(message.len());
     message[..end].to_owned()
 }
 
-/// The text with every comment line emptied and two line ends added.
+/// Returns the text with every comment line emptied and two line ends added.
 ///
-/// The parser looks for escapes inside comments too, and would refuse a file for a
-/// backslash before a `u` there; it also drops a last line that ends in a
-/// continuation. Line numbers do not change.
+/// The parser searches for escapes inside comments, too, and would reject a file because of a backslash before a `u`
+/// there. It also drops a last line that ends in a continuation. Line numbers do not change.
 fn without_comments(text: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(text.len() + 3);
-    // The parser takes a byte order mark at the beginning for a change of encoding, and panics on what
-    // follows; behind a blank it is none.
+    // The parser treats a byte order mark at the start as a change of encoding, and panics on the text behind it. After
+    // a blank it has no special meaning.
     kept.push(b' ');
     let mut continued = false;
     let mut rest = text;
@@ -288,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn errors_contain_their_origin() {
         let mut properties = Properties::new();
         let error = properties.load_bytes("w", b"a=1\nb=\\uzzzz").unwrap_err();
         let text = error.to_string();

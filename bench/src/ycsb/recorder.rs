@@ -1,8 +1,7 @@
-//! What became of a worker's operations: counts and sampled latencies.
+//! The recorded operations of a worker: counts and sampled latencies.
 //!
-//! Every worker has a [`Recorder`] of its own. They are merged after the run, across
-//! processes too: a recorder serializes to the values its histograms hold, and to
-//! nothing that depends on the machine.
+//! Every worker has its own [`Recorder`]. They are merged after the run, also across processes: a recorder serializes
+//! to the values of its histograms, and to nothing that depends on the machine.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::operation::OpKind;
 use crate::latency::{self, Sampling};
 
-/// Things counted about operations, whatever their kind.
+/// Counters of operations of all kinds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
@@ -23,19 +22,19 @@ pub struct Counters {
     pub hits: u64,
     /// Lookups that found no record.
     pub misses: u64,
-    /// Reads of objects that the hits took.
+    /// Reads of objects by hits.
     pub reads_of_hits: u64,
-    /// Reads of objects that the misses took.
+    /// Reads of objects by misses.
     pub reads_of_misses: u64,
-    /// Reads done again because what they returned was not consistent.
+    /// Reads that were repeated because their result was not consistent.
     pub read_restarts: u64,
     /// Lookups of records whose primary is this machine.
     pub lookups_local: u64,
     /// Lookups of records whose primary is another machine.
     pub lookups_remote: u64,
-    /// Values looked at and found right.
+    /// Values that were checked and are right.
     pub verified: u64,
-    /// Values looked at and found wrong.
+    /// Values that were checked and are wrong.
     pub verify_failures: u64,
 }
 
@@ -66,26 +65,26 @@ impl AddAssign<&Counters> for Counters {
     }
 }
 
-/// Recorders that do not go together.
+/// Why recorders cannot be merged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecorderError {
-    /// One sampled more often than the other: their latencies have unequal weights.
+    /// The sampling rates differ, so the latencies have unequal weights.
     #[error("latencies sampled 1 in {ours} and 1 in {theirs} cannot be merged")]
     MixedSampling {
-        /// The rate of the recorder merged into.
+        /// Rate of the recorder that is the target of the merge.
         ours: u32,
-        /// The rate of the other.
+        /// Rate of the other recorder.
         theirs: u32,
     },
 }
 
-/// Counts and latencies of one worker, or of several merged.
+/// Counts and latencies of one worker, or of several merged workers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(into = "Wire", from = "Wire")]
 pub struct Recorder {
     sampling: Sampling,
     kinds: [PerKind; OpKind::COUNT],
-    /// What is counted; the driver adds to it directly.
+    /// Counters; the driver adds to them directly.
     pub counters: Counters,
 }
 
@@ -106,9 +105,9 @@ impl PerKind {
 }
 
 impl Recorder {
-    /// A recorder that times one operation in `sampled_1_in`; 1 times all.
+    /// Creates a recorder that times one operation in `sampled_1_in`; 1 means all.
     ///
-    /// Takes about a megabyte, all of it now.
+    /// Allocates about a megabyte at once.
     ///
     /// # Panics
     /// If `sampled_1_in` is 0.
@@ -120,7 +119,7 @@ impl Recorder {
         }
     }
 
-    /// Whether the operation that starts now is to be timed. Ask once per operation.
+    /// Returns whether the operation that starts now is to be timed. Call it once per operation.
     #[inline]
     pub fn sample(&mut self) -> bool {
         self.sampling.sample()
@@ -136,7 +135,7 @@ impl Recorder {
         }
     }
 
-    /// Forgets everything recorded, for the end of a warm-up.
+    /// Clears everything recorded, for the end of a warm-up.
     pub fn clear(&mut self) {
         for of_kind in &mut self.kinds {
             of_kind.operations = 0;
@@ -145,10 +144,10 @@ impl Recorder {
         self.counters = Counters::default();
     }
 
-    /// Adds what another recorder holds.
+    /// Adds the counts and latencies of another recorder.
     ///
     /// # Errors
-    /// [`RecorderError::MixedSampling`]; nothing is added then.
+    /// [`RecorderError::MixedSampling`]; then nothing is added.
     pub fn merge(&mut self, other: &Recorder) -> Result<(), RecorderError> {
         let (ours, theirs) = (self.sampled_1_in(), other.sampled_1_in());
         if ours != theirs {
@@ -162,28 +161,28 @@ impl Recorder {
         Ok(())
     }
 
-    /// One operation in this many is timed.
+    /// Returns the sampling rate: one operation in this many is timed.
     pub fn sampled_1_in(&self) -> u32 {
         self.sampling.one_in()
     }
 
-    /// Operations of a kind that succeeded.
+    /// Returns the number of operations of a kind that succeeded.
     pub fn operations(&self, kind: OpKind) -> u64 {
         self.kinds[kind.index()].operations
     }
 
-    /// Operations that succeeded.
+    /// Returns the number of operations that succeeded.
     pub fn total_operations(&self) -> u64 {
         self.kinds.iter().map(|of_kind| of_kind.operations).sum()
     }
 
-    /// The latencies of a kind, in nanoseconds.
+    /// Returns the latencies of a kind, in nanoseconds.
     pub fn latency_ns(&self, kind: OpKind) -> &Histogram<u64> {
         &self.kinds[kind.index()].latency_ns
     }
 }
 
-/// A recorder between processes: only the kinds that occurred.
+/// The serialized form of a recorder; only the kinds that occurred.
 #[derive(Debug, Serialize, Deserialize)]
 struct Wire {
     #[serde(rename = "sampled_1_in")]
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_adds_everything_up() {
+    fn merging_adds_all_counts() {
         let mut one = recorder(1, 0..500);
         let mut two = recorder(1, 500..1000);
         two.counters.hits = 7;
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorder_survives_the_way_between_processes() {
+    fn a_recorder_survives_serialization() {
         let mut sent = recorder(1, 0..5000);
         sent.finish(OpKind::Insert, Some(u64::MAX));
         sent.counters.lookups_remote = 9;
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_keeps_the_rate_only() {
+    fn clearing_keeps_only_the_sampling_rate() {
         let mut recorder = recorder(4, 0..100);
         recorder.counters.errors = 1;
         recorder.clear();

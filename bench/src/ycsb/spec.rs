@@ -1,44 +1,41 @@
-//! What a workload asks for, checked: [`WorkloadSpec`].
+//! The checked specification of a workload: [`WorkloadSpec`].
 //!
-//! Invariants of a spec made by [`WorkloadSpec::from_properties`]: at least one
-//! record; `insert_start + insert_count <= record_count`; the mix adds up to 1;
-//! every parameter of the distribution is in its range; the value is 1 byte to
-//! [`MAX_VALUE_BYTES`] long. A caller who changes a field keeps them.
+//! Invariants of a spec of [`WorkloadSpec::from_properties`]: there is at least one record; `insert_start +
+//! insert_count <= record_count`; the mix adds up to 1; every parameter of the distribution is in its range; the value
+//! is 1 byte to [`MAX_VALUE_BYTES`] long. A caller that changes a field must keep them.
 
 use std::fmt;
 
 use super::operation::OperationMix;
 use super::properties::{Origin, Properties, PropertyError, Setting};
 
-/// Records must be fewer than this (2^31): the reference client passes key numbers
-/// through a 32-bit integer.
+/// The number of records must be less than this (2^31): the reference client passes key numbers through a 32-bit
+/// integer.
 pub const MAX_RECORDS: u64 = 1 << 31;
 
-/// The longest value, 960 KiB: with its header it still fits the largest object.
+/// Longest value, 960 KiB: with its header it still fits into the largest object.
 pub const MAX_VALUE_BYTES: usize = 960 * 1024;
 
 /// A checked workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadSpec {
-    /// What to call it in results: `a`, or the name of a file.
+    /// Name in results: `a`, or the name of a file.
     pub name: String,
-    /// Records in the whole table once all loaders are done (`recordcount`).
+    /// Number of records of the whole table when all loaders are done (`recordcount`).
     pub record_count: u64,
-    /// Operations of a run that is bounded by their number, 0 if it is not
-    /// (`operationcount`).
+    /// Number of operations of a run that is bounded by it, else 0 (`operationcount`).
     pub operation_count: u64,
-    /// First record this client loads and asks for (`insertstart`).
+    /// First record that this client loads and requests (`insertstart`).
     pub insert_start: u64,
-    /// How many records it loads and asks for (`insertcount`).
+    /// Number of records that this client loads and requests (`insertcount`).
     pub insert_count: u64,
     /// Shares of the operations.
     pub mix: OperationMix,
-    /// How records are chosen.
+    /// Distribution of the requested records.
     pub distribution: Distribution,
-    /// Length of every value in bytes, `fieldcount × fieldlength` unless the caller
-    /// says otherwise.
+    /// Length of every value in bytes: `fieldcount × fieldlength`, unless the caller changes it.
     pub value_bytes: usize,
-    /// Whether the workload asks for values to be checked (`dataintegrity`).
+    /// Whether the workload requests checks of values (`dataintegrity`).
     pub data_integrity: bool,
     /// Settings for the program that runs the workload.
     pub hints: DriverHints,
@@ -47,49 +44,48 @@ pub struct WorkloadSpec {
 /// Settings for the program that runs a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct DriverHints {
-    /// Operations in flight at a time, of all workers together (`threadcount`): a thread of the reference
-    /// client has one operation in flight.
+    /// Operations in flight, of all workers together (`threadcount`): a thread of the reference client has one
+    /// operation in flight.
     pub threads: Option<u64>,
-    /// Operations per second to hold the run to, of all workers together (`target`; 0 is no bound).
+    /// Limit of operations per second, of all workers together (`target`; 0 means no limit).
     pub target_ops_per_s: Option<u64>,
-    /// The longest time the run may take, in seconds (`maxexecutiontime`; 0 is no bound).
+    /// Longest duration of the run, in seconds (`maxexecutiontime`; 0 means no limit).
     pub max_execution_s: Option<u64>,
 }
 
-/// How the record of an operation is chosen (`requestdistribution`).
+/// The choice of the record of an operation (`requestdistribution`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
-    /// Every record alike.
+    /// All records are equally likely.
     Uniform,
-    /// Zipf over 10^10 ranks, hashed onto the records: the reference client's
-    /// `zipfian`.
+    /// Zipf over 10^10 ranks, hashed onto the records: the `zipfian` of the reference client.
     ZipfianScrambled {
         /// Zipf's constant.
         theta: f64,
     },
-    /// Zipf over the records themselves, scattered over them one to one: what the C++
-    /// client and FaRM's papers mean.
+    /// Zipf over the records themselves, scattered over them one to one: the meaning in the C++ client and in FaRM's
+    /// papers.
     ZipfianPlain {
         /// Zipf's constant.
         theta: f64,
     },
-    /// The newest records most.
+    /// Prefers the newest records, by a zipfian distribution.
     Latest {
         /// Zipf's constant.
         theta: f64,
     },
-    /// A hot set of records.
+    /// Prefers a hot set of records.
     Hotspot {
-        /// Share of the records that is hot.
+        /// Share of the records in the hot set.
         data_fraction: f64,
-        /// Share of the operations that goes to them.
+        /// Share of the operations on the hot set.
         operation_fraction: f64,
     },
-    /// The newest records most, falling off exponentially.
+    /// Prefers the newest records, by an exponential distribution.
     Exponential {
-        /// Percent of the operations …
+        /// Percentage of the operations …
         percentile: f64,
-        /// … that fall within this fraction of the records.
+        /// … that access this fraction of the records.
         fraction: f64,
     },
     /// One record after the other.
@@ -97,7 +93,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// The names `requestdistribution` can have; `zipfian` is `zipfian-scrambled`.
+    /// The names for `requestdistribution`; `zipfian` means `zipfian-scrambled`.
     pub const NAMES: [&'static str; 8] = [
         "uniform",
         "zipfian",
@@ -109,7 +105,7 @@ impl Distribution {
         "sequential",
     ];
 
-    /// The unambiguous one of its names.
+    /// Returns the unambiguous name.
     pub fn name(&self) -> &'static str {
         match self {
             Distribution::Uniform => "uniform",
@@ -124,7 +120,7 @@ impl Distribution {
 }
 
 impl fmt::Display for Distribution {
-    /// The name and its parameters, as results show it: `zipfian-plain 0.99`.
+    /// Formats the name and its parameters, as in results: `zipfian-plain 0.99`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())?;
         match self {
@@ -144,7 +140,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// A spec and what there is to say about its settings.
+/// A spec, and remarks on its settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parsed {
     /// The workload.
@@ -153,38 +149,38 @@ pub struct Parsed {
     pub remarks: Vec<Remark>,
 }
 
-/// Something to tell the person who wrote the settings.
+/// A remark for the author of the settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remark {
-    /// A key that no YCSB workload knows; most often misspelt.
+    /// A key that YCSB does not have; most often misspelt.
     UnknownProperty {
         /// The key.
         key: String,
-        /// Where it is set.
+        /// Origin of the setting.
         origin: Origin,
-        /// A known key that is close to it.
+        /// A known key that is similar.
         suggestion: Option<&'static str>,
     },
-    /// A key that YCSB knows and that changes nothing here.
+    /// A YCSB key without an effect here.
     NoEffect {
         /// The key.
         key: String,
         /// Its value.
         value: String,
-        /// Where it is set.
+        /// Origin of the setting.
         origin: Origin,
-        /// Why.
+        /// Why it has no effect.
         reason: String,
     },
     /// The proportions add up to less than 1.
     ProportionsScaled {
-        /// Their sum.
+        /// Sum of the proportions.
         sum: String,
     },
 }
 
 impl Remark {
-    /// Whether it deserves attention: a misspelt key does, a harmless setting does not.
+    /// Returns whether the remark is a warning: it is for a misspelt key, but not for a harmless setting.
     pub fn is_warning(&self) -> bool {
         !matches!(self, Remark::NoEffect { .. })
     }
@@ -217,44 +213,44 @@ impl fmt::Display for Remark {
     }
 }
 
-/// Why settings make no workload.
+/// Why settings are not a valid workload.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// A setting that must be there is missing.
+    /// A required setting is missing.
     #[error("{key} is not set; {advice}")]
     Missing {
         /// The key.
         key: &'static str,
-        /// What to do.
+        /// Advice.
         advice: &'static str,
     },
-    /// A value of the wrong kind or out of its range.
+    /// A value has the wrong type or is out of its range.
     #[error("{key} = '{value}' ({origin}) is not {wanted}")]
     BadValue {
         /// The key.
         key: &'static str,
-        /// What it is set to.
+        /// Its value.
         value: String,
-        /// Where.
+        /// Origin of the setting.
         origin: Origin,
-        /// What it may be.
+        /// Description of the accepted values.
         wanted: String,
     },
-    /// The proportions add up to nothing or to more than 1.
+    /// The proportions add up to 0 or to more than 1.
     #[error("the proportions add up to {sum} ({parts}); they have to add up to 1")]
     ProportionSum {
-        /// The sum.
+        /// Sum of the proportions.
         sum: String,
         /// The proportions with their origins.
         parts: String,
     },
-    /// Scans are asked for.
+    /// Scans are requested.
     #[error(
         "{asked} needs an ordered index, which this hashtable does not have; \
          workload E is not supported, use a, b, c, d or f"
     )]
     NeedsOrderedIndex {
-        /// What asked for it.
+        /// The setting or workload that requests them.
         asked: String,
     },
     /// The request distribution has an unknown name.
@@ -265,10 +261,10 @@ pub enum SpecError {
     UnknownDistribution {
         /// The name.
         value: String,
-        /// Where it is set.
+        /// Origin of the setting.
         origin: Origin,
     },
-    /// The records of this client reach beyond the records there are.
+    /// The records of this client exceed those of the table.
     #[error(
         "insertstart {start} + insertcount {count} is more than recordcount {records}; \
          recordcount is the size of the whole table, of which this client loads a part"
@@ -281,7 +277,7 @@ pub enum SpecError {
         /// `recordcount`.
         records: u64,
     },
-    /// `fieldcount × fieldlength` is no length a value can have.
+    /// `fieldcount × fieldlength` is not a valid length of a value.
     #[error(
         "fieldcount {field_count} x fieldlength {field_length} gives a value outside 1 to {} bytes; \
          a record is one value of that length here",
@@ -293,19 +289,19 @@ pub enum SpecError {
         /// `fieldlength`.
         field_length: u64,
     },
-    /// There is no built-in workload of that letter.
-    #[error("there is no workload '{asked}'; the built-in ones are a, b, c, d and f")]
+    /// There is no built-in workload with that letter.
+    #[error("there is no workload '{asked}'; the built-in workloads are a, b, c, d and f")]
     UnknownWorkload {
         /// The letter.
         asked: char,
     },
-    /// A built-in file that does not parse; never in a build that passed its tests.
+    /// A built-in file cannot be parsed; never in a build that passed its tests.
     #[error(transparent)]
     Property(#[from] PropertyError),
 }
 
 impl SpecError {
-    /// `threadcount` is more than the workers keep in flight.
+    /// Returns the error for a `threadcount` that exceeds the operations that the workers can have in flight.
     pub fn too_many_threads(setting: &Setting, workers: u64, each: u64) -> Self {
         Self::BadValue {
             key: "threadcount",
@@ -321,16 +317,15 @@ impl SpecError {
 }
 
 impl WorkloadSpec {
-    /// Checks settings and fills in the reference client's defaults.
+    /// Checks settings, and fills in the defaults of the reference client.
     ///
     /// # Errors
-    /// The first setting that cannot be: see [`SpecError`].
+    /// The first invalid setting: see [`SpecError`].
     pub fn from_properties(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
         super::parse::parse(name, properties)
     }
 
-    /// The records of this client that `worker` of `workers` loads: parts of equal
-    /// size, in order.
+    /// Returns the records of this client that `worker` of `workers` loads: parts of equal size, in order.
     ///
     /// # Panics
     /// If `worker` is not below `workers`.
@@ -344,9 +339,9 @@ impl WorkloadSpec {
     }
 }
 
-/// The settings of built-in workload `letter`: `a`, `b`, `c`, `d` or `f`.
+/// Returns the settings of built-in workload `letter`: `a`, `b`, `c`, `d` or `f`.
 ///
-/// Further files and `-p` settings can be laid over them.
+/// Further files and `-p` settings can override them.
 ///
 /// # Errors
 /// [`SpecError::NeedsOrderedIndex`] for `e`, [`SpecError::UnknownWorkload`] for others.

@@ -1,4 +1,4 @@
-//! One worker's stream of operations.
+//! The stream of operations of one worker.
 
 use std::sync::Arc;
 
@@ -13,26 +13,25 @@ use super::spec::WorkloadSpec;
 /// An operation to perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// What to do.
+    /// Kind of the operation.
     pub kind: OpKind,
-    /// On which record; [`super::key::key_bytes`] makes it a key.
+    /// Number of the record; [`super::key::key_bytes`] converts it to a key.
     pub keynum: u64,
 }
 
-/// The random numbers of one worker: the same for the same seed and worker, and
-/// unrelated to those of other workers.
+/// Returns the random number generator of one worker: the same for the same seed and worker, and independent of those
+/// of other workers.
 pub fn worker_rng(seed: u64, worker: u64) -> Xoshiro256PlusPlus {
-    // Seeding hashes its argument, so that neighbouring seeds are far apart; hashing
-    // the worker first keeps (seed 1, worker 0) apart from (seed 0, worker 1).
+    // Seeding hashes its argument, so neighbouring seeds give very different generators. Hashing the worker first
+    // distinguishes (seed 1, worker 0) from (seed 0, worker 1).
     let mut of_worker = Xoshiro256PlusPlus::seed_from_u64(worker);
     Xoshiro256PlusPlus::seed_from_u64(seed ^ of_worker.next_u64())
 }
 
 /// Draws the operations of one worker.
 ///
-/// The stream depends on the random numbers handed in and, where the workload
-/// inserts, on how far the [`InsertTracker`] has come: a record is asked for only
-/// once its insert is acknowledged.
+/// The stream depends on the random numbers that are passed in and, if the workload inserts, on the progress of the
+/// [`InsertTracker`]: a record is requested only after its insert is acknowledged.
 #[derive(Debug)]
 pub struct OpStream {
     operations: OperationChooser,
@@ -42,15 +41,14 @@ pub struct OpStream {
 }
 
 impl OpStream {
-    /// The stream of `worker`, counted within this process, for a workload whose
-    /// inserts `tracker` follows.
+    /// Creates the stream of `worker`, a number within this process, for a workload whose inserts `tracker` tracks.
     ///
-    /// A tracker can be passed on from one run over a table to the next, if nothing
-    /// is under way between them: inserts then go on after the earlier ones.
+    /// A tracker can be reused for the next run over a table, if nothing is in flight between the runs: the inserts
+    /// continue after the earlier ones.
     ///
     /// # Panics
-    /// If this process has no such worker, or a field of the spec was changed to
-    /// something [`WorkloadSpec::from_properties`] would refuse.
+    /// If this process has no such worker, or if a field of the spec was changed to a value that
+    /// [`WorkloadSpec::from_properties`] would reject.
     pub fn new(spec: &WorkloadSpec, tracker: Arc<InsertTracker>, worker: u64) -> Self {
         let span = tracker.span();
         Self {
@@ -61,7 +59,7 @@ impl OpStream {
         }
     }
 
-    /// The next operation. Allocates nothing.
+    /// Returns the next operation. Does not allocate.
     #[inline]
     pub fn next_op<R: RngCore + ?Sized>(&mut self, rng: &mut R) -> Op {
         let kind = self.operations.next(rng);
@@ -74,13 +72,13 @@ impl OpStream {
         Op { kind, keynum }
     }
 
-    /// Takes note that an insert this stream asked for is done.
+    /// Records that an insert of this stream is acknowledged.
     ///
-    /// An insert that failed for good is acknowledged too, as in the reference client:
-    /// otherwise no later record of the process would ever be read. Reads of it miss.
+    /// An insert that failed permanently must be acknowledged, too, as in the reference client; otherwise no later
+    /// record of the process would ever be read. Reads of it miss.
     ///
     /// # Panics
-    /// If this stream did not ask for an insert of `keynum`.
+    /// If this stream did not request an insert of `keynum`.
     pub fn acknowledge(&mut self, keynum: u64) {
         self.lane.acknowledge(keynum);
     }

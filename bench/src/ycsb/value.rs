@@ -1,9 +1,8 @@
-//! Values that say which write they came from, in every word.
+//! Values that contain, in every word, the write from which they are.
 //!
-//! A benchmark that never looks at what it reads would not notice a store that
-//! returns half of one value and half of another. So each value is a function of its
-//! key, its writer and the writer's sequence number, and a reader can tell from the
-//! bytes alone whether they are one whole write of the right record.
+//! A benchmark that does not check its reads would not notice a store that returns half of one value and half of
+//! another. So each value is a function of its key, its writer and the writer's sequence number. From the bytes alone,
+//! a reader can determine whether they are one whole write of the right record.
 //!
 //! ```text
 //! word 0   spread(sequence ^ strong(K))                 K = key << 16 | writer
@@ -11,75 +10,73 @@
 //! word i   digest(word 0, word 1) ^ i * odd constant    for every further word
 //! ```
 //!
-//! Words are 8 bytes, little-endian; a last part of fewer bytes is the beginning of
-//! the word that would stand there. `spread` can be undone, so that the first two
-//! words give back key, writer and sequence without further knowledge; every other
-//! word depends on all three and on its place.
+//! Words are 8 bytes, little-endian; a last part of fewer bytes is the start of the word that would be there. `spread`
+//! is reversible, so that key, writer and sequence can be computed from the first two words. Every other word depends
+//! on all three, and on its index.
 //!
-//! # What a check promises
+//! # Guarantees of a check
 //!
-//! [`fill`]ed bytes always pass for their key. Bytes that are not what one `fill`
-//! wrote for this key pass by accident only:
+//! [`fill`]ed bytes always pass the check for their key. Other bytes pass only by accident:
 //!
 //! | length | chance | besides |
 //! |---|---|---|
-//! | 24 or more | 2^-48 if the first two words are wrong, 2^-64 per other whole word | torn and wrong key are told apart |
-//! | 16 to 23 | 2^-48 | a wrong key is [`ValueError::Unrecognized`] like any other mistake in the first two words |
+//! | 24 or more | 2^-48 if the first two words are wrong, 2^-64 per other whole word | torn and wrong key are distinguished |
+//! | 16 to 23 | 2^-48 | a wrong key is [`ValueError::Unrecognized`], like any other error in the first two words |
 //! | 8 to 15 | 2^-16 | only the low 32 bits of the sequence are kept |
-//! | 0 to 7 | 2^(-8 × length) | the bytes name the key only; writer and sequence read as 0 |
+//! | 0 to 7 | 2^(-8 × length) | the bytes depend on the key only; writer and sequence are returned as 0 |
 //!
-//! A last part of `n` bytes carries `8n` bits of check.
+//! A last part of `n` bytes contains `8n` check bits.
 
-/// Keys must be below this (2^48), to share a word with the writer.
+/// Upper bound (2^48, exclusive) of keys, which share a word with the writer.
 pub const MAX_KEYS: u64 = 1 << 48;
 
-/// Which write a value came from.
+/// Identifies the write of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// The worker that wrote it.
+    /// Number of the worker that wrote the value.
     pub writer: u16,
-    /// That worker's number of the write.
+    /// Number of the write among the writes of that worker.
     pub sequence: u64,
 }
 
-/// What is wrong with a value.
+/// Why a value is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// The value mixes several writes, or part of it is damaged.
-    #[error("torn value: word {word} is not of the same write as {}", match .begins_with {
+    /// The value is a mix of several writes, or a part of it is damaged.
+    #[error("torn value: word {word} does not belong to the same write as {}", match .begins_with {
         Some(stamp) => format!("the start, write {} of worker {}", stamp.sequence, stamp.writer),
         None => "the rest".to_owned(),
     })]
     Torn {
-        /// The first word, of 8 bytes, that does not fit.
+        /// Index of the first 8-byte word that does not match.
         word: usize,
-        /// The write the value starts with, if its start is whole.
+        /// The write at the start of the value, if the start is intact.
         begins_with: Option<Stamp>,
     },
-    /// The value is whole and belongs to another record.
+    /// The value is intact and belongs to another record.
     #[error(
-        "value of another record: of {found}, write {} of worker {}", .stamp.sequence, .stamp.writer
+        "value of another record: record {found}, write {} of worker {}", .stamp.sequence, .stamp.writer
     )]
     WrongKey {
-        /// The record it belongs to.
+        /// The record of the value.
         found: u64,
-        /// The write it came from.
+        /// The write of the value.
         stamp: Stamp,
     },
-    /// The bytes are nothing that was ever written for this record.
-    #[error("not a value of this record, nor recognizably of another")]
+    /// The bytes were never written for this record.
+    #[error("the bytes are not a value of this record, nor recognizably of another record")]
     Unrecognized,
 }
 
 const WORD: usize = 8;
-/// 2^64 over the golden section; odd, so that its multiples differ for all places.
+/// 2^64 times the golden section; odd, so that its multiples differ for all indexes.
 const PLACE: u64 = 0x9E37_79B9_7F4A_7C15;
 const SPREAD: u64 = 0xD6E8_FEB8_6659_FD93;
 const SPREAD_INVERSE: u64 = inverse(SPREAD);
-/// Marks values too short for the full form.
+/// Marks values that are too short for the full form.
 const SHORT_TAG: u64 = 0x5EED;
 
-/// The inverse of an odd number modulo 2^64, by Newton's iteration.
+/// Returns the inverse of an odd number modulo 2^64, by Newton's iteration.
 const fn inverse(odd: u64) -> u64 {
     let mut guess = odd;
     let mut round = 0;
@@ -90,7 +87,7 @@ const fn inverse(odd: u64) -> u64 {
     guess
 }
 
-/// A mixing of the bits that [`gather`] undoes.
+/// Mixes the bits of a word; [`gather`] reverses it.
 #[inline]
 const fn spread(mut x: u64) -> u64 {
     x ^= x >> 32;
@@ -98,7 +95,7 @@ const fn spread(mut x: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// Undoes [`spread`].
+/// Reverses [`spread`].
 #[inline]
 const fn gather(mut x: u64) -> u64 {
     x ^= x >> 32;
@@ -106,7 +103,7 @@ const fn gather(mut x: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// A stronger mixing, in which every bit depends on all (splitmix64's steps).
+/// Mixes the bits of a word so that every bit depends on all bits (the steps of splitmix64).
 #[inline]
 const fn strong(x: u64) -> u64 {
     let mut x = x.wrapping_add(PLACE);
@@ -115,14 +112,13 @@ const fn strong(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What the words after the first two have in common; word `i` is this, exclusive-or
-/// `i * PLACE`.
+/// Returns the common part of the words after the first two; word `i` is this value, exclusive-or `i * PLACE`.
 #[inline]
 const fn digest(word0: u64, word1: u64) -> u64 {
     strong(word0.wrapping_mul(SPREAD) ^ word1.rotate_left(32))
 }
 
-/// The eight bytes of a word, or the fewer of a last part, as a number.
+/// Returns the eight bytes of a word, or the fewer bytes of a last part, as a number.
 #[inline]
 fn load(part: &[u8]) -> u64 {
     match part.first_chunk::<WORD>() {
@@ -134,13 +130,13 @@ fn load(part: &[u8]) -> u64 {
     }
 }
 
-/// The first `bytes` bytes of a word, as [`load`] gives them.
+/// Returns the first `bytes` bytes of a word, in the form that [`load`] returns.
 #[inline]
 const fn beginning(word: u64, bytes: usize) -> u64 {
     word & ((1 << (8 * bytes)) - 1)
 }
 
-/// Writes the value of this key, writer and sequence number over all of `value`.
+/// Fills `value` with the value of this key, writer and sequence number.
 ///
 /// # Panics
 /// If `key` is not below [`MAX_KEYS`].
@@ -161,7 +157,7 @@ pub fn fill(value: &mut [u8], key: u64, writer: u16, sequence: u64) {
     fill_words(rest, digest(word0, word1), 2);
 }
 
-/// Fills words from place `first` on, and what is left of the last one.
+/// Fills words from index `first` on, including a partial last word.
 #[inline]
 fn fill_words(bytes: &mut [u8], common: u64, first: u64) {
     let mut place = PLACE.wrapping_mul(first);
@@ -175,7 +171,7 @@ fn fill_words(bytes: &mut [u8], common: u64, first: u64) {
     tail.copy_from_slice(&last[..tail.len()]);
 }
 
-/// Whether words from place `first` on are as [`fill_words`] writes them.
+/// Returns whether the words from index `first` on are those that [`fill_words`] writes.
 #[inline]
 fn words_fit(bytes: &[u8], common: u64, first: u64) -> bool {
     let mut place = PLACE.wrapping_mul(first);
@@ -191,7 +187,7 @@ fn words_fit(bytes: &[u8], common: u64, first: u64) -> bool {
     difference == 0
 }
 
-/// Key and stamp that the first two words name.
+/// Returns the key and the stamp that the first two words contain.
 #[inline]
 fn decode(word0: u64, word1: u64) -> (u64, Stamp) {
     let name = gather(word1 ^ strong(word0));
@@ -202,10 +198,10 @@ fn decode(word0: u64, word1: u64) -> (u64, Stamp) {
     (name >> 16, stamp)
 }
 
-/// Checks that `value` is one whole write of `key`, and says which.
+/// Checks that `value` is one whole write of `key`, and returns its stamp.
 ///
 /// # Errors
-/// [`ValueError`]; see the module's page for what is told apart at which length.
+/// [`ValueError`]; see the module documentation for what is distinguished at which length.
 #[inline]
 pub fn check(value: &[u8], key: u64) -> Result<Stamp, ValueError> {
     let Some((head, rest)) = value.split_first_chunk::<{ 2 * WORD }>() else {
@@ -220,7 +216,7 @@ pub fn check(value: &[u8], key: u64) -> Result<Stamp, ValueError> {
     }
 }
 
-/// Names what is wrong with a value that did not pass.
+/// Returns the reason why a value did not pass the check.
 #[cold]
 fn explain(word0: u64, word1: u64, rest: &[u8], key: u64) -> ValueError {
     let (found, stamp) = decode(word0, word1);
@@ -239,7 +235,7 @@ fn explain(word0: u64, word1: u64, rest: &[u8], key: u64) -> ValueError {
     if !words.is_empty() && words_fit(rest, common, 2) {
         return ValueError::WrongKey { found, stamp };
     }
-    // The start is of no single write. If the rest is, the tear runs through the start.
+    // The first two words are not from one write. If the rest is, the tear is in the first two words.
     let place = |word: u64| PLACE.wrapping_mul(word);
     match words {
         [first, _, ..] if words_fit(rest, u64::from_le_bytes(*first) ^ place(2), 2) => {
@@ -252,7 +248,7 @@ fn explain(word0: u64, word1: u64, rest: &[u8], key: u64) -> ValueError {
     }
 }
 
-/// Values under 16 bytes: one word with a tag, or only the beginning of one.
+/// Fills values of less than 16 bytes: one word with a tag and the start of another, or only the start of a word.
 #[cold]
 fn fill_short(value: &mut [u8], key: u64, writer: u16, sequence: u64) {
     let mask = strong(key);

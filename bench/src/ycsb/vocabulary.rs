@@ -1,7 +1,6 @@
-//! The property names of YCSB, so that a misspelt one can be told from one that is
-//! merely of no use here.
+//! The property names of YCSB, to distinguish a misspelt name from one without an effect here.
 
-/// Keys that set something in the spec.
+/// Keys that set a part of the spec.
 const USED: &[&str] = &[
     "dataintegrity",
     "dotransactions",
@@ -29,13 +28,13 @@ const USED: &[&str] = &[
     "zipfianconstant",
 ];
 
-/// A key that changes nothing here.
+/// A key without an effect here.
 struct Idle {
     /// The key.
     key: &'static str,
-    /// The value that asks for what happens anyway.
+    /// Value that requests the existing behaviour.
     harmless: Option<&'static str>,
-    /// Why it changes nothing.
+    /// Why the key has no effect.
     reason: &'static str,
 }
 
@@ -54,8 +53,7 @@ const RESULTS: &str = "results are printed, and written as JSON by --json FILE";
 const LATENCIES: &str = "latencies are always recorded in histograms of three digits";
 const PROGRESS: &str = "progress is shown on a terminal";
 
-/// Keys that have no meaning for one value under a binary key, or are for the reference program's own
-/// machinery.
+/// Keys that have no meaning for one value under a binary key, or that concern the reference program itself.
 const IDLE: &[Idle] = &[
     idle("core_workload_insertion_retry_interval", None, NO_RETRY),
     idle("core_workload_insertion_retry_limit", Some("0"), NO_RETRY),
@@ -100,7 +98,7 @@ const IDLE: &[Idle] = &[
     ),
 ];
 
-/// Beginnings of keys that change nothing here, and why.
+/// Prefixes of keys without an effect here, with the reason.
 const IDLE_PREFIXES: &[(&str, &str)] = &[
     (
         "basicdb.",
@@ -110,22 +108,22 @@ const IDLE_PREFIXES: &[(&str, &str)] = &[
     ("measurement.", LATENCIES),
 ];
 
-/// What a key does here.
+/// Effect of a key.
 pub(super) enum Meaning {
-    /// It sets something.
+    /// The key sets a part of the spec.
     Used,
-    /// It changes nothing, unless the value is what happens anyway.
+    /// The key has no effect; this is worth a remark unless the value requests the existing behaviour.
     Idle {
-        /// The value that asks for what happens anyway.
+        /// Value that requests the existing behaviour.
         harmless: Option<&'static str>,
-        /// Why it changes nothing.
+        /// Why the key has no effect.
         reason: &'static str,
     },
-    /// YCSB does not know it.
+    /// YCSB does not have the key.
     Unknown,
 }
 
-/// What `key` does here.
+/// Returns the effect of `key`.
 pub(super) fn meaning(key: &str) -> Meaning {
     if USED.contains(&key) {
         return Meaning::Used;
@@ -145,10 +143,10 @@ pub(super) fn meaning(key: &str) -> Meaning {
     })
 }
 
-/// The known key closest to `key`, if it is close enough to have been meant.
+/// Returns the known key that is most similar to `key`, if it is similar enough.
 pub(super) fn suggestion(key: &str) -> Option<&'static str> {
     let key = key.to_ascii_lowercase();
-    // Anything longer is no slip of the fingers, and the table grows with it.
+    // A longer key is not a typing error, and the distance table grows with it.
     if key.len() > 64 {
         return None;
     }
@@ -158,7 +156,7 @@ pub(super) fn suggestion(key: &str) -> Option<&'static str> {
         .chain(IDLE.iter().map(|idle| idle.key))
         .map(|known| {
             let distance = strsim::osa_distance(&key, known);
-            // Of equally close keys, the one with the same first letter is meant.
+            // If several keys have the same distance, prefer one with the same first letter.
             (
                 distance,
                 key.as_bytes().first() != known.as_bytes().first(),
@@ -175,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognized_and_a_stranger_is_not() {
+    fn typing_errors_get_a_suggestion_and_foreign_keys_do_not() {
         for (written, meant) in [
             ("recordcuont", Some("recordcount")),
             ("recordCount", Some("recordcount")),

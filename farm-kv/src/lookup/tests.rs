@@ -1,9 +1,9 @@
-//! What a lookup may meet, as a NIC could bring it: its two buckets from different moments, and each
-//! block of the chain from a later one.
+//! Tests of lookups with everything that a NIC may return: the two buckets from different moments, and each block of
+//! the chain from a later moment.
 //!
-//! A read of two buckets through shared memory checks both headers again at its end, so that threads
-//! never show what happens without joint versions. Here every mix of a shard's last few states is
-//! looked at: a key that was there all the while is found, or the lookup begins again.
+//! A read of two buckets through shared memory checks both headers again at its end, so threads cannot show the errors
+//! that would occur without joint versions. Here lookups run on every mix of the last few states of a shard. A key that
+//! was present in all of them must be found, or the lookup must restart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::blocking::{self, OwnedChange};
 use crate::shard::{Changed, Editor};
 use crate::{KEY_BYTES, TableSpec};
 
-/// States of the past that are mixed.
+/// Number of past states that are mixed.
 const WINDOW: usize = 4;
 
-/// All bytes of a shard at one moment, and what it holds.
+/// All bytes of a shard at one moment, and its pairs.
 struct State {
     buckets: Vec<Vec<u64>>,
     blocks: BTreeMap<Address, Vec<u64>>,
@@ -38,7 +38,7 @@ fn words(worker: &mut Worker, address: Address, bytes: usize) -> Vec<u64> {
     words
 }
 
-/// Looks at a shard whose owner is idle; `known` gathers the blocks that it ever had.
+/// Copies the state of a shard whose owner is idle. `known` collects all blocks that the shard ever had.
 fn capture(
     worker: &mut Worker,
     table: u16,
@@ -74,8 +74,8 @@ fn capture(
     }
 }
 
-/// Runs a lookup over a mix of states: the two buckets from `home` and `next`, each block from the
-/// state that `later` gives, which never goes back. `None` where it begins again.
+/// Runs a lookup over a mix of states: the two buckets from `home` and `next`, and each block from the state that
+/// `later` returns, which must not decrease. Returns `None` if the lookup restarts.
 fn look(
     state: &Kv,
     table: u16,
@@ -131,7 +131,7 @@ struct Seen {
     restarted: u64,
 }
 
-/// Every mix of two buckets, for every key; blocks at random moments after them.
+/// Looks up every key in every mix of two buckets, with blocks from random later states.
 fn mix(
     worker: &mut Worker,
     table: u16,
@@ -153,7 +153,7 @@ fn mix(
                 let mut moments = window.range(home.min(next)..=end);
                 assert!(
                     moments.any(|state| state.pairs.get(key) == found.as_ref()),
-                    "key {key:?} from states {home} and {next} to {end}: {found:?} at none of them"
+                    "key {key:?} from states {home} and {next} to {end}: {found:?} is the value in none of them"
                 );
                 match found {
                     Some(_) => seen.found += 1,
@@ -182,12 +182,12 @@ fn machine(name: &str) -> (farm_core::machine::Machine, tempfile::TempDir) {
     (start_all(&config, &attach).unwrap().remove(0), dir)
 }
 
-/// Removes pairs and inserts them again, in one transaction on the owner.
+/// Removes pairs and inserts them again, in one transaction of the owner.
 fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
     let open = &kv(worker).tables[&0];
     let (layout, first, buckets) = (open.layout, open.shards[0].first, open.spec.buckets);
     let homes: Vec<u32> = pairs.iter().map(|(key, _)| open.locate(key).1).collect();
-    let mut tx = farm_txn::take(worker);
+    let mut tx = farm_txn::checkout(worker);
     for (home, (key, _)) in homes.iter().zip(pairs) {
         let mut editor = Editor::new(worker, &mut tx, layout, first, buckets);
         assert_eq!(editor.remove(*home, key).unwrap(), Changed::Removed);
@@ -200,14 +200,15 @@ fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
         editor.finish().unwrap();
     }
     tx.commit(worker).unwrap();
-    farm_txn::give(worker, tx);
+    farm_txn::checkin(worker, tx);
 }
 
-/// Random changes of a small shard; after each, every mix of the last states is looked at. A pair that one
-/// transaction took from a bucket and added to the chain of the bucket before, whose own object it did not
-/// write, was once hidden from readers that had that one from before and its neighbour from after.
+/// Makes random changes of a small shard, and checks every mix of the last states after each change. Regression: a
+/// transaction removed a pair from a bucket and appended it to the chain of the bucket before, without a write to that
+/// bucket's own object. The pair was hidden from readers that read the old state of that bucket and the new state of
+/// its neighbour.
 fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, steps: u64) {
-    // Seeds that found keys hidden, of those that were looked at when it was mended, and one more.
+    // Three seeds that found hidden keys before the fix, and another one.
     for seed in [0, 10, 15, 64] {
         no_mix_of_seed(seed, (neighbourhood, value_bytes, buckets), steps);
     }
@@ -229,7 +230,7 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
     let mut seen = Seen::default();
     let slots = spec.slots();
     for step in 0..steps {
-        // It fills beyond its slots, and empties.
+        // The table overflows its slots, and empties again.
         let keys = if step / 200 % 2 == 0 {
             slots * 2
         } else {
@@ -282,12 +283,12 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
     println!("H = {neighbourhood}: {seen:?}");
     assert!(
         seen.found > 0 && seen.missing > 0 && seen.restarted > 0,
-        "{seen:?}: no teeth"
+        "{seen:?}: the test proves nothing"
     );
     machine.stop().unwrap();
 }
 
-/// A block that is younger than a state was of no use to anybody then.
+/// Adds the blocks that a state did not have, as zeroes. No reader of that state could reach them.
 fn fill_in(worker: &mut Worker, window: &mut VecDeque<State>, known: &[Address]) {
     let words = kv(worker).tables[&0].layout.block_bytes() / 8;
     for state in window {
@@ -297,7 +298,7 @@ fn fill_in(worker: &mut Worker, window: &mut VecDeque<State>, known: &[Address])
     }
 }
 
-/// A table of one bucket with so many keys: two fit the buckets, the others the chain.
+/// Creates a table of one bucket with this number of keys: two are in the buckets, the others in the chain.
 fn chained(
     name: &str,
     keys: u64,
@@ -319,10 +320,10 @@ fn chained(
     (machine, table, dir)
 }
 
-/// A transaction that takes a key from deep in a chain and inserts it again puts it where a reader that is
-/// on its way may have been already: such a reader once found nothing, of a key that was never away.
+/// A transaction that removes a key deep in a chain and inserts it again may place it where a concurrent reader has
+/// already been. Regression: such a reader did not find the key, although it was always present.
 #[test]
-fn a_key_that_moves_within_one_transaction_is_not_hidden() {
+fn a_key_moved_within_one_transaction_is_not_hidden() {
     const KEYS: u64 = 11;
     let value = vec![7; 32];
     let (machine, _, _dir) = chained("moves", KEYS, &value);
@@ -335,7 +336,7 @@ fn a_key_that_moves_within_one_transaction_is_not_hidden() {
             let after = capture(worker, 0, &mut known, pairs.clone());
             let mut window = VecDeque::from([before, after]);
             fill_in(worker, &mut window, &known);
-            // The transaction commits between two reads of the lookup, whichever.
+            // The transaction commits between two reads of the lookup; the test tries every position.
             for (read, key) in (0..=known.len()).flat_map(|at| pairs.keys().map(move |k| (at, k))) {
                 let mut reads = 0;
                 let moment = |_| {
@@ -350,21 +351,24 @@ fn a_key_that_moves_within_one_transaction_is_not_hidden() {
         }
         answer.send(longest).unwrap();
     });
-    assert!(longest.unwrap() > 3, "chains of more than three blocks");
+    assert!(
+        longest.unwrap() > 3,
+        "no chain was longer than three blocks"
+    );
     machine.stop().unwrap();
 }
 
-/// A block whose pointer names the block itself, as another machine's memory might hold, once made a
-/// lookup of a key that is not there read for ever.
+/// Regression: if the pointer of a block referred to the block itself, as may happen in damaged memory of another
+/// machine, the lookup of an absent key never ended.
 #[test]
-fn a_chain_without_end_is_given_up() {
+fn a_lookup_in_an_endless_chain_ends() {
     let (machine, table, _dir) = chained("endless", 4, &[1; 32]);
     let tied = machine.ask(0, |worker, answer| {
         let (layout, first) = {
             let open = &kv(worker).tables[&0];
             (open.layout, open.shards[0].first)
         };
-        let mut tx = farm_txn::take(worker);
+        let mut tx = farm_txn::checkout(worker);
         let home = tx.read_class(worker, first, layout.bucket_class).unwrap();
         let next = layout.bucket(tx.payload(home)).next().expect("a chain");
         let class = layout.block_class;
@@ -374,7 +378,7 @@ fn a_chain_without_end_is_given_up() {
             .block(tx.payload_mut(block))
             .set_tail(Some(next), occupied);
         let tied = tx.commit(worker).is_ok();
-        farm_txn::give(worker, tx);
+        farm_txn::checkin(worker, tx);
         answer.send(tied).unwrap();
     });
     assert!(tied.unwrap());
@@ -386,7 +390,7 @@ fn a_chain_without_end_is_given_up() {
     let taken = machine.ask(0, |worker, answer| {
         answer.send(worker.arena().taken()).unwrap()
     });
-    assert_eq!(taken.unwrap(), 0, "its slot is back");
+    assert_eq!(taken.unwrap(), 0, "the lookup did not return its slot");
     machine.stop().unwrap();
 }
 
@@ -407,9 +411,9 @@ fn no_mix_hides_a_key_of_h_6() {
 }
 
 proptest! {
-    /// Another machine's memory may hold anything: a lookup ends, and nothing is read out of bounds.
+    /// The memory of another machine may contain anything: the lookup must end, and must not read out of bounds.
     #[test]
-    fn any_bytes_are_an_answer(
+    fn a_lookup_in_arbitrary_bytes_ends_without_a_panic(
         h in 0usize..5,
         value_bytes in prop_oneof![Just(32usize), 0usize..200],
         noise in prop::collection::vec(any::<u64>(), 1..64),
@@ -420,7 +424,7 @@ proptest! {
         let words = noise.iter().cycle().copied();
         let mut words: Vec<u64> = words.take(layout.lookup_bytes() / 8).collect();
         prop_assert!(words.len() >= 2 * LINE_WORDS);
-        // An allocated block, the one that is meant.
+        // An allocated block, with the incarnation that the lookup expects.
         words[1] |= 1;
         let bucket_words = layout.bucket_bytes() / 8;
         if joint {
@@ -430,7 +434,7 @@ proptest! {
         let address = Address::new(farm_core::ids::RegionId::new(0, 1).unwrap(), 0);
         let lookup = Lookup {
             place: Place::new(TableId(1), 0, 0),
-            // Often one that stands there.
+            // The key is often one that is in the buckets.
             key: bytes[key_at..][..KEY_BYTES].try_into().unwrap(),
             reads: 1,
             restarts: 0,

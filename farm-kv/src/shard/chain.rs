@@ -1,4 +1,4 @@
-//! Chains of overflow blocks: how a pair is added to one and the last one taken from it.
+//! Chains of overflow blocks: adding a pair, and taking the last pair.
 
 use farm_core::ids::Address;
 use farm_core::{marks, mutants};
@@ -15,7 +15,7 @@ struct Link {
     address: Address,
 }
 
-/// The first two blocks of a chain, of which the later one is the one that may have a free slot.
+/// The first two blocks of a chain. Only the later one of them may have a free slot.
 #[derive(Clone, Copy)]
 struct Chain {
     first: Option<Link>,
@@ -23,15 +23,15 @@ struct Chain {
 }
 
 impl Chain {
-    /// The block that grows and shrinks.
+    /// Returns the block that grows and shrinks.
     fn last(&self) -> Option<Link> {
         self.second.or(self.first)
     }
 }
 
 impl Editor<'_> {
-    /// Adds a pair to a bucket's chain: to the block that has room, else to a new first block, which
-    /// takes a pair of the old one along, so that it is full and the next one is not.
+    /// Adds a pair to a bucket's chain: to the block with a free slot, if there is one. Otherwise to a new first block,
+    /// which also takes a pair of the old first block. So the new block is full, and the old one has a free slot.
     pub(super) fn append(&mut self, home: u32, pair: &[u8]) -> Result<(), TxError> {
         marks::mark("kv: chain appended");
         let chain = self.chain(home)?;
@@ -39,8 +39,9 @@ impl Editor<'_> {
             && let Some(slot) = self.free_slot_in(last.block)
         {
             self.put_in_block(last.block, slot, pair);
-            // The same transaction may have taken the key from there. A reader of the home bucket of before,
-            // perhaps without a chain, and of the next one of after has to see that they do not fit.
+            // The same transaction may have removed the key from bucket `home + 1`. A reader with the old state of the
+            // home bucket (perhaps without a chain) and the new state of the next bucket must see that the two do not
+            // match.
             if self.is_written(home + 1) {
                 let object = self.write(home)?;
                 self.tx.payload_mut(object);
@@ -76,7 +77,7 @@ impl Editor<'_> {
         })
     }
 
-    /// The first two blocks of a bucket's chain.
+    /// Returns the first two blocks of a bucket's chain.
     fn chain(&mut self, bucket: u32) -> Result<Chain, TxError> {
         let object = self.bucket(bucket)?;
         let Some(pointer) = self.layout.bucket(self.tx.payload(object)).next() else {
@@ -103,9 +104,9 @@ impl Editor<'_> {
         })
     }
 
-    /// Takes the last pair of a bucket's chain. Every block on the way to it gets a new incarnation:
-    /// a reader that read the bucket before, and will look for the pair where it was, finds another
-    /// block than it was sent to, and begins again.
+    /// Takes the last pair of a bucket's chain. Every block on the path to it gets a new incarnation. So a reader that
+    /// read the bucket before, and follows it to the pair's old place, finds another incarnation than expected and
+    /// restarts.
     pub(super) fn take_last(&mut self, bucket: u32) -> Result<Option<Pair>, TxError> {
         let chain = self.chain(bucket)?;
         let (Some(first), Some(last)) = (chain.first, chain.last()) else {
@@ -134,9 +135,9 @@ impl Editor<'_> {
         Ok(Some(pair))
     }
 
-    /// Gives a block and all on the way to it new incarnations: a key was taken from it, which the same
-    /// transaction may insert where a reader that is on its way has been already. The block may be one of
-    /// the first two by now, and have been behind them.
+    /// Gives a block, and all blocks on the path to it, new incarnations. A key was removed from the block, and the
+    /// same transaction may insert it where a concurrent reader has already been. By now the block may be one of the
+    /// first two, even if it was behind them before.
     pub(super) fn rename_path(&mut self, bucket: u32, block: ObjectId) -> Result<(), TxError> {
         let mut path: SmallVec<[Link; 4]> = SmallVec::new();
         let object = self.bucket(bucket)?;
@@ -149,7 +150,7 @@ impl Editor<'_> {
             path.push(Link { block, address });
             next = self.layout.block(self.tx.payload(block)).next();
         }
-        // It is there, unless this is the memory of another machine, and damaged.
+        // The chain contains the block, unless it is damaged memory of another machine.
         if path.last().is_none_or(|link| link.block != block) {
             return Ok(());
         }
@@ -166,12 +167,12 @@ impl Editor<'_> {
         self.set_chain(bucket, renamed)
     }
 
-    /// Takes the pair in the highest slot of a block.
+    /// Takes the pair in the highest occupied slot of a block.
     fn take_highest(&mut self, block: ObjectId) -> Result<Pair, TxError> {
         let address = self.tx.address(block);
         let mut view = self.layout.block(self.tx.payload_mut(block));
         let (next, occupied) = (view.next(), view.occupied());
-        // No block of a chain is empty: another machine's memory may say so all the same.
+        // A chain has no empty block, but damaged memory of another machine may claim one.
         let highest = occupied.checked_ilog2().ok_or(Abort::Changed(address))?;
         let slot = highest as usize;
         let pair = Pair::from_slice(view.pair(slot));
@@ -179,7 +180,7 @@ impl Editor<'_> {
         Ok(pair)
     }
 
-    /// Gives a block a new incarnation, and the pointer to it as it is then.
+    /// Gives a block a new incarnation, and returns a pointer with that incarnation.
     fn rename(&mut self, link: Link) -> Next {
         if !mutants::is_on("chain block not renamed") {
             self.tx.increment_incarnation(link.block);

@@ -1,4 +1,4 @@
-//! Holds a whole shard against its invariants.
+//! Checks of the invariants of a whole shard.
 
 use farm_txn::TxError;
 
@@ -6,19 +6,19 @@ use super::Editor;
 use crate::layout::{BLOCK_SLOTS, Next};
 use crate::{KEY_BYTES, Key};
 
-/// Counts of a shard, as [`crate::ops::check`] found them.
+/// Counts of a shard, as found by [`crate::ops::check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardFacts {
-    /// Pairs in buckets and chains.
+    /// Number of pairs in buckets and chains.
     pub pairs: u64,
-    /// Pairs in chains.
+    /// Number of pairs in chains.
     pub chained: u64,
-    /// Overflow blocks.
+    /// Number of overflow blocks.
     pub blocks: u64,
 }
 
 impl Editor<'_> {
-    /// Walks the whole shard and holds it against its invariants; `home_of` gives a key's bucket.
+    /// Reads the whole shard and checks its invariants; `home_of` returns the bucket of a key.
     pub(crate) fn check(
         &mut self,
         home_of: &dyn Fn(&Key) -> u32,
@@ -41,7 +41,7 @@ impl Editor<'_> {
                 let native = meta.native & 1 << slot != 0;
                 if home_of(key) + u32::from(!native) != bucket {
                     return Ok(Err(format!(
-                        "slot {slot} of bucket {bucket} holds a pair of bucket {}",
+                        "slot {slot} of bucket {bucket} contains a pair of bucket {}",
                         home_of(key)
                     )));
                 }
@@ -73,14 +73,14 @@ impl Editor<'_> {
             let may_have_room = index == 1 || index == 0 && view.next().is_none();
             if occupied == 0 || !full && !may_have_room {
                 return Ok(Err(format!(
-                    "a block of bucket {bucket}'s chain has slots {occupied:#b}"
+                    "a block of bucket {bucket}'s chain has the occupied slots {occupied:#b}"
                 )));
             }
             for slot in (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0) {
                 let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
                 if home_of(key) != bucket {
                     return Ok(Err(format!(
-                        "bucket {bucket}'s chain holds a pair of bucket {}",
+                        "bucket {bucket}'s chain contains a pair of bucket {}",
                         home_of(key)
                     )));
                 }

@@ -1,19 +1,19 @@
-//! How a shard's owner puts, changes and removes pairs: chained associative hopscotch hashing
-//! (`FaRM'14 §3.6`), each change one transaction over the buckets and blocks it touches.
+//! Inserting, changing and removing pairs in a shard: chained associative hopscotch hashing (`FaRM'14 §3.6`). Each
+//! change is one transaction over the buckets and blocks that it accesses.
 //!
-//! A new pair goes to a free slot of its home bucket, else of the next one. Else the nearest free
-//! slot further on is moved towards home by pushing native pairs one bucket forward; or, where a
-//! remove has left one, the nearest free slot before home is moved forward by letting foreign pairs
-//! return to their own home. Else the pair goes to the home bucket's chain. Whether a slot can be
-//! moved is known from each bucket's slot bits alone, and no placement puts fewer pairs into chains:
-//! every pair has two adjacent buckets to be in, so a chain of displacements is a straight line.
+//! A new pair is put into a free slot of its home bucket, else of the next bucket. If both are full, the nearest free
+//! slot behind them is moved towards home, by moving native pairs one bucket forward. If there is none, and removes
+//! have left a free slot shortly before home, that slot is moved forward, by returning foreign pairs to their own home
+//! buckets. Otherwise the pair is added to the home bucket's chain. The slot bits of each bucket tell whether a slot
+//! can be moved. No placement puts fewer pairs into chains: every pair may be in two adjacent buckets, so a sequence of
+//! displacements is a straight line.
 //!
-//! A remove fills the hole from a chain that may use it, moving the hole by at most two buckets to
-//! reach one.
+//! A remove fills the free slot from a chain that may use it. It moves the slot by at most two buckets to reach a
+//! chain.
 //!
-//! Invariants, checked by [`crate::ops::check`]: a key is in the table once; a native pair's home is
-//! its bucket and a foreign one's the bucket before; only the second block of a chain, or the first
-//! of one with no second, may have a free slot, and none is empty.
+//! Invariants, checked by [`crate::ops::check`]: a key is in the table at most once; the home of a native pair is its
+//! bucket, and that of a foreign pair is the bucket before; only the second block of a chain, or the first if there is
+//! no second, may have a free slot; no block is empty.
 
 mod chain;
 mod check;
@@ -30,78 +30,80 @@ pub use check::ShardFacts;
 use crate::layout::{Layout, Next};
 use crate::{KEY_BYTES, Key};
 
-/// Buckets looked at from home on for a free slot. The search ends early where nothing can be
-/// moved; at 90 % occupancy it looks at three on average, and more than sixteen gain nothing.
+/// Number of buckets, from the home bucket on, that are searched for a free slot. The search ends early at a bucket
+/// without a pair that can be moved. At 90 % occupancy it visits three buckets on average, and more than sixteen have
+/// no benefit.
 const FORWARD: u32 = 16;
-/// Buckets looked at before home.
+/// Number of buckets before the home bucket that are searched.
 const BACKWARD: u32 = 4;
-/// Buckets by which a hole is moved to reach a chain.
+/// Number of buckets by which a free slot is moved to reach a chain.
 const REACH: u32 = 2;
 
-/// A pair on its way from one place to another.
+/// A copy of a pair while it is moved.
 type Pair = SmallVec<[u8; 64]>;
 
-/// What a change did.
+/// Outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// A new pair is in the table.
+    /// A new pair was inserted.
     Inserted,
     /// The value of a pair was replaced.
     Updated,
-    /// The pair is gone.
+    /// The pair was removed.
     Removed,
-    /// Nothing: an insert found the key.
+    /// No effect: the key of an insert exists.
     Exists,
-    /// Nothing: an update or remove did not find the key.
+    /// No effect: the key of an update or remove does not exist.
     Absent,
 }
 
-/// How a committed change moved the shard's counts.
+/// Effect of a committed change on the shard's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// Pairs more or less.
+    /// Change of the number of pairs.
     pub pairs: i64,
-    /// Overflow blocks more or less.
+    /// Change of the number of overflow blocks.
     pub blocks: i64,
 }
 
-/// Where a pair is.
+/// Location of a pair.
 enum Place {
     Bucket { bucket: u32, slot: usize },
     Block { block: ObjectId, slot: usize },
 }
 
-/// One transaction on one shard.
+/// An edit of one shard in a transaction.
 pub(crate) struct Editor<'a> {
     pub(crate) worker: &'a mut Worker,
     pub(crate) tx: &'a mut Tx,
     pub(crate) layout: Layout,
-    /// The shard's first bucket.
+    /// Address of the shard's first bucket.
     pub(crate) first: Address,
-    /// Buckets of the shard, the spare one not counted.
+    /// Number of buckets of the shard, without the spare one.
     pub(crate) buckets: u32,
-    /// The shard is on another machine: objects and blocks have to be brought in before.
+    /// Whether the shard is on another machine. Its objects and new blocks must then be added to the transaction before
+    /// the edit.
     pub(crate) elsewhere: bool,
-    /// A block for a chain that grows on another machine.
+    /// New block for a chain that grows on another machine.
     pub(crate) spare: Option<ObjectId>,
-    /// What has to be brought in, where an edit failed for want of it.
+    /// The object or block for want of which an edit failed.
     pub(crate) missing: Option<Missing>,
     /// Buckets that this edit writes.
     pub(crate) written: SmallVec<[u32; 24]>,
     pub(crate) delta: Delta,
 }
 
-/// What an edit of a shard cannot have at once.
+/// An object or block that must be added to the transaction before an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// An object of another machine, or one that is locked.
+    /// An object of another machine, or a locked one.
     Object(Address, SizeClass),
     /// A new block near this address, on another machine.
     Block(Address),
 }
 
 impl<'a> Editor<'a> {
-    /// Works on a shard of this machine.
+    /// Creates an editor of a shard of this machine.
     pub(crate) fn new(
         worker: &'a mut Worker,
         tx: &'a mut Tx,
@@ -125,7 +127,7 @@ impl<'a> Editor<'a> {
 }
 
 impl Editor<'_> {
-    /// Inserts, or replaces the value: as `insert` and `update` allow.
+    /// Inserts the pair or replaces its value, as far as `insert` and `update` permit.
     pub(crate) fn put(
         &mut self,
         home: u32,
@@ -135,7 +137,7 @@ impl Editor<'_> {
     ) -> Result<Changed, TxError> {
         let key: &Key = pair[..KEY_BYTES]
             .try_into()
-            .expect("a pair begins with its key");
+            .expect("the key is the start of a pair");
         match self.find(home, key)? {
             Some(place) if update => {
                 self.overwrite(place, pair)?;
@@ -173,8 +175,8 @@ impl Editor<'_> {
         Ok(Changed::Removed)
     }
 
-    /// Gives both sides of every boundary between two buckets that the transaction writes the same new
-    /// joint version, if this edit writes one of them.
+    /// For every boundary between two buckets that the transaction writes, sets a new joint version on both sides, if
+    /// this edit writes one of the two buckets.
     pub(crate) fn finish(&mut self) -> Result<(), TxError> {
         let before = self.written.iter().filter_map(|at| at.checked_sub(1));
         let mut boundaries: SmallVec<[u32; 24]> = self.written.iter().copied().collect();
@@ -241,7 +243,7 @@ impl Editor<'_> {
     fn block(&mut self, next: Next) -> Result<ObjectId, TxError> {
         let class = self.layout.block_class;
         let block = match self.object(next.address, class) {
-            // Freed since the pointer to it was read.
+            // The block was freed after the pointer to it was read.
             Err(TxError::NotAllocated(address)) => return Err(Abort::Changed(address).into()),
             block => block?,
         };
@@ -251,7 +253,7 @@ impl Editor<'_> {
         Ok(block)
     }
 
-    /// Where a key's value lies: the object and the first of its bytes in the payload.
+    /// Returns the object that contains a key's value, and the offset of the value in the payload.
     pub(crate) fn value(
         &mut self,
         home: u32,
@@ -284,7 +286,7 @@ impl Editor<'_> {
         while let Some(pointer) = next {
             let block = self.block(pointer)?;
             passed += 1;
-            // Only memory that is damaged leads round.
+            // Only damaged memory contains a cycle.
             if passed > self.tx.len() {
                 return Err(Abort::Changed(pointer.address).into());
             }
@@ -313,7 +315,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// The bucket, to be written.
+    /// Returns a bucket for a write.
     fn write(&mut self, bucket: u32) -> Result<ObjectId, TxError> {
         if !self.written.contains(&bucket) {
             self.written.push(bucket);
@@ -356,7 +358,7 @@ impl Editor<'_> {
         Ok(self.layout.bucket(self.tx.payload(object)).next().is_some())
     }
 
-    /// Puts a new pair where it belongs.
+    /// Stores a new pair in a bucket or in the chain.
     fn place(&mut self, home: u32, pair: &[u8]) -> Result<(), TxError> {
         if let Some(slot) = self.free_slot(home)? {
             return self.put_in(home, slot, pair, true);
@@ -375,8 +377,8 @@ impl Editor<'_> {
         self.append(home, pair)
     }
 
-    /// A free slot after `home + 1` that can be moved there: every bucket up to it has a native pair
-    /// to push on.
+    /// Finds a free slot behind `home + 1` that can be moved there: every bucket up to it has a native pair that can be
+    /// moved forward.
     fn hole_after(&mut self, home: u32) -> Result<Option<(u32, usize)>, TxError> {
         let mut bucket = home + 1;
         while self.slot_of(bucket, true)?.is_some()
@@ -391,8 +393,8 @@ impl Editor<'_> {
         Ok(None)
     }
 
-    /// A free slot before `home` that can be moved there: every bucket after it has a foreign pair
-    /// that can return.
+    /// Finds a free slot before `home` that can be moved there: every bucket behind it has a foreign pair that can
+    /// return to its home.
     fn hole_before(&mut self, home: u32) -> Result<Option<(u32, usize)>, TxError> {
         let mut bucket = home;
         while bucket > 0 && home - bucket < BACKWARD && self.slot_of(bucket, false)?.is_some() {
@@ -404,7 +406,7 @@ impl Editor<'_> {
         Ok(None)
     }
 
-    /// Moves a hole back to `until` by pushing native pairs one bucket forward.
+    /// Moves a free slot back to bucket `until`, by moving native pairs one bucket forward.
     fn move_hole_back(
         &mut self,
         mut bucket: u32,
@@ -419,7 +421,7 @@ impl Editor<'_> {
         Ok(slot)
     }
 
-    /// Moves a hole forward to `until` by returning foreign pairs to their home.
+    /// Moves a free slot forward to bucket `until`, by returning foreign pairs to their home.
     fn move_hole_forward(
         &mut self,
         mut bucket: u32,
@@ -434,8 +436,8 @@ impl Editor<'_> {
         Ok(slot)
     }
 
-    /// Moves a native (or foreign) pair of `from` into the free slot of the neighbour `to`, where it
-    /// is foreign (or native). Gives the slot that it left.
+    /// Moves a native (or foreign) pair of `from` into the free slot of the neighbour `to`, where it becomes foreign
+    /// (or native). Returns the slot that it left.
     fn shift(
         &mut self,
         from: u32,
@@ -445,7 +447,7 @@ impl Editor<'_> {
     ) -> Result<usize, TxError> {
         let slot = self
             .slot_of(from, native)?
-            .expect("the search saw a pair that can be moved");
+            .expect("the search found a pair that can be moved");
         let object = self.bucket(from)?;
         let pair = Pair::from_slice(self.layout.bucket(self.tx.payload(object)).pair(slot));
         if !mutants::is_on("displacement leaves the pair in neither bucket") {
@@ -455,8 +457,8 @@ impl Editor<'_> {
         Ok(slot)
     }
 
-    /// Fills a hole from a chain that may use it: that of its bucket or of the one before, or one
-    /// that the hole can be moved to.
+    /// Fills a free slot from a chain that may use it: that of its bucket or of the bucket before, or a chain to which
+    /// the slot can be moved.
     fn refill(&mut self, bucket: u32, slot: usize) -> Result<(), TxError> {
         if self.refill_here(bucket, slot)? {
             return Ok(());
@@ -503,7 +505,7 @@ impl Editor<'_> {
         Ok(false)
     }
 
-    /// Moves the last pair of `chain`'s chain into a slot.
+    /// Moves the last pair of the chain of bucket `chain` into a slot.
     fn pull(&mut self, chain: u32, bucket: u32, slot: usize, native: bool) -> Result<(), TxError> {
         marks::mark("kv: chain pulled from");
         let taken = self.take_last(chain)?.expect("the chain is not empty");

@@ -1,4 +1,4 @@
-//! Where shards are, and what machines tell each other about them.
+//! Tests of the placement of shards, and of the messages about it.
 
 use std::sync::Arc;
 
@@ -42,7 +42,8 @@ fn a_table_is_sized_by_its_occupancy() {
     }
 }
 
-/// What the second of two machines hears of the first one's shards, whose opening has failed so.
+/// Returns the outcome of opening a table on the second of two machines, if the opening on the first machine failed
+/// with `failed`.
 fn heard_after(name: &str, failed: KvError) -> Result<TableId, KvError> {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 1);
@@ -73,9 +74,9 @@ fn heard_after(name: &str, failed: KvError) -> Result<TableId, KvError> {
     heard
 }
 
-/// A machine that had lost another one while it opened a table told a third that it had no memory.
+/// Regression: a machine that lost another one while it opened a table reported to a third one that it had no memory.
 #[test]
-fn who_could_not_open_a_table_has_its_shards_all_the_same() {
+fn a_failed_opening_reports_existing_shards() {
     let machine = |id| MachineId::new(id).unwrap();
     let memory = |id| KvError::Memory {
         machine: machine(id),

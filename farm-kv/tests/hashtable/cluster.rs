@@ -1,4 +1,4 @@
-//! Machines of one process with a table open on every worker.
+//! The machines of a test cluster in one process, with a table open on every worker.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-/// Machines without a table: memory tiny, rings as `tune` says.
+/// Starts machines without a table, with little memory and rings according to `tune`.
 pub(crate) fn machines(
     name: &str,
     machines: u16,
@@ -61,7 +61,7 @@ pub(crate) fn tuned_cluster(
 }
 
 impl Cluster {
-    /// Runs `work` on a worker, in one of its turns.
+    /// Runs `work` on a worker, in one of its turns, and returns the result.
     pub(crate) fn on<T: Send + 'static>(
         &self,
         machine: usize,
@@ -83,19 +83,24 @@ impl Cluster {
         all.collect()
     }
 
-    /// Holds every shard against its invariants, every allocator against memory and against the
-    /// blocks in use, and every arena against leaks; gives the sum of what the shards hold. Only while
-    /// nothing is in flight.
+    /// Checks the invariants of every shard, compares every allocator with the memory and with the blocks in use, and
+    /// checks every arena for leaks. Returns the sum of the shards' counts. Call it only while no operations are in
+    /// flight.
     pub(crate) fn check(&self) -> ShardFacts {
         let table = self.table;
         let layout = Layout::new(self.spec.neighbourhood, self.spec.value_bytes).unwrap();
         let facts = self.on_all(move |worker| {
-            assert_eq!(worker.arena().taken(), 0, "{} keeps slots", worker.me());
+            assert_eq!(
+                worker.arena().taken(),
+                0,
+                "worker {} leaked slots",
+                worker.me()
+            );
             worker.check_slab().unwrap();
             let facts = farm_kv::ops::check(worker, table).unwrap();
             let blocks = facts.iter().map(|shard| shard.blocks).sum::<u64>();
             let live = worker.slab_usage(layout.block_class).live;
-            assert_eq!(live, blocks, "{} keeps blocks", worker.me());
+            assert_eq!(live, blocks, "worker {} leaked blocks", worker.me());
             facts
         });
         let mut sum = ShardFacts::default();
@@ -124,7 +129,7 @@ pub(crate) fn on<T: Send + 'static>(
         .unwrap()
 }
 
-/// What a worker that was set to work sends when it is done.
+/// Waits for the result of a worker.
 pub(crate) fn wait<T>(answer: &mpsc::Receiver<T>) -> T {
     answer
         .recv_timeout(Duration::from_secs(90))
@@ -138,7 +143,7 @@ pub(crate) fn key(number: u64) -> Key {
     key
 }
 
-/// The worker that owns the shard of a key.
+/// Returns the worker that owns the shard of a key.
 pub(crate) fn owner_of(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
     let place = farm_kv::lookup::place_of(worker, table, key).unwrap();
     farm_kv::lookup::owner_of(worker, place).unwrap()

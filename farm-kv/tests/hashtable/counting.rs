@@ -1,4 +1,4 @@
-//! What operations cost, counted at both ends: ring messages and one-sided reads.
+//! The costs of operations, counted at both ends: ring messages and one-sided reads.
 
 use std::sync::mpsc;
 
@@ -21,7 +21,7 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
     }
 }
 
-/// Everything that is counted on one worker.
+/// All counters of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     messages: MessageCounters,
@@ -39,7 +39,7 @@ fn counted(worker: &mut Worker) -> Counted {
     }
 }
 
-/// A key of a shard of this machine, which has one worker; not one of the first `from` numbers.
+/// Returns a key of a shard of a machine with one worker, from number `from` on.
 fn key_of(cluster: &Cluster, machine: usize, from: u64) -> Key {
     let table = cluster.table;
     let owner = cluster.machines[machine].id();
@@ -51,8 +51,8 @@ fn key_of(cluster: &Cluster, machine: usize, from: u64) -> Key {
     })
 }
 
-/// A change of a pair on another machine is one request and one reply, and no one-sided read; one of a
-/// pair that the worker itself owns is no message at all.
+/// A change of a pair on another machine costs one request and one reply, and no one-sided read. A change of a pair
+/// that the worker itself owns costs no message.
 #[test]
 fn a_shipped_change_is_one_request_and_one_reply() {
     let cluster = cluster("count-messages", 2, 1, spec(6, 2, 64));
@@ -103,10 +103,10 @@ fn a_shipped_change_is_one_request_and_one_reply() {
     cluster.stop();
 }
 
-/// A lookup of a key in its bucket or the next is one one-sided read and no message; on the machine
-/// itself it is no one-sided read either.
+/// A lookup of a key in its home bucket or the next one costs one one-sided read and no message. On the machine of the
+/// shard it costs no one-sided read.
 #[test]
-fn a_lookup_is_one_one_sided_read() {
+fn a_lookup_costs_one_one_sided_read() {
     let cluster = cluster("count-reads", 2, 1, spec(6, 2, 256));
     let (table, asker) = (cluster.table, &cluster.machines[0]);
     let far: Vec<Key> = (0..50).map(|n| key_of(&cluster, 1, n * 100)).collect();
@@ -115,8 +115,8 @@ fn a_lookup_is_one_one_sided_read() {
         let insert = OwnedChange::Upsert(vec![7; 32]);
         blocking::change(asker, 0, table, *key, insert).unwrap();
     }
-    assert_eq!(cluster.check().chained, 0, "all are in their buckets");
-    // The first read of another machine's memory asks for its capability.
+    assert_eq!(cluster.check().chained, 0, "some pairs are in chains");
+    // The first read of another machine's memory requests its capability.
     blocking::get(asker, 0, table, far[0]).unwrap();
     for (keys, one_sided) in [(&far, 1), (&own, 0)] {
         for key in keys {
@@ -126,7 +126,7 @@ fn a_lookup_is_one_one_sided_read() {
                 Some(vec![7; 32])
             );
             let after = cluster.on_all(counted);
-            // A worker that lost its core in the middle of a read does not trust it.
+            // A worker that lost its core in the middle of a read repeats the read.
             let tries = 1 + after[0].reads.restarts - before[0].reads.restarts;
             let (far, own) = (one_sided * tries, (1 - one_sided) * tries);
             assert_eq!(after[0].fabric.reads, before[0].fabric.reads + far);
@@ -138,7 +138,7 @@ fn a_lookup_is_one_one_sided_read() {
                 before[0].lookups.reads_of_hits + 1
             );
             assert_eq!(after[0].messages, before[0].messages);
-            assert_eq!(after[1], before[1], "its machine has no part in it");
+            assert_eq!(after[1], before[1], "the lookup used the owner's worker");
         }
     }
     cluster.stop();
@@ -150,7 +150,7 @@ struct Gets {
     done: mpsc::Sender<()>,
 }
 
-/// Looks up many keys, some of which are there, many at a time.
+/// Looks up many keys with several concurrent lookups; some of the keys exist.
 fn many_gets(cluster: &Cluster, machine: usize, worker: usize, keys: u64) {
     fn next(worker: &mut Worker, table: u64, (): ()) {
         let gets = worker.layer::<Gets>().unwrap();
@@ -188,10 +188,10 @@ fn many_gets(cluster: &Cluster, machine: usize, worker: usize, keys: u64) {
     wait(&ended);
 }
 
-/// The table's own count of reads is what the endpoint posted, plus reads of local memory: of hits
-/// and misses, in buckets and in chains.
+/// The table's count of reads, for hits and misses in buckets and in chains, equals the reads that the endpoint posted
+/// plus the local reads.
 #[test]
-fn reads_are_counted_alike_by_the_table_and_by_the_endpoint() {
+fn the_table_and_the_endpoint_count_the_same_reads() {
     let cluster = cluster("count-alike", 2, 2, spec(4, 4, 20));
     let (table, keys) = (cluster.table, 250);
     for number in 0..keys {
@@ -210,25 +210,27 @@ fn reads_are_counted_alike_by_the_table_and_by_the_endpoint() {
         let lookups = after.lookups;
         assert_eq!((lookups.hits, lookups.misses), (keys, keys));
         assert_eq!(lookups.local + lookups.remote, 2 * keys);
-        assert_eq!(lookups.restarts, 0, "nobody writes");
+        assert_eq!(
+            lookups.restarts, 0,
+            "lookups restarted although no worker writes"
+        );
         let one_sided = after.fabric.reads - before.fabric.reads;
         let local = after.reads.local - before.reads.local;
-        // Reads that were not trusted, because the worker lost its core in the middle.
+        // Repeated reads, because the worker lost its core in the middle of a read.
         let again = after.reads.restarts - before.reads.restarts;
         assert_eq!(
             lookups.reads_of_hits + lookups.reads_of_misses + again,
             one_sided + local
         );
         assert_eq!(one_sided, after.reads.remote - before.reads.remote);
-        assert!(lookups.reads_of_hits > keys, "some are in chains");
+        assert!(lookups.reads_of_hits > keys, "no lookup read a chain");
         reads += one_sided + local;
     }
     assert!(reads > 8 * keys);
     cluster.stop();
 }
 
-/// Begins changes of one key, all in one turn of the worker that owns it or of another, and gives
-/// their outcomes in order.
+/// Starts changes of one key in one turn of the worker `asker`, and returns their outcomes in order.
 fn changes_at_once(
     cluster: &Cluster,
     asker: usize,
@@ -265,8 +267,9 @@ fn changes_at_once(
     wait(&outcomes)
 }
 
-/// Inserts and updates of one key that come in one turn are one transaction, and each is told what it
-/// did, as if they had been made one after the other; a remove among them is one of its own.
+/// Inserts and updates of one key that arrive in the same turn are combined into one transaction. Each of them receives
+/// the outcome that it would have if they were made one after the other. A remove among them is a transaction of its
+/// own.
 #[test]
 fn puts_of_one_key_are_combined() {
     let cluster = cluster("count-combined", 2, 1, spec(6, 2, 64));
@@ -309,7 +312,7 @@ fn puts_of_one_key_are_combined() {
     assert_eq!(transactions(()), (68, 4));
     assert_eq!(get(), Some(value(9)));
 
-    // Shipped ones too, of which a turn of the owner may bring any number.
+    // The same with shipped changes; the owner may receive any number of them in one turn.
     let outcomes = changes_at_once(&cluster, 1, key, changes);
     assert_eq!(outcomes[1], Changed::Exists);
     let (made, in_transactions) = transactions(());

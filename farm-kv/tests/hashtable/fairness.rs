@@ -1,7 +1,7 @@
-//! Changes that wait for room in the rings have their turn before later ones.
+//! Changes that wait for room in the rings are sent before later ones.
 //!
-//! Calls give their room back one by one, with their replies; a client that begins its next change
-//! when one has ended would take every bit of room that comes, and what waits would wait for ever.
+//! Room becomes free call by call, with each reply. A client that starts its next change when one has ended would take
+//! all of that room, and a waiting change would starve.
 
 use std::sync::mpsc;
 
@@ -19,7 +19,7 @@ struct Client {
     keys: Vec<farm_kv::Key>,
     begun: u64,
     ended: u64,
-    /// Most changes that were begun and ended while one was under way.
+    /// Most changes that were started and ended while one change was in flight.
     longest: u64,
     done: mpsc::Sender<u64>,
 }
@@ -54,7 +54,7 @@ fn changes_that_wait_for_room_are_not_overtaken() {
         shards: 2,
         buckets: 64,
     };
-    // Room for sixteen replies, four times as many changes.
+    // Room for sixteen replies, and four times as many changes.
     let cluster = tuned_cluster("fair", 2, 1, spec, |config| {
         config.rings.ring_bytes = 4 << 10
     });
@@ -80,6 +80,9 @@ fn changes_that_wait_for_room_are_not_overtaken() {
         "one change waited while {longest} were made"
     );
     let busy = cluster.on(0, 0, |worker| worker.message_counters().busy);
-    assert!(busy > 0, "the rings were never full: the test has no teeth");
+    assert!(
+        busy > 0,
+        "the rings were never full: the test proves nothing"
+    );
     cluster.stop();
 }

@@ -1,4 +1,4 @@
-//! Messages that no worker of a correct cluster sends: they are refused, and the table stays as it is.
+//! Messages that no worker of a correct cluster sends: they are rejected, and the table stays unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -13,15 +13,15 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::cluster::{Cluster, cluster, key, owner_of};
 
-/// The two messages of the hashtable: where a shard is, and a change.
+/// The two messages of the hashtable: a request for a shard's location, and a change.
 const SHARD: MessageId = MessageId(MessageId::KV);
 const CHANGE: MessageId = MessageId(MessageId::KV + 1);
-/// What a change is answered with that was not made.
+/// Reply to a change that was rejected.
 const REFUSED: u8 = 8;
 
 type Reply = mpsc::Sender<Vec<u8>>;
 
-/// Sends a request from the first machine and gives its reply.
+/// Sends a request from the first machine, and returns its reply.
 fn send(cluster: &Cluster, to: WorkerRef, id: MessageId, body: Vec<u8>) -> Vec<u8> {
     fn replied(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
         let reply = reply.unwrap().to_vec();
@@ -36,7 +36,7 @@ fn send(cluster: &Cluster, to: WorkerRef, id: MessageId, body: Vec<u8>) -> Vec<u
         .unwrap()
 }
 
-/// A change as its message has it.
+/// Returns the message of a change.
 fn message(code: u8, table: u16, shard: u32, bucket: u32, pair: &[u8]) -> Vec<u8> {
     let mut body = vec![code, 0];
     body.extend_from_slice(&table.to_le_bytes());
@@ -47,7 +47,7 @@ fn message(code: u8, table: u16, shard: u32, bucket: u32, pair: &[u8]) -> Vec<u8
 }
 
 #[test]
-fn garbage_is_refused_and_changes_nothing() {
+fn garbage_is_rejected_and_changes_nothing() {
     let spec = TableSpec {
         id: 9,
         neighbourhood: 4,
@@ -71,7 +71,7 @@ fn garbage_is_refused_and_changes_nothing() {
         (owner, key(number))
     });
     let pair = [&known[..], &[0xEE; 32]].concat();
-    // The one place in which the key can be is refused for the wrong code only; all others always.
+    // The change is accepted only with the right code and in the only bucket in which the key can be.
     let mut made = 0;
     for shard in 0..3 {
         for bucket in (0..10).chain([u32::MAX]) {
@@ -83,7 +83,10 @@ fn garbage_is_refused_and_changes_nothing() {
             }
         }
     }
-    assert_eq!(made, 1, "a key has one bucket, in one shard");
+    assert_eq!(
+        made, 1,
+        "a change was accepted in the wrong number of buckets"
+    );
     pairs.insert(known, vec![0xEE; 32]);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
     for _ in 0..500 {

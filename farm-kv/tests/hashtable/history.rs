@@ -1,15 +1,15 @@
-//! Histories of one key, and whether they are linearizable.
+//! Histories of one key, and a check that they are linearizable.
 //!
-//! The checker is exact: it walks the history in time and keeps every state that the key can be in,
-//! together with which of the operations under way have taken effect already. Where an operation
-//! ends, all orders of those under way are tried until it has taken effect; if there is none, the
-//! history is not linearizable. Values are unique and few operations overlap, so states are few.
+//! The checker is exact. It goes through the history in time, and keeps every possible state of the key together with
+//! the set of the concurrent operations that have already taken effect. When an operation ends, the checker tries all
+//! orders of the concurrent operations until this operation has taken effect. If no order is possible, the history is
+//! not linearizable. Values are unique and few operations overlap, so there are few states.
 
 use std::collections::BTreeSet;
 
 use farm_kv::shard::Changed;
 
-/// What was asked of a key; values are numbers that are written once.
+/// A requested operation; each value is a number that is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Get,
@@ -19,15 +19,14 @@ pub(crate) enum Asked {
     Remove,
 }
 
-/// What the table answered.
+/// The reply of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     Value(Option<u64>),
     Changed(Changed),
 }
 
-/// An operation, from the moment before it was begun to the moment after its answer; no two moments
-/// are the same.
+/// An operation, from the moment before its start to the moment after its reply; no two moments are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) begun: u64,
@@ -37,7 +36,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// The value of the key after the operation, if it can have been answered so at this one.
+    /// Returns the value of the key after the operation, if the reply is possible with this value before it.
     fn apply(&self, value: Option<u64>) -> Option<Option<u64>> {
         use Answered::{Changed as Did, Value};
         let (asked, present) = (self.asked, value.is_some());
@@ -57,11 +56,11 @@ impl Operation {
     }
 }
 
-/// A value that the key can have, and the operations under way that have taken effect, a bit each.
+/// A possible value of the key, and the concurrent operations that have taken effect, one bit each.
 type State = (Option<u64>, u64);
 
-/// Whether a key that was absent can have answered so; the error shows the end of the history up to
-/// the first answer that cannot be.
+/// Checks a history that starts with an absent key. The error shows the end of the history, up to the first reply that
+/// is impossible.
 pub(crate) fn check(history: &[Operation]) -> Result<(), String> {
     let mut events: Vec<(u64, usize)> = Vec::with_capacity(history.len() * 2);
     for (index, operation) in history.iter().enumerate() {
@@ -94,7 +93,7 @@ pub(crate) fn check(history: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// The states in which the operation `bit` has taken effect; its bit is free then.
+/// Returns the states in which the operation `bit` has taken effect, with its bit cleared.
 fn after(
     states: &BTreeSet<State>,
     under_way: &[Option<usize>; 64],
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_that_can_and_cannot_be() {
+    fn possible_and_impossible_histories_are_distinguished() {
         use Changed::{Inserted, Removed, Updated};
         let remove = |begun, ended| op(begun, ended, Asked::Remove, Answered::Changed(Removed));
         for (can_be, history) in [
@@ -156,13 +155,13 @@ mod tests {
                     get(4, 5, Some(7)),
                 ],
             ),
-            // A stale read, and one of a value that nobody wrote.
+            // A stale read, and a read of a value that was never written.
             (false, vec![upsert(0, 1, 7, Inserted), get(2, 3, None)]),
             (false, vec![get(0, 1, Some(7))]),
-            // Under way at the same time, either may come first.
+            // Concurrent operations: either order is possible.
             (true, vec![upsert(0, 3, 7, Inserted), get(1, 2, None)]),
             (true, vec![upsert(0, 3, 7, Inserted), get(1, 2, Some(7))]),
-            // Once one has seen the new value, nobody sees the old one.
+            // After a read of the new value, no later read returns the old value.
             (
                 false,
                 vec![
@@ -179,7 +178,7 @@ mod tests {
                     get(3, 4, Some(7)),
                 ],
             ),
-            // Two cannot both find the key absent, unless it was removed in between.
+            // Two upserts cannot both find the key absent, unless it was removed in between.
             (
                 false,
                 vec![upsert(0, 3, 1, Inserted), upsert(1, 2, 2, Inserted)],
@@ -205,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Tries every order there is.
+    /// Tries every possible order.
     fn by_force(left: &mut Vec<Operation>, value: Option<u64>) -> bool {
         if left.is_empty() {
             return true;
@@ -226,9 +225,9 @@ mod tests {
     }
 
     proptest! {
-        /// The checker agrees with brute force on small histories, whether they can be or not.
+        /// The checker agrees with brute force on small histories, possible and impossible ones.
         #[test]
-        fn it_agrees_with_brute_force(
+        fn the_checker_agrees_with_brute_force(
             ops in prop::collection::vec((0u8..5, 0u8..3, 0u64..3), 1..6),
             order in Just((0..12u64).collect::<Vec<_>>()).prop_shuffle(),
         ) {

@@ -1,5 +1,5 @@
-//! Workers of several machines get, insert, update and remove a few keys on a few buckets, many at a
-//! time; the history of every key is linearizable.
+//! Workers of several machines get, insert, update and remove a few keys in a few buckets, with many concurrent
+//! operations. The history of every key must be linearizable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -24,11 +24,15 @@ fn value(number: u64) -> [u8; VALUE_BYTES] {
 
 fn number(bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert_eq!(bytes, value(number), "a value of two writers");
+    assert_eq!(
+        bytes,
+        value(number),
+        "the value contains bytes of two writers"
+    );
     number
 }
 
-/// An operation whose answer is awaited.
+/// An operation whose reply is outstanding.
 #[derive(Clone, Copy)]
 struct Begun {
     key: u64,
@@ -36,13 +40,13 @@ struct Begun {
     at: u64,
 }
 
-/// One worker's operations. Moments come from a counter that all workers share.
+/// The operations of one worker. Moments are values of a counter that all workers share.
 struct Client {
     table: TableId,
     keys: u64,
     moments: Arc<AtomicU64>,
     values: Arc<AtomicU64>,
-    /// A place for each operation that may be under way.
+    /// A slot for each concurrent operation.
     under_way: Vec<Option<Begun>>,
     left: usize,
     history: Vec<(u64, Operation)>,
@@ -103,7 +107,7 @@ fn end(worker: &mut Worker, place: u64, answered: Answered) {
     let ended = client.moments.fetch_add(1, Ordering::SeqCst);
     let begun = client.under_way[place as usize]
         .take()
-        .expect("it was answered twice");
+        .expect("an operation has one reply");
     let operation = Operation {
         begun: begun.at,
         ended,
@@ -114,7 +118,7 @@ fn end(worker: &mut Worker, place: u64, answered: Answered) {
     begin(worker, place, ());
 }
 
-/// Runs operations from every worker and checks every key. Gives restarts of lookups.
+/// Runs operations on every worker and checks every key. Returns the number of restarts of lookups.
 fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operations: usize) -> u64 {
     let cluster = cluster(name, 3, 2, spec);
     let table = cluster.table;
@@ -151,7 +155,7 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
         }
     }
     let facts = cluster.check();
-    // And what is there in the end.
+    // Append the final value of each key to its history.
     let moment = || moments.fetch_add(1, Ordering::SeqCst);
     let mut present = 0;
     for (number, history) in by_key.iter_mut().enumerate() {
@@ -187,24 +191,24 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
     }
 }
 
-/// One slot a bucket and many more keys than slots: everything is in chains, which shrink and grow.
+/// One slot per bucket and many more keys than slots: most pairs are in chains, which shrink and grow.
 #[test]
 fn chains_are_linearizable() {
     let mut runs = (0..5).map(|_| is_linearizable("lin-chains", spec(2, 1, 2), 12, 4, 6000));
     assert!(
         runs.any(|restarts| restarts > 0),
-        "no lookup ever met a change: the test has no teeth"
+        "no lookup overlapped a change: the test proves nothing"
     );
 }
 
-/// About as many keys as slots: pairs are displaced back and forth.
+/// About as many keys as slots: pairs are displaced in both directions.
 #[test]
 fn displacements_are_linearizable() {
     is_linearizable("lin-moves", spec(4, 2, 4), 16, 4, 6000);
     is_linearizable("lin-wide", spec(8, 3, 2), 24, 4, 4000);
 }
 
-/// Two keys that everybody wants.
+/// Two keys that all workers access.
 #[test]
 fn hot_keys_are_linearizable() {
     is_linearizable("lin-hot", spec(6, 1, 1), 2, 2, 2500);

@@ -1,6 +1,6 @@
-//! The hashtable on machines of one process: under concurrency, and counted.
+//! The hashtable on machines of one process: concurrent operations, and their costs.
 
-#![allow(clippy::disallowed_methods)] // Tests may wait, and look at the clock.
+#![allow(clippy::disallowed_methods)] // Tests may wait, and read the clock.
 
 mod cluster;
 mod counting;

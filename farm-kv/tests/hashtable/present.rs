@@ -1,5 +1,5 @@
-//! A key that is in the table all the time is found by every lookup, whatever its neighbours do: pairs
-//! that are displaced are never in neither bucket, and a chain that changes hides nothing.
+//! Every lookup finds a key that is always in the table, regardless of changes of its neighbours: a displaced pair is
+//! always in one of its buckets, and a change of a chain hides no key.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -14,13 +14,13 @@ use rand::Rng;
 use crate::cluster::{Cluster, cluster, key, wait};
 
 const VALUE_BYTES: usize = 32;
-/// Keys from here on come and go.
+/// Keys from this number on are inserted and removed.
 const CHURN: u64 = 1000;
-/// Bounds of how long it goes on.
+/// Bounds of the duration of a run.
 const LEAST: Duration = Duration::from_millis(500);
 const MOST: Duration = Duration::from_secs(12);
 
-/// What is stored under a key: which key, which write of it, and whether the two belong together.
+/// Returns a value that contains its key, the number of its write, and a checksum of both.
 fn value(key: u64, write: u64) -> [u8; VALUE_BYTES] {
     let mut value = [0; VALUE_BYTES];
     let mixed = (key ^ write.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -35,7 +35,7 @@ fn is_of(bytes: &[u8], key: u64) -> bool {
     word(0) == key && bytes == value(key, word(1))
 }
 
-/// Inserts and removes the keys that come and go, and now and then writes one of those that stay.
+/// Inserts and removes the changing keys, and sometimes updates one of the stable keys.
 struct Churner {
     table: TableId,
     stable: u64,
@@ -78,14 +78,14 @@ fn churned(worker: &mut Worker, stable: u64, changed: Result<Changed, KvError>) 
     churn(worker, 0, ());
 }
 
-/// Looks the keys up that are there all the time.
+/// Looks up the stable keys.
 struct Reader {
     table: TableId,
     stable: u64,
     stop: Arc<AtomicBool>,
     lookups: u64,
     under_way: usize,
-    /// Lookups that did not find their key, and the first one's; and such as found something else.
+    /// Number of lookups that did not find their key, with the first such key; and the first wrong value, with its key.
     missed: Option<(u64, u64)>,
     wrong: Option<(u64, Vec<u8>)>,
     done: mpsc::Sender<(u64, Misses)>,
@@ -122,15 +122,15 @@ fn came(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>)
     read(worker, 0, ());
 }
 
-/// What happened so far.
+/// Counts so far.
 #[derive(Debug, Default)]
 struct Seen {
     lookups: u64,
-    /// Lookups begun again: joint versions or incarnations did not match.
+    /// Restarts of lookups: joint versions or incarnations did not match.
     restarts: u64,
-    /// Tries of single reads again: an object was locked, or changed under the copy.
+    /// Retries of single reads: an object was locked, or changed during the copy.
     retries: u64,
-    /// Changes that were shipped.
+    /// Changes that were shipped to another worker.
     shipped: u64,
 }
 
@@ -153,8 +153,8 @@ fn seen(cluster: &Cluster) -> Seen {
     seen
 }
 
-/// Two workers churn, one of each of the two machines; the other two look up what stays, in shards of
-/// both machines. Until `enough` was seen; then for as long again as that took, within bounds.
+/// One worker of each of the two machines changes keys; the other two look up the stable keys, in shards of both
+/// machines. The run continues until `enough` is reached, and then for the same time again, within bounds.
 fn stays_present(
     name: &str,
     spec: TableSpec,
@@ -214,13 +214,13 @@ fn stays_present(
         assert_eq!(
             (missed, wrong),
             (None, None),
-            "of {lookups} lookups some (number, first key) missed a key that is there, or brought \
-             another's value"
+            "of {lookups} lookups some (number, first key) missed a present key, or returned \
+             the value of another key"
         );
     }
     let seen = seen(&cluster);
     println!("{name}: {changes} changes, {seen:?}");
-    assert!(enough(&seen), "{seen:?}: the test has no teeth");
+    assert!(enough(&seen), "{seen:?}: the test proves nothing");
     let facts = cluster.check();
     assert!(facts.pairs >= stable, "{facts:?}");
     cluster.stop();
@@ -236,7 +236,7 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
     }
 }
 
-/// Half of the slots hold keys that stay, and keys for three quarters come and go: displacements.
+/// Stable keys fill half of the slots, and changing keys exist for three quarters: displacements.
 #[test]
 fn displacements_hide_no_key() {
     let enough = |seen: &Seen| seen.retries > 0 && seen.lookups > 50_000 && seen.shipped > 2000;
@@ -245,7 +245,7 @@ fn displacements_hide_no_key() {
     stays_present("present-h4", spec(4, 2, 12), (24, 36), enough);
 }
 
-/// Far more keys than slots: chains grow, shrink and are collapsed.
+/// Far more keys than slots: chains grow, shrink and are freed.
 #[test]
 fn chains_hide_no_key() {
     let enough = |seen: &Seen| seen.restarts > 0 && seen.lookups > 50_000 && seen.shipped > 2000;

@@ -1,4 +1,4 @@
-//! Tables that cannot be, tables that are not the same everywhere, and tables that are not open.
+//! Tables that are not possible, tables with different specifications, and tables that are not open.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -26,9 +26,9 @@ fn refused(outcome: Result<farm_kv::TableId, BlockingError>) -> String {
     }
 }
 
-/// Every worker learns why; none waits for ever, and none reads beyond its shard.
+/// Every worker receives the reason; no worker waits forever, and none reads beyond its shard.
 #[test]
-fn tables_that_cannot_be_are_refused() {
+fn impossible_tables_are_rejected() {
     let (machines, _dir) = machines("impossible", 1, 2, |_| {});
     for (spec, what) in [
         (TableSpec { shards: 0, ..GOOD }, "0 shards"),
@@ -54,7 +54,7 @@ fn tables_that_cannot_be_are_refused() {
             },
             "larger than any object",
         ),
-        // One bucket is an object, but no read brings two.
+        // One bucket fits into an object, but no read can fetch two of them.
         (
             TableSpec {
                 neighbourhood: 4,
@@ -86,7 +86,7 @@ fn tables_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_table_opened_otherwise_elsewhere_is_refused() {
+fn tables_with_different_specifications_are_rejected() {
     let (machines, _dir) = machines("otherwise", 2, 1, |_| {});
     type Opened = Result<farm_kv::TableId, KvError>;
     fn opened(worker: &mut Worker, _: u64, outcome: Opened) {
@@ -112,10 +112,10 @@ fn a_table_opened_otherwise_elsewhere_is_refused() {
     }
 }
 
-/// A program that opened its table again, as one does after a hand-over within the program, was told that
-/// it "has been opened already" and had no way to get the handle.
+/// Regression: a program that opened its table again, for example in another of its parts, received the error "has been
+/// opened already" and had no way to get the handle.
 #[test]
-fn opening_a_table_again_gives_the_same_handle() {
+fn opening_a_table_again_returns_the_same_handle() {
     let (machines, _dir) = machines("again", 2, 2, |_| {});
     let first = blocking::open(&machines, GOOD).unwrap();
     let key = [7; 16];
@@ -127,7 +127,7 @@ fn opening_a_table_again_gives_the_same_handle() {
         blocking::get(&machines[1], 1, again, key).unwrap(),
         Some(vec![9; 32])
     );
-    // On a single worker, too, which asks nobody.
+    // The same on a single worker, which sends no requests.
     let alone = blocking::open(&machines[..1], GOOD).unwrap();
     assert_eq!(alone, first);
     for machine in machines {
@@ -135,9 +135,9 @@ fn opening_a_table_again_gives_the_same_handle() {
     }
 }
 
-/// Openings of one table at a time, before any of them has ended, all get the handle.
+/// Several concurrent openings of one table all return the handle.
 #[test]
-fn openings_at_the_same_time_all_end() {
+fn concurrent_openings_of_a_table_all_end() {
     let (machines, _dir) = machines("at-once", 2, 1, |_| {});
     type Opened = Result<farm_kv::TableId, KvError>;
     struct Answers(Sender<(u64, Opened)>);
@@ -172,12 +172,12 @@ fn openings_at_the_same_time_all_end() {
     }
 }
 
-/// A table that was open on one machine only was used on another: the worker panicked, and took its machine
-/// with it. Every way to use a table refuses it by an error, and the worker serves on.
+/// Regression: if a table was open on one machine only, its use on another one panicked the worker and stopped the
+/// machine. Now every operation reports an error, and the worker continues.
 #[test]
 fn a_table_that_is_not_open_is_a_typed_error() {
     let (machines, _dir) = machines("not-open", 1, 2, |_| {});
-    // Open on worker 0 alone, as far as that goes: the shard of worker 1 is not there, so it never ends.
+    // Start to open the table on worker 0 only: the shard of worker 1 is missing, so the opening never ends.
     on(&machines[0], 0, |worker| {
         fn never(_: &mut Worker, _: u64, outcome: Result<farm_kv::TableId, KvError>) {
             panic!("opened without the other worker: {outcome:?}");
@@ -191,7 +191,7 @@ fn a_table_that_is_not_open_is_a_typed_error() {
         BlockingError::Table(error @ KvError::NotOpen(3)) => error.to_string(),
         other => panic!("{other:?}"),
     };
-    // Worker 0 is opening it, worker 1 never heard of it.
+    // Worker 0 is opening the table, worker 1 is not.
     for worker in [0, 1] {
         let error = blocking::get(&machines[0], worker, table, key).unwrap_err();
         assert!(not_open(error).contains("open it on every worker"));
@@ -209,7 +209,7 @@ fn a_table_that_is_not_open_is_a_typed_error() {
         assert!(check.unwrap_err().contains("table 3 is not open"));
         in_a_transaction(&machines[0], worker, table);
     }
-    // A place that another cluster gave is no better than the table that it is of.
+    // A place from another cluster is rejected in the same way as its table.
     let place = on(&elsewhere[0], 0, move |worker| {
         farm_kv::lookup::place_of(worker, table, &key).unwrap()
     });
@@ -230,7 +230,7 @@ fn a_table_that_is_not_open_is_a_typed_error() {
     }
 }
 
-/// The same inside transactions of continuations and of tasks.
+/// The same inside of transactions, with continuations and with tasks.
 fn in_a_transaction(machine: &Machine, worker: usize, table: farm_kv::TableId) {
     type Found = Result<Option<farm_kv::tx::ValueRef>, TxError>;
     fn found(worker: &mut Worker, tx: u64, found: Found) {

@@ -40,10 +40,9 @@ use std::ops::Range;
 
 use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
-use farm_core::limits::MAX_TRANSACTION_OBJECTS;
 use farm_core::messaging::CallError;
 use farm_core::object::{LockMode, VersionWord};
-use farm_core::worker::{Cont, Context, ReadError};
+use farm_core::worker::{Cont, ReadError};
 use farm_core::{marks, mutants};
 
 use super::plan::Plan;
@@ -57,59 +56,6 @@ use crate::tx::{Intent, Tx};
 
 /// The most entries of this machine that are validated in one turn.
 const LOCAL_PER_TURN: usize = 4096;
-
-// The number of an entry is half of a context.
-const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << 32);
-
-/// Identifies a commit under way among those of its worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CommitId(pub(crate) u32);
-
-impl CommitId {
-    /// Returns the slot of the commit.
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// Returns the context for a participant or an entry of the commit.
-    pub(super) fn part(self, part: u32) -> CommitPart {
-        CommitPart { commit: self, part }
-    }
-}
-
-impl Context for CommitId {
-    #[inline]
-    fn to_word(self) -> u64 {
-        self.0.into()
-    }
-
-    #[inline]
-    fn from_word(word: u64) -> Self {
-        Self(word as u32)
-    }
-}
-
-/// A participant of a commit, or one of its entries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CommitPart {
-    pub(super) commit: CommitId,
-    /// Index of the participant or the entry.
-    pub(super) part: u32,
-}
-
-impl Context for CommitPart {
-    #[inline]
-    fn to_word(self) -> u64 {
-        (self.part, self.commit.0).to_word()
-    }
-
-    #[inline]
-    fn from_word(word: u64) -> Self {
-        let (part, commit) = Context::from_word(word);
-        let commit = CommitId(commit);
-        Self { commit, part }
-    }
-}
 
 /// The continuation of a commit, and its outcome.
 pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
@@ -695,5 +641,7 @@ fn installs_readable() -> bool {
     mutants::is_on("install before all are exclusive")
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

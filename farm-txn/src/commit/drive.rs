@@ -8,19 +8,22 @@ use farm_core::worker::{Cont, ReadResult, Worker};
 use smallvec::SmallVec;
 
 use super::coordinator::{
-    Action, Blocked, CommitId, CommitPart, Coordinator, Sent, Settings, validates_before_exclusive,
+    Action, Blocked, Coordinator, Sent, Settings, validates_before_exclusive,
 };
 use super::faults;
+use super::id::{CommitId, CommitPart};
 use super::install::install_local;
 use super::lock::{encode_lock, lock_local, make_exclusive, unlock_local};
 use super::plan::Participant;
 use super::reserve::{release_reserved, reserve};
 use super::truncate::{self, Outgoing};
 use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
+use crate::calls::DeferredResult;
+use crate::contexts::end_of;
 use crate::error::TxError;
-use crate::layer::{Transactions, end_of, transactions};
+use crate::layer::{Transactions, transactions};
 use crate::record::Kind;
-use crate::results::{self, DeferredResult};
+use crate::results;
 use crate::tx::Tx;
 
 /// Begins the commit of a transaction. The continuation is called from the event loop.

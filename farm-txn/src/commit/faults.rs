@@ -7,9 +7,8 @@ use farm_core::object::write;
 use farm_core::worker::{Cont, Context, LogId, LogRecord, Worker};
 
 use super::local;
-use super::lock::lock_record;
+use super::lock::{lock_record, read_again};
 use super::reply::Verdict;
-use super::serve::read_again;
 use crate::layer::transactions;
 use crate::tx::Tx;
 

@@ -7,14 +7,15 @@ use farm_core::alloc::{ReleaseError, SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::object::{LockMode, VersionWord, write};
-use farm_core::worker::{AddressError, Worker};
+use farm_core::worker::{AddressError, LogId, Worker};
 use farm_core::{marks, mutants};
 
-use super::primary::Violation;
+use super::primary::{RecordAt, Violation};
 use super::reply::Verdict;
 use super::{conflict, local, written};
 use crate::error::{Abort, TxError};
-use crate::record::{self, Effect, Lock, Object, RecordError};
+use crate::layer::transactions;
+use crate::record::{self, Effect, Kind, Lock, Object, Record, RecordError};
 use crate::tx::{Entry, Intent, Tx, is_slot};
 
 /// Locks every written object of this machine, or none.
@@ -197,6 +198,26 @@ pub(super) fn held_version(
         return Ok(now);
     }
     Err(Rejected::NotHeld(object.address))
+}
+
+/// Reads a LOCK record again, which is still in its log, and calls `work` with it. Its coordinator can have changed it:
+/// everything in it is checked again.
+pub(super) fn read_again(
+    worker: &mut Worker,
+    log: LogId,
+    at: RecordAt,
+    work: impl FnOnce(&mut Worker, &Lock<'_>) -> Result<(), Rejected>,
+) -> Result<(), Rejected> {
+    let mut words = std::mem::take(&mut transactions(worker).primary.words);
+    worker.read_log(log, at.end, at.bytes, &mut words);
+    let body: &[u8] = &bytemuck::cast_slice(&words)[..at.bytes];
+    let record = Record::decode_unchecked(Kind::Lock, body);
+    let lock = record.and_then(|record| record.lock());
+    let outcome = lock
+        .map_err(Rejected::from)
+        .and_then(|lock| work(worker, &lock));
+    transactions(worker).primary.words = words;
+    outcome
 }
 
 /// Appends the part of a LOCK record after its head.

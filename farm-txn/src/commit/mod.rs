@@ -11,6 +11,7 @@
 //! | `truncations` | the transactions that primaries may truncate |
 //! | `queues` | the order in which commits of a worker get room in logs |
 //! | `reply` | LOCK-REPLY |
+//! | `id` | identifiers of commits |
 //!
 //! What performs their actions with a worker:
 //!
@@ -26,6 +27,7 @@ mod abort;
 pub(crate) mod coordinator;
 pub(crate) mod drive;
 mod faults;
+pub(crate) mod id;
 mod install;
 mod local;
 mod lock;

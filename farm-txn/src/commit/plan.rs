@@ -4,12 +4,12 @@ use farm_core::ids::MachineId;
 use farm_core::ring::log_record_bytes;
 use smallvec::SmallVec;
 
-use super::truncate;
 use crate::record::{self, FIXED_BYTES, LOCK_BYTES};
 use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
 /// Another machine whose objects are written: a primary.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Participant {
     pub(super) machine: MachineId,
     /// Bytes of its LOCK record after the head.
@@ -35,12 +35,13 @@ impl Participant {
 
     /// Returns the bytes to reserve for all records of a transaction.
     pub(super) fn reserved(&self) -> u32 {
-        self.lock_reserved() + Self::end_reserved() + truncate::reserved_bytes()
+        self.lock_reserved() + Self::end_reserved() + record::truncation_reserved()
     }
 }
 
 /// See the [module](self).
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Plan {
     /// Ascending by machine.
     pub(super) participants: SmallVec<[Participant; 4]>,

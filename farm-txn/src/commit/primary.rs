@@ -41,7 +41,8 @@ enum State {
 }
 
 /// A transaction that is not truncated.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 struct LoggedTx {
     sequence: u64,
     lock: RecordAt,
@@ -87,7 +88,8 @@ pub(super) enum Violation {
 }
 
 /// The records of one log, and the transactions that they belong to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct LogState {
     /// Records in the order of the log: the transaction, 0 for none, and the position just after the record.
     records: VecDeque<(u64, u64)>,
@@ -199,10 +201,10 @@ impl LogState {
         (tx.state == State::Locked).then_some(tx.lock)
     }
 
-    /// Records that are kept, and transactions that are not truncated.
+    /// Returns whether the log has no record and no transaction.
     #[cfg(test)]
-    pub(super) fn held(&self) -> (usize, usize) {
-        (self.records.len(), self.txs.len())
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.txs.is_empty()
     }
 
     fn position(&self, sequence: u64) -> Result<usize, usize> {
@@ -232,3 +234,6 @@ impl Primary {
         self.logs.iter().map(|log| log.records.len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,10 @@
-//! The order in which commits of one worker get room in logs.
+//! The order in which the commits of one worker reserve room in logs.
 //!
-//! A commit that did not get room at all of its machines takes a ticket and enters the queues of all of
-//! them at one time. From then on nobody who came later reserves room at any of them before it did. Two
-//! tickets that share machines stand in the same order at each, so no two commits wait for each other.
-//! The ticket that is first everywhere is the only one that tries again; the others are woken when those
-//! before them leave, so that `n` commits that wait cost `n` wakes and not `n` tries a turn.
+//! If the logs of a commit's machines have no room for it, the commit takes a ticket and enters the queues of all of
+//! its machines at one time. From then on, no commit that came later reserves room at any of them before it. Two
+//! tickets that share several machines have the same order in all of the shared queues, so no two commits wait for each
+//! other. Only a ticket that is first in all of its queues retries. The others are woken when the tickets before them
+//! leave, so `n` waiting commits cost `n` wakes, and not `n` tries per turn.
 
 use std::collections::VecDeque;
 
@@ -13,21 +13,21 @@ use farm_core::mutants;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::coordinator::CommitId;
+use super::id::CommitId;
 
-/// Names a commit that waits in [`Queues`].
+/// Identifies a waiting commit in [`Queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketId(usize);
 
-/// Commits that are to be resumed.
+/// Commits to resume.
 pub(crate) type Woken = SmallVec<[CommitId; 4]>;
 
-/// A commit that waits.
+/// A waiting commit.
 #[derive(Debug)]
 struct Ticket {
     commit: CommitId,
     machines: SmallVec<[MachineId; 4]>,
-    /// Queues in which it is not the first.
+    /// Number of its queues in which it is not the first.
     behind: usize,
 }
 
@@ -35,22 +35,22 @@ struct Ticket {
 #[derive(Debug)]
 struct Place {
     ticket: TicketId,
-    /// Commits behind this place, or without a ticket, that reserved at the machine.
+    /// Number of commits behind this place, or without a ticket, that reserved at the machine in the meantime.
     overtaken: u64,
 }
 
-/// See the [module](self).
+/// The queues of one worker: see the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     tickets: Slab<Ticket>,
-    /// By the machine's index, oldest first.
+    /// Queues by machine index, oldest place first.
     by_machine: Vec<VecDeque<Place>>,
     most_overtaken: u64,
 }
 
 impl Queues {
-    /// Whether a commit may reserve at its machines: with a ticket if it is the first at all of them, and
-    /// without one if nobody waits at any of them.
+    /// Returns whether a commit may reserve at its machines. With a ticket it may if it is the first in all of its
+    /// queues. Without a ticket it may if all of these queues are empty.
     pub(crate) fn may_reserve(
         &self,
         ticket: Option<TicketId>,
@@ -65,7 +65,7 @@ impl Queues {
         }
     }
 
-    /// A commit enters the queues of all of its machines.
+    /// Adds a commit to the queues of all of its machines.
     pub(crate) fn enter(
         &mut self,
         commit: CommitId,
@@ -95,13 +95,13 @@ impl Queues {
         ticket
     }
 
-    /// A commit leaves all of its queues. Returns who has become the first everywhere by that.
+    /// Removes a ticket from all of its queues. Returns the commits that are now the first in all of their queues.
     pub(crate) fn leave(&mut self, ticket: TicketId) -> Woken {
         let mut woken = Woken::new();
         for machine in self.tickets.remove(ticket.0).machines {
             let queue = &mut self.by_machine[machine.index()];
             let place = queue.iter().position(|place| place.ticket == ticket);
-            let place = place.expect("a ticket is in the queues of all of its machines");
+            let place = place.expect("a ticket has a place in the queue of each of its machines");
             queue.remove(place);
             if place > 0 {
                 continue;
@@ -116,7 +116,7 @@ impl Queues {
         woken
     }
 
-    /// A commit has reserved at its machines: counts whom it has overtaken.
+    /// Records that a commit reserved at its machines, and counts it for each waiting commit that it has overtaken.
     pub(crate) fn reserved(
         &mut self,
         ticket: Option<TicketId>,
@@ -134,12 +134,12 @@ impl Queues {
         }
     }
 
-    /// Most commits that reserved at a machine while one that had come before them waited there.
+    /// Returns the most commits that overtook one waiting commit at one machine.
     pub(crate) fn most_overtaken(&self) -> u64 {
         self.most_overtaken
     }
 
-    /// Commits that wait.
+    /// Returns the number of waiting commits.
     pub(crate) fn waiting(&self) -> usize {
         self.tickets.len()
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_machine_keeps_the_order_of_tickets() {
+    fn tickets_that_share_a_machine_keep_their_order() {
         let mut queues = Queues::default();
         assert!(queues.may_reserve(None, machines(&[1, 2, 3])));
         let one = queues.enter(CommitId(10), machines(&[1, 2]));
@@ -180,18 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_from_the_middle_wakes_nobody() {
+    fn leaving_from_the_middle_wakes_no_ticket() {
         let mut queues = Queues::default();
         let one = queues.enter(CommitId(10), machines(&[1]));
         let two = queues.enter(CommitId(20), machines(&[1, 2]));
         let _three = queues.enter(CommitId(30), machines(&[1, 2]));
-        // It was the first at one machine and not at the other.
+        // This ticket was the first at one machine and not at the other.
         assert_eq!(queues.leave(two)[..], []);
         assert_eq!(queues.leave(one)[..], [CommitId(30)]);
     }
 
     #[test]
-    fn who_overtakes_is_counted_for_all_whom_it_overtakes() {
+    fn a_reservation_counts_for_all_tickets_that_it_overtakes() {
         let mut queues = Queues::default();
         let one = queues.enter(CommitId(10), machines(&[1, 2]));
         let two = queues.enter(CommitId(20), machines(&[1]));

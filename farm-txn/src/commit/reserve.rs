@@ -6,7 +6,8 @@ use farm_core::marks;
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
-use super::coordinator::{Blocked, CommitId, Coordinator};
+use super::coordinator::{Blocked, Coordinator};
+use super::id::CommitId;
 use super::plan::Participant;
 use super::reply::REPLY_BYTES;
 use super::truncate;

@@ -6,11 +6,11 @@ use farm_core::worker::{LogId, LogRecord, Worker};
 
 use super::abort::abort_record;
 use super::install::install_record;
-use super::lock::{Rejected, lock_record};
+use super::lock::{Rejected, lock_record, read_again};
 use super::primary::{Action, LogState, RecordAt};
 use super::reply::Verdict;
 use crate::layer::transactions;
-use crate::record::{Kind, Lock, Record};
+use crate::record::{Lock, Record};
 
 /// Handles a record. A record that breaks the protocol closes the connection to its coordinator.
 pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
@@ -57,24 +57,4 @@ fn lock(worker: &mut Worker, at: LogRecord, lock: &Lock<'_>) -> Result<(), Rejec
     }
     worker.reply(at.request(lock.reply), &[&verdict.encode()]);
     Ok(())
-}
-
-/// Reads a LOCK record again, which is still in its log, and calls `work` with it. Its coordinator can have changed it:
-/// everything in it is checked again.
-pub(super) fn read_again(
-    worker: &mut Worker,
-    log: LogId,
-    at: RecordAt,
-    work: impl FnOnce(&mut Worker, &Lock<'_>) -> Result<(), Rejected>,
-) -> Result<(), Rejected> {
-    let mut words = std::mem::take(&mut transactions(worker).primary.words);
-    worker.read_log(log, at.end, at.bytes, &mut words);
-    let body: &[u8] = &bytemuck::cast_slice(&words)[..at.bytes];
-    let record = Record::decode_unchecked(Kind::Lock, body);
-    let lock = record.and_then(|record| record.lock());
-    let outcome = lock
-        .map_err(Rejected::from)
-        .and_then(|lock| work(worker, &lock));
-    transactions(worker).primary.words = words;
-    outcome
 }

@@ -7,19 +7,13 @@ use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
 use farm_core::marks;
 use farm_core::messaging::CallError;
-use farm_core::ring::log_record_bytes;
 use farm_core::worker::{Append, Cont, Worker};
 
 use crate::layer::transactions;
-use crate::record::{self, FIXED_BYTES, Kind};
+use crate::record::{self, Kind, truncation_reserved};
 
 /// The time after which truncations are sent by a record of their own.
 const TRUNCATE_AFTER: Duration = Duration::from_micros(500);
-
-/// Returns the bytes that the truncation of one transaction reserves: those of a record of its own.
-pub(crate) fn reserved_bytes() -> u32 {
-    log_record_bytes(FIXED_BYTES + 8)
-}
 
 /// A record for the log at a machine.
 pub(crate) struct Outgoing {
@@ -54,7 +48,7 @@ pub(crate) fn append(
         kind: out.kind.code(),
         token: out.sequence,
         body: &[&head, &rest],
-        reserved: out.reserved + batch.count as u32 * reserved_bytes(),
+        reserved: out.reserved + batch.count as u32 * truncation_reserved(),
         acknowledged: out.acknowledged,
     });
     let layer = transactions(worker);
@@ -99,7 +93,7 @@ pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
             // The logs of a lost machine are lost, too.
             Err(_) => {
                 let count = transactions(worker).truncations.on_lost(machine);
-                worker.release_log(machine, count as u32 * reserved_bytes());
+                worker.release_log(machine, count as u32 * truncation_reserved());
             }
         }
     }

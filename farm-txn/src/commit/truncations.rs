@@ -10,7 +10,8 @@ use farm_core::ids::MachineId;
 use crate::record::MOST_TRUNCATED;
 
 /// See the [module](self).
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Truncations {
     /// The number of the last transaction.
     last: u64,

@@ -20,6 +20,7 @@ const MOST_HEADERS: usize = 64;
 
 /// The progress of one validation. Each entry is visited once, and once more if there was no room for its request.
 #[derive(Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Validation {
     /// The most objects in one message.
     most_asked: usize,

@@ -1,12 +1,12 @@
 //! Limits how many transactions of a worker run at the same time, keeps their order, and determines how long they wait:
 //! applies the worker's [`Backoff`].
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use farm_core::mutants;
 use farm_core::worker::{Cont, Worker};
 
+use super::state::RetryCounters;
 use crate::backoff::{Backoff, BackoffConfig};
 use crate::error::TxError;
 use crate::layer::transactions;
@@ -16,62 +16,6 @@ use crate::layer::transactions;
 const PATIENCE_NANOS: u64 = 8_000;
 /// Most doublings of that bound; it doubles with every further conflict.
 const MOST_PATIENCE: u32 = 8;
-
-/// Counts of a worker's transactions that are retried until they commit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RetryCounters {
-    /// Transactions begun: the first try of each.
-    pub begun: u64,
-    /// Transactions of those that had to wait until others had ended.
-    pub queued: u64,
-    /// Tries that met a conflict.
-    pub conflicts: u64,
-    /// Tries repeated because there was no room.
-    pub no_room: u64,
-    /// Transactions committed.
-    pub committed: u64,
-    /// Transactions that ended with an error, or were dropped.
-    pub failed: u64,
-    /// Most transactions that ran at the same time.
-    pub most_at_once: usize,
-}
-
-/// Admits transactions, so that a limited number runs at the same time.
-pub(crate) struct Gate {
-    backoff: Backoff,
-    running: usize,
-    waiting: VecDeque<Cont<()>>,
-    counters: RetryCounters,
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self {
-            backoff: Backoff::new(BackoffConfig::default()),
-            running: 0,
-            waiting: VecDeque::new(),
-            counters: RetryCounters::default(),
-        }
-    }
-}
-
-impl Gate {
-    /// Returns the number of transactions that run or wait.
-    pub(crate) fn len(&self) -> usize {
-        self.running + self.waiting.len()
-    }
-
-    /// Returns the next transaction if it may begin now, and counts it as running.
-    fn admit(&mut self) -> Option<Cont<()>> {
-        if !self.backoff.may_begin(self.running) {
-            return None;
-        }
-        let next = self.waiting.pop_front()?;
-        self.running += 1;
-        self.counters.most_at_once = self.counters.most_at_once.max(self.running);
-        Some(next)
-    }
-}
 
 /// How a transaction left the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,11 @@ use farm_core::alloc::SizeClass;
 use farm_core::object::Image;
 use farm_core::worker::{Cont, ReadResult, Worker};
 
-use super::shared::{Answer, Found, Lent, Next, Op, Request, Shared, TaskWaker};
+use super::queue::{Answer, Found, Lent, Next, Op, Request, TaskQueue, TaskWaker};
 use super::{Task, TaskFuture, here, tasks};
 use crate::api::{self, TxHandle};
 use crate::error::TxError;
+use crate::open;
 use crate::remote::error_of_read;
 use crate::retry;
 use crate::tx::ObjectId;
@@ -39,7 +40,7 @@ pub(super) fn spawn(worker: &mut Worker, future: TaskFuture) {
     std::task::Wake::wake(waker);
 }
 
-fn of(worker: &mut Worker) -> (u64, Arc<Shared>) {
+fn of(worker: &mut Worker) -> (u64, Arc<TaskQueue>) {
     let tasks = tasks(worker);
     (tasks.id, Arc::clone(&tasks.shared))
 }
@@ -110,7 +111,7 @@ pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("a panic without a message")
 }
 
-fn serve(worker: &mut Worker, shared: &Arc<Shared>, request: Request) {
+fn serve(worker: &mut Worker, shared: &Arc<TaskQueue>, request: Request) {
     match request {
         Request::Abort(tx, context) => abort(worker, tx, context),
         Request::Leave(left) => retry::leave(worker, left),
@@ -127,12 +128,12 @@ fn serve(worker: &mut Worker, shared: &Arc<Shared>, request: Request) {
 
 fn abort(worker: &mut Worker, tx: TxHandle, context: Option<Box<crate::tx::Tx>>) {
     if let Some(context) = context {
-        api::put_back(worker, tx, context);
+        open::put_back(worker, tx, context);
     }
     api::abort(worker, tx);
 }
 
-fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<Lent>, op: Op) {
+fn call(worker: &mut Worker, shared: &Arc<TaskQueue>, slot: usize, context: Option<Lent>, op: Op) {
     let key = slot as u64;
     let waited = Cont::new(waited, key);
     match op {
@@ -185,10 +186,15 @@ fn call(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<
 }
 
 /// Returns the context of a transaction to the worker for a call, or begins the transaction.
-fn lend(worker: &mut Worker, shared: &Arc<Shared>, slot: usize, context: Option<Lent>) -> TxHandle {
+fn lend(
+    worker: &mut Worker,
+    shared: &Arc<TaskQueue>,
+    slot: usize,
+    context: Option<Lent>,
+) -> TxHandle {
     let tx = match context {
         Some((tx, context)) => {
-            api::put_back(worker, tx, context);
+            open::put_back(worker, tx, context);
             tx
         }
         None => api::begin(worker),
@@ -204,7 +210,7 @@ fn answer(worker: &mut Worker, slot: usize, context: Option<Lent>, answer: Answe
     shared.set_now(worker.now());
     let mine = shared.take_run();
     if let Some((context, answer)) = shared.answer(slot, context, answer)
-        && let Some(follows) = Shared::unwanted(context, &answer)
+        && let Some(follows) = TaskQueue::unwanted(context, &answer)
     {
         serve(worker, &shared, follows);
     }
@@ -236,7 +242,7 @@ pub(super) fn operated<T: Send + 'static>(
 /// Takes the context of the transaction that a call worked on, unless the transaction was aborted since.
 fn take_back(worker: &mut Worker, slot: usize) -> Option<Lent> {
     let tx = tasks(worker).shared.tx_of(slot)?;
-    Some((tx, api::take_out(worker, tx)?))
+    Some((tx, open::take_out(worker, tx)?))
 }
 
 fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {

@@ -13,15 +13,16 @@ use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 
 use super::Transaction;
-use super::shared::{Answer, Found, Op, Request, Shared};
+use super::queue::{Answer, Found, Op, Request, TaskQueue};
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
-use crate::retry::{Left, Remedy, Tries};
+use crate::retry::state::Tries;
+use crate::retry::{Left, Remedy};
 
 /// A task's access to its worker. Clones access the same worker.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<TaskQueue>,
 }
 
 impl std::fmt::Debug for Handle {
@@ -31,7 +32,7 @@ impl std::fmt::Debug for Handle {
 }
 
 impl Handle {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<TaskQueue>) -> Self {
         Self { shared }
     }
 
@@ -246,12 +247,12 @@ impl<F: Future> Future for Inside<'_, F> {
 /// The permission to run a transaction; dropping it leaves the gate. A transaction inside of another one needs none: if
 /// the limit is reached, it would wait for the outer transaction, which waits for it.
 struct Permit {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<TaskQueue>>,
     left: Left,
 }
 
 impl Permit {
-    async fn of(shared: &Arc<Shared>) -> Result<Self, TxError> {
+    async fn of(shared: &Arc<TaskQueue>) -> Result<Self, TxError> {
         let left = Left::Failed;
         if BODIES.get() > 0 {
             return Ok(Self { shared: None, left });

@@ -8,7 +8,7 @@ use farm_core::object::{FatPointer, Incarnation};
 use farm_core::worker::{Cont, Worker};
 
 use super::executor;
-use super::shared::{Answer, Lent, Op, Request, Shared};
+use super::queue::{Answer, Lent, Op, Request, TaskQueue};
 use crate::api;
 use crate::arrays::Objects;
 use crate::error::TxError;
@@ -20,7 +20,7 @@ use crate::tx::{ObjectId, Tx};
 /// A transaction makes one call at a time. Dropping a call before it completes aborts the transaction; later calls
 /// return [`TxError::Ended`].
 pub struct Transaction {
-    shared: Arc<Shared>,
+    shared: Arc<TaskQueue>,
     state: State,
 }
 
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Transaction {
 }
 
 impl Transaction {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<TaskQueue>) -> Self {
         Self {
             shared,
             state: State::Fresh,

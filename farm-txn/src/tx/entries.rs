@@ -1,18 +1,18 @@
-//! The entries of a transaction, one for each object that it met.
+//! The entries of a transaction, one for each of its objects.
 //!
-//! Debug builds count how many of them are looked at, so that tests hold every step of a commit to work that grows
-//! with the entries and no faster: an iteration counts as all entries, wherever it ends.
+//! Debug builds count the entries that are accessed, so that tests can check that the work of each step of a commit
+//! grows at most linearly with the entries. An iteration counts as all entries, even if it stops early.
 
 use std::ops::{Index, IndexMut};
 use std::slice::{Iter, IterMut};
 
 use super::Entry;
 
-/// Entries from which on capacity grows by an eighth at a time instead of doubling: what is left over is then little
-/// beside the entries.
+/// From this number of entries on, capacity grows by an eighth at a time instead of doubling, so that the unused
+/// capacity is small compared to the entries.
 const GROWS_SLOWLY: usize = 1024;
 
-/// The entries of a transaction, in the order in which it met its objects.
+/// The entries of a transaction, in the order in which its objects were added.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     all: Vec<Entry>,
@@ -51,7 +51,7 @@ impl Entries {
         self.all.iter_mut()
     }
 
-    /// Entries of a range, or none where there are none.
+    /// Returns the entries of a range; none if the range is out of bounds.
     #[inline]
     pub(crate) fn range(&self, range: std::ops::Range<usize>) -> Iter<'_, Entry> {
         let range = self.all.get(range).unwrap_or(&[]);
@@ -114,7 +114,7 @@ fn looked_at(entries: usize) {
     let _ = entries;
 }
 
-/// How many entries of transactions this thread has looked at so far, for tests: counted in debug builds only.
+/// Returns the number of entries that this thread has accessed so far. For tests: counted in debug builds only.
 #[doc(hidden)]
 #[cfg(debug_assertions)]
 pub fn entries_looked_at() -> u64 {

@@ -1,4 +1,4 @@
-//! Payloads that a transaction over many objects does not keep.
+//! Releases the payloads of objects that a transaction over many objects only needs to validate.
 
 use farm_core::marks;
 use farm_core::object::Image;
@@ -7,9 +7,9 @@ use super::{Entry, Intent, NOT_HELD, ObjectId, Tx};
 use crate::error::{Abort, TxError};
 
 impl Tx {
-    /// Forgets the payload of an object that was only read: what is left of it is its version, which the commit
-    /// validates. A transaction over many objects holds little that way. The object can be read again, and is then
-    /// as it was, or the transaction meets a conflict.
+    /// Forgets the payload of an object that was only read, and keeps its version, which the commit validates. So a
+    /// transaction over many objects needs little memory. The object can be read again. It is then unchanged, or the
+    /// transaction meets a conflict.
     ///
     /// No-op for an object that the transaction writes, allocates or frees, and inside of [`Tx::all_or_nothing`].
     ///
@@ -25,7 +25,7 @@ impl Tx {
     /// #     tx.payload_mut(object)[0] = 7;
     /// #     Ok(tx.address(object))
     /// # }).unwrap()).collect();
-    /// // All accounts at one moment, of which one payload at a time is held.
+    /// The sum over all accounts at one moment, with one payload in memory at a time.
     /// let sum = farm_txn::transact_here(worker, |tx, worker| {
     ///     let mut sum = 0;
     ///     for address in accounts {
@@ -55,7 +55,7 @@ impl Tx {
         self.forgotten += 1;
     }
 
-    /// Takes in the payload of an object that this transaction has forgotten, and has read again.
+    /// Restores the payload of an object that this transaction has forgotten and has read again.
     #[cold]
     pub(super) fn recall(&mut self, known: usize, image: &Image<'_>) -> Result<ObjectId, TxError> {
         marks::mark("tx: forgotten object read again");

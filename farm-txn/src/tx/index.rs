@@ -1,4 +1,4 @@
-//! Where in a transaction an object stands, by its address.
+//! Finds the entry of an object by its address.
 
 use farm_core::ids::Address;
 use farm_core::mem::LINE_BYTES;
@@ -12,20 +12,22 @@ const LEAST_SLOTS: usize = 128;
 /// The content of a slot without an entry.
 const EMPTY: u32 = u32::MAX;
 
-/// Finds entries: of a large transaction by a hash table with linear probing, which small ones never fill.
+/// Index of entries by address. For large transactions it is a hash table with linear probing, which small transactions
+/// never fill.
 ///
-/// Entries are put in and taken out in the order of a stack. So taking one out empties its slot, and the table is
-/// as it was before: no slot of another entry was probed past one that was filled later.
+/// Entries are added and removed in the order of a stack. So removing an entry empties its slot and restores the
+/// earlier table: no slot of another entry was probed past a slot that was filled later.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// The first entry of each address, or [`EMPTY`]; a power of two, at most 7/8 of them taken.
+    /// Number of the first entry of each address, or [`EMPTY`]; the length is a power of two, and at most 7/8 of the
+    /// slots are filled.
     slots: Vec<u32>,
-    /// Entries that the table has.
+    /// Number of entries in the table.
     noted: usize,
 }
 
 impl Index {
-    /// The first entry of an address.
+    /// Returns the first entry of an address.
     #[inline]
     pub(super) fn find(&self, entries: &Entries, address: Address) -> Option<usize> {
         if entries.len() <= LOOKED_THROUGH {
@@ -37,7 +39,7 @@ impl Index {
         (found != EMPTY).then_some(found as usize)
     }
 
-    /// Entries were added.
+    /// Adds the entries that were appended since the last call.
     #[inline]
     pub(super) fn follow(&mut self, entries: &Entries) {
         if entries.len() > LOOKED_THROUGH {
@@ -45,7 +47,7 @@ impl Index {
         }
     }
 
-    /// Entries from `kept` on are about to be taken away.
+    /// Removes the entries from `kept` on. Must be called before they are removed from `entries`.
     pub(super) fn truncate(&mut self, entries: &Entries, kept: usize) {
         if kept <= LOOKED_THROUGH {
             return self.clear();
@@ -59,7 +61,7 @@ impl Index {
         self.noted = kept.min(self.noted);
     }
 
-    /// All entries were taken away.
+    /// Removes all entries.
     #[inline]
     pub(super) fn clear(&mut self) {
         if self.noted > 0 {
@@ -84,7 +86,7 @@ impl Index {
         }
         for place in self.noted..entries.len() {
             let slot = self.probe(entries, entries[place].address);
-            // Of several entries of one address the first is found.
+            // If several entries have the same address, the table contains the first.
             if self.slots[slot] == EMPTY {
                 self.slots[slot] = place as u32;
             }
@@ -92,7 +94,7 @@ impl Index {
         self.noted = entries.len();
     }
 
-    /// The slot of an address: that of its entry, or the empty one where it would be put.
+    /// Returns the slot of an address: that of its entry, or the empty slot for a new entry.
     #[inline]
     fn probe(&self, entries: &Entries, address: Address) -> usize {
         let mask = self.slots.len() - 1;

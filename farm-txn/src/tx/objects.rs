@@ -1,8 +1,8 @@
-//! Objects of a transaction, and what is done with them.
+//! The objects of a transaction, and the operations on them.
 //!
-//! An [`ObjectId`] tells its transaction by a number that no other transaction of the process has, so
-//! that one of another transaction, or of one that has ended, is found out by one comparison; and by a
-//! serial number in it, by which one that [`Tx::all_or_nothing`] took back is.
+//! An [`ObjectId`] contains the number of its transaction, which is unique in the process. One comparison detects the
+//! object of another transaction, or of one that has ended. It also contains the serial number of its entry, which
+//! detects an object that [`Tx::all_or_nothing`] took back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,13 +13,13 @@ use farm_core::object::{FatPointer, Incarnation, Version};
 use super::{Entry, Intent, Tx};
 use crate::error::TxError;
 
-/// Numbers that a context draws at one time.
+/// Numbers that a context draws at a time.
 const DRAWN_AT_ONCE: u64 = 1 << 12;
 
-/// The first number that nobody has drawn.
+/// The first number that was not drawn yet.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// An object of a transaction: valid until the transaction ends, and in no other.
+/// An object of a transaction: valid until the transaction ends, and in no other transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectId {
     tx: u64,
@@ -27,7 +27,7 @@ pub struct ObjectId {
     serial: u32,
 }
 
-/// The number of a transaction, which no other of the process has.
+/// The number of a transaction, unique in the process.
 #[derive(Debug)]
 pub(super) struct Number(u64);
 
@@ -38,7 +38,7 @@ impl Default for Number {
 }
 
 impl Number {
-    /// The next transaction's.
+    /// Changes to the number of the next transaction.
     #[inline]
     pub(super) fn advance(&mut self) {
         self.0 += 1;
@@ -49,10 +49,10 @@ impl Number {
 }
 
 impl Tx {
-    /// Whether an object is one of this transaction, as it is now, and not freed by it.
+    /// Checks that an object is a current object of this transaction, and that the transaction has not freed it.
     ///
     /// # Errors
-    /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] of one that this transaction has freed.
+    /// [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if this transaction has freed the object.
     #[inline]
     pub fn check(&self, object: ObjectId) -> Result<(), TxError> {
         let entry = self.get(object).ok_or(TxError::OtherTransaction)?;
@@ -62,7 +62,7 @@ impl Tx {
         }
     }
 
-    /// As [`Tx::check`], of an object whose payload is wanted.
+    /// Checks an object as [`Tx::check`] does, and that its payload is held.
     ///
     /// # Errors
     /// As [`Tx::check`]; [`TxError::Forgotten`] after [`Tx::forget_payload`].
@@ -96,7 +96,7 @@ impl Tx {
         self.get(object).unwrap_or_else(|| unusable())
     }
 
-    /// One that is not freed.
+    /// Returns the entry of an object that is not freed.
     #[inline]
     fn live(&self, object: ObjectId) -> &Entry {
         let entry = self.get(object);
@@ -104,7 +104,7 @@ impl Tx {
         live.unwrap_or_else(|| unusable())
     }
 
-    /// One that is not freed, to be changed.
+    /// Returns the entry of an object that is not freed, for a change.
     #[inline]
     fn live_mut(&mut self, object: ObjectId) -> &mut Entry {
         self.live(object);
@@ -113,7 +113,7 @@ impl Tx {
         &mut self.entries[index]
     }
 
-    /// One that is not freed and has its payload, to be written.
+    /// Returns the entry of an object that is not freed and whose payload is held, and marks it as written.
     #[inline]
     fn write(&mut self, object: ObjectId) -> &mut Entry {
         let entry = self.live_mut(object);
@@ -126,7 +126,7 @@ impl Tx {
         entry
     }
 
-    /// The object at an address, if the transaction has it.
+    /// Returns the object at an address, if the transaction has it.
     #[inline]
     pub fn find(&self, address: Address) -> Option<ObjectId> {
         self.position(address)
@@ -134,7 +134,7 @@ impl Tx {
             .map(|found| self.id(found))
     }
 
-    /// Whether commit writes the object: it was changed, comes to be, or is freed.
+    /// Returns whether the commit writes the object: it was changed, allocated or freed.
     ///
     /// # Panics
     /// If the object is not of this transaction: see [`Tx::check`].
@@ -143,7 +143,7 @@ impl Tx {
         self.entry(object).is_written()
     }
 
-    /// Where the object is.
+    /// Returns the address of the object.
     ///
     /// # Panics
     /// If the object is not of this transaction: see [`Tx::check`].
@@ -151,7 +151,7 @@ impl Tx {
         self.entry(object).address
     }
 
-    /// Its size class.
+    /// Returns the size class of the object.
     ///
     /// # Panics
     /// If the object is not of this transaction: see [`Tx::check`].
@@ -159,7 +159,8 @@ impl Tx {
         self.entry(object).class
     }
 
-    /// Its version as it was read; of one that this transaction allocates, what its memory had before.
+    /// Returns the version of the object as it was read. For an object that this transaction allocates, it is the
+    /// version that its memory had before.
     ///
     /// # Panics
     /// If the object is not of this transaction: see [`Tx::check`].
@@ -167,8 +168,8 @@ impl Tx {
         self.entry(object).version
     }
 
-    /// The second word of its header, with size class and incarnation, as it will be once the transaction has
-    /// committed (`objGetIncarnation`).
+    /// Returns the second word of the header, with size class and incarnation, as it will be after the commit
+    /// (`objGetIncarnation`).
     ///
     /// # Panics
     /// If the object is not of this transaction: see [`Tx::check`].
@@ -176,7 +177,7 @@ impl Tx {
         self.entry(object).installed_incarnation()
     }
 
-    /// The fat pointer that names the object once the transaction has committed.
+    /// Returns the fat pointer that refers to the object after the commit.
     ///
     /// # Panics
     /// If the object is not of this transaction, or freed by it: see [`Tx::check`].
@@ -185,7 +186,7 @@ impl Tx {
         FatPointer::new(entry.address, entry.installed_incarnation())
     }
 
-    /// The payload as this transaction sees it.
+    /// Returns the payload as this transaction sees it.
     ///
     /// # Panics
     /// If the object is not of this transaction, or freed by it, or its payload was forgotten: see
@@ -199,7 +200,7 @@ impl Tx {
         self.payloads.get(entry.payload())
     }
 
-    /// The payload, to be changed: the object is written when the transaction commits.
+    /// Returns the payload for a change: the commit writes the object.
     ///
     /// # Panics
     /// As [`Tx::payload`].
@@ -209,8 +210,8 @@ impl Tx {
         self.payloads.get_mut(payload)
     }
 
-    /// Moves the object's incarnation on when the transaction commits, so that pointers held to it
-    /// no longer match (`objIncrementIncarnation`).
+    /// Increments the incarnation of the object when the transaction commits, so that existing fat pointers to it no
+    /// longer match (`objIncrementIncarnation`).
     ///
     /// # Panics
     /// As [`Tx::payload`].
@@ -218,8 +219,8 @@ impl Tx {
         self.write(object).bump = true;
     }
 
-    /// Frees the object when the transaction commits. One that this transaction allocated is given
-    /// back then as well.
+    /// Frees the object when the transaction commits. If this transaction allocated the object, the commit releases its
+    /// slot.
     ///
     /// # Panics
     /// If the object is not of this transaction, or freed by it before: see [`Tx::check`].
@@ -227,7 +228,7 @@ impl Tx {
         self.live_mut(object).intent = Intent::Free;
     }
 
-    /// Frees objects, each of which may stand there several times; or none, if one cannot be.
+    /// Frees objects, which may contain duplicates. If one of them cannot be freed, frees none.
     pub(crate) fn free_all(&mut self, objects: &[ObjectId]) -> Result<(), TxError> {
         objects.iter().try_for_each(|object| self.check(*object))?;
         for object in objects {
@@ -242,8 +243,8 @@ impl Tx {
 #[cold]
 fn unusable() -> ! {
     panic!(
-        "the object is of another transaction, or of one that has ended, or was freed or taken back by \
-         this one, or its payload was forgotten: see Tx::check_payload"
+        "invalid ObjectId: its transaction is another one or has ended, or this transaction freed the object, took it \
+         back or forgot its payload; call Tx::check_payload before"
     );
 }
 
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_is_drawn_twice() {
+    fn transaction_numbers_are_unique() {
         let mut contexts = [Number::default(), Number::default()];
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..3 * DRAWN_AT_ONCE {

@@ -1,22 +1,22 @@
-//! The payloads that a transaction holds, one after the other in one buffer.
+//! The payloads of a transaction, one after the other in one buffer.
 
 use std::ops::Range;
 
-/// The place of a payload that is not held.
+/// Offset that marks a payload that is not held.
 pub(super) const NOT_HELD: u32 = u32::MAX;
 
-/// Bytes from which on the buffer grows by an eighth at a time instead of doubling.
+/// From this number of bytes on, the buffer grows by an eighth at a time instead of doubling.
 const GROWS_SLOWLY: usize = 1 << 20;
 
-/// The payloads that a transaction holds.
+/// The buffer of payloads of a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Payloads {
     bytes: Vec<u8>,
-    /// Bytes that are held; the others are vacant.
+    /// Number of bytes that are held; the others are vacant.
     held: usize,
-    /// Places of payloads that were forgotten, by their length: the next ones as long go there.
+    /// Offsets of forgotten payloads, by length; a new payload of the same length reuses the room.
     vacant: Vec<(usize, Vec<u32>)>,
-    /// The next ones go behind all others, so that they can be taken back by [`Payloads::truncate`].
+    /// Whether new payloads are appended behind all others, so that [`Payloads::truncate`] can remove them.
     appends: bool,
 }
 
@@ -28,7 +28,7 @@ impl Payloads {
         }
     }
 
-    /// Bytes that are held.
+    /// Returns the number of bytes that are held.
     #[inline]
     pub(super) fn held(&self) -> usize {
         self.held
@@ -38,7 +38,7 @@ impl Payloads {
         self.bytes.capacity()
     }
 
-    /// Makes room for a payload, which begins as zeroes: returns its place.
+    /// Adds a payload of zeroes, and returns its offset.
     #[inline]
     pub(super) fn add(&mut self, bytes: usize) -> u32 {
         self.held += bytes;
@@ -64,7 +64,7 @@ impl Payloads {
         Some(place)
     }
 
-    /// Forgets a payload.
+    /// Forgets a payload; its room becomes vacant.
     pub(super) fn forget(&mut self, payload: Range<usize>) {
         self.held -= payload.len();
         if self.held == 0 {
@@ -77,7 +77,8 @@ impl Payloads {
         }
     }
 
-    /// The end of all payloads, for [`Payloads::truncate`]; those that are added from now on come after it.
+    /// Starts appending: all payloads that are added from now on are placed behind the others. Returns the end of the
+    /// buffer, for [`Payloads::truncate`].
     pub(super) fn begin_appending(&mut self) -> usize {
         self.appends = true;
         self.bytes.len()
@@ -87,7 +88,8 @@ impl Payloads {
         self.appends = false;
     }
 
-    /// Takes back what was added since [`Payloads::begin_appending`] returned `end`, when `held` bytes were held.
+    /// Removes the payloads that were added since [`Payloads::begin_appending`] returned `end`, when `held` bytes were
+    /// held.
     pub(super) fn truncate(&mut self, end: usize, held: usize) {
         self.bytes.truncate(end);
         self.held = held;
@@ -115,16 +117,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_forgotten_makes_room_for_what_is_as_long() {
+    fn a_new_payload_reuses_the_room_of_a_forgotten_one_of_its_length() {
         let mut payloads = Payloads::with_capacity(0);
         let places = [0; 3].map(|_| payloads.add(48));
         assert_eq!((places, payloads.held()), ([0, 48, 96], 144));
         payloads.get_mut(48..96).fill(7);
         payloads.forget(48..96);
         assert_eq!(payloads.held(), 96);
-        assert_eq!(payloads.add(112), 144, "none is as long");
+        assert_eq!(payloads.add(112), 144, "no vacant room has this length");
         assert_eq!(payloads.add(48), 48);
-        assert_eq!(payloads.get(48..96), [0; 48], "it begins as zeroes");
+        assert_eq!(payloads.get(48..96), [0; 48], "a new payload is zeroed");
         for payload in [0..48, 48..96, 96..144, 144..256] {
             payloads.forget(payload);
         }
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_taken_back_comes_after_all_others() {
+    fn payloads_that_can_be_truncated_are_appended() {
         let mut payloads = Payloads::with_capacity(0);
         payloads.add(48);
         payloads.add(48);

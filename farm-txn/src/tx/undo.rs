@@ -1,37 +1,34 @@
-//! What a transaction tries and may take back: a journal of what is changed meanwhile, and of nothing else.
+//! The journal of [`Tx::all_or_nothing`]: it records what `body` changes, and nothing else.
 
 use farm_core::alloc::SizeClass;
-use farm_core::mutants;
 use farm_core::object::{Incarnation, Version};
-use farm_core::worker::Worker;
 
-use super::room::give_back;
-use super::{Intent, Tx};
+use super::{Entry, Intent, Tx};
 
-/// What the transaction was when it began to try.
+/// State of the transaction at the start of [`Tx::all_or_nothing`], and the entries that were changed since.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
-    /// Something is tried now.
+    /// Whether [`Tx::all_or_nothing`] runs.
     active: bool,
-    /// Entries that it had, and how many of them had forgotten their payloads.
+    /// Number of entries at the start, and how many of them had forgotten their payloads.
     entries: usize,
     forgotten: usize,
-    /// The end of its payloads, and bytes of them that it held.
+    /// End of the payload buffer at the start, and the number of its bytes that were held.
     end: usize,
     held: usize,
-    /// Continuations that wait for the commit.
+    /// Number of continuations at the start that wait for the commit.
     waiting: usize,
-    /// Entries of then that were changed since, each once, and their payloads.
+    /// Entries of the start that were changed since, each once, and their payloads.
     changed: Vec<Changed>,
     payloads: Vec<u8>,
 }
 
-/// An entry as it was.
+/// The earlier state of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Changed {
     index: u32,
     at: u32,
-    /// Where its payload is in [`Undo::payloads`].
+    /// Offset of its payload in [`Undo::payloads`].
     saved_at: u32,
     class: SizeClass,
     version: Version,
@@ -41,12 +38,12 @@ struct Changed {
 }
 
 impl Undo {
-    /// Whether something is tried now.
+    /// Returns whether [`Tx::all_or_nothing`] runs.
     pub(super) fn is_active(&self) -> bool {
         self.active
     }
 
-    /// The transaction forgets everything: nothing is left to be restored.
+    /// Drops the journal: the transaction has removed all of its objects.
     pub(super) fn clear(&mut self) {
         *self = Self {
             active: self.active,
@@ -64,41 +61,42 @@ impl Undo {
 }
 
 impl Tx {
-    /// Does something of several steps, and takes all of it back if one of them fails: what was read,
-    /// written, allocated and freed since. The transaction goes on as if it had not been tried; objects
-    /// that it met first in what failed are not its own any more. What `body` changes is recorded, and nothing
-    /// else.
-    ///
-    /// # Errors
-    /// Those of `body`.
+    /// Starts the journal.
     ///
     /// # Panics
-    /// If `body` calls it in turn.
-    pub fn all_or_nothing<T, E>(
-        &mut self,
-        worker: &mut Worker,
-        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
-    ) -> Result<T, E> {
-        assert!(!self.undo.active, "all_or_nothing inside of all_or_nothing");
+    /// If it is started already.
+    pub(super) fn start_journal(&mut self) {
         let undo = &mut self.undo;
+        assert!(
+            !undo.active,
+            "all_or_nothing was called inside of all_or_nothing"
+        );
         undo.active = true;
         (undo.entries, undo.forgotten) = (self.entries.len(), self.forgotten);
         (undo.end, undo.held) = (self.payloads.begin_appending(), self.payloads.held());
         undo.waiting = self.when_committed.len();
-        let outcome = body(self, worker);
-        if outcome.is_err() && !mutants::is_on("an edit that failed is not taken back") {
-            self.take_back(worker);
-        }
+    }
+
+    /// Ends the journal.
+    pub(super) fn end_journal(&mut self) {
         self.payloads.end_appending();
         for changed in self.undo.changed.drain(..) {
             self.entries[changed.index as usize].saved = false;
         }
         self.undo.payloads.clear();
         self.undo.active = false;
-        outcome
     }
 
-    /// An entry is about to be changed: records how it is, if that may be wanted.
+    /// Returns the entries of objects for which room was reserved since the start of the journal.
+    pub(super) fn reserved_since(&self) -> impl Iterator<Item = &Entry> {
+        let (kept, undo) = (self.undo.entries, &self.undo);
+        let before = undo.changed.iter().filter(|was| !was.intent.is_written());
+        let before = before.map(|was| &self.entries[was.index as usize]);
+        let new = self.entries.range(kept..self.entries.len());
+        before.chain(new).filter(|entry| entry.is_reserved())
+    }
+
+    /// Records an entry before a change, if the change may be taken back.
     #[inline]
     pub(super) fn touch(&mut self, index: usize) {
         if self.undo.active && index < self.undo.entries {
@@ -129,15 +127,9 @@ impl Tx {
         }
     }
 
-    fn take_back(&mut self, worker: &mut Worker) {
+    /// Takes everything back that was changed since the start of the journal.
+    pub(super) fn take_back(&mut self) {
         let (kept, undo) = (self.undo.entries, &self.undo);
-        let before = undo.changed.iter().filter(|was| !was.intent.is_written());
-        let before = before.map(|was| &self.entries[was.index as usize]);
-        let new = self.entries.range(kept..self.entries.len());
-        give_back(
-            worker,
-            before.chain(new).filter(|entry| entry.is_reserved()),
-        );
         for was in &undo.changed {
             let entry = &mut self.entries[was.index as usize];
             (entry.at, entry.class) = (was.at, was.class);

@@ -1,11 +1,12 @@
-//! The system's allocator, which counts what threads that ask for it allocate: for tests of how much that is.
+//! The allocator of the system, with counters per thread, for tests that check the number and size of allocations. A
+//! thread counts only after it called [`count`].
 
-#![allow(unsafe_code)] // The allocator; nothing else.
+#![allow(unsafe_code)] // Only for the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The allocator.
+/// The counting allocator.
 pub(crate) struct Counting;
 
 thread_local! {
@@ -15,27 +16,27 @@ thread_local! {
     static MOST: Cell<i64> = const { Cell::new(0) };
 }
 
-/// What a thread allocated while it counted.
-#[allow(dead_code)] // Each test looks at one of the two kinds.
+/// The allocations of a thread while it counted.
+#[allow(dead_code)] // Each test uses one of the two kinds of counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocated {
-    /// Calls that gave memory.
+    /// Number of calls that allocated memory.
     pub(crate) times: u64,
-    /// Bytes that were not given back.
+    /// Bytes that were allocated and not freed.
     pub(crate) bytes: i64,
-    /// The most that these ever were.
+    /// Maximum of `bytes`.
     pub(crate) most_bytes: i64,
 }
 
-/// Built with `SHOW_ALLOCATIONS` set, tests print where each allocation comes from.
+/// If the build sets `SHOW_ALLOCATIONS`, the tests print a backtrace of each allocation.
 const SHOW: bool = option_env!("SHOW_ALLOCATIONS").is_some();
 
-/// Whether this thread counts from now on. Returns whether it did.
+/// Switches counting on or off for this thread. Returns the previous setting.
 pub(crate) fn count(counts: bool) -> bool {
     COUNTS.replace(counts)
 }
 
-/// What this thread allocated since the last call.
+/// Returns the counts of this thread since the last call, and resets them.
 pub(crate) fn take() -> Allocated {
     Allocated {
         times: ALLOCATIONS.replace(0),
@@ -44,9 +45,9 @@ pub(crate) fn take() -> Allocated {
     }
 }
 
-/// Counts a call that changed what the thread has by so many bytes.
+/// Counts a call that changed the allocated bytes of this thread by `bytes`.
 fn note(allocations: u64, bytes: i64) {
-    // A thread that ends may allocate when its locals are gone.
+    // A thread that is ending may allocate after its thread-locals were destroyed.
     if !COUNTS.try_with(Cell::get).unwrap_or(false) {
         return;
     }
@@ -60,30 +61,30 @@ fn note(allocations: u64, bytes: i64) {
     }
 }
 
-// SAFETY: every call is the system allocator's own, with the arguments that came; counting touches
-// nothing but thread-locals without destructors, which allocate nothing.
+// SAFETY: every call is forwarded to the system allocator with unchanged arguments. Counting uses only thread-locals
+// without destructors, which do not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, layout.size() as i64);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, and the arguments are unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(1, layout.size() as i64);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc_zeroed`, and the arguments are unchanged.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         note(1, bytes as i64 - layout.size() as i64);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`, and the arguments are unchanged.
         unsafe { System.realloc(old, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         note(0, -(layout.size() as i64));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`, and the arguments are unchanged.
         unsafe { System.dealloc(old, layout) }
     }
 }

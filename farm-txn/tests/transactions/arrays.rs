@@ -1,4 +1,4 @@
-//! Arrays read as a whole are what single reads of their objects are; they come to be and go as objects do.
+//! Reading an array as a whole equals reading its objects one by one. Arrays are created and freed as objects are.
 
 use std::future::Future;
 use std::task::{Context, Waker};
@@ -15,7 +15,7 @@ use crate::tasks::{PATIENCE, comes_to_rest, task};
 
 const COUNT: u32 = 12;
 
-/// Makes an array on this machine, with an object at each index whose bit is set.
+/// Creates an array on this machine, with an object at each index whose bit in `there` is set.
 fn make(worker: &mut Worker, class: SizeClass, there: u16) -> Address {
     let array = worker.reserve_array(class, COUNT, None).unwrap();
     for index in (0..COUNT).filter(|index| there & 1 << index != 0) {
@@ -30,12 +30,12 @@ fn at(first: Address, class: SizeClass, index: u32) -> Address {
         .unwrap()
 }
 
-/// What a test does with an array.
+/// The input of one test run.
 #[derive(Clone, Debug)]
 struct Case {
     payload: usize,
     there: u16,
-    /// Written by the transaction before it reads the array, and freed by it.
+    /// Indexes that the transaction writes before it reads the array, and indexes that it frees.
     written: u16,
     freed: u16,
     from: u32,
@@ -62,7 +62,7 @@ fn cases() -> impl Strategy<Value = Case> {
         })
 }
 
-/// Reads the array both ways, in transactions that have done the same before.
+/// Reads the array as a whole and object by object, in transactions that made the same changes before.
 async fn both_ways(
     farm: Handle,
     first: Address,
@@ -99,7 +99,7 @@ async fn both_ways(
                 None => None,
             });
         }
-        // The last leaves its changes, so that both begin from the same.
+        // Only the last transaction commits its changes, so that both start from the same state.
         if way == 1 {
             tx.commit().await?;
         }
@@ -129,7 +129,7 @@ fn compare(cluster: &Cluster, case: &Case) {
 }
 
 #[test]
-fn an_array_is_read_as_its_objects_are() {
+fn reading_an_array_equals_reading_its_objects() {
     let cluster = cluster("arrays", 2, 1);
     let config = ProptestConfig {
         cases: 48,
@@ -151,7 +151,7 @@ fn an_array_of_another_machine_costs_one_read() {
             let of = |w: &mut Worker| (farm_txn::counters(w), w.fabric_counters().reads);
             cluster.on(reader, 0, of)
         };
-        // Where the region is is asked once.
+        // The first access to a region asks for its location; that is not counted.
         let read = move |farm: Handle| async move {
             let mut tx = farm.begin();
             tx.read_array(first, 8, COUNT).await.unwrap();
@@ -167,7 +167,7 @@ fn an_array_of_another_machine_costs_one_read() {
 }
 
 #[test]
-fn every_object_of_an_array_and_every_hole_is_validated() {
+fn objects_and_holes_of_an_array_are_validated() {
     let cluster = cluster("array-valid", 2, 1);
     let class = class_for_payload(8).unwrap();
     for reader in [0, 1] {
@@ -194,7 +194,7 @@ fn every_object_of_an_array_and_every_hole_is_validated() {
     cluster.stop();
 }
 
-/// Another transaction changes an object; where there is none, nothing.
+/// Changes an object by another transaction; no-op for a hole.
 async fn change(farm: &Handle, address: Address, hole: bool) {
     if !hole {
         let mut other = farm.begin();
@@ -205,7 +205,7 @@ async fn change(farm: &Handle, address: Address, hole: bool) {
 }
 
 #[test]
-fn arrays_that_are_none_are_typed_errors() {
+fn reads_of_invalid_arrays_are_typed_errors() {
     let cluster = cluster("no-array", 2, 1);
     let class = class_for_payload(8).unwrap();
     let first = cluster.on(0, 0, move |w| make(w, class, !0));
@@ -222,7 +222,7 @@ fn arrays_that_are_none_are_typed_errors() {
             assert!(matches!(size, TxError::WrongSize { .. }), "{size}");
             let size = farm.read_array_lock_free(first, 100, 2).await.unwrap_err();
             assert!(matches!(size, TxError::WrongSize { .. }), "{size}");
-            // The same call dropped half-way leaves nothing.
+            // Dropping an open transaction leaves nothing behind.
             drop(tx);
         });
     }
@@ -230,12 +230,12 @@ fn arrays_that_are_none_are_typed_errors() {
     cluster.stop();
 }
 
-/// Bytes of arrays on a machine.
+/// Returns the bytes of arrays on a machine.
 fn array_bytes(cluster: &Cluster, machine: usize) -> u64 {
     cluster.on(machine, 0, |w| w.store().usage().unwrap().array_bytes)
 }
 
-/// Waits until a machine has so many bytes of arrays: what is given back may be on its way.
+/// Waits until a machine has `bytes` bytes of arrays: released slots may still be in flight.
 fn comes_to_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
     comes_to_rest(cluster);
     let late = Instant::now() + PATIENCE;
@@ -246,7 +246,7 @@ fn comes_to_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
     }
 }
 
-/// A new array whose objects carry their index.
+/// Allocates an array whose objects contain their index.
 async fn born(
     tx: &mut Transaction,
     payload: usize,
@@ -261,7 +261,7 @@ async fn born(
 }
 
 #[test]
-fn an_array_comes_to_be_and_goes_with_a_transaction_on_any_machine() {
+fn transactions_create_and_free_arrays_on_any_machine() {
     let cluster = cluster("array-born", 2, 1);
     for holder in [0, 1] {
         let hint = cluster.on(holder, 0, |w| create(w, b"near"));
@@ -279,7 +279,7 @@ fn an_array_comes_to_be_and_goes_with_a_transaction_on_any_machine() {
             let same = cluster.on(0, 0, move |w| {
                 w.machine_of(first.region()) == w.machine_of(hint.region())
             });
-            assert!(same, "on the machine of its hint");
+            assert!(same, "the array is not on the machine of its hint");
             let all = move |farm: Handle| async move {
                 farm.read_array_lock_free(first, payload, COUNT).await
             };
@@ -291,7 +291,7 @@ fn an_array_comes_to_be_and_goes_with_a_transaction_on_any_machine() {
             }
             let before = array_bytes(&cluster, holder);
             assert!(before >= u64::from(COUNT) * size.object_bytes() as u64);
-            // One after the other, the last first: the memory goes with the last.
+            // Free the objects one by one, from the last; the memory is released with the last remaining one.
             task(&cluster, 1, move |farm| async move {
                 for index in (1..COUNT).rev() {
                     let mut tx = farm.begin();
@@ -308,7 +308,7 @@ fn an_array_comes_to_be_and_goes_with_a_transaction_on_any_machine() {
             task(&cluster, 0, move |farm| async move {
                 farm.transact(async |tx| {
                     let objects = tx.read_array(first, payload, COUNT).await?;
-                    tx.free(objects[0].expect("the first is there"))
+                    tx.free(objects[0].expect("the first object exists"))
                 })
                 .await
             })
@@ -319,9 +319,9 @@ fn an_array_comes_to_be_and_goes_with_a_transaction_on_any_machine() {
     cluster.stop();
 }
 
-/// Memory of an array that went serves the next one, at the versions that it has.
+/// The memory of a freed array is reused for the next one, and keeps its versions.
 #[test]
-fn what_does_not_come_to_be_is_given_back_and_serves_again() {
+fn arrays_of_aborted_transactions_are_released_and_reused() {
     let cluster = cluster("array-abort", 2, 1);
     for holder in [0, 1] {
         let hint = cluster.on(holder, 0, |w| create(w, b"near"));
@@ -334,7 +334,7 @@ fn what_does_not_come_to_be_is_given_back_and_serves_again() {
                 match round % 3 {
                     0 => tx.abort(),
                     1 => {
-                        // Its commit meets a conflict: the object that it read was changed.
+                        // The commit fails with a conflict: the object that it read was changed.
                         let near = tx.read(hint, 4).await?;
                         tx.payload_mut(near)?.fill(round);
                         change(&farm, hint, false).await;
@@ -358,13 +358,13 @@ fn what_does_not_come_to_be_is_given_back_and_serves_again() {
             comes_to_array_bytes(&cluster, holder, 0);
         }
         firsts.dedup();
-        assert_eq!(firsts.len(), 1, "the same memory: {firsts:?}");
+        assert_eq!(firsts.len(), 1, "not the same memory: {firsts:?}");
     }
     cluster.stop();
 }
 
 #[test]
-fn arrays_that_cannot_be_are_refused_and_take_nothing() {
+fn rejected_array_allocations_reserve_nothing() {
     let cluster = cluster("array-not", 2, 1);
     for holder in [0, 1] {
         let hint = cluster.on(holder, 0, |w| create(w, b"near"));
@@ -376,7 +376,7 @@ fn arrays_that_cannot_be_are_refused_and_take_nothing() {
             assert!(matches!(long, TxError::ArrayTooLong { .. }), "{long}");
             let large = tx.alloc_array(2 << 20, 1, Some(hint)).await.unwrap_err();
             assert!(matches!(large, TxError::TooLarge(_)), "{large}");
-            // As many as one transaction may have, and then one more.
+            // Reach the limit of a transaction, and then exceed it.
             let most = TxLimits::default().objects as u32;
             for count in [most / 2, most / 2] {
                 tx.alloc_array(8, count, Some(hint)).await.unwrap();
@@ -384,7 +384,7 @@ fn arrays_that_cannot_be_are_refused_and_take_nothing() {
             let limit = tx.alloc_array(8, 1, Some(hint)).await.unwrap_err();
             assert!(matches!(limit, TxError::Limit { .. }), "{limit}");
             drop(tx);
-            // What is dropped while it is under way is given back when it comes.
+            // If a call is dropped while it is in flight, its array is released when the reply arrives.
             let mut tx = farm.begin();
             let mut dropped = Box::pin(tx.alloc_array(8, 3, Some(hint)));
             let mut context = Context::from_waker(Waker::noop());

@@ -1,4 +1,4 @@
-//! What is tried within a transaction and taken back, and who hears of a commit.
+//! Steps that a transaction tries and takes back, and the continuations of a commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,19 +10,19 @@ use crate::cluster::{cluster, create, transact};
 
 const BYTES: usize = 40;
 
-/// Objects that the worker's allocator says are taken.
+/// Returns the number of live objects according to the worker's allocator.
 fn live(worker: &mut Worker) -> u64 {
     let class = class_for_payload(BYTES).unwrap();
     worker.slab_usage(class).live as u64
 }
 
 #[test]
-fn what_fails_is_taken_back_and_what_was_there_before_stays() {
+fn a_failed_step_is_taken_back_and_earlier_changes_remain() {
     let cluster = cluster("attempts", 1, 1);
     let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
     cluster.on(0, 0, move |w| {
         let before = live(w);
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         let first = tx.read(w, one, BYTES).unwrap();
         tx.payload_mut(first).fill(11);
         let born = tx.alloc(w, BYTES, None).unwrap();
@@ -47,7 +47,7 @@ fn what_fails_is_taken_back_and_what_was_there_before_stays() {
         assert_eq!(&tx.payload(kept.unwrap())[..BYTES], [23; BYTES]);
         let born = tx.address(born);
         tx.commit(w).unwrap();
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
         let seen = transact(w, |tx, w| {
             let read = [one, two, born].map(|at| tx.read(w, at, BYTES).map(|o| tx.payload(o)[0]));
             read.into_iter().collect::<Result<Vec<_>, _>>()
@@ -58,15 +58,15 @@ fn what_fails_is_taken_back_and_what_was_there_before_stays() {
     cluster.stop();
 }
 
-/// A large transaction finds its objects by a table, which has to follow what is taken back.
+/// A large transaction finds its objects by a hash table, which must follow when entries are taken back.
 #[test]
-fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
+fn a_large_transaction_finds_its_objects_after_steps_were_taken_back() {
     const OBJECTS: usize = 100;
     let cluster = cluster("large", 1, 1);
     cluster.on(0, 0, |w| {
         let all: Vec<_> = (0..OBJECTS).map(|mark| create(w, &[mark as u8])).collect();
         for (kept, tried) in [(10, 15), (20, 60), (32, 1), (33, 40), (60, 40)] {
-            let mut tx = farm_txn::take(w);
+            let mut tx = farm_txn::checkout(w);
             let read = |tx: &mut Tx, w: &mut Worker, at: usize| {
                 let object = tx.read(w, all[at], 1)?;
                 assert_eq!(tx.payload(object)[0], at as u8);
@@ -95,19 +95,19 @@ fn a_large_transaction_finds_its_objects_whatever_was_taken_back() {
             assert_eq!(tx.len(), OBJECTS);
             tx.commit(w).unwrap();
             assert_eq!((tx.len(), tx.find(all[0])), (0, None));
-            farm_txn::give(w, tx);
+            farm_txn::checkin(w, tx);
         }
     });
     cluster.stop();
 }
 
-/// The id of what was taken back once named what was read next.
+/// Regression: the `ObjectId` of an object that was taken back referred to the object that was read next.
 #[test]
-fn an_object_that_was_taken_back_is_no_other_one() {
+fn the_id_of_an_object_that_was_taken_back_is_never_valid_again() {
     let cluster = cluster("taken-back", 1, 1);
     let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
     cluster.on(0, 0, move |w| {
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         let mut taken_back = None;
         let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
             taken_back = Some(tx.read(w, one, BYTES)?);
@@ -124,13 +124,13 @@ fn an_object_that_was_taken_back_is_no_other_one() {
         tx.check(read).unwrap();
         tx.check(again).unwrap();
         tx.abort(w);
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
     });
     cluster.stop();
 }
 
 #[test]
-fn a_commit_is_heard_of_and_an_abort_is_not() {
+fn when_committed_is_called_after_a_commit_and_not_after_an_abort() {
     static HEARD: AtomicU64 = AtomicU64::new(0);
     fn heard(_: &mut Worker, context: u64, (): ()) {
         HEARD.fetch_add(context, Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn a_commit_is_heard_of_and_an_abort_is_not() {
     let at = cluster.on(0, 0, |w| create(w, &[1; BYTES]));
     cluster.on(0, 0, move |w| {
         for (commits, context) in [(false, 100), (true, 1), (false, 100), (true, 10)] {
-            let mut tx = farm_txn::take(w);
+            let mut tx = farm_txn::checkout(w);
             let object = tx.read(w, at, BYTES).unwrap();
             tx.payload_mut(object)[0] += 1;
             tx.when_committed(Cont::new(heard, context));
@@ -147,7 +147,7 @@ fn a_commit_is_heard_of_and_an_abort_is_not() {
                 true => tx.commit(w).unwrap(),
                 false => tx.abort(w),
             }
-            farm_txn::give(w, tx);
+            farm_txn::checkin(w, tx);
         }
     });
     assert_eq!(HEARD.load(Ordering::Relaxed), 11);

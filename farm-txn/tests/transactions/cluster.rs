@@ -1,4 +1,4 @@
-//! Machines of one process, and calls on their workers.
+//! The machines of a test cluster in one process, and calls on their workers.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 pub(crate) use farm_txn::transact_here as transact;
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
-/// A running cluster with the transaction layer on every worker, memory and rings tiny.
+/// A running cluster with the transaction layer on every worker, and with little memory and short rings.
 pub(crate) struct Cluster {
     pub(crate) machines: Vec<Machine>,
     _dir: tempfile::TempDir,
@@ -34,7 +34,7 @@ pub(crate) fn cluster_of(name: &str, mut config: Config) -> Cluster {
 }
 
 impl Cluster {
-    /// Runs `work` on a worker, in one of its turns.
+    /// Runs `work` on a worker, in one of its turns, and returns the result.
     pub(crate) fn on<T: Send + 'static>(
         &self,
         machine: usize,
@@ -46,7 +46,7 @@ impl Cluster {
             .unwrap()
     }
 
-    /// Reads an object without locks, and waits for it.
+    /// Reads an object by a lock-free read, and waits for the result.
     pub(crate) fn look(
         &self,
         machine: usize,
@@ -60,7 +60,7 @@ impl Cluster {
             .unwrap()
     }
 
-    /// Starts a lock-free read; the answer comes when it has succeeded.
+    /// Starts a lock-free read. The result is sent to the receiver when the read has succeeded.
     pub(crate) fn start_look(&self, machine: usize, address: Address, bytes: usize) -> Looks {
         let (answer, answers) = mpsc::channel();
         assert!(
@@ -73,7 +73,7 @@ impl Cluster {
         answers
     }
 
-    /// Waits until a worker's slab allocator and memory agree: freed objects may be on their way.
+    /// Waits until the slab allocator and the memory of a worker agree: freed objects may still be in flight.
     pub(crate) fn settle(&self, machine: usize, worker: usize) {
         for _ in 0..2000 {
             if self.on(machine, worker, |w| w.check_slab()).is_ok() {
@@ -84,7 +84,7 @@ impl Cluster {
         self.on(machine, worker, |w| w.check_slab()).unwrap();
     }
 
-    /// Stops it; no worker may have failed.
+    /// Stops the cluster. Panics if a worker has failed.
     pub(crate) fn stop(self) {
         for machine in self.machines {
             machine.stop().unwrap();
@@ -95,7 +95,7 @@ impl Cluster {
 pub(crate) type Looks = mpsc::Receiver<Result<Seen, ReadError>>;
 type Look = mpsc::Sender<Result<Seen, ReadError>>;
 
-/// What a lock-free read showed.
+/// The result of a lock-free read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) version: Version,
@@ -132,7 +132,7 @@ fn looked(worker: &mut Worker, bytes: u64, result: ReadResult) {
     worker.take_layer::<Look>().send(seen).unwrap();
 }
 
-/// Puts an object into an array, and gives its first version.
+/// Writes an object into an array, and returns its first version.
 pub(crate) fn put_in_array(
     worker: &mut Worker,
     array: &ArrayRun,
@@ -153,7 +153,7 @@ pub(crate) fn put_in_array(
     version
 }
 
-/// Commits a new object whose payload starts with `payload`.
+/// Creates an object whose payload starts with `payload`, in a transaction of its own.
 pub(crate) fn create(worker: &mut Worker, payload: &[u8]) -> Address {
     transact(worker, |tx, worker| {
         let object = tx.alloc(worker, payload.len(), None)?;
@@ -169,7 +169,7 @@ fn has_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
     worker.take_layer::<CommitAnswer>().send(result).unwrap();
 }
 
-/// Commits a transaction of worker 0 of machine 0.
+/// Commits a transaction of worker 0 of machine 0, and waits for the outcome.
 pub(crate) fn commit(cluster: &Cluster, tx: TxHandle) -> Result<(), TxError> {
     let ended = cluster.machines[0].ask(0, move |w, answer: CommitAnswer| {
         w.put_layer(Box::new(answer));
@@ -178,7 +178,7 @@ pub(crate) fn commit(cluster: &Cluster, tx: TxHandle) -> Result<(), TxError> {
     ended.unwrap()
 }
 
-/// Reads an object of at most `bytes` in a transaction, and begins to write it.
+/// Reads an object in a transaction, and overwrites the start of its payload.
 pub(crate) fn overwrite(
     tx: &mut Tx,
     worker: &mut Worker,
@@ -190,7 +190,7 @@ pub(crate) fn overwrite(
     Ok(object)
 }
 
-/// The first bytes of an object, by a transaction of its own.
+/// Returns the first bytes of an object, read by a transaction of its own.
 pub(crate) fn contents(worker: &mut Worker, at: Address, bytes: usize) -> Result<Vec<u8>, TxError> {
     transact(worker, |tx, worker| {
         let object = tx.read(worker, at, bytes)?;
@@ -198,7 +198,7 @@ pub(crate) fn contents(worker: &mut Worker, at: Address, bytes: usize) -> Result
     })
 }
 
-/// Changes the lock of an object by hand, as another worker's commit would.
+/// Changes the lock of an object directly, as another worker's commit would.
 pub(crate) fn lock(worker: &mut Worker, at: Address, mode: LockMode) {
     let (memory, at) = worker.local_memory(at).unwrap();
     let version = write::load_version(memory, at).version();
@@ -207,18 +207,18 @@ pub(crate) fn lock(worker: &mut Worker, at: Address, mode: LockMode) {
     } else {
         assert!(
             write::try_lock(memory, at, version, mode),
-            "it is locked already"
+            "the object is locked already"
         );
     }
 }
 
-/// How an object is locked.
+/// Returns the lock mode of an object.
 pub(crate) fn mode(worker: &mut Worker, at: Address) -> LockMode {
     let (memory, at) = worker.local_memory(at).unwrap();
     write::load_version(memory, at).mode()
 }
 
-/// Usage of every class that has blocks.
+/// Returns the usage of every class that has blocks.
 pub(crate) fn usage(worker: &mut Worker) -> Vec<(u8, ClassUsage)> {
     let all = SizeClass::all().map(|class| (class.get(), worker.slab_usage(class)));
     all.filter(|(_, usage)| usage.blocks > 0).collect()

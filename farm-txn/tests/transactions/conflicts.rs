@@ -1,4 +1,4 @@
-//! What commit refuses, and that it leaves no trace then.
+//! Conflicts that make a commit fail, and that a failed commit has no effect.
 
 use farm_core::ids::Address;
 use farm_core::object::LockMode;
@@ -18,14 +18,15 @@ fn abort_of(outcome: Result<(), TxError>) -> Option<Abort> {
 }
 
 #[test]
-fn what_changed_since_it_was_read_is_a_conflict() {
+fn an_object_that_changed_since_the_read_is_a_conflict() {
     let cluster = cluster("changed", 1, 1);
     cluster.on(0, 0, |w| {
         let (x, y) = (create(w, b"x0"), create(w, b"y0"));
         let touch =
             |w: &mut Worker| transact(w, |tx, w| overwrite(tx, w, x, b"x1").map(|_| ())).unwrap();
 
-        // Written, then read beside something written, then read beside something read.
+        // Each body reads `x`: and writes it, writes another object, reads another object, frees `x`, or allocates an
+        // object.
         let bodies: [Body; 5] = [
             |tx, w, x, _| overwrite(tx, w, x, b"x2"),
             |tx, w, x, y| tx.read(w, x, 2).and_then(|_| overwrite(tx, w, y, b"y2")),
@@ -43,14 +44,14 @@ fn what_changed_since_it_was_read_is_a_conflict() {
             w.check_slab().unwrap();
         }
 
-        // The same bytes again are a change too.
+        // A write of the same bytes is a change, too.
         let mut tx = Tx::new();
         tx.read(w, x, 2).unwrap();
         tx.read(w, y, 2).unwrap();
         transact(w, |tx, w| overwrite(tx, w, x, b"x1")).unwrap();
         assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
 
-        // What was freed has changed, whoever is there now.
+        // A freed object counts as changed, even if a new object is in its place.
         let mut tx = Tx::new();
         tx.read(w, x, 2).unwrap();
         overwrite(&mut tx, w, y, b"y2").unwrap();
@@ -58,7 +59,7 @@ fn what_changed_since_it_was_read_is_a_conflict() {
         assert_eq!(create(w, b"x1"), x);
         assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
 
-        // A single read is serialized where it was made.
+        // A single read is serialized at the moment of the read.
         let mut tx = Tx::new();
         tx.read(w, x, 2).unwrap();
         touch(w);
@@ -67,10 +68,10 @@ fn what_changed_since_it_was_read_is_a_conflict() {
     cluster.stop();
 }
 
-/// Commit meets locks of others on what it reads and on what it writes, in either mode; the locks
-/// that it took before go back, those of others stay.
+/// A commit fails if another transaction has locked, in either mode, an object that it reads or writes. It releases the
+/// locks that it took before, and leaves the locks of others.
 #[test]
-fn what_is_locked_is_a_conflict_and_locks_go_back() {
+fn a_locked_object_is_a_conflict_and_own_locks_are_released() {
     let cluster = cluster("locked", 1, 1);
     cluster.on(0, 0, |w| {
         let all = [create(w, b"a"), create(w, b"b"), create(w, b"c")];
@@ -90,7 +91,11 @@ fn what_is_locked_is_a_conflict_and_locks_go_back() {
                         Some(Abort::Locked(locked)),
                         "{held:?} {writes:#b}"
                     );
-                    assert_eq!(mode(w, locked), held, "another's lock stays");
+                    assert_eq!(
+                        mode(w, locked),
+                        held,
+                        "the lock of another transaction is gone"
+                    );
                     lock(w, locked, LockMode::Unlocked);
                     for at in all {
                         assert_eq!(
@@ -109,7 +114,7 @@ fn what_is_locked_is_a_conflict_and_locks_go_back() {
 }
 
 #[test]
-fn a_commit_leaves_everything_unlocked_and_is_seen_whole() {
+fn a_commit_unlocks_its_objects_and_is_visible_as_a_whole() {
     let cluster = cluster("whole", 2, 1);
     let all = cluster.on(0, 0, |w| {
         let all: Vec<_> = (0..20).map(|_| create(w, &[0; 200])).collect();
@@ -127,17 +132,17 @@ fn a_commit_leaves_everything_unlocked_and_is_seen_whole() {
     });
     for at in all {
         let seen = cluster.look(1, at, 256).unwrap();
-        // Born in the first version after its block's base, and written once.
+        // Its first version is the one after the base of the block, and it was written once.
         assert_eq!(seen.version.line(), 2);
         assert_eq!(seen.payload[..200], [1; 200]);
     }
     cluster.stop();
 }
 
-/// Found by the simulator: a transaction that read a pointer, and then found nothing where it points,
-/// committed although both had changed in between.
+/// Found by the simulator: a transaction read a pointer and then found no object at its target. It committed although
+/// both had changed in between.
 #[test]
-fn what_was_found_absent_is_validated_too() {
+fn absent_objects_are_validated() {
     let cluster = cluster("absent", 1, 1);
     cluster.on(0, 0, |w| {
         let (x, y) = (create(w, b"x0"), create(w, b"y0"));
@@ -149,7 +154,7 @@ fn what_was_found_absent_is_validated_too() {
             assert!(matches!(tx.read(w, x, 2), Err(TxError::NotAllocated(at)) if at == x));
         };
 
-        // It came back before the commit.
+        // The object was allocated again before the commit.
         let mut tx = Tx::new();
         tx.read(w, y, 2).unwrap();
         absent(&mut tx, w);
@@ -157,14 +162,14 @@ fn what_was_found_absent_is_validated_too() {
         assert_eq!(abort_of(tx.commit(w)), Some(Abort::Changed(x)));
         free(w);
 
-        // It stayed away; and asked for again it still is.
+        // It stayed absent, and a second read returns the same error.
         let mut tx = Tx::new();
         overwrite(&mut tx, w, y, b"y1").unwrap();
         absent(&mut tx, w);
         absent(&mut tx, w);
         assert_eq!(abort_of(tx.commit(w)), None);
 
-        // The transaction allocates where it found nothing.
+        // The transaction allocates an object in the slot that it read as absent.
         let mut tx = Tx::new();
         absent(&mut tx, w);
         let object = tx.alloc(w, 2, None).unwrap();

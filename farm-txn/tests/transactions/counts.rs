@@ -1,5 +1,5 @@
-//! What a commit costs, by the protocol's formula (`FaRM'15 §4`): records, one-sided reads, messages. Each
-//! case has a cluster of its own, so that nothing else is counted.
+//! The costs of a commit by the formula of the protocol (`FaRM'15 §4`): records, one-sided reads and messages. Each
+//! case has its own cluster, so that nothing else is counted.
 
 use std::sync::mpsc;
 
@@ -13,7 +13,8 @@ use crate::cluster::{Cluster, cluster, commit, contents, create, overwrite, tran
 const MACHINES: usize = 4;
 const BYTES: usize = 8;
 
-/// How many objects of each machine a transaction writes, and only reads. It runs on the first.
+/// The numbers of objects on each machine that a transaction writes, and that it only reads. The transaction runs on
+/// the first machine.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -29,7 +30,7 @@ const fn case(name: &'static str, written: [usize; MACHINES], read: [usize; MACH
     }
 }
 
-/// Everything that one worker counts.
+/// All counters of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     tx: TxCounters,
@@ -66,7 +67,7 @@ fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
     read.unwrap().unwrap()
 }
 
-/// The objects of a case: those that are written, and those that are only read.
+/// The objects of a case: those to write, and those only to read.
 struct Objects {
     written: Vec<Address>,
     read: Vec<Address>,
@@ -86,7 +87,7 @@ fn objects(cluster: &Cluster, case: &Case) -> Objects {
         written: make(case.written),
         read: make(case.read),
     };
-    // Where the regions are is asked once, before anything is counted.
+    // The first access to each region asks for its location. Do that before counting.
     let tx = cluster.on(0, 0, api::begin);
     for at in objects.written.iter().chain(&objects.read) {
         read(cluster, tx, *at);
@@ -95,7 +96,7 @@ fn objects(cluster: &Cluster, case: &Case) -> Objects {
     objects
 }
 
-/// Reads everything, and writes what is to be written, without committing.
+/// Reads all objects, and writes those to write, without a commit.
 fn execute(cluster: &Cluster, objects: &Objects) -> TxHandle {
     let tx = cluster.on(0, 0, api::begin);
     for at in &objects.written {
@@ -110,7 +111,7 @@ fn execute(cluster: &Cluster, objects: &Objects) -> TxHandle {
     tx
 }
 
-/// Waits until every record was handled and truncated.
+/// Waits until all records were handled and truncated.
 fn rest(cluster: &Cluster) {
     for _ in 0..1_000_000 {
         let all: Vec<(u64, u64, bool)> = (0..MACHINES)
@@ -130,11 +131,11 @@ fn rest(cluster: &Cluster) {
         }
         std::thread::yield_now();
     }
-    panic!("records stay in the logs");
+    panic!("some records were not handled or truncated in time");
 }
 
-/// Runs a case; what every machine counted on the way, between `meanwhile`, which runs before the commit,
-/// and rest.
+/// Runs a case. Calls `meanwhile` before the commit. Returns the outcome, and the counts of every machine from then
+/// until all records were handled.
 fn run(
     case: &Case,
     meanwhile: impl FnOnce(&Cluster, &Objects),
@@ -187,16 +188,16 @@ fn difference(before: &Counted, after: &Counted) -> Counted {
     }
 }
 
-/// What the formula says about the part of a commit that concerns one other machine.
+/// The expected costs of a commit on one other machine.
 struct Expected {
     /// LOCK, COMMIT-PRIMARY or ABORT, TRUNCATE.
     records: u64,
     headers: u64,
-    /// VALIDATE requests, each with its answer.
+    /// VALIDATE requests; each has a reply.
     validates: u64,
 }
 
-/// A message of these clusters carries so many addresses and versions.
+/// Addresses with versions per message, with the message size of these clusters.
 const IN_MESSAGE: usize = 512 / 16;
 
 fn expected(case: &Case, machine: usize) -> Expected {
@@ -257,7 +258,7 @@ fn check_committed(case: &Case) {
         let replies = want.validates + want.records / 3;
         assert_eq!(found.messages.replies, replies, "{name}, {machine}");
         if want.records + want.validates == 0 {
-            // Its processor did nothing, whatever was read there.
+            // The processor of this machine did nothing, although its memory may have been read.
             assert_eq!(*found, Counted::default(), "{name}, {machine}");
         }
     }
@@ -272,14 +273,14 @@ fn a_commit_writes_a_lock_and_a_commit_record_to_every_other_primary() {
 }
 
 #[test]
-fn objects_of_the_coordinators_machine_cost_no_record() {
+fn objects_of_the_coordinators_machine_need_no_record() {
     check_committed(&case("here", [3, 0, 0, 0], [2, 0, 0, 0]));
     check_committed(&case("here and there", [2, 1, 0, 0], [1, 0, 0, 0]));
     check_committed(&case("here, read there", [1, 0, 0, 0], [0, 2, 1, 0]));
 }
 
 #[test]
-fn few_objects_that_were_only_read_cost_a_header_each() {
+fn a_few_objects_that_were_only_read_cost_a_header_read_each() {
     check_committed(&case("one", [0; 4], [0, 1, 0, 0]));
     check_committed(&case("two", [0; 4], [0, 2, 0, 0]));
     check_committed(&case("everywhere", [0; 4], [1, 4, 3, 1]));
@@ -287,7 +288,7 @@ fn few_objects_that_were_only_read_cost_a_header_each() {
 }
 
 #[test]
-fn more_than_four_of_one_machine_are_asked_for_by_message_if_something_is_written() {
+fn more_than_four_reads_of_one_machine_are_validated_by_message_if_the_transaction_writes() {
     check_committed(&case("only read", [0; 4], [0, 5, 9, 0]));
     check_committed(&case("five", [0, 1, 0, 0], [0, 0, 5, 0]));
     check_committed(&case("five here written", [1, 0, 0, 0], [0, 5, 4, 0]));
@@ -303,7 +304,7 @@ fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
             });
         }
     };
-    // Another wrote an object of the last primary: its lock is refused.
+    // Another transaction wrote an object of the last primary, so its lock is refused.
     let all = case("refused", [0, 1, 1, 1], [0; 4]);
     let (ended, counted) = run(&all, |cluster, objects| {
         change(3, objects.written[2])(cluster)
@@ -322,7 +323,7 @@ fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
     );
     assert_eq!(counted[0].tx.lock_replies, 3);
 
-    // Another wrote an object of this machine: nobody else hears of the commit.
+    // Another transaction wrote an object of this machine, so the commit sends nothing to other machines.
     let here = case("refused here", [1, 1, 1, 0], [0; 4]);
     let (ended, counted) = run(&here, |cluster, objects| {
         change(0, objects.written[0])(cluster)
@@ -332,7 +333,7 @@ fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
     assert_eq!((counted[0].writes, counted[0].reads), (0, 0));
     assert_eq!(counted[1..], [Counted::default(); 3]);
 
-    // Another wrote an object that was only read: validation finds it.
+    // Another transaction wrote an object that was only read, so the validation fails.
     let reads = case("changed", [0, 1, 0, 0], [0, 0, 1, 0]);
     let (ended, counted) = run(&reads, |cluster, objects| {
         change(2, objects.read[0])(cluster)
@@ -349,7 +350,7 @@ fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
     assert_eq!(counted[2], Counted::default());
 }
 
-/// Transactions one after the other on the first worker, begun from the end of the one before.
+/// Sequential transactions on the first worker; each begins when the last one ends.
 struct Chain {
     objects: Vec<Address>,
     read: usize,
@@ -383,7 +384,7 @@ fn chain_read(worker: &mut Worker, _: u64, object: Result<ObjectId, TxError>) {
 }
 
 fn chain_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
-    // The lock of the one before may still be there: such a one is tried again.
+    // The lock of the previous transaction may still be held. In that case the transaction is retried.
     let committed = u64::from(result.is_ok());
     let now = worker.now();
     let chain = worker.layer::<Chain>().unwrap();
@@ -395,10 +396,10 @@ fn chain_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
     chain.done.send(took).unwrap();
 }
 
-/// Two records for every primary of every commit: truncation rides on the records of later ones. By a
-/// record of its own it comes only when its timer finds something that no record has told yet.
+/// Each commit writes two records to each primary, because truncations are carried by the records of later commits. A
+/// TRUNCATE record is sent only if its timer finds a truncation that no record has carried yet.
 #[test]
-fn truncation_rides_on_the_records_of_later_transactions() {
+fn truncations_are_carried_by_the_records_of_later_transactions() {
     const COMMITS: u64 = 100;
     let cluster = cluster("counts-chain", MACHINES as u16, 1);
     let all = case("chain", [0, 1, 1, 1], [0; 4]);
@@ -427,8 +428,8 @@ fn truncation_rides_on_the_records_of_later_transactions() {
         tx.records.lock,
         tx.records.commit_primary + tx.records.abort
     );
-    // One after the other, so a single record tells everything; and the timer runs out at most so often,
-    // twice after the end: for the last but one and for the last.
+    // The transactions are sequential, so one TRUNCATE record carries all truncations. The timer expires at most once
+    // per interval, and twice after the end: for the last two transactions.
     let timers = 2 + took / 500_000;
     assert!(
         tx.records.truncate <= primaries * timers,

@@ -1,5 +1,5 @@
-//! Handles and continuations (`FaRM'14` figure 6): every continuation is called once, from the event
-//! loop, whatever happens to the transaction in between.
+//! Handles and continuations (`FaRM'14` figure 6): every continuation is called exactly once, from the event loop, even
+//! if the transaction ends in the meantime.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use farm_txn::{Abort, ObjectId, TxError, TxHandle, api};
 
 use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
 
-/// What continuations heard, with their contexts, in order.
+/// A call of a continuation with its context, in the order of the calls.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     Object(u64, Option<ObjectId>),
@@ -35,9 +35,9 @@ fn refusal(error: TxError) -> Refusal {
 
 struct Log {
     heard: Vec<Heard>,
-    /// True while the test calls the interface: nothing may be heard then.
+    /// Whether the test is inside of a call of the interface: no continuation may be called then.
     inside: bool,
-    /// Told when so many have been heard.
+    /// Number of calls after which `done` is sent.
     enough: usize,
     done: mpsc::Sender<Vec<Heard>>,
 }
@@ -46,11 +46,11 @@ fn hear(worker: &mut Worker, what: Heard) {
     let log = worker.layer::<Log>().unwrap();
     assert!(
         !log.inside,
-        "{what:?} was called inside the call that began it"
+        "the continuation {what:?} was called inside the call that started its operation"
     );
     log.heard.push(what);
     if log.heard.len() == log.enough {
-        // A turn later, for what comes too often.
+        // Wait some turns, to find continuations that are called twice.
         worker.defer(Cont::new(tell, 0));
     }
 }
@@ -72,7 +72,7 @@ fn done(worker: &mut Worker, context: u64, result: Result<(), TxError>) {
     hear(worker, Heard::Done(context, result.map_err(refusal)));
 }
 
-/// Makes calls on worker 0 and gives what `enough` continuations heard.
+/// Makes calls on worker 0, and returns the calls of `enough` continuations.
 fn hears(
     cluster: &Cluster,
     enough: usize,
@@ -105,7 +105,7 @@ fn id(heard: &Heard) -> ObjectId {
 fn every_call_of_a_transaction_has_its_own_continuation() {
     let cluster = cluster("calls", 1, 1);
     let (x, y, tx) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y"), api::begin(w)));
-    // Three under way at once.
+    // Three concurrent operations.
     let heard = hears(&cluster, 3, move |w| {
         api::read(w, tx, x, 1, Cont::new(object, 1));
         api::alloc(w, tx, 100, Some(x), Cont::new(object, 2));
@@ -123,7 +123,7 @@ fn every_call_of_a_transaction_has_its_own_continuation() {
         api::free(w, tx, ids[0]).unwrap();
         let born = api::with(w, tx, |tx, _| tx.address(ids[1])).unwrap();
         api::commit(w, tx, Cont::new(done, 4));
-        // The handle ends with the call, not with the continuation.
+        // The handle ends with the call of `commit`, and not with the continuation.
         assert!(matches!(api::payload(w, tx, ids[0]), Err(TxError::Ended)));
         api::read(w, tx, x, 1, Cont::new(object, 5));
         assert_eq!(contents(w, born, 100).unwrap(), vec![5; 100]);
@@ -156,7 +156,7 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
         assert_eq!(first, [Heard::Done(1, expected)]);
         let tx: TxHandle = heard.recv().unwrap();
         let heard = hears(&cluster, 3, move |w| {
-            // The slot of the handle serves another transaction now.
+            // The slot of the handle is now used by another transaction.
             let other = api::begin(w);
             assert_ne!(other, tx);
             api::read(w, tx, x, 1, Cont::new(object, 2));
@@ -179,9 +179,9 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
     cluster.stop();
 }
 
-/// What was begun before the end is heard after it, as an error: its object is gone.
+/// Operations that were started before the end of their transaction report an error afterwards.
 #[test]
-fn calls_under_way_at_the_end_are_heard_of() {
+fn operations_in_flight_at_the_end_call_their_continuations() {
     let cluster = cluster("under-way", 1, 1);
     let x = cluster.on(0, 0, |w| create(w, b"x"));
     for commit in [false, true] {
@@ -202,7 +202,7 @@ fn calls_under_way_at_the_end_are_heard_of() {
         assert_eq!(
             w.slab_usage(SizeClass::SMALLEST).live,
             2,
-            "one was committed, one aborted"
+            "x and the committed object are live, the aborted one is not"
         );
         w.check_slab().unwrap();
     });
@@ -210,7 +210,7 @@ fn calls_under_way_at_the_end_are_heard_of() {
 }
 
 #[test]
-fn a_conflict_is_heard_by_the_continuation_of_commit() {
+fn the_continuation_of_commit_receives_a_conflict() {
     let cluster = cluster("heard", 1, 1);
     let (x, tx) = cluster.on(0, 0, |w| (create(w, b"x"), api::begin(w)));
     let heard = hears(&cluster, 1, move |w| {

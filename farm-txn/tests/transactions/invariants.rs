@@ -1,5 +1,5 @@
-//! Workers of one machine against each other, and readers without locks on another one: what holds
-//! whatever the order, holds.
+//! Workers of one machine with conflicting transactions, and lock-free readers on another machine: invariants that must
+//! hold in every order of events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -17,9 +17,9 @@ use crate::cluster::{Cluster, cluster, create, put_in_array, transact};
 /// Transactions of one worker between two turns of its event loop.
 const A_TURN: u64 = 64;
 
-/// What a worker does over and over, until it has done enough.
+/// Work that a worker repeats until it is done.
 trait Work: Send + 'static {
-    /// One step; false when it has done enough.
+    /// Performs one step. Returns false when the work is done.
     fn step(&mut self, worker: &mut Worker) -> bool;
 }
 
@@ -28,7 +28,7 @@ struct Running<W: Work> {
     done: mpsc::Sender<W>,
 }
 
-/// Starts the work on a worker and gives it back when it is done.
+/// Starts the work on a worker. The receiver returns it when it is done.
 fn start<W: Work>(cluster: &Cluster, machine: usize, worker: usize, work: W) -> mpsc::Receiver<W> {
     fn turn<W: Work>(worker: &mut Worker, _: u64, (): ()) {
         let mut running = worker.take_layer::<Running<W>>();
@@ -59,14 +59,14 @@ fn finish<W>(running: &mpsc::Receiver<W>) -> W {
         .expect("a worker failed or did not end")
 }
 
-/// Sometimes lets another thread run in the middle of a transaction, as few cores seldom do.
+/// Lets another thread run in the middle of some transactions, which seldom happens on few cores.
 fn maybe_yield(worker: &mut Worker) {
     if worker.rng().random_range(0..16) == 0 {
         std::thread::yield_now();
     }
 }
 
-/// A conflict is nobody's fault; anything else is a bug.
+/// Asserts that an error is a conflict; anything else is a bug.
 fn conflict(error: &TxError) {
     assert!(matches!(error, TxError::Abort(_)), "{error}");
 }
@@ -75,8 +75,8 @@ fn number(payload: &[u8]) -> i64 {
     i64::from_le_bytes(payload[..8].try_into().unwrap())
 }
 
-/// Reads both objects and writes its own: takes one if there is one in both together, else adds one.
-/// Serializable transactions only ever see a sum of 0 or 1.
+/// Reads both objects and writes its own one: decrements it if the sum of both is positive, else increments it.
+/// Serializable transactions only see a sum of 0 or 1.
 struct Skew {
     objects: [Address; 2],
     own: usize,
@@ -149,12 +149,12 @@ fn there_is_no_write_skew() {
     assert_eq!(
         last,
         (one.committed + two.committed) % 2,
-        "every commit changed the sum"
+        "the parity of the sum does not match the number of commits"
     );
     assert!(one.committed > 0 && two.committed > 0);
     assert!(
         one.aborted + two.aborted > 0,
-        "they never met: the test has no teeth"
+        "no transactions conflicted, so the test proves nothing"
     );
     cluster.stop();
 }
@@ -164,7 +164,7 @@ const ACCOUNT_BYTES: usize = 192;
 const ACCOUNT_PAYLOAD: usize = 48 + 2 * 62;
 const START: i64 = 1000;
 
-/// The payload of an account: every word of it is the balance.
+/// Returns the payload of an account: every word of it is the balance.
 fn account(balance: i64) -> [u8; ACCOUNT_PAYLOAD] {
     let mut payload = [0; ACCOUNT_PAYLOAD];
     for (byte, value) in payload.iter_mut().zip(balance.to_le_bytes().iter().cycle()) {
@@ -175,11 +175,15 @@ fn account(balance: i64) -> [u8; ACCOUNT_PAYLOAD] {
 
 fn balance(payload: &[u8]) -> i64 {
     let balance = number(payload);
-    assert_eq!(payload, account(balance), "an account of two balances");
+    assert_eq!(
+        payload,
+        account(balance),
+        "the account contains two balances"
+    );
     balance
 }
 
-/// Moves money between two random accounts; now and then reads them all.
+/// Moves money between two random accounts, and sometimes reads all of them.
 struct Teller {
     first: Address,
     left: u64,
@@ -236,13 +240,17 @@ impl Teller {
             maybe_yield(w);
             Ok(sum)
         })?;
-        assert_eq!(sum, ACCOUNTS as i64 * START, "a committed audit");
+        assert_eq!(
+            sum,
+            ACCOUNTS as i64 * START,
+            "a committed audit saw a wrong sum"
+        );
         self.audits += 1;
         Ok(())
     }
 }
 
-/// Reads two adjacent accounts by one read, over and over. Each is whole, and never goes back.
+/// Repeatedly reads two adjacent accounts by one read. Each must be consistent, and its version must never decrease.
 struct Watcher {
     first: Address,
     newest: [Version; ACCOUNTS],
@@ -278,7 +286,7 @@ fn watched(worker: &mut Worker, account: u64, result: ReadResult) {
         let newest = &mut watcher.newest[account as usize + index];
         assert!(
             image.version() >= *newest,
-            "account {account} went back from {newest:?}"
+            "the version of account {account} decreased from {newest:?}"
         );
         watcher.moving += u64::from(image.version() > *newest);
         *newest = image.version();
@@ -289,7 +297,7 @@ fn watched(worker: &mut Worker, account: u64, result: ReadResult) {
 }
 
 #[test]
-fn money_is_neither_made_nor_lost() {
+fn the_sum_of_all_accounts_is_constant() {
     let cluster = cluster("bank", 2, 2);
     let class = class_for_payload(ACCOUNT_PAYLOAD).unwrap();
     assert_eq!(class.object_bytes(), ACCOUNT_BYTES);
@@ -365,7 +373,7 @@ fn money_is_neither_made_nor_lost() {
     cluster.stop();
 }
 
-/// Frees the object that the root points to and puts another one in its place, in one transaction.
+/// Frees the object to which the root points, and allocates another one in its place, in one transaction.
 struct Replacer {
     root: Address,
     next_tag: u64,
@@ -417,7 +425,7 @@ impl Work for Replacer {
         self.next_tag += 2;
         match replace(worker, self.root, self.next_tag) {
             Ok(()) => self.replaced += 1,
-            // Read between another's commits: the target was freed since the root was read.
+            // The target was freed after this transaction read the root.
             Err(TxError::NotAllocated(_)) => {}
             Err(error) => conflict(&error),
         }
@@ -426,8 +434,8 @@ impl Work for Replacer {
     }
 }
 
-/// Reads the root, then what it points to: either the pointer names that object, and then it is the
-/// one that was meant, or it does not.
+/// Reads the root, and then the target of its pointer. If the pointer refers to the object found there, it must be the
+/// object that was meant.
 struct Follower {
     root: Address,
     pointer: Option<(FatPointer, u64)>,
@@ -484,7 +492,7 @@ fn target_came(worker: &mut Worker, _: u64, result: ReadResult) {
         assert_eq!(
             payload,
             target(tag),
-            "the pointer names another object than was meant"
+            "the pointer refers to another object than was meant"
         );
         follower.named += 1;
     } else {
@@ -494,7 +502,7 @@ fn target_came(worker: &mut Worker, _: u64, result: ReadResult) {
 }
 
 #[test]
-fn a_fat_pointer_names_the_object_that_was_meant_or_nothing() {
+fn a_fat_pointer_refers_to_its_own_object_or_to_none() {
     let cluster = cluster("pointers", 2, 2);
     let root = cluster.on(0, 0, |w| {
         transact(w, |tx, w| {
@@ -548,7 +556,7 @@ fn a_fat_pointer_names_the_object_that_was_meant_or_nothing() {
     }
     assert!(
         replaced > 0 && stale_in_all > 0,
-        "{replaced} replaced, {stale_in_all} stale: no teeth"
+        "{replaced} replaced, {stale_in_all} stale: the test proves nothing"
     );
     for worker in [0, 1] {
         cluster.settle(0, worker);
@@ -558,12 +566,12 @@ fn a_fat_pointer_names_the_object_that_was_meant_or_nothing() {
         .map(|worker| cluster.on(0, worker, move |w| w.slab_usage(class).live))
         .iter()
         .sum();
-    assert_eq!(live, 1, "one target is left, all others came home");
+    assert_eq!(live, 1, "only one target is left; all others were released");
     cluster.stop();
 }
 
-/// Objects that are always written together, the same number into each: the first and the last are
-/// looked at, those in between take time.
+/// Number of objects that are always written together, with the same number in each. The readers check the first and
+/// the last object; the others lengthen the commit.
 const TOGETHER: usize = 16;
 const TOGETHER_PAYLOAD: usize = 700;
 const ENOUGH_CHANGES: u64 = 3000;
@@ -589,7 +597,7 @@ impl Work for Together {
     }
 }
 
-/// Reads the two objects in turn, one after the other: what is read later is never older.
+/// Reads the two objects alternately: a later read must never return an older number.
 struct InTurn {
     objects: [Address; 2],
     newest: i64,
@@ -618,7 +626,7 @@ fn one_came(worker: &mut Worker, which: u64, result: ReadResult) {
     let now = number(&payload);
     assert!(
         now >= reader.newest,
-        "object {which} is of commit {now}, after another of {} was seen",
+        "object {which} has number {now}, but an earlier read returned {}",
         reader.newest
     );
     reader.changes += u64::from(now > reader.newest);
@@ -626,10 +634,10 @@ fn one_came(worker: &mut Worker, which: u64, result: ReadResult) {
     next_of(worker, 1 - which, ());
 }
 
-/// All objects of a commit are locked exclusively before the first is installed: whoever has read one
-/// of them new reads no other one old.
+/// All objects of a commit are locked exclusively before the first is installed. So after a read of the new value of
+/// one object, no read returns the old value of another.
 #[test]
-fn a_commit_is_seen_all_at_once() {
+fn a_commit_becomes_visible_at_once() {
     let cluster = cluster("at-once", 2, 1);
     let objects = cluster.on(0, 0, |w| {
         let zeroes = [0; TOGETHER_PAYLOAD];
@@ -664,7 +672,7 @@ fn a_commit_is_seen_all_at_once() {
     let written = finish(&writing).next;
     assert!(
         changes > 0,
-        "{changes} of {written} commits were seen: no teeth"
+        "{changes} of {written} commits were seen: the test proves nothing"
     );
     cluster.stop();
 }

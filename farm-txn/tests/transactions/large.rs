@@ -1,4 +1,4 @@
-//! Transactions over many objects, of which few payloads are held.
+//! Transactions over many objects that hold few payloads.
 
 use std::sync::mpsc;
 
@@ -12,7 +12,7 @@ use crate::tasks::{add_one, comes_to_rest, task};
 
 const BYTES: usize = 8;
 
-/// Machines with room for many objects, which transactions may have.
+/// Starts machines with room for many objects, and with limits for transactions over many objects.
 fn large(name: &str, operations: u32) -> Cluster {
     let mut config = Config::tiny_for(2, 1);
     config.memory.per_machine_bytes = 16 << 20;
@@ -21,7 +21,7 @@ fn large(name: &str, operations: u32) -> Cluster {
     cluster_of(name, config)
 }
 
-/// Many objects of a machine, each of which is 1.
+/// Creates many objects on a machine, each with the value 1.
 fn many(cluster: &Cluster, machine: usize, count: usize) -> Vec<Address> {
     cluster.on(machine, 0, move |w| {
         let mut all = Vec::with_capacity(count);
@@ -41,7 +41,7 @@ fn many(cluster: &Cluster, machine: usize, count: usize) -> Vec<Address> {
     })
 }
 
-/// The sum of all objects; one of them, if any, is changed by another transaction once all were read.
+/// Returns the sum of all objects. After the reads, another transaction changes the object `changed`, if any.
 async fn audit(farm: &Handle, all: &[Address], changed: Option<Address>) -> Result<u64, TxError> {
     let mut tx = farm.begin();
     let mut sum = 0;
@@ -57,9 +57,9 @@ async fn audit(farm: &Handle, all: &[Address], changed: Option<Address>) -> Resu
     Ok(sum)
 }
 
-/// The number of an object in its transaction had 16 bits on its way through a commit.
+/// Regression: a commit stored the number of an object in 16 bits.
 #[test]
-fn a_transaction_over_70_000_objects_is_of_one_moment() {
+fn a_transaction_over_70_000_objects_is_validated() {
     const OBJECTS: usize = 70_000;
     let cluster = large("seventy-thousand", 16);
     for machine in [1, 0] {
@@ -83,7 +83,7 @@ fn a_transaction_over_70_000_objects_is_of_one_moment() {
     cluster.stop();
 }
 
-/// The most slots that were out at one time, looked at in every turn until a commit has ended.
+/// The most arena slots in use at one time, sampled in every turn until a commit has ended.
 struct Slots {
     most: usize,
     ended: mpsc::Sender<(usize, Result<(), TxError>)>,
@@ -102,9 +102,9 @@ fn has_ended(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
     slots.ended.send((slots.most, result)).unwrap();
 }
 
-/// The validation of a large transaction took every slot that reads of others need.
+/// Regression: the validation of a large transaction took all slots, so that other reads had none.
 #[test]
-fn a_validation_leaves_slots_to_others() {
+fn a_validation_leaves_slots_for_other_reads() {
     const OBJECTS: usize = 5_000;
     let cluster = large("slots", 1024);
     let all = many(&cluster, 1, OBJECTS);
@@ -135,7 +135,7 @@ fn a_validation_leaves_slots_to_others() {
         })
         .unwrap();
     outcome.unwrap();
-    assert!((32..=80).contains(&most), "{most} slots were out");
+    assert!((32..=80).contains(&most), "{most} slots were in use");
     comes_to_rest(&cluster);
     cluster.stop();
 }
@@ -146,7 +146,7 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
     let x = cluster.on(0, 0, |w| create(w, b"x"));
     let y = cluster.on(1, 0, |w| create(w, b"y"));
     task(&cluster, 0, move |farm| async move {
-        // As it was; and forgotten it is a typed error.
+        // An object that is read again is unchanged. An access to a forgotten payload is a typed error.
         let mut tx = farm.begin();
         let (a, b) = (tx.read(x, 1).await.unwrap(), tx.read(y, 1).await.unwrap());
         for object in [a, b, a] {
@@ -159,19 +159,31 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
             assert!(forgotten(tx.increment_incarnation(object).unwrap_err()));
             assert_eq!(tx.address(object).unwrap(), address);
         }
-        assert_eq!(tx.read(x, 1).await.unwrap(), a, "the same object");
-        assert_eq!(tx.read(y, 1).await.unwrap(), b, "the same object");
+        assert_eq!(
+            tx.read(x, 1).await.unwrap(),
+            a,
+            "reading again returned another object"
+        );
+        assert_eq!(
+            tx.read(y, 1).await.unwrap(),
+            b,
+            "reading again returned another object"
+        );
         assert_eq!(
             (tx.payload(a).unwrap()[0], tx.payload(b).unwrap()[0]),
             (b'x', b'y')
         );
         tx.payload_mut(b).unwrap()[0] = b'Y';
         tx.forget_payload(b).unwrap();
-        assert_eq!(tx.payload(b).unwrap()[0], b'Y', "what is written is kept");
+        assert_eq!(
+            tx.payload(b).unwrap()[0],
+            b'Y',
+            "the payload of a written object was forgotten"
+        );
         tx.commit().await.unwrap();
 
         for forgotten in [x, y] {
-            // Changed since it was forgotten: the commit finds that out, or who reads it again does.
+            // The object changed after it was forgotten: either the commit or another read reports that.
             for reads_again in [false, true] {
                 let mut tx = farm.begin();
                 for address in [x, y] {
@@ -198,18 +210,23 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
     cluster.stop();
 }
 
-/// What is tried keeps all payloads, and what it read again is forgotten once more if it is taken back.
+/// Inside of `all_or_nothing` no payload is forgotten. A payload that was read again is forgotten again if the steps
+/// are taken back.
 #[test]
-fn what_is_taken_back_is_forgotten_as_before() {
+fn payloads_are_forgotten_again_when_steps_are_taken_back() {
     let cluster = cluster("forgotten-back", 1, 1);
     let [x, y] = [b"x", b"y"].map(|text| cluster.on(0, 0, |w| create(w, text)));
     cluster.on(0, 0, move |w| {
-        let mut tx = farm_txn::take(w);
+        let mut tx = farm_txn::checkout(w);
         let (a, b) = (tx.read(w, x, 1).unwrap(), tx.read(w, y, 1).unwrap());
         tx.forget_payload(a);
         let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
             tx.forget_payload(b);
-            assert_eq!(tx.payload(b)[0], b'y', "nothing is forgotten in here");
+            assert_eq!(
+                tx.payload(b)[0],
+                b'y',
+                "a payload was forgotten inside of all_or_nothing"
+            );
             assert_eq!(tx.read(w, x, 1)?, a);
             overwrite(tx, w, x, b"?")?;
             overwrite(tx, w, y, b"?")?;
@@ -224,7 +241,7 @@ fn what_is_taken_back_is_forgotten_as_before() {
             tx.all_or_nothing(w, |tx, w| overwrite(tx, w, x, b"X"));
         assert_eq!(kept.unwrap(), a);
         tx.commit(w).unwrap();
-        farm_txn::give(w, tx);
+        farm_txn::checkin(w, tx);
         let seen = transact(w, |tx, w| {
             let [a, b] = [tx.read(w, x, 1)?, tx.read(w, y, 1)?];
             Ok([tx.payload(a)[0], tx.payload(b)[0]])
@@ -234,9 +251,9 @@ fn what_is_taken_back_is_forgotten_as_before() {
     cluster.stop();
 }
 
-/// Limits are of payloads that are held, and of objects that are read once.
+/// The limits count payloads that are held, and each object once.
 #[test]
-fn limits_are_of_what_is_held() {
+fn limits_count_held_payloads() {
     const LIMITS: TxLimits = TxLimits {
         objects: 100,
         bytes: 1000,
@@ -258,12 +275,12 @@ fn limits_are_of_what_is_held() {
                 };
                 if forgets {
                     tx.forget_payload(object).unwrap();
-                    // Once more: it is no other object.
+                    // Read it once more: it is not counted as another object.
                     tx.read(*address, BYTES).await.unwrap();
                     tx.forget_payload(object).unwrap();
                 }
             }
-            unreachable!("it is beyond its limits")
+            unreachable!("the transaction exceeds its limits")
         })
     };
     let (at, error) = read(true);
@@ -294,14 +311,14 @@ fn limits_are_of_what_is_held() {
     assert_eq!(at, 20);
     let said = error.to_string();
     assert!(
-        said.contains("transactions.objects") && said.contains("limits of 100"),
+        said.contains("transactions.objects") && said.contains("limits are 100"),
         "{said}"
     );
     comes_to_rest(&cluster);
     cluster.stop();
 }
 
-/// By handles and continuations it is the same.
+/// The same with handles and continuations.
 #[test]
 fn a_handle_forgets_payloads() {
     let cluster = cluster("handle-forgets", 1, 1);

@@ -1,4 +1,4 @@
-//! The two lock modes, as reads without locks and reads of transactions see them (`FaRM'14 §3.4`).
+//! The two lock modes, as lock-free reads and reads of transactions see them (`FaRM'14 §3.4`).
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use farm_txn::{Abort, TxError};
 use crate::cluster::{cluster, contents, create, lock, overwrite, transact};
 
 #[test]
-fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
+fn reads_pass_a_readable_lock_and_wait_for_an_exclusive_one() {
     let cluster = cluster("modes", 2, 1);
-    // Of one line and of three, from the machine itself and from another one.
+    // Objects of one line and of three lines, read from their own machine and from another one.
     for bytes in [64, 192] {
         let address = cluster.on(0, 0, move |w| create(w, &vec![1; bytes - 30]));
         for machine in [0, 1] {
@@ -51,14 +51,13 @@ fn a_readable_lock_lets_reads_pass_and_an_exclusive_one_holds_them() {
     }
     for machine in [0, 1] {
         cluster.on(machine, 0, |w| {
-            assert_eq!(w.arena().taken(), 0, "slots of reads come back")
+            assert_eq!(w.arena().taken(), 0, "slots of reads were not returned")
         });
     }
     cluster.stop();
 }
 
-/// A read that finds its object locked for good ends with an error instead of trying for ever, and
-/// gives its slot back.
+/// A read whose object stays locked forever ends with an error instead of endless retries, and returns its slot.
 #[test]
 fn a_read_of_an_object_that_stays_locked_ends() {
     let cluster = cluster("stays-locked", 2, 1);

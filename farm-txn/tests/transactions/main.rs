@@ -1,4 +1,4 @@
-//! Transactions on the machines of one process, and what others see of them.
+//! Transactions on the machines of one process, and their visible effects.
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 

@@ -1,5 +1,5 @@
-//! Mistakes of applications are typed errors: objects of other transactions, wrong sizes, freed and
-//! wild addresses, transactions that grow too large.
+//! Mistakes of applications are typed errors: objects of other transactions, wrong sizes, freed objects, invalid
+//! addresses, and transactions that grow too large.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     answer.send(object.map(|object| (tx, object))).unwrap();
 }
 
-/// Reads an object in a new transaction of worker 0 of machine 0, which stays open if that succeeds.
+/// Reads an object in a new transaction of worker 0 of machine 0. The transaction stays open if the read succeeds.
 fn read(
     cluster: &Cluster,
     address: Address,
@@ -66,7 +66,7 @@ fn an_object_of_another_transaction_is_a_typed_error() {
         for (tx, _) in own {
             api::abort(w, tx);
         }
-        // Contexts are used again; what they had before is not theirs any more.
+        // Contexts are reused; the objects of their earlier transactions are not valid any more.
         for _ in own {
             let again = api::begin(w);
             api::with(w, again, |tx, w| tx.read(w, x, 1).unwrap()).unwrap();
@@ -82,9 +82,9 @@ fn an_object_of_another_transaction_is_a_typed_error() {
     cluster.stop();
 }
 
-/// An id of the context itself ends with its transaction: by commit, by abort.
+/// An `ObjectId` ends with its transaction, by commit or by abort, also if the context is reused.
 #[test]
-fn a_context_that_is_used_again_knows_its_own_objects() {
+fn a_reused_context_rejects_objects_of_its_earlier_transactions() {
     let cluster = cluster("again", 1, 1);
     cluster.on(0, 0, |w| {
         let x = create(w, b"x");
@@ -100,7 +100,10 @@ fn a_context_that_is_used_again_knows_its_own_objects() {
             assert!(matches!(tx.check(object), Err(TxError::OtherTransaction)));
             tx.read(w, x, 1).unwrap();
             let used = std::panic::catch_unwind(|| tx.payload(object).len());
-            assert!(used.is_err(), "it panics, and gives no bytes of another");
+            assert!(
+                used.is_err(),
+                "the access returned bytes of another object instead of a panic"
+            );
             tx.abort(w);
         }
     });
@@ -114,7 +117,7 @@ fn a_wrong_size_is_a_typed_error() {
     let objects: Vec<_> = [1usize, 100, 700, 3000]
         .map(|size| (size, cluster.on(0, 0, move |w| create(w, &vec![7; size]))))
         .to_vec();
-    // Any worker of the machine knows.
+    // Any worker of the machine reports the wrong size.
     for worker in [0, 1] {
         let objects = objects.clone();
         cluster.on(0, worker, move |w| {
@@ -135,7 +138,8 @@ fn a_wrong_size_is_a_typed_error() {
             }
         });
     }
-    // By handles too; and what a transaction has met it knows, wherever it is.
+    // The same with handles. For objects that the transaction has already, on any machine, the size is checked without
+    // a read.
     let (size, address) = objects[1];
     let error = read(&cluster, address, 700).unwrap_err();
     assert!(matches!(error, TxError::WrongSize { .. }), "{error}");
@@ -151,10 +155,11 @@ fn a_wrong_size_is_a_typed_error() {
     cluster.stop();
 }
 
-/// The size of another machine's object is told by its header, also while a transaction holds it: a larger class once
-/// ended as a lock that is never given up, a smaller one gave the first bytes.
+/// The size of another machine's object is checked by its header, also while a transaction holds its lock. Regression:
+/// a read of a larger class ended as if the object stayed locked, and a read of a smaller class returned the first
+/// bytes.
 #[test]
-fn a_wrong_size_of_a_remote_object_is_a_typed_error_whatever_its_lock() {
+fn a_wrong_size_of_a_remote_object_is_a_typed_error_in_every_lock_mode() {
     let cluster = cluster("remote-size", 2, 1);
     let at = cluster.on(1, 0, |w| create(w, &[5; 100]));
     let bytes = |payload| class_for_payload(payload).unwrap().payload_capacity();
@@ -187,10 +192,10 @@ fn a_wrong_size_of_a_remote_object_is_a_typed_error_whatever_its_lock() {
     cluster.stop();
 }
 
-/// What a remote read finds where no object starts: payload of zeroes or small numbers behind a line version, whose
-/// low bits look like each of the locks in turn. It ends at once, and is no object.
+/// A remote read at an address where no object starts finds payload of zeroes or small numbers behind a line version,
+/// whose low bits look like each lock mode in turn. The read ends at once and returns no object.
 #[test]
-fn bytes_that_are_no_header_are_no_object() {
+fn a_read_of_bytes_without_a_header_returns_no_object() {
     let cluster = cluster("no-header", 2, 1);
     let of_words = |word: u64| word.to_le_bytes().repeat(100);
     for small in [0, 5] {
@@ -203,7 +208,7 @@ fn bytes_that_are_no_header_are_no_object() {
                         Err(TxError::Address(AddressError::Nowhere(address))) => {
                             assert_eq!(address, inside);
                         }
-                        // It looks like an object of the least class that is not allocated.
+                        // The bytes look like an object of the smallest class that is not allocated.
                         Err(TxError::NotAllocated(_)) if bytes == 8 => {}
                         other => panic!("line {line}, {bytes} bytes: {other:?}"),
                     }
@@ -219,10 +224,10 @@ fn bytes_that_are_no_header_are_no_object() {
     cluster.stop();
 }
 
-/// Bytes that look like the header of an object of the class that is read, locked for ever: nothing tells them from
-/// one, but they are not taken for it.
+/// Bytes that look like the header of a locked object of the requested class, which is never unlocked, cannot be
+/// distinguished from such an object. The read ends with an error instead of returning an object.
 #[test]
-fn bytes_that_look_like_a_locked_object_end_as_one() {
+fn a_read_of_bytes_that_look_like_a_locked_object_times_out() {
     let cluster = cluster("like-locked", 2, 1);
     let class = class_for_payload(100).unwrap();
     let like = Incarnation::new(class, 1 << 53).allocated();
@@ -230,7 +235,7 @@ fn bytes_that_look_like_a_locked_object_end_as_one() {
         let mut payload = vec![0; 200];
         payload[FIRST_LINE_PAYLOAD + 6..][..8].copy_from_slice(&like.0.to_le_bytes());
         let at = create(w, &payload);
-        // Its line version is then 2.
+        // After the second write, the line version is 2.
         transact(w, |tx, w| overwrite(tx, w, at, &payload).map(drop)).unwrap();
         at
     });
@@ -251,14 +256,14 @@ fn bytes_that_look_like_a_locked_object_end_as_one() {
     cluster.stop();
 }
 
-/// A remote read of the wrong size ends at once, and never with the bytes of two objects. One of 100 bytes, of
-/// two lines, was once taken for whole where the first line is of an object at version 4 and the second
-/// begins with the header of one at version 1: its first 16 bits are 1 << 2. It gave the neighbour's bytes, and
-/// committed.
+/// A remote read of the wrong size ends at once, and never with the bytes of two objects. Regression: a read of 100
+/// bytes (two lines) passed as consistent if the first line was an object at version 4 and the second line began with
+/// the header of an object at version 1, whose first 16 bits are 1 << 2. It returned the neighbour's bytes, and the
+/// transaction committed.
 #[test]
 fn a_remote_read_of_another_size_is_refused_at_once() {
     let cluster = cluster("other-size", 2, 1);
-    // The version that `create` gives is the first; three more writes of one of each two neighbours.
+    // `create` writes the first version; then one object of each two neighbours is written three more times.
     let all = cluster.on(1, 0, |w| {
         let all = [(); 8].map(|()| create(w, &[5; 8]));
         for address in all.iter().step_by(2) {
@@ -291,16 +296,13 @@ fn a_remote_read_of_another_size_is_refused_at_once() {
                 }
             }
         }
-        assert_eq!(
-            cluster.on(0, 0, restarts),
-            before,
-            "no read was tried again"
-        );
+        assert_eq!(cluster.on(0, 0, restarts), before, "a read was retried");
     }
     cluster.stop();
 }
 
-/// What a transaction freed is none of its objects: a write of it was once lost without a word.
+/// After a transaction frees an object, the object is not valid in it any more. Regression: a write to such an object
+/// was lost silently.
 #[test]
 fn an_object_that_the_transaction_has_freed_is_a_typed_error() {
     let cluster = cluster("freed-own", 2, 1);
@@ -349,11 +351,11 @@ fn an_object_that_the_transaction_has_freed_is_a_typed_error() {
 }
 
 #[test]
-fn addresses_of_no_object_are_typed_errors() {
+fn addresses_without_an_object_are_typed_errors() {
     let cluster = cluster("nowhere", 2, 1);
     let x = cluster.on(0, 0, |w| create(w, &[1; 100]));
     for machine in [0, 1] {
-        // It was there, and is freed.
+        // An object that was allocated and then freed.
         let gone = cluster.on(machine, 0, |w| {
             let (gone, _beside) = (create(w, &[1; 100]), create(w, &[1; 100]));
             transact(w, |tx, w| {
@@ -367,7 +369,7 @@ fn addresses_of_no_object_are_typed_errors() {
             matches!(error, TxError::NotAllocated(at) if at == gone),
             "{error}"
         );
-        // Behind the end of the region.
+        // An address behind the end of the region.
         let beyond = Address::new(gone.region(), !63);
         let error = read(&cluster, beyond, 100).unwrap_err();
         assert!(
@@ -375,7 +377,7 @@ fn addresses_of_no_object_are_typed_errors() {
             "{error}"
         );
     }
-    // In the middle of an object.
+    // An address in the middle of an object.
     let inside = x.checked_add(64).unwrap();
     for address in [inside, Address::NULL] {
         let error = read(&cluster, address, 100).unwrap_err();

@@ -1,4 +1,4 @@
-//! Random programs of two interleaved transactions on one worker, against a map.
+//! Random programs of two interleaved transactions on one worker, compared with a map.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 
 use crate::cluster::{cluster, usage};
 
-/// Payload bytes that objects are allocated with: one line, two, and many.
+/// Payload sizes of allocated objects, in bytes: one line, two lines, and many.
 const SIZES: [usize; 4] = [1, 48, 110, 1000];
 
 #[derive(Clone, Copy, Debug)]
@@ -42,19 +42,19 @@ fn ops() -> impl Strategy<Value = Vec<(usize, Op)>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intent {
     Read,
-    /// It was not there.
+    /// The object did not exist.
     Absent,
     Write,
     Alloc,
     Free,
 }
 
-/// An object as one transaction has it.
+/// An object in the read or write set of one transaction.
 struct Held {
     address: Address,
-    /// None of what was absent.
+    /// `None` for an absent object.
     object: Option<ObjectId>,
-    /// How often the object had changed when it was read.
+    /// Number of changes of the object at the time of the read.
     changes: u64,
     payload: Vec<u8>,
     incarnation: Incarnation,
@@ -86,13 +86,13 @@ impl Held {
     }
 }
 
-/// A slot that was handed out at least once.
+/// A slot that was allocated at least once.
 #[derive(Default)]
 struct Slot {
     payload_bytes: usize,
     changes: u64,
     incarnation: Incarnation,
-    /// While it is allocated.
+    /// Payload, if the slot is allocated.
     payload: Option<Vec<u8>>,
 }
 
@@ -103,7 +103,7 @@ struct Model {
 }
 
 impl Model {
-    /// What commit must answer.
+    /// Returns the address of the conflict that a commit must report, if any.
     fn conflict(&self, tx: usize) -> Option<Address> {
         let held = &self.open[tx];
         let changed = |held: &&Held| self.slots[&held.address].changes != held.changes;
@@ -144,12 +144,12 @@ impl Model {
                 let bytes = SIZES[size];
                 let object = context.alloc(worker, bytes, None).unwrap();
                 let address = context.address(object);
-                // A transaction may hold what another has freed meanwhile: its commit will fail.
+                // A transaction may still have an object that another one freed; its commit will then fail.
                 let reserved =
                     |held: &Held| held.address == address && held.intent == Intent::Alloc;
                 let taken = self.open.iter().flatten().any(reserved);
                 let capacity = payload_capacity(class_for_payload(bytes).unwrap().object_bytes());
-                // A slot that this program sees for the first time may have served another.
+                // A slot that is new to this program may have been used by an earlier program.
                 let (memory, at) = worker.local_memory(address).unwrap();
                 let incarnation = farm_core::object::write::load_incarnation(memory, at);
                 let slot = self.slots.entry(address).or_insert(Slot {
@@ -272,7 +272,7 @@ impl Model {
                     Some(at) => {
                         prop_assert!(
                             matches!(outcome, Err(TxError::Abort(Abort::Changed(found))) if found == at),
-                            "{outcome:?} where {at} has changed"
+                            "{outcome:?} although {at} has changed"
                         );
                         self.open[tx].clear();
                     }
@@ -290,7 +290,7 @@ impl Model {
         Ok(())
     }
 
-    /// Every slot is as the map has it, and the allocator agrees.
+    /// Checks that every slot matches the map, and that the allocator agrees.
     fn check(&self, worker: &mut Worker) -> Result<(), TestCaseError> {
         for (address, slot) in &self.slots {
             let mut tx = Tx::new();
@@ -302,7 +302,7 @@ impl Model {
                 }
                 (Err(TxError::NotAllocated(_)), None) => {}
                 (found, expected) => {
-                    prop_assert!(false, "{address}: {found:?} in place of {expected:?}")
+                    prop_assert!(false, "{address}: {found:?} instead of {expected:?}")
                 }
             }
         }
@@ -319,7 +319,7 @@ impl Model {
     }
 }
 
-/// One of the objects of a transaction that it has not freed.
+/// Returns one of the objects that the transaction has and has not freed.
 fn pick_mut(held: &mut [Held], pick: usize) -> Option<&mut Held> {
     let count = held.iter().filter(|held| !held.is_gone()).count();
     held.iter_mut()
@@ -329,7 +329,7 @@ fn pick_mut(held: &mut [Held], pick: usize) -> Option<&mut Held> {
 
 fn run(worker: &mut Worker, program: &[(usize, Op)]) -> Result<(), TestCaseError> {
     let mut model = Model::default();
-    let mut contexts = [farm_txn::take(worker), farm_txn::take(worker)];
+    let mut contexts = [farm_txn::checkout(worker), farm_txn::checkout(worker)];
     let outcome = program
         .iter()
         .try_for_each(|(tx, op)| model.step(worker, &mut contexts, *tx, *op))
@@ -340,7 +340,7 @@ fn run(worker: &mut Worker, program: &[(usize, Op)]) -> Result<(), TestCaseError
         })
         .and_then(|()| model.check(worker));
     for context in contexts {
-        farm_txn::give(worker, context);
+        farm_txn::checkin(worker, context);
     }
     for (address, slot) in &model.slots {
         let mut tx = Tx::new();

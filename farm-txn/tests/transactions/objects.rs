@@ -1,4 +1,4 @@
-//! Reading, writing, allocating and freeing within one transaction, and what is left of it.
+//! Reads, writes, allocations and frees within one transaction, and their effects after it.
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::{Address, RegionId};
@@ -8,20 +8,28 @@ use farm_txn::{Abort, Tx, TxError, TxLimits};
 use crate::cluster::{cluster, contents, create, overwrite, put_in_array, transact, usage};
 
 #[test]
-fn a_transaction_reads_its_own_writes_and_nobody_else_does() {
+fn uncommitted_writes_are_visible_only_to_their_transaction() {
     let cluster = cluster("own-writes", 1, 1);
     cluster.on(0, 0, |w| {
         let old = create(w, b"old");
         let mut tx = Tx::new();
         let object = overwrite(&mut tx, w, old, b"new").unwrap();
-        assert_eq!(tx.read(w, old, 3).unwrap(), object, "the same object");
+        assert_eq!(
+            tx.read(w, old, 3).unwrap(),
+            object,
+            "reading again returned another object"
+        );
         assert_eq!(&tx.payload(object)[..3], b"new");
         let born = tx.alloc(w, 3, Some(old)).unwrap();
         tx.payload_mut(born)[..3].copy_from_slice(b"kid");
         let child = tx.address(born);
         assert_eq!(tx.find(child), Some(born));
         assert_eq!(tx.read(w, child, 3).unwrap(), born);
-        assert_eq!(child.region(), old.region(), "as the hint said");
+        assert_eq!(
+            child.region(),
+            old.region(),
+            "the new object is not in the region of its hint"
+        );
 
         assert_eq!(contents(w, old, 3).unwrap(), b"old");
         assert!(matches!(contents(w, child, 3), Err(TxError::NotAllocated(at)) if at == child));
@@ -35,7 +43,7 @@ fn a_transaction_reads_its_own_writes_and_nobody_else_does() {
 }
 
 #[test]
-fn messages_about_an_object_go_to_a_worker_that_has_its_memory() {
+fn worker_at_returns_a_worker_of_the_objects_machine() {
     let cluster = cluster("worker-at", 2, 2);
     for (machine, worker) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let (address, me) = cluster.on(machine, worker, |w| (create(w, b"here"), w.me()));
@@ -43,7 +51,10 @@ fn messages_about_an_object_go_to_a_worker_that_has_its_memory() {
             let to = cluster.on(other, 1, move |w| w.worker_at(address)).unwrap();
             assert_eq!(to.machine, me.machine);
             let index = usize::from(to.worker.get());
-            assert!(machine != other || index == 1, "itself, where it can be");
+            assert!(
+                machine != other || index == 1,
+                "a worker that has the memory must return itself"
+            );
             let seen = cluster.on(machine, index, move |w| contents(w, address, 4));
             assert_eq!(seen.unwrap(), b"here");
         }
@@ -52,7 +63,7 @@ fn messages_about_an_object_go_to_a_worker_that_has_its_memory() {
 }
 
 #[test]
-fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once() {
+fn a_free_is_visible_to_its_transaction_at_once_and_to_others_after_the_commit() {
     let cluster = cluster("freed", 2, 1);
     let (address, pointer) = cluster.on(0, 0, |w| {
         let address = create(w, b"here");
@@ -67,11 +78,19 @@ fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once(
             tx.read(w, address, 4),
             Err(TxError::NotAllocated(_))
         ));
-        assert_eq!(contents(w, address, 4).unwrap(), b"here", "not committed");
+        assert_eq!(
+            contents(w, address, 4).unwrap(),
+            b"here",
+            "the free took effect before the commit"
+        );
         let before = usage(w);
         tx.abort(w);
         assert_eq!(usage(w), before);
-        assert_eq!(contents(w, address, 4).unwrap(), b"here", "aborted");
+        assert_eq!(
+            contents(w, address, 4).unwrap(),
+            b"here",
+            "the free took effect after an abort"
+        );
         (address, pointer)
     });
     assert!(pointer.names(cluster.look(1, address, 64).unwrap().incarnation));
@@ -93,21 +112,21 @@ fn what_is_freed_stays_until_the_commit_and_is_gone_for_its_transaction_at_once(
     let seen = cluster.look(1, address, 64).unwrap();
     assert!(!seen.incarnation.is_allocated() && !pointer.names(seen.incarnation));
 
-    // The slot serves again; the old pointer does not name the new object, whose payload is zeroes.
+    // The slot is reused. The old pointer does not refer to the new object, whose payload is zeroed.
     let again = cluster.on(0, 0, |w| create(w, &[]));
-    assert_eq!(again, address, "the lowest free slot");
+    assert_eq!(again, address, "the lowest free slot was not reused");
     let seen = cluster.look(1, address, 64).unwrap();
     assert!(seen.incarnation.is_allocated() && !pointer.names(seen.incarnation));
     assert_eq!(
         seen.payload,
         vec![0; 48],
-        "nothing of what was there before"
+        "the payload contains bytes of the earlier object"
     );
     cluster.stop();
 }
 
 #[test]
-fn an_abort_gives_back_what_was_reserved() {
+fn an_abort_releases_reserved_slots() {
     let cluster = cluster("abort", 1, 1);
     cluster.on(0, 0, |w| {
         let old = create(w, b"old");
@@ -129,7 +148,7 @@ fn an_abort_gives_back_what_was_reserved() {
         let before = usage(w);
         assert!(
             before.iter().map(|(_, usage)| usage.live).sum::<u64>() == 1,
-            "only the old one: {before:?}"
+            "more objects than the old one are live: {before:?}"
         );
         warm(w, false);
         assert_eq!(usage(w), before);
@@ -143,7 +162,7 @@ fn an_abort_gives_back_what_was_reserved() {
 }
 
 #[test]
-fn a_commit_that_fails_gives_back_what_was_reserved() {
+fn a_failed_commit_releases_reserved_slots() {
     let cluster = cluster("failed-commit", 1, 1);
     cluster.on(0, 0, |w| {
         let old = create(w, b"old");
@@ -162,8 +181,8 @@ fn a_commit_that_fails_gives_back_what_was_reserved() {
     cluster.stop();
 }
 
-/// An object that is born and freed in one transaction leaves a slot that serves again, and an
-/// incarnation that no pointer taken in between names.
+/// An object that is allocated and freed in one transaction leaves a reusable slot. Its incarnation then does not match
+/// any pointer that was taken in between.
 #[test]
 fn an_object_may_be_allocated_and_freed_in_one_transaction() {
     let cluster = cluster("still-born", 1, 1);
@@ -188,7 +207,7 @@ fn an_object_may_be_allocated_and_freed_in_one_transaction() {
 }
 
 #[test]
-fn an_incremented_incarnation_ends_the_pointers_held_before() {
+fn an_incremented_incarnation_invalidates_earlier_pointers() {
     let cluster = cluster("increment", 2, 1);
     let address = cluster.on(0, 0, |w| create(w, b"here"));
     let before = cluster.look(1, address, 64).unwrap();
@@ -207,7 +226,7 @@ fn an_incremented_incarnation_ends_the_pointers_held_before() {
     assert_eq!(after.payload, before.payload);
     assert!(!old.names(after.incarnation) && new.names(after.incarnation));
 
-    // Of one that the transaction allocates itself, too.
+    // The same for an object that the transaction allocates itself.
     cluster.on(0, 0, |w| {
         let mut tx = Tx::new();
         let object = tx.alloc(w, 4, None).unwrap();
@@ -224,9 +243,10 @@ fn an_incremented_incarnation_ends_the_pointers_held_before() {
     cluster.stop();
 }
 
-/// A read, a write, a free: each is one version, skipping the mark; incarnations go up by frees only.
+/// Each committed write, allocation or free is one version, and the being-written mark is skipped. Incarnations are
+/// incremented by frees only.
 #[test]
-fn versions_and_incarnations_count_what_was_committed() {
+fn versions_and_incarnations_count_commits() {
     let cluster = cluster("versions", 1, 1);
     cluster.on(0, 0, |w| {
         let address = create(w, b"0");
@@ -255,15 +275,18 @@ fn versions_and_incarnations_count_what_was_committed() {
         assert_eq!(create(w, b"2"), address);
         assert_eq!(facts(w), born.freed().allocated());
         let more = version(w).get() - first.get();
-        assert_eq!(more, 5, "born; written three times, freed, born");
+        assert_eq!(
+            more, 5,
+            "expected three writes, one free and one allocation"
+        );
     });
     cluster.stop();
 }
 
 #[test]
-fn freed_objects_of_another_workers_blocks_go_home() {
+fn objects_freed_by_another_worker_return_to_their_blocks() {
     let cluster = cluster("home", 1, 3);
-    // More than its rings take at once.
+    // More objects than fit into the worker's rings at once.
     const OBJECTS: usize = 700;
     let addresses = cluster.on(0, 0, |w| {
         let addresses: Vec<Address> = (0..OBJECTS).map(|_| create(w, b"away")).collect();
@@ -281,7 +304,10 @@ fn freed_objects_of_another_workers_blocks_go_home() {
                 Ok(())
             })
             .unwrap();
-            assert!(usage(w).is_empty(), "they are in no block of this worker");
+            assert!(
+                usage(w).is_empty(),
+                "the objects are in a block of this worker"
+            );
         });
     }
     cluster.settle(0, 0);
@@ -291,13 +317,13 @@ fn freed_objects_of_another_workers_blocks_go_home() {
         let (mut again, mut addresses) = (again, addresses);
         again.sort_unstable();
         addresses.sort_unstable();
-        assert_eq!(again, addresses, "every slot serves again, once");
+        assert_eq!(again, addresses, "not every slot was reused exactly once");
         w.check_slab().unwrap();
     });
     cluster.stop();
 }
 
-/// An object of an array has no slot in a slab block to give back, whoever's the array is.
+/// An object of an array has no slot in a slab block, regardless of the worker that reserved the array.
 #[test]
 fn an_object_of_an_array_can_be_freed() {
     let cluster = cluster("array", 1, 2);
@@ -340,7 +366,10 @@ fn a_transaction_beyond_its_limits_is_a_typed_error_and_can_still_end() {
             "{more:?}"
         );
         let before = w.slab_usage(SizeClass::SMALLEST).live;
-        assert_eq!(before, objects as u64, "the refused one took nothing");
+        assert_eq!(
+            before, objects as u64,
+            "the rejected allocation reserved a slot"
+        );
         tx.commit(w).unwrap();
         w.check_slab().unwrap();
 
@@ -361,7 +390,7 @@ fn a_transaction_beyond_its_limits_is_a_typed_error_and_can_still_end() {
 }
 
 #[test]
-fn memory_that_is_not_to_be_had_is_a_typed_error_and_takes_nothing() {
+fn an_allocation_without_memory_is_a_typed_error_and_reserves_nothing() {
     let cluster = cluster("no-memory", 1, 1);
     cluster.on(0, 0, |w| {
         let mut kept = vec![];
@@ -387,11 +416,11 @@ fn memory_that_is_not_to_be_had_is_a_typed_error_and_takes_nothing() {
 }
 
 #[test]
-fn addresses_of_no_use_are_typed_errors() {
+fn unusable_addresses_are_typed_errors() {
     let cluster = cluster("addresses", 2, 1);
     let here = cluster.on(0, 0, |w| create(w, b"here"));
     let there = cluster.on(1, 0, |w| create(w, b"there"));
-    // Before this worker has met the region, and after.
+    // Before this worker has accessed the region, and after.
     for _ in 0..2 {
         let (error, machine) = cluster.on(0, 0, move |w| {
             (Tx::new().read(w, there, 5).unwrap_err(), w.me().machine)

@@ -1,4 +1,4 @@
-//! Fat pointers, as `async` functions read them.
+//! Fat pointers in `async` functions.
 
 use farm_txn::TxError;
 
@@ -6,7 +6,7 @@ use crate::cluster::{cluster, create};
 use crate::tasks::{comes_to_rest, task};
 
 #[test]
-fn a_pointer_names_its_own_object_and_none_that_came_after() {
+fn a_pointer_refers_to_its_own_object_and_not_to_later_ones() {
     let cluster = cluster("pointer", 2, 1);
     for machine in [0, 1] {
         let at = cluster.on(machine, 0, |w| create(w, b"first"));

@@ -1,4 +1,4 @@
-//! Transactions that are tried until they commit.
+//! Transactions that are retried until they commit.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use farm_txn::{Abort, BackoffConfig, ObjectId, RetryCounters, TxError, TxHandle,
 
 use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
 
-/// Increments of one object by one worker, one after the other or several at once.
+/// Increments of one object by one worker, one after the other or several concurrently.
 struct Incrementer {
     address: Address,
     left: usize,
@@ -55,7 +55,7 @@ fn incremented(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
     }
 }
 
-/// Every worker of three machines increments one object; gives what each counted.
+/// Every worker of three machines increments one object. Returns the counters of each worker.
 fn hot_object(
     name: &str,
     config: BackoffConfig,
@@ -85,12 +85,12 @@ fn hot_object(
     let counted: Vec<_> = (0..MACHINES * WORKERS)
         .map(|_| counted.recv_timeout(Duration::from_secs(60)).unwrap())
         .collect();
-    // Whoever committed may have heard of it before it was installed: this read waits.
+    // A commit may be reported before it is installed; this read waits for that.
     let total = cluster.look(0, address, 64).unwrap().payload;
     assert_eq!(
         u64::from_le_bytes(total[..8].try_into().unwrap()),
         (MACHINES * WORKERS * each) as u64,
-        "every increment is there, once"
+        "an increment was lost or repeated"
     );
     cluster.stop();
     for counters in &counted {
@@ -105,7 +105,7 @@ fn hot_object(
 }
 
 #[test]
-fn every_increment_of_a_hot_object_is_there_once() {
+fn every_increment_of_a_hot_object_takes_effect_once() {
     let config = BackoffConfig {
         concurrency: 4,
         ..BackoffConfig::default()
@@ -114,7 +114,7 @@ fn every_increment_of_a_hot_object_is_there_once() {
     assert!(counted.iter().all(|counters| counters.queued >= 4));
     assert!(
         counted.iter().any(|counters| counters.conflicts > 0),
-        "six workers and one object: {counted:?}"
+        "six workers and one object had no conflict: {counted:?}"
     );
 }
 
@@ -132,10 +132,10 @@ fn every_part_of_conflict_avoidance_can_be_switched_off() {
     }
 }
 
-/// A body that does what the test says, and counts its tries.
+/// A transaction body that performs the steps of the test, and counts its attempts.
 struct Script {
     address: Address,
-    /// What each try does; the last one commits.
+    /// Step of each attempt; the last one commits.
     steps: Vec<Step>,
     tries: usize,
     done: mpsc::Sender<(usize, Result<(), TxError>)>,
@@ -146,7 +146,7 @@ enum Step {
     /// Another transaction changes the object before the commit.
     Conflict,
     Fail(fn(Address) -> TxError),
-    /// The same, after another has changed one of the objects that this try read.
+    /// Another transaction changes an object that this attempt read, before the attempt fails.
     DoubtfulFail(fn(Address) -> TxError),
     Commit,
 }
@@ -174,7 +174,7 @@ fn body(worker: &mut Worker, _: u64, tx: TxHandle) {
             retry::fail(worker, tx, error(address));
         }
     }
-    // It has ended: this does nothing.
+    // The transaction has ended, so both calls are no-ops.
     retry::commit(worker, tx);
     retry::fail(worker, tx, TxError::Busy);
 }
@@ -197,7 +197,11 @@ fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, Retry
             done: done_tx,
         }));
         retry::run(w, Cont::new(body, 0), Cont::new(done, 0));
-        assert_eq!(w.layer::<Script>().unwrap().tries, 0, "not inside the call");
+        assert_eq!(
+            w.layer::<Script>().unwrap().tries,
+            0,
+            "the body ran inside of the call of `run`"
+        );
         (address, before)
     });
     let (tries, outcome) = heard.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -218,7 +222,7 @@ fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, Retry
 }
 
 #[test]
-fn conflicts_and_lack_of_room_are_tried_again() {
+fn conflicts_and_lack_of_room_are_retried() {
     let cluster = cluster("again-and-again", 1, 1);
     let busy: fn(Address) -> TxError = |_| TxError::Busy;
     let locked: fn(Address) -> TxError = |at| Abort::Locked(at).into();
@@ -239,7 +243,7 @@ fn conflicts_and_lack_of_room_are_tried_again() {
 }
 
 #[test]
-fn what_no_retry_helps_against_is_told_at_once() {
+fn errors_that_no_retry_can_fix_are_reported_at_once() {
     let cluster = cluster("told", 1, 1);
     let errors: [fn(Address) -> TxError; 5] = [
         |_| Abort::Lost(MachineId::new(1).unwrap()).into(),
@@ -257,17 +261,17 @@ fn what_no_retry_helps_against_is_told_at_once() {
             std::mem::discriminant(&error(Address::NULL))
         );
         assert_eq!((counted.conflicts, counted.failed), (0, 1));
-        assert_eq!(now, b"as it was", "nothing took effect");
+        assert_eq!(now, b"as it was", "a failed transaction took effect");
     }
-    // What was read had to be validated for three of them, which is no commit.
+    // For three of the errors the reads had to be validated, which does not count as a commit.
     let counted = cluster.on(0, 0, farm_txn::counters);
     assert_eq!(counted.aborts.other, 3);
     cluster.stop();
 }
 
-/// A try whose reads were overtaken proves nothing: what it failed with is not told.
+/// If the reads of an attempt were overtaken, its error proves nothing and is not reported.
 #[test]
-fn an_error_out_of_inconsistent_reads_is_a_conflict() {
+fn an_error_after_inconsistent_reads_is_a_conflict() {
     let cluster = cluster("doubt", 1, 1);
     let gone: fn(Address) -> TxError = TxError::NotAllocated;
     let (tries, outcome, counted, _) = play(&cluster, &[Step::DoubtfulFail(gone), Step::Commit]);
@@ -283,9 +287,9 @@ fn an_error_out_of_inconsistent_reads_is_a_conflict() {
     cluster.stop();
 }
 
-/// `TxError::Refused` was reported without validating what its body had read: a body that compares two values
-/// which are always equal reported them different, 7 times in 20,000. So were the errors that a misused handle
-/// gives.
+/// Regression: `TxError::Refused` was reported without a validation of the body's reads. A body that compares two
+/// values which are always equal reported them as different, 7 times in 20,000. The errors of a misused handle had the
+/// same defect.
 #[test]
 fn every_error_of_a_body_is_validated_before_it_is_reported() {
     let cluster = cluster("refusals", 1, 1);
@@ -315,7 +319,7 @@ fn every_error_of_a_body_is_validated_before_it_is_reported() {
     cluster.stop();
 }
 
-/// A lost machine and an outcome in doubt are facts, whatever the body has read.
+/// A lost machine and an outcome in doubt are facts, independent of the body's reads.
 #[test]
 fn a_lost_machine_is_reported_without_validation() {
     let cluster = cluster("facts", 1, 1);
@@ -331,9 +335,10 @@ fn a_lost_machine_is_reported_without_validation() {
     cluster.stop();
 }
 
-/// Four reads that timed out ended a transaction: a machine that stood still for a second made errors on others.
+/// Regression: four reads that timed out ended a transaction, so a machine that paused for a second caused errors on
+/// others.
 #[test]
-fn reads_that_time_out_are_tried_again_for_as_long_as_there_is_patience() {
+fn reads_that_time_out_are_retried_until_the_patience_is_used_up() {
     let cluster = cluster("patience", 1, 1);
     let stays: fn(Address) -> TxError = |at| Abort::TimedOut(at).into();
     let mut steps = vec![Step::Fail(stays); 20];
@@ -344,9 +349,10 @@ fn reads_that_time_out_are_tried_again_for_as_long_as_there_is_patience() {
     cluster.stop();
 }
 
-/// An object that is never unlocked ends the transaction once patience has ended: without any at once.
+/// An object that is never unlocked ends the transaction when its patience is used up, which is at once with a patience
+/// of zero.
 #[test]
-fn an_object_that_stays_locked_ends_the_tries() {
+fn an_object_that_stays_locked_ends_the_retries() {
     let cluster = cluster("stays", 1, 1);
     cluster.on(0, 0, |w| retry::set_patience(w, Duration::ZERO));
     let stays: fn(Address) -> TxError = |at| Abort::TimedOut(at).into();
@@ -354,14 +360,14 @@ fn an_object_that_stays_locked_ends_the_tries() {
     assert_eq!(tries, 1);
     assert!(matches!(outcome, Err(TxError::Abort(Abort::TimedOut(_)))));
     assert_eq!(counted.conflicts, 0);
-    // What led to the object is validated first.
+    // The reads that led to the object are validated first.
     let (tries, outcome, counted, _) = play(&cluster, &[Step::DoubtfulFail(stays), Step::Commit]);
     outcome.unwrap();
     assert_eq!((tries, counted.conflicts), (2, 1));
     cluster.stop();
 }
 
-/// Which transactions began, in order, each held open until the next turn but one.
+/// The transactions in the order of their starts; each stays open until the next turn but one.
 struct Order(Vec<u64>, mpsc::Sender<Vec<u64>>);
 
 fn note(worker: &mut Worker, which: u64, tx: TxHandle) {
@@ -375,7 +381,7 @@ fn note(worker: &mut Worker, which: u64, tx: TxHandle) {
 fn noted(worker: &mut Worker, which: u64, outcome: Result<(), TxError>) {
     outcome.unwrap();
     let order = worker.layer::<Order>().unwrap();
-    // With one at a time each ends before the next begins.
+    // With a concurrency of one, each transaction ends before the next begins.
     assert_eq!(order.0.last(), Some(&which));
     if order.0.len() == 20 {
         let order = worker.take_layer::<Order>();

@@ -1,7 +1,8 @@
-//! Memory that has served objects of one size, and serves others now: pointers from before name nothing in it.
+//! Memory that was used for objects of one size, and is then used for others: earlier pointers refer to no object in
+//! it.
 //!
-//! Blocks that were reclaimed once were zeroed and counted incarnations from 0 again, so that a fat pointer
-//! from before named the first object that came to be in its place.
+//! Regression: reclaimed blocks were zeroed and counted incarnations from 0 again, so that an earlier fat pointer
+//! referred to the first new object in its place.
 
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use crate::tasks::{PATIENCE, comes_to_rest, task};
 const BLOCKS: usize = 16;
 const LINE: usize = 64;
 
-/// Two machines of one region of a few small blocks each.
+/// Starts two machines with one region each, of a few small blocks.
 fn cluster(name: &str) -> Cluster {
     let mut config = Config::tiny_for(2, 1);
     config.memory.region_bytes = (BLOCKS * 4096) as u64;
@@ -25,7 +26,7 @@ fn cluster(name: &str) -> Cluster {
     cluster_of(name, config)
 }
 
-/// Makes one object, if there is memory for it.
+/// Allocates one object, if there is memory for it.
 fn make(worker: &mut Worker, bytes: usize, fill: &[u8]) -> Option<FatPointer> {
     let made = transact(worker, |tx, worker| {
         let object = tx.alloc(worker, bytes, None)?;
@@ -38,7 +39,7 @@ fn make(worker: &mut Worker, bytes: usize, fill: &[u8]) -> Option<FatPointer> {
     made.ok()
 }
 
-/// Fills the memory of machine 0 with objects; waits until memory of other sizes has come back.
+/// Fills the memory of machine 0 with objects; waits until the memory of other sizes is available again.
 fn fill(cluster: &Cluster, bytes: usize, with: impl Fn(&[u8]) -> Vec<u8>) -> Vec<FatPointer> {
     let late = Instant::now() + PATIENCE;
     let fill = with(&[]);
@@ -50,7 +51,7 @@ fn fill(cluster: &Cluster, bytes: usize, with: impl Fn(&[u8]) -> Vec<u8>) -> Vec
         });
         let done = more.is_empty() && !made.is_empty();
         made.extend(more);
-        // Vacant blocks may still be on their way back.
+        // Vacant blocks may still be in transit.
         let usage = cluster.on(0, 0, |w| w.store().usage().unwrap());
         if done && usage.vacant_bytes == 0 {
             return made;
@@ -72,8 +73,8 @@ fn free(cluster: &Cluster, objects: &[FatPointer], bytes: usize) {
     });
 }
 
-/// Follows pointers, by a lock-free read and by a transaction that writes; gives those that were not refused as
-/// pointers to what is gone, and what became of each.
+/// Follows pointers, by a lock-free read and by a transaction that writes. Returns the pointers that were not rejected
+/// as pointers to freed objects, with the result of each.
 async fn followed(farm: Handle, pointers: Vec<FatPointer>) -> Vec<(FatPointer, String)> {
     let mut taken = vec![];
     for pointer in pointers {
@@ -98,17 +99,17 @@ async fn followed(farm: Handle, pointers: Vec<FatPointer>) -> Vec<(FatPointer, S
     taken
 }
 
-/// Pointers to every line of memory, kept while the memory serves objects of other sizes and of the same one
-/// again: a line is then the start of a smaller object, or of a larger one, or in the midst of one, or behind the
-/// last of a block. Objects hold bytes of several kinds, the pointers themselves among them.
+/// The test keeps pointers to every line of memory while the memory is reused for objects of other sizes, and of the
+/// same size again. A line is then the start of a smaller or of a larger object, or inside of one, or behind the last
+/// one of a block. Objects contain several kinds of bytes, among them the pointers themselves.
 #[test]
-fn pointers_to_every_line_of_reused_memory_name_nothing() {
+fn earlier_pointers_into_reused_memory_refer_to_no_object() {
     let cluster = cluster("reused");
     let sizes = [8, 100, 8, 170, 8, 1000, 100, 8, 3000, 170, 3000, 8, 100];
     let mut stale: Vec<FatPointer> = vec![];
     for (generation, bytes) in sizes.into_iter().enumerate() {
         let words = |word: u64| word.to_le_bytes().to_vec();
-        // A pointer as an application would store it, to one of the objects of before.
+        // A stored pointer to one of the earlier objects, as in an application.
         let stored = stale.pop().map_or(vec![3], |pointer| {
             let all = pointer.to_words().into_iter().flat_map(u64::to_le_bytes);
             all.collect()
@@ -135,7 +136,7 @@ fn pointers_to_every_line_of_reused_memory_name_nothing() {
                 taken[0],
                 taken.last(),
             );
-            // And those that are there are still found.
+            // Pointers to live objects must still work.
             let found = made[made.len() / 2];
             let read = task(&cluster, machine, move |farm| async move {
                 farm.read_pointer_lock_free(found).await
@@ -149,10 +150,10 @@ fn pointers_to_every_line_of_reused_memory_name_nothing() {
     cluster.stop();
 }
 
-/// A transaction that read an object before its memory served another one, of the same size and version.
-/// Contexts of a worker's pool hold their memory; this one is none.
+/// A transaction reads an object, and then its memory is reused for another one of the same size and version. Contexts
+/// of a worker's pool keep their memory from reuse; this context does not belong to a pool.
 #[test]
-fn a_commit_from_before_does_not_overwrite_what_came_after() {
+fn a_late_commit_does_not_overwrite_a_later_object() {
     let cluster = cluster("reused-write");
     let first = fill(&cluster, 100, |_| vec![1]);
     let at = first[0].address;
@@ -175,7 +176,7 @@ fn a_commit_from_before_does_not_overwrite_what_came_after() {
         });
         (outcome, now.unwrap())
     });
-    assert_eq!(now, 3, "what came after was overwritten: {outcome:?}");
+    assert_eq!(now, 3, "the later object was overwritten: {outcome:?}");
     assert!(
         matches!(outcome, Err(TxError::Abort(Abort::Changed(_)))),
         "{outcome:?}"

@@ -1,5 +1,5 @@
-//! Room in logs is handed out in the order in which commits asked for it: a commit over many machines
-//! gets it beside commits over one machine each that never stop.
+//! Room in logs is reserved in the order in which commits request it. So a commit over many machines is not starved by
+//! an endless sequence of commits over one machine each.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use farm_txn::{Handle, TxError};
 use crate::cluster::{Cluster, cluster_of, create};
 use crate::tasks::{PATIENCE, comes_to_rest};
 
-/// Machines whose logs the commits write; the coordinator is one more.
+/// Machines whose logs the commits write; the coordinator is an additional machine.
 const OTHERS: usize = 3;
-/// Commits over all of them, and tasks that do them.
+/// Commits over all of these machines, and the tasks that make them.
 const WIDE: usize = 50;
 const WIDE_TASKS: usize = 10;
 /// Bytes of the object that a wide commit writes on each machine: nearly the longest record of a log.
 const WIDE_BYTES: usize = 3600;
-/// Writers to each machine alone: together they want more than its log has.
+/// Writers per machine; together they need more room than its log has.
 const NARROW_TASKS: usize = 16;
 const NARROW_BYTES: usize = 1000;
-/// Commits of the narrow writers after which the wide ones have starved.
+/// Commits of the narrow writers after which the wide ones count as starved.
 const STARVED: usize = 3_000;
 
 /// Commits so far.
@@ -45,7 +45,7 @@ impl Counts {
     }
 }
 
-/// Machines with small logs, and slots and answers for all commits at one time.
+/// Starts machines with small logs, and with slots and reply room for all commits at the same time.
 fn small_logs(name: &str) -> Cluster {
     let mut config = Config::tiny_for(1 + OTHERS as u16, 1);
     config.rings.ring_bytes = 64 << 10;
@@ -53,7 +53,7 @@ fn small_logs(name: &str) -> Cluster {
     cluster_of(name, config)
 }
 
-/// One object on each of the machines.
+/// Creates one object on each of the machines.
 fn objects(cluster: &Cluster, machines: RangeInclusive<usize>, bytes: usize) -> Vec<Address> {
     let one = |machine| cluster.on(machine, 0, move |w| create(w, &vec![0; bytes]));
     machines.map(one).collect()
@@ -68,14 +68,14 @@ async fn write_all(farm: &Handle, objects: &[Address], bytes: usize) -> Result<(
     tx.commit().await
 }
 
-/// Tasks of one worker that write their objects again and again: wide ones that have an object on each of
-/// the other machines, and narrow ones. All begin in one turn, so that the logs have no room for them.
+/// Tasks of one worker that write their objects repeatedly: wide tasks with an object on each of the other machines,
+/// and narrow tasks. All of them begin in one turn, so that the logs have no room for them.
 struct Load {
     cluster: Cluster,
     tasks: Vec<Task>,
 }
 
-/// Objects of so many bytes, and how often they are written.
+/// Objects of `bytes` bytes each, and the number of times that they are written.
 struct Task {
     objects: Vec<Address>,
     bytes: usize,
@@ -83,7 +83,7 @@ struct Task {
 }
 
 impl Task {
-    /// Each commit is counted.
+    /// Writes the objects until the load is over, and counts each commit.
     async fn run(self, farm: Handle, counts: Arc<Counts>) {
         let count = match self.objects.len() {
             1 => &counts.narrow,
@@ -96,7 +96,9 @@ impl Task {
             match write_all(&farm, &self.objects, self.bytes).await {
                 Ok(()) => _ = count.fetch_add(1, Ordering::Relaxed),
                 Err(TxError::TooLargeForLog { .. }) if self.objects.len() > OTHERS => {}
-                Err(error) => panic!("nobody else writes its objects: {error}"),
+                Err(error) => {
+                    panic!("the commit failed although no other task writes its objects: {error}")
+                }
             }
         }
     }
@@ -126,7 +128,7 @@ impl Load {
         });
     }
 
-    /// Runs all tasks to their ends, and looks at what they did.
+    /// Runs all tasks to their ends, and checks the counts.
     fn run(self) {
         let Self { cluster, tasks } = self;
         let counts = Arc::new(Counts::default());
@@ -142,15 +144,25 @@ impl Load {
             }
         });
         let over = ended.recv_timeout(PATIENCE);
-        assert_eq!(over, Err(RecvTimeoutError::Disconnected), "all tasks end");
+        assert_eq!(
+            over,
+            Err(RecvTimeoutError::Disconnected),
+            "not all tasks ended in time"
+        );
         let (wide, narrow) = counts.now();
         let (full, overtaken) = cluster.on(0, 0, |w| {
             (w.log_counters().full, farm_txn::most_overtaken(w))
         });
         println!("{wide} commits over {OTHERS} machines, {narrow} over one, {full} refusals");
-        assert_eq!(wide, WIDE, "of {narrow} commits over one machine");
-        assert_eq!(overtaken, 0, "commits that overtook one that waited");
-        assert!(full > 0, "the logs had room for all");
+        assert_eq!(
+            wide, WIDE,
+            "not all wide commits were made, beside {narrow} commits over one machine"
+        );
+        assert_eq!(overtaken, 0, "commits overtook a waiting one");
+        assert!(
+            full > 0,
+            "the logs had room for all commits, so the test proves nothing"
+        );
         comes_to_rest(&cluster);
         cluster.stop();
     }
@@ -161,7 +173,7 @@ fn commits_over_many_machines_are_not_overtaken() {
     Load::new("room").run();
 }
 
-/// A commit that will never have room leaves the queues in which it stood, and those behind it go on.
+/// A commit that can never have room leaves its queues, and the commits behind it continue.
 #[test]
 fn a_commit_that_ends_by_an_error_leaves_its_queues() {
     const TOO_MANY: usize = 5;

@@ -1,4 +1,4 @@
-//! Function shipping: transactions that run where a message went to.
+//! Function shipping: transactions that run on the machine that receives a message.
 
 use std::sync::mpsc;
 
@@ -9,7 +9,7 @@ use farm_core::worker::Worker;
 use crate::cluster::{cluster, create};
 use crate::tasks::{add_one, comes_to_rest};
 
-/// Asks a worker to add one to an object of its machine, and to one of another.
+/// Requests a worker to increment an object of its machine, and an object of another machine.
 const ADD_TO_BOTH: MessageId = MessageId(MessageId::APPLICATION);
 
 fn add_to_both(worker: &mut Worker, request: Request, body: &[u8]) {
@@ -33,7 +33,7 @@ fn were_added(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
 }
 
 #[test]
-fn a_transaction_that_was_shipped_may_have_objects_of_other_machines() {
+fn a_shipped_transaction_may_have_objects_of_other_machines() {
     let cluster = cluster("shipped", 3, 1);
     let zero = 0u64.to_le_bytes();
     let [mine, theirs] = [0, 1].map(|machine| cluster.on(machine, 0, move |w| create(w, &zero)));

@@ -18,7 +18,7 @@ use crate::cluster::{Cluster, cluster, create, transact};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a task on worker 0 of a machine, and waits for what it gives.
+/// Runs a task on worker 0 of a machine, and waits for its result.
 pub(crate) fn task<T, F>(
     cluster: &Cluster,
     machine: usize,
@@ -35,10 +35,12 @@ where
             async move { answer.send(body.await).unwrap() }
         });
     });
-    heard.recv_timeout(PATIENCE).expect("the task ends")
+    heard
+        .recv_timeout(PATIENCE)
+        .expect("the task did not end in time")
 }
 
-/// Waits until no worker has anything of transactions, tasks or reads left.
+/// Waits until no worker has any transactions, tasks or reads left.
 pub(crate) fn comes_to_rest(cluster: &Cluster) {
     let late = Instant::now() + PATIENCE;
     for machine in 0..cluster.machines.len() {
@@ -65,7 +67,11 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
         let mut tx = farm.begin();
         let a = tx.read(here, 4).await?;
         let b = tx.read(there, 5).await?;
-        assert_eq!(tx.read(there, 5).await?, b, "it has it already");
+        assert_eq!(
+            tx.read(there, 5).await?,
+            b,
+            "reading again returned another object"
+        );
         let c = tx.alloc(100, Some(there)).await?;
         let d = tx.alloc(100, None).await?;
         assert_eq!(tx.payload(b)?[..5], *b"there");
@@ -79,7 +85,11 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
         Ok::<_, TxError>(born)
     })
     .unwrap();
-    assert_eq!(born[0].region(), there.region(), "near its hint");
+    assert_eq!(
+        born[0].region(),
+        there.region(),
+        "the new object is not in the region of its hint"
+    );
     task(&cluster, 1, move |farm| async move {
         assert_eq!(farm.read_lock_free(here, 4).await.unwrap(), b"HERE");
         for (address, byte) in born.into_iter().zip([3, 4]) {
@@ -147,7 +157,11 @@ fn many_tasks_of_many_workers_increment_one_object() {
     let mut counts: Vec<u64> = seen.iter().collect();
     counts.sort_unstable();
     let all = (3 * TASKS * EACH) as u64;
-    assert_eq!(counts, (1..=all).collect::<Vec<_>>(), "each once");
+    assert_eq!(
+        counts,
+        (1..=all).collect::<Vec<_>>(),
+        "an increment was lost or repeated"
+    );
     for machine in 0..3 {
         let counted = cluster.on(machine, 0, retry::counters);
         assert_eq!(counted.committed, (TASKS * EACH) as u64);
@@ -157,7 +171,7 @@ fn many_tasks_of_many_workers_increment_one_object() {
     cluster.stop();
 }
 
-/// A future that is dropped after so many polls.
+/// A future that is dropped after a number of polls.
 struct Cut<F>(Option<Pin<Box<F>>>, usize);
 
 impl<F: Future> Future for Cut<F> {
@@ -174,7 +188,7 @@ impl<F: Future> Future for Cut<F> {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => {
                 if self.1 == 0 {
-                    // Half-way: the call was made, and its answer is to come.
+                    // The call was made, and its reply is outstanding.
                     self.0 = None;
                     return Poll::Ready(None);
                 }
@@ -188,7 +202,7 @@ fn cut<F: Future>(polls: usize, future: F) -> Cut<F> {
     Cut(Some(Box::pin(future)), polls)
 }
 
-/// One that makes every kind of call.
+/// Runs a transaction with every kind of call.
 async fn of_every_kind(farm: &Handle, all: [Address; 2]) -> Result<(), TxError> {
     farm.transact(async |tx| {
         for address in all {
@@ -204,7 +218,7 @@ async fn of_every_kind(farm: &Handle, all: [Address; 2]) -> Result<(), TxError> 
 }
 
 #[test]
-fn what_is_dropped_half_way_leaves_nothing() {
+fn a_dropped_transaction_leaves_nothing_behind() {
     let cluster = cluster("half-way", 2, 1);
     let mut ended = 0;
     for polls in 0..14 {
@@ -216,7 +230,7 @@ fn what_is_dropped_half_way_leaves_nothing() {
         let seen: Vec<_> = all
             .map(|at| cluster.look(0, at, 64).unwrap().payload[..8].to_vec())
             .to_vec();
-        assert_eq!(seen[0], seen[1], "all or nothing");
+        assert_eq!(seen[0], seen[1], "a part of the transaction took effect");
         if let Some(outcome) = outcome {
             outcome.unwrap();
             ended += 1;
@@ -225,13 +239,13 @@ fn what_is_dropped_half_way_leaves_nothing() {
     }
     assert!(
         ended > 0,
-        "it takes fewer polls than the most that are tried"
+        "no transaction ended within the tried numbers of polls"
     );
     let counted = cluster.on(0, 0, retry::counters);
-    // Of the first two nothing had reached the worker.
+    // The first two were dropped before they reached the worker.
     assert_eq!(counted.begun, 12);
     assert_eq!(counted.committed, ended);
-    // The concurrency is all there again.
+    // All of the concurrency is available again.
     let bound = BackoffConfig::default().concurrency as u64;
     task(&cluster, 0, move |farm| async move {
         let mut futures: Vec<_> = (0..bound)
@@ -289,7 +303,10 @@ fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
         let (mut a, mut b) = (farm.begin(), farm.begin());
         let of_a = a.read(here, 4).await.unwrap();
         let is_other = |error: TxError| matches!(error, TxError::OtherTransaction);
-        assert!(is_other(b.payload(of_a).unwrap_err()), "nothing was begun");
+        assert!(
+            is_other(b.payload(of_a).unwrap_err()),
+            "the object of another transaction was accepted"
+        );
         let of_b = b.read(there, 5).await.unwrap();
         assert!(is_other(a.payload(of_b).unwrap_err()));
         assert!(is_other(b.payload_mut(of_a).unwrap_err()));
@@ -309,7 +326,7 @@ fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
 }
 
 #[test]
-fn errors_of_bodies_are_told_and_nothing_takes_effect() {
+fn errors_of_bodies_are_reported_without_effect() {
     let cluster = cluster("body-errors", 2, 1);
     let here = cluster.on(0, 0, |w| create(w, b"here"));
     let there = cluster.on(1, 0, |w| create(w, b"there"));
@@ -354,9 +371,9 @@ fn errors_of_bodies_are_told_and_nothing_takes_effect() {
     cluster.stop();
 }
 
-/// An error of a body whose reads were overtaken is not told, and its transaction is tried again.
+/// If the reads of a body were overtaken, its error is not reported, and its transaction is retried.
 #[test]
-fn a_body_that_was_overtaken_is_called_again() {
+fn an_overtaken_body_is_called_again() {
     let cluster = cluster("overtaken", 1, 1);
     let (x, y) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y")));
     let tries = task(&cluster, 0, move |farm| async move {
@@ -365,10 +382,10 @@ fn a_body_that_was_overtaken_is_called_again() {
             .transact(async |tx| {
                 tries += 1;
                 let object = tx.read(x, 1).await?;
-                // What is of one object alone is always of one moment.
+                // A read of a single object is always consistent, so the body reads a second one.
                 tx.read(y, 1).await?;
                 if tries < 4 {
-                    // Another transaction, between the read and the end.
+                    // Another transaction commits between the read and the end.
                     let mut other = farm.begin();
                     let theirs = other.read(x, 1).await?;
                     other.payload_mut(theirs)?[0] += 1;
@@ -390,17 +407,17 @@ fn a_body_that_was_overtaken_is_called_again() {
     cluster.stop();
 }
 
-/// Adds one to an object of 8 bytes, by a transaction of its own.
+/// Increments an object of 8 bytes, by a transaction of its own.
 async fn bump(farm: &Handle, address: Address) -> Result<(), TxError> {
     let mut tx = farm.begin();
     add_one(&mut tx, address).await?;
     tx.commit().await
 }
 
-/// Two values that every transaction changes together were reported different: the message of a body was
-/// passed on without validating what the body had read.
+/// Regression: two values that every transaction changes together were reported as different, because the error of a
+/// body was passed on without a validation of its reads.
 #[test]
-fn a_body_cannot_report_two_equal_values_different() {
+fn a_body_cannot_report_equal_values_as_different() {
     let cluster = cluster("false-refusal", 2, 1);
     let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
     let y = cluster.on(1, 0, |w| create(w, &[0; 8]));
@@ -431,10 +448,10 @@ fn a_body_cannot_report_two_equal_values_different() {
     cluster.stop();
 }
 
-/// The object that an error is about need not be one of the transaction: what leads to it is validated although
-/// it is a single object.
+/// The object of an error may be outside of the transaction: the reads that led to it are validated, even if they are a
+/// single object.
 #[test]
-fn an_error_about_what_a_stale_value_leads_to_is_validated() {
+fn an_error_after_a_stale_read_is_validated() {
     let cluster = cluster("stale-size", 2, 1);
     let here = cluster.on(0, 0, |w| create(w, &[0; 8]));
     let there = cluster.on(1, 0, |w| create(w, &[0; 8]));
@@ -461,9 +478,9 @@ fn an_error_about_what_a_stale_value_leads_to_is_validated() {
     cluster.stop();
 }
 
-/// A transaction that is tried once reports its body's error only if its reads fit together.
+/// A transaction without retries reports the error of its body only if its reads are mutually consistent.
 #[test]
-fn a_single_try_reports_the_conflict_and_not_the_refusal() {
+fn a_single_attempt_reports_the_conflict_instead_of_the_error() {
     let cluster = cluster("single-try", 2, 1);
     let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
     let y = cluster.on(0, 0, |w| create(w, &[0; 8]));
@@ -496,7 +513,7 @@ fn a_single_try_reports_the_conflict_and_not_the_refusal() {
     cluster.stop();
 }
 
-/// A transaction can be ended without effect, and its reads validated, by hand.
+/// `validate` ends a transaction without effect, and validates its reads.
 #[test]
 fn validate_ends_a_transaction_without_effect() {
     let cluster = cluster("validate", 2, 1);
@@ -506,7 +523,7 @@ fn validate_ends_a_transaction_without_effect() {
         tx.read(x, 8).await.unwrap();
         bump(&farm, x).await.unwrap();
         let stale = tx.validate().await.unwrap_err();
-        // The commit was reported before its object is unlocked.
+        // The commit may be reported before its object is unlocked.
         assert!(
             matches!(stale, TxError::Abort(Abort::Changed(at) | Abort::Locked(at)) if at == x),
             "{stale}"
@@ -522,13 +539,13 @@ fn validate_ends_a_transaction_without_effect() {
             }
         }
         let now = farm.read_lock_free(x, 8).await.unwrap();
-        assert_eq!(now[0], 1, "nothing took effect");
+        assert_eq!(now[0], 1, "a validated transaction took effect");
     });
     comes_to_rest(&cluster);
     cluster.stop();
 }
 
-/// Counts the live ones.
+/// Counts its live instances.
 struct Alive(Arc<AtomicUsize>);
 
 impl Alive {
@@ -561,7 +578,7 @@ fn a_worker_that_stops_drops_its_tasks() {
                     match kind {
                         0 => farm.sleep(Duration::from_secs(10_000)).await,
                         1 => {
-                            // The transaction is open, and its owner waits for what never comes.
+                            // The transaction is open, and its owner waits forever.
                             tx.alloc(64, Some(there)).await.unwrap();
                             std::future::pending().await
                         }
@@ -583,7 +600,7 @@ fn a_worker_that_stops_drops_its_tasks() {
     assert!(alive.load(Ordering::SeqCst) >= 80);
     cluster.stop();
     assert_eq!(alive.load(Ordering::SeqCst), 0);
-    // What is left in other hands is of no use, and does not wait for ever.
+    // Handles and transactions that outlive the worker return errors, and do not wait forever.
     let mut context = Context::from_waker(Waker::noop());
     let mut outcome = |future: Pin<&mut dyn Future<Output = Result<(), TxError>>>| {
         let outcome = future.poll(&mut context);
@@ -592,12 +609,13 @@ fn a_worker_that_stops_drops_its_tasks() {
     outcome(pin!(async { tx.alloc(8, None).await.map(|_| ()) }));
     outcome(pin!(farm.transact(async |_| Ok(()))));
     outcome(pin!(async {
-        farm.with_worker(|_| panic!("there is no worker")).await
+        farm.with_worker(|_| panic!("the closure ran although there is no worker"))
+            .await
     }));
     drop(handles);
 }
 
-/// Woken by a thread outside.
+/// A signal that another thread sends.
 #[derive(Default)]
 struct Signal(Mutex<(bool, Option<Waker>)>);
 
@@ -625,7 +643,7 @@ impl Signal {
 }
 
 #[test]
-fn tasks_are_woken_and_their_transactions_dropped_by_other_threads() {
+fn other_threads_can_wake_tasks_and_drop_their_transactions() {
     let cluster = cluster("outside", 2, 1);
     let there = cluster.on(1, 0, |w| create(w, b"there"));
     for _ in 0..50 {
@@ -645,7 +663,7 @@ fn tasks_are_woken_and_their_transactions_dropped_by_other_threads() {
             heard
                 .recv_timeout(PATIENCE)
                 .unwrap()
-                .expect("a transaction"),
+                .expect("the task sends its transaction first"),
         );
         signal.give();
         assert!(heard.recv_timeout(PATIENCE).unwrap().is_none());
@@ -655,7 +673,7 @@ fn tasks_are_woken_and_their_transactions_dropped_by_other_threads() {
 }
 
 #[test]
-fn tasks_begin_tasks_and_use_their_worker() {
+fn tasks_spawn_tasks_and_use_their_worker() {
     let cluster = cluster("children", 1, 1);
     let (answer, heard) = mpsc::channel();
     cluster.on(0, 0, move |w| {
@@ -679,9 +697,9 @@ fn tasks_begin_tasks_and_use_their_worker() {
     cluster.stop();
 }
 
-/// Two calls of one task at once, each with the waker of the whole.
+/// Two concurrent calls of one task share the waker of the task.
 #[test]
-fn a_task_may_wait_for_several_calls_at_once() {
+fn a_task_can_wait_for_several_calls() {
     let cluster = cluster("several", 2, 1);
     let all: Vec<_> = (0..20u8)
         .map(|byte| cluster.on(1, 0, move |w| create(w, &[byte; 8])))
@@ -713,8 +731,8 @@ fn a_task_may_wait_for_several_calls_at_once() {
     cluster.stop();
 }
 
-/// The worker wakes a task while its own inbox is full: nobody but the worker itself could make room, and
-/// nothing else will make it look at its tasks.
+/// The worker wakes a task while its own inbox is full. Only the worker itself could make room, and nothing else makes
+/// it poll its tasks.
 #[test]
 fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
     let cluster = cluster("task-full", 1, 1);
@@ -734,13 +752,15 @@ fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
         while w.inbox().submit(|_| ()).is_ok() {}
         signal.give();
     });
-    heard.recv_timeout(PATIENCE).expect("the task goes on");
+    heard
+        .recv_timeout(PATIENCE)
+        .expect("the task was not woken");
     cluster.stop();
 }
 
-/// With room for one transaction only, the inner one gets in while the outer one runs.
+/// With a concurrency of one, the inner transaction starts although the outer one runs.
 #[test]
-fn a_transaction_that_waits_for_another_does_not_wait_for_ever() {
+fn a_transaction_can_wait_for_an_inner_one() {
     let cluster = cluster("task-nest", 1, 1);
     let object = cluster.on(0, 0, |w| {
         let config = BackoffConfig {
@@ -771,10 +791,10 @@ fn a_transaction_that_waits_for_another_does_not_wait_for_ever() {
     cluster.stop();
 }
 
-/// A panic of a task once stopped its machine, and with it the cluster. Now the task ends, its transaction is aborted,
-/// and the worker serves on.
+/// Regression: a panic of a task stopped its machine, and thereby the cluster. Now only the task ends, its transaction
+/// is aborted, and the worker continues.
 #[test]
-fn a_task_that_panics_ends_alone() {
+fn a_panic_of_a_task_ends_only_that_task() {
     let cluster = cluster("task-panic", 2, 1);
     let there = cluster.on(1, 0, |w| create(w, b"there"));
     let panicked = farm_txn::block_on(&cluster.machines[0], 0, async move |farm| {
@@ -791,7 +811,7 @@ fn a_task_that_panics_ends_alone() {
         }
         other => panic!("{other:?}"),
     }
-    // One of which no thread waits for the end, inside of a transaction that is tried until it commits.
+    // A task without a waiting thread panics inside of a transaction that is retried until it commits.
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, |farm| async move {
             let body = async |tx: &mut Transaction| -> Result<(), TxError> {

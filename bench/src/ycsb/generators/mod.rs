@@ -1,15 +1,13 @@
-//! The generators that choose which record an operation touches.
+//! The generators that choose the record of an operation.
 //!
-//! Each one draws from the random numbers handed in and nothing else, so that a seed
-//! repeats a run. None allocates after it is made. [`KeyChooser`] is the choice among
-//! them that a workload names.
+//! Each generator uses only the random numbers that are passed in, so that a seed repeats a run. None allocates after
+//! its creation. [`KeyChooser`] selects the generator that a workload names.
 //!
-//! "Zipf 0.99" means two different things in published results. In the reference
-//! client `zipfian` draws a rank among ten thousand million whatever the number of
-//! records, and hashes it onto a record ([`Scrambled`]): the hottest record gets
-//! 3.8 % and the long tail is an even background. In the C++ client and in FaRM's
-//! papers the distribution is over the records themselves ([`ScatteredZipfian`]):
-//! 6.5 % at a million records. They are named apart everywhere here.
+//! "Zipf 0.99" has two different meanings in published results. In the reference client, `zipfian` draws one of ten
+//! thousand million ranks regardless of the number of records, and hashes it to a record ([`Scrambled`]): the hottest
+//! record gets 3.8 % of the operations, and the long tail is an even background. In the C++ client and in FaRM's
+//! papers, the distribution is over the records themselves ([`ScatteredZipfian`]): the hottest record gets 6.5 % at a
+//! million records. This library always uses different names for the two.
 
 use rand::RngCore;
 
@@ -26,66 +24,65 @@ pub use zipfian::{Latest, ScatteredZipfian, Scrambled, Zipfian};
 /// Zipf's constant in the reference client.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
 
-/// A uniform number in [0, 1) with 53 random bits.
+/// Returns a uniform number in [0, 1) with 53 random bits.
 #[inline]
 pub(in crate::ycsb) fn unit<R: RngCore + ?Sized>(rng: &mut R) -> f64 {
     (rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// A uniform number in `0..below`, off by at most `below / 2^64`.
+/// Returns a uniform number in `0..below`, with a bias of at most `below / 2^64`.
 #[inline]
 fn uniform_below<R: RngCore + ?Sized>(rng: &mut R, below: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(below)) >> 64) as u64
 }
 
-/// How many records there are from `start` to `last`, both included.
+/// Returns the number of records from `start` to `last`, inclusive.
 #[inline]
 fn records_between(start: u64, last: u64) -> u64 {
     assert!(
         start <= last,
-        "the newest record, {last}, lies before the first, {start}"
+        "the newest record, {last}, is before the first, {start}"
     );
     last - start + 1
 }
 
-/// The generator a workload names, ready to draw.
+/// The generator that a workload names.
 #[derive(Debug, Clone)]
 pub enum KeyChooser {
-    /// Every record alike.
+    /// All records are equally likely.
     Uniform {
-        /// The first record.
+        /// First record.
         start: u64,
-        /// How many there are.
+        /// Number of records.
         items: u64,
     },
-    /// The reference client's `zipfian`.
+    /// The `zipfian` of the reference client.
     ZipfianScrambled(Scrambled),
     /// Zipf over the records.
     ZipfianPlain(ScatteredZipfian),
-    /// The newest records most.
+    /// Prefers the newest records, by a zipfian distribution.
     Latest(Latest),
-    /// A hot set.
+    /// Prefers a hot set.
     Hotspot(Hotspot),
-    /// The newest records most, falling off exponentially.
+    /// Prefers the newest records, by an exponential distribution.
     Exponential(Exponential),
-    /// In order.
+    /// All records in order.
     Sequential(Sequential),
 }
 
 impl KeyChooser {
-    /// The chooser of `worker` out of `workers` for a workload.
+    /// Creates the generator of `worker` out of `workers` for a workload.
     ///
-    /// The two zipfian distributions reach over the records that the run is expected
-    /// to insert as well (twice `operationcount × insertproportion`), so that the hot
-    /// records stay the same while the table grows.
+    /// The two zipfian distributions include the records that the run is expected to insert (twice `operationcount ×
+    /// insertproportion`), so that the hot records stay the same while the table grows.
     pub fn new(spec: &WorkloadSpec, worker: u64, workers: u64) -> Self {
         let (start, items) = (spec.insert_start, spec.insert_count);
         let growth = (spec.operation_count as f64 * spec.mix.insert * 2.0) as u64;
         match spec.distribution {
             Distribution::Uniform => KeyChooser::Uniform { start, items },
             Distribution::ZipfianScrambled { theta } => {
-                // One more than there are records: the reference client's upper bound
-                // is the first key not yet inserted, and is drawn again when met.
+                // One more than the number of records: the upper bound of the reference client is the first key that is
+                // not inserted yet, and a draw of it is repeated.
                 KeyChooser::ZipfianScrambled(Scrambled::new(start, items + growth + 1, theta))
             }
             Distribution::ZipfianPlain { theta } => {
@@ -118,10 +115,10 @@ impl KeyChooser {
         }
     }
 
-    /// The record of the next operation, which is at most `last`, the newest record.
+    /// Returns the record of the next operation, which is at most `last`, the newest record.
     ///
     /// # Panics
-    /// If `last` lies before the first record.
+    /// If `last` is before the first record.
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&mut self, rng: &mut R, last: u64) -> u64 {
         match self {

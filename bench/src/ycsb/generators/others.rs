@@ -1,10 +1,10 @@
-//! The distributions that are not Zipf's.
+//! The distributions other than Zipf's.
 
 use rand::RngCore;
 
 use super::{records_between, uniform_below, unit};
 
-/// `hotspot`: the first records are the hot set; even within both sets.
+/// `hotspot`: the first records are the hot set; the distribution is uniform within each set.
 #[derive(Debug, Clone)]
 pub struct Hotspot {
     start: u64,
@@ -14,8 +14,8 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// The first `data_fraction` of `items` records gets `operation_fraction` of the
-    /// operations. If one of the sets is empty the other gets all.
+    /// The first `data_fraction` of `items` records gets `operation_fraction` of the operations. If one of the two sets
+    /// is empty, the other one gets all operations.
     pub fn new(start: u64, items: u64, data_fraction: f64, operation_fraction: f64) -> Self {
         assert!(items > 0, "a hotspot distribution needs a record");
         let hot_items = ((items as f64 * data_fraction) as u64).min(items);
@@ -44,23 +44,21 @@ impl Hotspot {
     }
 }
 
-/// `exponential`: an exponentially distributed distance back from the newest record.
+/// `exponential`: the distance back from the newest record is exponentially distributed.
 ///
-/// The reference client draws again while the distance leads below the first
-/// record. This draws once from the distribution cut at that record, which is the
-/// same distribution.
+/// The reference client repeats a draw that is before the first record. This implementation draws once from the
+/// distribution truncated at the first record, which is the same distribution.
 #[derive(Debug, Clone)]
 pub struct Exponential {
     start: u64,
     gamma: f64,
     records: u64,
-    /// Probability that the uncut distribution stays within `records`.
+    /// Probability that the untruncated distribution stays within `records`.
     within: f64,
 }
 
 impl Exponential {
-    /// `percentile` percent of the operations fall within the newest `fraction` of
-    /// `record_count` records.
+    /// `percentile` percent of the operations access the newest `fraction` of `record_count` records.
     pub fn new(start: u64, record_count: u64, percentile: f64, fraction: f64) -> Self {
         let gamma = -(-percentile / 100.0).ln_1p() / (record_count as f64 * fraction);
         Self {
@@ -84,10 +82,9 @@ impl Exponential {
     }
 }
 
-/// `sequential`: one record after the other, again from the first after the last.
+/// `sequential`: one record after the other; after the last record, the first one follows.
 ///
-/// Worker `w` of `n` takes every `n`-th record from `w` on, so that all together go
-/// through the records in order.
+/// Worker `w` of `n` takes every `n`-th record from `w` on, so that all workers together access the records in order.
 #[derive(Debug, Clone)]
 pub struct Sequential {
     start: u64,
@@ -97,7 +94,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Worker `worker` of `workers` over `items` records from `start` on.
+    /// Creates the generator of worker `worker` of `workers` over `items` records from `start` on.
     pub fn new(start: u64, items: u64, worker: u64, workers: u64) -> Self {
         assert!(items > 0, "a sequential distribution needs a record");
         Self {
@@ -108,7 +105,7 @@ impl Sequential {
         }
     }
 
-    /// The next record.
+    /// Returns the next record.
     #[inline]
     pub fn next_key(&mut self) -> u64 {
         let key = self.start + self.place;

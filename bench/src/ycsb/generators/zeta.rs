@@ -1,23 +1,23 @@
 //! Generalized harmonic numbers, the normalization of Zipf's distribution.
 //!
-//! `zeta(n, theta)` is the sum of `i^-theta` for `i` from 1 to `n`. Adding up 10^8
-//! terms takes seconds, so only the first [`EXACT_TERMS`] are added. The rest is
-//! the Euler–Maclaurin formula: with `f(x) = x^-theta`, the sum over `a < i <= b` is
+//! `zeta(n, theta)` is the sum of `i^-theta` for `i` from 1 to `n`. Adding 10^8 terms takes seconds, so only the first
+//! [`EXACT_TERMS`] are added. The rest is computed by the Euler–Maclaurin formula: with `f(x) = x^-theta`, the sum over
+//! `a < i <= b` is
 //!
 //! ```text
 //! ∫ f dx  +  (f(b) - f(a)) / 2  +  (f'(b) - f'(a)) / 12  -  (f'''(b) - f'''(a)) / 720  + …
 //! ```
 //!
-//! The first term left out is `theta (theta+1) … (theta+4) a^-(theta+5) / 30240`, under
-//! 10^-20 for `a` = 1024, so that rounding decides: the result is within 10^-10.
+//! The first omitted term is `theta (theta+1) … (theta+4) a^-(theta+5) / 30240`. It is less than 10^-20 for `a` = 1024,
+//! so rounding dominates: the error of the result is at most 10^-10.
 
-/// Terms added one by one before the formula takes over.
+/// Number of terms that are added one by one; the formula computes the rest.
 const EXACT_TERMS: u64 = 1024;
 
-/// The sum of `i^-theta` for `i` from 1 to `n`; 0 for `n` = 0.
+/// Returns the sum of `i^-theta` for `i` from 1 to `n`; 0 for `n` = 0.
 pub fn zeta(n: u64, theta: f64) -> f64 {
     let head = n.min(EXACT_TERMS);
-    // From the small terms to the large ones, which loses least to rounding.
+    // Add from the small terms to the large ones, which has the smallest rounding error.
     let sum = add_up(0, head, theta);
     if n > head {
         sum + formula(head, n, theta)
@@ -26,9 +26,9 @@ pub fn zeta(n: u64, theta: f64) -> f64 {
     }
 }
 
-/// The sum of `i^-theta` for `after < i <= to`, that is `zeta(to) - zeta(after)`.
+/// Returns the sum of `i^-theta` for `after < i <= to`, which is `zeta(to) - zeta(after)`.
 ///
-/// Quick for a small step (a few powers) and for a large one (the formula).
+/// Fast for a small step (a few powers) and for a large one (the formula).
 pub(super) fn zeta_step(after: u64, to: u64, theta: f64) -> f64 {
     if to <= after {
         0.0
@@ -48,11 +48,11 @@ fn add_up(after: u64, to: u64, theta: f64) -> f64 {
         .sum()
 }
 
-/// The Euler–Maclaurin formula over `(after, to]`, for `after >= EXACT_TERMS`.
+/// Returns the Euler–Maclaurin formula over `(after, to]`, for `after >= EXACT_TERMS`.
 fn formula(after: u64, to: u64, theta: f64) -> f64 {
     let (a, b) = (after as f64, to as f64);
     let (fa, fb) = (a.powf(-theta), b.powf(-theta));
-    // (b^s - a^s) / s with s = 1 - theta, written so that a small s cancels nothing.
+    // (b^s - a^s) / s with s = 1 - theta, in a form without cancellation for a small s.
     let s = 1.0 - theta;
     let stretch = (b / a).ln();
     let area = if s.abs() < 1e-300 {
@@ -70,7 +70,7 @@ fn formula(after: u64, to: u64, theta: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sums published for, or hard-coded in, the reference client.
+    /// Sums that are published for the reference client, or hard-coded in it.
     const KNOWN: [(u64, f64); 9] = [
         (1_000, 7.728_953_217_284_7),
         (10_000, 10.224_361_459_596),
@@ -84,12 +84,12 @@ mod tests {
     ];
 
     #[test]
-    fn known_sums_are_met() {
+    fn published_sums_are_computed() {
         for (n, known) in KNOWN {
             let sum = zeta(n, 0.99);
             assert!(
                 (sum - known).abs() < 1e-10,
-                "zeta({n}) = {sum}, known as {known}"
+                "zeta({n}) = {sum}, but {known} is expected"
             );
         }
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_add_up_to_the_whole() {
+    fn steps_add_up_to_the_total() {
         for steps in [
             vec![0, 3, 11, 500, 2000, 2001, 40_000],
             vec![1500, 1508, 1509, 90_000],

@@ -6,21 +6,21 @@ use super::zeta::{zeta, zeta_step};
 use super::{ZIPFIAN_CONSTANT, records_between, unit};
 use crate::ycsb::key::fnv64_abs;
 
-/// Ranks of the scrambled zipfian distribution: 0 to 10^10, both included.
+/// Number of ranks of the scrambled zipfian distribution: 0 to 10^10, inclusive.
 const SCRAMBLED_RANKS: u64 = 10_000_000_001;
 
-/// The sum over those ranks that the reference client carries for constant 0.99.
+/// The sum over those ranks that the reference client contains for the constant 0.99.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
-/// Redraws of a record that is not inserted yet before the draw is folded onto the
-/// records that are. Only a range that is nearly empty ever gets there.
+/// Number of redraws of a record that is not inserted yet. After that, the draw is mapped onto the inserted records,
+/// which happens only in a range that is nearly empty.
 const MAX_REDRAWS: u32 = 1000;
 
-/// Ranks 0, 1, 2 … of Zipf's distribution, rank 0 the most frequent, by the method of
-/// Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD'94).
+/// The ranks 0, 1, 2 … of Zipf's distribution, with rank 0 the most frequent, by the method of Gray et al., "Quickly
+/// Generating Billion-Record Synthetic Databases" (SIGMOD'94).
 ///
-/// Ranks 0 and 1 come with their exact share; from rank 2 on the method is a close
-/// approximation (rank 2 comes 20 % too often, rank 100 within 2 %).
+/// The frequencies of ranks 0 and 1 are exact. From rank 2 on the method is a close approximation (rank 2 is 20 % too
+/// frequent, rank 100 within 2 %).
 #[derive(Debug, Clone)]
 pub struct Zipfian {
     items: u64,
@@ -32,15 +32,15 @@ pub struct Zipfian {
 }
 
 impl Zipfian {
-    /// Ranks `0..items` with constant `theta`.
+    /// Creates the distribution over the ranks `0..items` with constant `theta`.
     ///
     /// # Panics
-    /// If there are no items or `theta` is not in [0, 1): the method has no other.
+    /// If there are no items, or if `theta` is not in [0, 1), the range of the method.
     pub fn new(items: u64, theta: f64) -> Self {
         Self::with_zeta(items, theta, zeta(items, theta))
     }
 
-    /// As [`Zipfian::new`], with `zeta(items, theta)` known to the caller.
+    /// Creates the distribution as [`Zipfian::new`] does, with a known `zeta(items, theta)`.
     fn with_zeta(items: u64, theta: f64, zeta_items: f64) -> Self {
         assert!(items > 0, "a zipfian distribution needs an item");
         assert!(
@@ -64,10 +64,10 @@ impl Zipfian {
         self.eta = spread / (1.0 - self.zeta_two / self.zeta_items);
     }
 
-    /// Raises the number of ranks; a smaller number changes nothing.
+    /// Raises the number of ranks; no-op for a smaller number.
     ///
-    /// The reference client adds the new terms to the sum too, but goes on with the
-    /// item count of the start in one place of the formula; here all follow.
+    /// The reference client also adds the new terms to the sum, but keeps the initial item count in one place of the
+    /// formula. This implementation updates all places.
     pub fn grow_to(&mut self, items: u64) {
         if items > self.items {
             self.zeta_items += zeta_step(self.items, items, self.theta);
@@ -76,23 +76,23 @@ impl Zipfian {
         }
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// The rank at `u` in [0, 1): ranks rise with `u`.
+    /// Returns the rank at `u` in [0, 1); ranks increase with `u`.
     #[inline]
     pub fn rank(&self, u: f64) -> u64 {
         let uz = u * self.zeta_items;
         if uz < 1.0 {
             0
         } else if uz < self.zeta_two {
-            // A single item has no rank 1; rounding alone could ask for it.
+            // A single item has no rank 1, but rounding may lead here.
             1.min(self.items - 1)
         } else {
             let base = self.eta * u - self.eta + 1.0;
-            // Close to u = 1 the base rounds to 1 and the product to `items`.
+            // Close to u = 1, the base rounds to 1 and the product to `items`.
             ((self.items as f64 * base.powf(self.alpha)) as u64).min(self.items - 1)
         }
     }
@@ -104,7 +104,7 @@ impl Zipfian {
     }
 }
 
-/// Tries `draw` until it gives a record up to `last`; see [`MAX_REDRAWS`].
+/// Repeats `draw` until it returns a record up to `last`; see [`MAX_REDRAWS`].
 #[inline]
 fn redraw(start: u64, last: u64, mut draw: impl FnMut() -> u64) -> u64 {
     let mut key = draw();
@@ -117,8 +117,8 @@ fn redraw(start: u64, last: u64, mut draw: impl FnMut() -> u64) -> u64 {
     start + (key - start) % records_between(start, last)
 }
 
-/// `zipfian` of the reference client: a rank among 10^10 + 1, hashed onto
-/// `start ..= start + items - 1`, drawn again while that record does not exist.
+/// `zipfian` of the reference client: one of 10^10 + 1 ranks, hashed onto `start ..= start + items - 1`, and drawn
+/// again while that record does not exist.
 #[derive(Debug, Clone)]
 pub struct Scrambled {
     start: u64,
@@ -127,7 +127,7 @@ pub struct Scrambled {
 }
 
 impl Scrambled {
-    /// Over `items` records from `start` on.
+    /// Creates the distribution over `items` records from `start` on.
     ///
     /// # Panics
     /// As [`Zipfian::new`].
@@ -145,7 +145,7 @@ impl Scrambled {
         }
     }
 
-    /// The record of a rank: that of rank 0 is the hottest, unless two hot ranks meet.
+    /// Returns the record of a rank. That of rank 0 is the hottest, unless two hot ranks have the same record.
     #[inline]
     pub fn key_of_rank(&self, rank: u64) -> u64 {
         self.start + fnv64_abs(rank) % self.items
@@ -158,12 +158,11 @@ impl Scrambled {
     }
 }
 
-/// Zipf over the records themselves, its ranks scattered over them one to one.
+/// Zipf over the records themselves, with the ranks scattered over them one to one.
 ///
-/// Rank `r` is record `start + (r * multiplier + offset) mod items`, the multiplier
-/// near the golden section of `items` and prime to it. Without that the hottest
-/// records would be the ones loaded first, and would sit in the best places of the
-/// table. No two ranks share a record, so that shares are exactly those of the ranks.
+/// Rank `r` is record `start + (r * multiplier + offset) mod items`. The multiplier is near the golden section of
+/// `items` and coprime to it. Without scattering, the hottest records would be those that were loaded first, which are
+/// at the best places of the table. No two ranks share a record, so the shares of records equal those of ranks.
 #[derive(Debug, Clone)]
 pub struct ScatteredZipfian {
     start: u64,
@@ -173,7 +172,7 @@ pub struct ScatteredZipfian {
 }
 
 impl ScatteredZipfian {
-    /// Over `items` records from `start` on.
+    /// Creates the distribution over `items` records from `start` on.
     ///
     /// # Panics
     /// As [`Zipfian::new`].
@@ -191,7 +190,7 @@ impl ScatteredZipfian {
         }
     }
 
-    /// The record of a rank; that of rank 0 is the hottest.
+    /// Returns the record of a rank; that of rank 0 is the hottest.
     #[inline]
     pub fn key_of_rank(&self, rank: u64) -> u64 {
         let items = self.ranks.items();
@@ -218,9 +217,9 @@ fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// `latest`: a zipfian distance back from the newest record.
+/// `latest`: the distance back from the newest record is zipfian.
 ///
-/// The distances cover every record from `start` to the newest and grow with them.
+/// The distances cover every record from `start` to the newest, and grow with them.
 #[derive(Debug, Clone)]
 pub struct Latest {
     start: u64,
@@ -228,7 +227,7 @@ pub struct Latest {
 }
 
 impl Latest {
-    /// For records from `start` on, the newest being `last` at first.
+    /// Creates the distribution over records from `start` on, with `last` as the initially newest record.
     ///
     /// # Panics
     /// As [`Zipfian::new`].
@@ -246,7 +245,7 @@ impl Latest {
         if records != self.distances.items() {
             self.distances.grow_to(records);
         }
-        // A `last` that went back (never in a run) must not lead below the start.
+        // If `last` decreased (which no run does), the result must not be before the start.
         last - self.distances.next(rng).min(records - 1)
     }
 }

@@ -290,9 +290,15 @@ mod tests {
             monitor.add(id(machine), our, Box::new(ended)).unwrap();
         }
         let (first, our) = UnixStream::pair().unwrap();
-        let wait = move |_, _| held.recv().unwrap();
+        let (holds_sender, holds) = channel();
+        let wait = move |_, _| {
+            holds_sender.send(()).unwrap();
+            held.recv().unwrap();
+        };
         monitor.add(id(5), our, Box::new(wait)).unwrap();
         drop(first);
+        // Before that, the monitor could notice some of the other ends together with this one.
+        holds.recv().unwrap();
         for reporting in [0, 1, 3] {
             sockets[reporting]
                 .write_all(b"!machine m3 is lost")

@@ -78,7 +78,7 @@ pub(super) fn run(worker: &mut Worker, mut shipped: Shipped) -> u8 {
 
 fn run_once(worker: &mut Worker, shipped: &Shipped) -> Result<(), Stop> {
     let mut script = script(worker, shipped);
-    let mut tx = farm_txn::take(worker);
+    let mut tx = farm_txn::checkout(worker);
     let outcome = go_through(worker, &mut tx, &mut script);
     // Whatever stops this processor from here on, its outcome is not known.
     let tried = note(
@@ -88,7 +88,7 @@ fn run_once(worker: &mut Worker, shipped: &Shipped) -> Result<(), Stop> {
         script.notes.accesses,
     );
     let outcome = outcome.and_then(|()| Ok(tx.commit(worker)?));
-    farm_txn::give(worker, tx);
+    farm_txn::checkin(worker, tx);
     let log = &mut work(worker).log;
     if outcome.is_ok() {
         log.violations.extend(script.notes.broken);

@@ -141,7 +141,7 @@ fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64,
     if write::load_version(memory, at).mode() != LockMode::Unlocked {
         return Err("a lock is left on it".into());
     }
-    let mut tx = farm_txn::take(worker);
+    let mut tx = farm_txn::checkout(worker);
     let value = tx
         .read_class(worker, address, class)
         .map_err(|error: TxError| error.to_string())
@@ -149,7 +149,7 @@ fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64,
             let value = Value::read(tx.payload(read)).map_err(|torn| torn.to_string())?;
             Ok((tx.version(read).get(), value))
         });
-    farm_txn::give(worker, tx);
+    farm_txn::checkin(worker, tx);
     value
 }
 

@@ -1,4 +1,4 @@
-//! Commits as values: which actions follow which events, without a cluster.
+//! Tests of the coordinator as a value: which actions follow which events, without a cluster.
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::{Address, RegionId};
@@ -11,12 +11,12 @@ use crate::tx::Place;
 
 const HERE: Option<u16> = None;
 
-const SETTINGS: Settings = Settings {
+pub(super) const SETTINGS: Settings = Settings {
     most_in_message: 100,
     locks_exclusively: false,
 };
 
-/// What follows if a commit aborts that has sent LOCK to both of its participants.
+/// The actions after an abort of a commit that has sent LOCK to both of its participants.
 const ABORT_AT_BOTH: [Action; 4] = [
     Action::UnlockLocal,
     Action::ReleaseNew,
@@ -24,8 +24,8 @@ const ABORT_AT_BOTH: [Action; 4] = [
     Action::SendEnd(1, Kind::Abort),
 ];
 
-/// A transaction that writes, or reads, an object on each of these machines.
-fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
+/// Returns a transaction with one object on each of these machines, with these intents.
+pub(super) fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
     let mut tx = Box::new(Tx::new());
     for (index, (machine, intent)) in objects.iter().enumerate() {
         let place = Place {
@@ -40,7 +40,7 @@ fn transaction(objects: &[(Option<u16>, Intent)]) -> Box<Tx> {
     tx
 }
 
-fn address(index: usize) -> Address {
+pub(super) fn address(index: usize) -> Address {
     Address::new(RegionId::new(1, 1).unwrap(), 64 * (index as u32 + 1))
 }
 
@@ -50,7 +50,8 @@ fn begin(objects: &[(Option<u16>, Intent)]) -> Coordinator {
     commit
 }
 
-/// Two machines that are written, one that is read, and objects of both kinds on the coordinator's own.
+/// Returns a commit over two machines with writes, one machine with a read, and one write and one read on the
+/// coordinator's own machine.
 fn over_four() -> Coordinator {
     begin(&[
         (Some(2), Intent::Write),
@@ -69,15 +70,14 @@ fn unlocked(version: u64) -> VersionWord {
     VersionWord::of(Version::new(version), LockMode::Unlocked)
 }
 
-/// The outcome that the commit reports.
+/// Returns the outcome that the commit reports.
 fn told(commit: &mut Coordinator) -> Result<(), String> {
-    let (_, result) = commit.outcome().expect("it has an outcome");
-    assert!(commit.outcome().is_none(), "it is reported once");
+    let (_, result) = commit.outcome().expect("the commit has no outcome");
+    assert!(commit.outcome().is_none(), "the outcome is reported twice");
     result.map_err(|error| error.to_string())
 }
 
-/// Locks the objects of this machine and asks two participants to lock theirs; what became of the second request is
-/// `second`.
+/// Locks the objects of this machine and sends LOCK to two participants; `second` is the result of the second send.
 fn lock_until(commit: &mut Coordinator, second: Sent) {
     assert_eq!(
         commit.next_action(),
@@ -90,7 +90,7 @@ fn lock_until(commit: &mut Coordinator, second: Sent) {
     }
 }
 
-/// Goes through a commit up to a step, with nothing in its way.
+/// Runs a commit up to a step, without any failure.
 fn up_to(step: Step) -> Coordinator {
     let mut commit = over_four();
     assert_eq!(commit.next_action(), Some(Action::Reserve));
@@ -102,9 +102,9 @@ fn up_to(step: Step) -> Coordinator {
         return commit;
     }
     lock_until(&mut commit, Sent::Yes);
-    assert_eq!(commit.next_action(), None, "answers are to come");
+    assert_eq!(commit.next_action(), None, "two replies are missing");
     commit.on_lock_reply(1, Ok(&held()));
-    assert_eq!(commit.next_action(), None, "one is to come");
+    assert_eq!(commit.next_action(), None, "one reply is missing");
     commit.on_lock_reply(0, Ok(&held()));
     assert_eq!(
         commit.next_action(),
@@ -132,17 +132,23 @@ fn a_commit_reserves_locks_validates_and_installs() {
         commit.on_end_sent(Sent::Yes).unwrap();
     }
     assert_eq!(commit.next_action(), None);
-    assert!(commit.outcome().is_none(), "no primary has acknowledged it");
+    assert!(
+        commit.outcome().is_none(),
+        "no primary has acknowledged the commit"
+    );
     assert!(commit.on_acknowledged(1, Status::Ok));
     assert_eq!(told(&mut commit), Ok(()));
-    assert!(!commit.has_ended(), "it may not be truncated yet");
+    assert!(
+        !commit.has_ended(),
+        "one primary has not acknowledged the commit"
+    );
     assert!(!commit.on_acknowledged(0, Status::Ok));
     assert_eq!(commit.next_action(), None);
     assert!(commit.has_ended());
 }
 
 #[test]
-fn one_object_that_was_only_read_needs_nothing() {
+fn a_commit_of_a_single_read_has_no_actions() {
     let mut commit = begin(&[(Some(2), Intent::Read)]);
     assert_eq!(commit.next_action(), None);
     assert_eq!(told(&mut commit), Ok(()));
@@ -154,9 +160,9 @@ fn one_object_that_was_only_read_needs_nothing() {
     );
 }
 
-/// All objects of this machine are validated, those of many entries in several turns.
+/// The objects of this machine are validated in several turns if there are many.
 #[test]
-fn a_turn_validates_so_many_entries() {
+fn one_turn_validates_a_limited_number_of_entries() {
     let mut commit = begin(&vec![(HERE, Intent::Read); LOCAL_PER_TURN + 1]);
     let first = Action::ValidateLocal((0..LOCAL_PER_TURN).into());
     assert_eq!(commit.next_action(), Some(first));
@@ -166,10 +172,10 @@ fn a_turn_validates_so_many_entries() {
     assert_eq!(commit.next_action(), Some(last));
 }
 
-/// Many objects of one machine are validated by messages of at most 100 each; those of a message for which there is no
-/// room, by one header read each.
+/// Many objects of one machine are validated by messages of at most 100 objects each. If there is no room for a
+/// message, each of its objects is validated by a read of its header.
 #[test]
-fn objects_are_asked_for_by_messages_or_one_by_one() {
+fn objects_are_validated_by_messages_or_by_header_reads() {
     let mut objects = vec![(Some(2), Intent::Read); 130];
     objects.push((HERE, Intent::Write));
     let mut commit = begin(&objects);
@@ -201,9 +207,9 @@ fn objects_are_asked_for_by_messages_or_one_by_one() {
     assert_eq!(commit.next_action(), Some(Action::InstallLocal));
 }
 
-/// Failures at each step: the actions that follow, and the error that is reported.
+/// Failures at each step: the actions that follow, and the reported error.
 #[test]
-fn what_goes_wrong_is_undone_and_told() {
+fn failures_are_undone_and_reported() {
     type Wrong = fn(&mut Coordinator);
     let cases: [(&str, Step, Wrong, &[Action], &str); 7] = [
         (
@@ -235,7 +241,11 @@ fn what_goes_wrong_is_undone_and_told() {
             Step::Lock,
             |commit| {
                 lock_until(commit, Sent::Lost);
-                assert_eq!(commit.next_action(), None, "the first is to answer");
+                assert_eq!(
+                    commit.next_action(),
+                    None,
+                    "the first participant has not replied"
+                );
                 commit.on_lock_reply(0, Ok(&held()));
             },
             &[
@@ -253,7 +263,11 @@ fn what_goes_wrong_is_undone_and_told() {
                 lock_until(commit, Sent::Yes);
                 let refused = Verdict::Locked(address(2)).encode();
                 commit.on_lock_reply(1, Ok(&refused));
-                assert_eq!(commit.next_action(), None, "the first is to answer");
+                assert_eq!(
+                    commit.next_action(),
+                    None,
+                    "the first participant has not replied"
+                );
                 commit.on_lock_reply(0, Ok(&held()));
             },
             &ABORT_AT_BOTH,
@@ -314,10 +328,9 @@ fn what_goes_wrong_is_undone_and_told() {
     }
 }
 
-/// What is reserved for new objects is given back by those who know of them: a primary that was asked to lock, or the
-/// coordinator.
+/// The reservation for a new object is released by the primary if it was sent the LOCK, else by the coordinator.
 #[test]
-fn what_a_primary_knows_of_it_gives_back_itself() {
+fn a_primary_releases_the_reservations_of_a_lock_that_it_received() {
     let mut commit = begin(&[(Some(2), Intent::Allocate), (Some(3), Intent::Allocate)]);
     commit.on_reserved(1);
     lock_until(&mut commit, Sent::Lost);
@@ -415,10 +428,10 @@ fn local_objects_that_were_only_read_are_validated_if_there_are_several() {
     assert_eq!(told(&mut commit), Ok(()));
 }
 
-/// What the world does to a commit, drawn.
+/// The environment of a commit, with random events.
 struct World {
     draws: std::vec::IntoIter<u8>,
-    /// Participants that have LOCK and have not answered, and those that hold their locks.
+    /// Participants that received LOCK and have not replied, and participants that have replied.
     asked: Vec<u32>,
     hold: Vec<u32>,
     headers: Vec<u32>,
@@ -478,7 +491,7 @@ impl World {
             Action::LockLocal(LockMode::Readable | LockMode::Unlocked)
             | Action::MakeExclusive
             | Action::SendValidate(..) => {
-                unreachable!("few objects, on several machines")
+                unreachable!("the commit has few objects, on several machines")
             }
             Action::InstallLocal => {
                 self.may_commit(commit);
@@ -495,7 +508,7 @@ impl World {
             Action::SendEnd(at, kind) => {
                 assert!(
                     self.asked.is_empty(),
-                    "a record of a lock may be on its way"
+                    "a LOCK record may still be in flight"
                 );
                 if kind == Kind::CommitPrimary {
                     self.may_commit(commit);
@@ -514,18 +527,18 @@ impl World {
         Ok(())
     }
 
-    /// Nothing is validated before all locks are held.
+    /// Asserts that all locks are held: nothing may be validated before.
     fn may_validate(&self) {
         assert!(self.locked_here && self.asked.is_empty() && self.hold.len() == 2);
     }
 
-    /// Nothing takes effect before all is validated.
+    /// Asserts that everything is validated: nothing may take effect before.
     fn may_commit(&self, commit: &Coordinator) {
         assert!(self.validated && self.headers.is_empty() && self.hold.len() == 2);
         assert!(commit.why.is_none());
     }
 
-    /// Something happens, of what can; what is good, when all is drawn.
+    /// Delivers one of the events that are due; always a success when all random draws are used up.
     fn happen(&mut self, commit: &mut Coordinator) {
         let which = self.draw(4);
         if let Some(at) = self.asked.pop() {
@@ -562,10 +575,10 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens, in whatever order: a commit ends, tells its outcome once, keeps no lock and no reservation,
-    /// and takes effect at all participants or at none.
+    /// For any events in any order: a commit ends, reports its outcome once, keeps no lock and no reservation, and
+    /// takes effect at all participants or at none.
     #[test]
-    fn every_commit_ends_everywhere_alike(draws in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn every_commit_ends_the_same_at_all_participants(draws in prop::collection::vec(any::<u8>(), 0..60)) {
         let mut commit = over_four();
         let mut world = World {
             draws: draws.into_iter(),
@@ -607,7 +620,7 @@ proptest! {
         let mut ended: Vec<u32> = world.ended.iter().map(|(at, _)| *at).collect();
         ended.extend(&world.released);
         ended.sort_unstable();
-        // One that was refused had nothing anywhere.
+        // A commit whose reservation was refused has no participants.
         let all = (0..commit.plan.participants.len() as u32).collect::<Vec<_>>();
         prop_assert_eq!(ended, all);
     }

@@ -1,4 +1,4 @@
-//! Records that no correct coordinator writes.
+//! Tests of LOCK records that no correct coordinator writes.
 
 use std::sync::Arc;
 
@@ -9,18 +9,19 @@ use farm_core::object::{Incarnation, Version};
 use super::*;
 use crate::record::{self, Kind, Record};
 
-/// Ways in which the third object of a LOCK record is wrong.
+/// Errors of the third object of a LOCK record.
 #[derive(Clone, Copy, Debug)]
 enum Wrong {
-    /// Its region is of no machine.
+    /// Its region belongs to no machine.
     Region,
-    /// Its address is not that of a line.
+    /// Its address is not aligned to a line.
     Address,
-    /// It is not there, though the record counts it.
+    /// It is missing, although the record counts it.
     Missing,
 }
 
-/// A LOCK of three objects, the last of which is wrong; the others have the version and incarnation of the first.
+/// Returns a LOCK of three objects, the last of which is wrong; the others have the version and incarnation of the
+/// first.
 fn body(
     objects: &[Address; 2],
     (version, incarnation): (Version, Incarnation),
@@ -47,9 +48,9 @@ fn body(
     body
 }
 
-/// A record that turned out to be wrong in the middle left the objects before it locked for good.
+/// Regression: a record that turned out to be wrong in the middle left the objects before the error locked forever.
 #[test]
-fn a_lock_record_that_is_wrong_in_the_middle_leaves_nothing_locked() {
+fn a_lock_record_with_an_error_in_the_middle_leaves_nothing_locked() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(1, 1);
     config.cluster.name = "txn-primary".into();
@@ -73,7 +74,7 @@ fn a_lock_record_that_is_wrong_in_the_middle_leaves_nothing_locked() {
                     let version = write::load_version(memory, at).version();
                     (version, write::load_incarnation(memory, at))
                 });
-                assert_eq!(header[0], header[1], "both are new in one block");
+                assert_eq!(header[0], header[1], "both objects are new, in one block");
                 let body = body(&objects, header[0], wrong);
                 let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
                 let refused = lock_record(worker, &record.lock().unwrap());

@@ -18,7 +18,6 @@ use farm_core::object::{FatPointer, Incarnation};
 use farm_core::time::Nanos;
 use farm_core::worker::{Inbox, Worker};
 
-use super::executor;
 use crate::api::TxHandle;
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
@@ -102,9 +101,11 @@ struct State {
 }
 
 /// See the [module](self).
-pub(crate) struct Shared {
+pub(crate) struct TaskQueue {
     state: Mutex<State>,
     inbox: Arc<Inbox>,
+    /// Runs the executor.
+    run: fn(&mut Worker),
     pub(super) me: WorkerRef,
     /// The worker's time at its last answer, in nanoseconds; `patience` is how long the worker retries reads that time
     /// out, in nanoseconds.
@@ -118,11 +119,12 @@ pub(super) enum Next {
     Poll(usize),
 }
 
-impl Shared {
-    pub(super) fn new(inbox: Arc<Inbox>, me: WorkerRef) -> Self {
+impl TaskQueue {
+    pub(super) fn new(inbox: Arc<Inbox>, me: WorkerRef, run: fn(&mut Worker)) -> Self {
         Self {
             state: Mutex::default(),
             inbox,
+            run,
             me,
             now: AtomicU64::new(0),
             patience: AtomicU64::new(0),
@@ -216,7 +218,7 @@ impl Shared {
             return;
         }
         drop(state);
-        self.inbox.insist(executor::run);
+        self.inbox.insist(self.run);
     }
 
     /// Returns whether the caller, which runs on the worker, must run the executor.
@@ -297,7 +299,7 @@ impl Shared {
 
 /// The future of a call's answer.
 pub(super) struct Call {
-    shared: Arc<Shared>,
+    shared: Arc<TaskQueue>,
     slot: Option<usize>,
 }
 
@@ -338,7 +340,7 @@ impl Drop for Call {
         let follows = match waits.answer.take() {
             Some((tx, answer)) => {
                 state.slots.remove(slot);
-                Shared::unwanted(tx, &answer)
+                TaskQueue::unwanted(tx, &answer)
             }
             None => {
                 waits.dropped = true;
@@ -354,14 +356,14 @@ impl Drop for Call {
 
 /// Wakes a task.
 pub(super) struct TaskWaker {
-    shared: Arc<Shared>,
+    shared: Arc<TaskQueue>,
     task: usize,
     woken: AtomicBool,
 }
 
 impl TaskWaker {
     /// Creates the waker of a task.
-    pub(super) fn new(shared: Arc<Shared>, task: usize) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<TaskQueue>, task: usize) -> Arc<Self> {
         let waker = Self {
             shared,
             task,

@@ -1,11 +1,11 @@
-//! Room for objects that a transaction allocates: reserved at once, given back unless it commits.
+//! Room for the objects that a transaction allocates: reserved at once, and released unless the transaction commits.
 
 use farm_core::alloc::{AllocError, SizeClass, class_for_payload};
 use farm_core::ids::{Address, MachineId};
-use farm_core::marks;
 use farm_core::object::write::Room;
 use farm_core::object::{Incarnation, Version};
 use farm_core::worker::Worker;
+use farm_core::{marks, mutants};
 
 use super::{Entry, Intent, ObjectId, Place, Tx};
 use crate::error::TxError;
@@ -13,11 +13,29 @@ use crate::object_run::ObjectRun;
 use crate::slots;
 
 impl Tx {
-    /// Reserves room for an object of this machine, near `hint` if it can be. It exists once the
-    /// transaction has committed; its payload starts as zeroes.
+    /// Ends the transaction without effect, and releases the room that was reserved for new objects.
+    pub fn abort(&mut self, worker: &mut Worker) {
+        for entry in self.entries.iter() {
+            let local = entry.machine.is_none();
+            if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
+            {
+                slots::release_local(worker, entry.address, entry.class);
+            }
+        }
+        if self.entries.iter().any(Entry::is_reserved) {
+            marks::mark("tx: aborted with allocation");
+            if !mutants::is_on("allocation leaked on abort") {
+                give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
+            }
+        }
+        self.clear();
+    }
+
+    /// Reserves room for an object of this machine, near `hint` if possible. The object exists when the transaction has
+    /// committed. Its payload starts as zeroes.
     ///
     /// # Errors
-    /// [`TxError::Alloc`] when memory is not to be had: nothing was taken.
+    /// [`TxError::Alloc`] if there is no memory; then nothing was reserved.
     pub fn alloc(
         &mut self,
         worker: &mut Worker,
@@ -38,7 +56,7 @@ impl Tx {
         Ok(self.reserved(place, room.version, room.incarnation))
     }
 
-    /// Adds an object that will come to be, whose slot is reserved.
+    /// Adds a new object whose slot is reserved.
     pub(crate) fn reserved(
         &mut self,
         place: Place,
@@ -53,8 +71,8 @@ impl Tx {
         self.push(place, version, incarnation, Intent::Allocate, at)
     }
 
-    /// Allocates a slot that this transaction has read as absent, at the version of that read. A slot that was never
-    /// used then got its first header by the reservation.
+    /// Allocates a slot that this transaction has read as absent, at the version of that read. If the slot was never
+    /// used before, the reservation wrote its first header, and that version counts.
     #[cold]
     fn allocate_absent(
         &mut self,
@@ -74,7 +92,31 @@ impl Tx {
         self.id(absent)
     }
 
-    /// Ends without effect, and validates what was read: `Ok` if all of that is of one moment. See
+    /// Performs several steps, and takes all of them back if one fails: the reads, writes, allocations and frees since
+    /// the start. The transaction then continues as if they had not been tried. The `ObjectId`s that the failed steps
+    /// returned for new objects of the transaction are invalid afterwards. Only what `body` changes is recorded.
+    ///
+    /// # Errors
+    /// Those of `body`.
+    ///
+    /// # Panics
+    /// If `body` calls [`Tx::all_or_nothing`].
+    pub fn all_or_nothing<T, E>(
+        &mut self,
+        worker: &mut Worker,
+        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.start_journal();
+        let outcome = body(self, worker);
+        if outcome.is_err() && !mutants::is_on("an edit that failed is not taken back") {
+            give_back(worker, self.reserved_since());
+            self.take_back();
+        }
+        self.end_journal();
+        outcome
+    }
+
+    /// Ends the transaction without effect, and validates its reads: `Ok` if all of them are from one moment. See
     /// [`crate::api::validate`].
     ///
     /// # Errors
@@ -84,7 +126,7 @@ impl Tx {
         self.commit(worker)
     }
 
-    /// Forgets what it was to write, and gives back what was reserved; what it read is left, to be validated.
+    /// Drops all writes and releases the reserved room. The reads remain, to be validated.
     pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
         self.given_up = true;
         self.when_committed.clear();
@@ -93,7 +135,7 @@ impl Tx {
             entry.bump = false;
             entry.intent = match entry.incarnation.is_allocated() {
                 true => Intent::Read,
-                // Nothing is there, as when it was reserved.
+                // The slot has no object, as before the reservation.
                 false => Intent::Absent,
             };
         }
@@ -110,8 +152,8 @@ pub(crate) fn reserve(
     Ok((reserved.address, room))
 }
 
-/// Gives room back that was reserved for objects that never came to be; that of adjacent ones of another
-/// machine, as arrays are, by one message.
+/// Releases room that was reserved for objects that will not exist. Adjacent slots of another machine, such as those of
+/// an array, are released by one message.
 pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
     let mut run: Option<(MachineId, ObjectRun)> = None;
     for &Entry {
@@ -125,7 +167,7 @@ pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &
             let released = worker.release_object(address);
             assert!(
                 matches!(released, Ok(None)),
-                "an object that this worker reserved cannot be given back: {released:?}"
+                "releasing an object that this worker reserved failed: {released:?}"
             );
             continue;
         };

@@ -1,0 +1,378 @@
+//! The changes that an owner has to make, as a value: which of them are one transaction, and which wait.
+//!
+//! A bucket has at most one batch at a time: changes that are one transaction. Changes of that bucket that arrive while
+//! its batch is in flight wait, in their order, and what can be combined of them becomes the next batch (flat combining,
+//! `FaRM'14 §3.6`; docs/decisions/0006). Batches of different buckets are in flight at the same time.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use farm_core::messaging::Request;
+use farm_core::worker::Context;
+use slab::Slab;
+
+use crate::ops::HEADER_BYTES;
+use crate::shard::{Changed, Delta};
+use crate::{KEY_BYTES, KvError};
+
+/// The codes of inserts, updates and upserts, which are combined. Removes are not.
+pub(super) const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
+/// The conflicts of a batch after which it is tried again later, no longer at once.
+const CONFLICTS_AT_ONCE: u32 = 20;
+/// The conflicts of a batch after which its changes fail. A transaction over several machines holds its locks for round
+/// trips, may wait for this very worker, and does so while its thread has no core.
+const MAX_CONFLICTS: u32 = 20_000;
+
+/// The changes for which memory is allocated in advance.
+const EXPECTED: usize = 1024;
+
+/// The requester of a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiter {
+    /// Another worker.
+    Other(Request),
+    /// A change of this worker.
+    Own(usize),
+}
+
+/// A change that is not made yet.
+#[derive(Debug)]
+pub(crate) struct QueuedChange {
+    pub(super) waiter: Waiter,
+    /// The body of its message.
+    pub(super) body: Vec<u8>,
+    /// The outcome, once an attempt has made the change. It holds if that attempt commits.
+    pub(super) outcome: Option<Result<Changed, KvError>>,
+    /// It is a transaction of its own: combined with others, it was refused.
+    alone: bool,
+}
+
+impl QueuedChange {
+    pub(super) fn new(waiter: Waiter, body: Vec<u8>) -> Self {
+        Self {
+            waiter,
+            body,
+            outcome: None,
+            alone: false,
+        }
+    }
+
+    /// Returns the shard and the bucket of the change, as one number.
+    fn position(&self) -> u64 {
+        let named = self.body.get(4..HEADER_BYTES);
+        let named = named.and_then(<[u8]>::first_chunk);
+        named.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Returns whether a later change can be part of the same transaction: both put the same key, with values of the same
+    /// length.
+    fn combines_with(&self, next: &Self) -> bool {
+        let put = |body: &[u8]| body.first().is_some_and(|code| PUTS.contains(code));
+        let (first, next_body) = (&self.body, &next.body);
+        !self.alone
+            && !next.alone
+            && put(first)
+            && put(next_body)
+            && first.len() == next_body.len()
+            && first.len() >= HEADER_BYTES + KEY_BYTES
+            // Table, shard, bucket and key.
+            && first[2..HEADER_BYTES + KEY_BYTES] == next_body[2..HEADER_BYTES + KEY_BYTES]
+    }
+}
+
+/// Changes in the order in which they arrived, linked through [`Changes`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct List {
+    /// The slots of the first and the last change; `None` if the list is empty.
+    ends: Option<(u32, u32)>,
+}
+
+/// All changes that have not ended. Their lists are links between slots, so that none of them is allocated.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    slots: Slab<(QueuedChange, Option<u32>)>,
+}
+
+impl Changes {
+    fn push_back(&mut self, list: &mut List, change: QueuedChange) {
+        let slot = self.slots.insert((change, None)) as u32;
+        list.ends = match list.ends {
+            None => Some((slot, slot)),
+            Some((first, last)) => {
+                self.slots[last as usize].1 = Some(slot);
+                Some((first, slot))
+            }
+        };
+    }
+
+    /// Appends a list to another.
+    fn append(&mut self, list: &mut List, other: List) {
+        list.ends = match (list.ends, other.ends) {
+            (ends, None) | (None, ends) => ends,
+            (Some((first, last)), Some((next, end))) => {
+                self.slots[last as usize].1 = Some(next);
+                Some((first, end))
+            }
+        };
+    }
+
+    /// Unlinks the first change of a list. Returns its slot.
+    fn unlink_first(&mut self, list: &mut List) -> Option<u32> {
+        let (first, last) = list.ends?;
+        let next = self.slots[first as usize].1.take();
+        list.ends = next.map(|next| (next, last));
+        Some(first)
+    }
+
+    /// Returns the first change of a list.
+    pub(super) fn first(&self, list: List) -> Option<&QueuedChange> {
+        let (first, _) = list.ends?;
+        Some(&self.slots[first as usize].0)
+    }
+
+    /// Calls `work` with each change of a list, until it fails.
+    pub(super) fn try_for_each<E>(
+        &mut self,
+        list: List,
+        mut work: impl FnMut(&mut QueuedChange) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let (mut count, mut at) = (0, list.ends.map(|ends| ends.0));
+        while let Some(slot) = at {
+            let (change, next) = &mut self.slots[slot as usize];
+            work(change)?;
+            (count, at) = (count + 1, *next);
+        }
+        Ok(count)
+    }
+}
+
+/// Identifies a batch of this worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchId(u32);
+
+impl Context for BatchId {
+    fn to_word(self) -> u64 {
+        self.0.into()
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self(word as u32)
+    }
+}
+
+/// Changes that are one transaction.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    position: u64,
+    pub(super) changes: List,
+    /// Its transaction has begun: no change joins it.
+    begun: bool,
+    conflicts: u32,
+    /// The attempt that is being committed: its table and shard, how it moves the counts of that, and the number of its
+    /// changes.
+    pub(super) moves: (u16, u32, Delta, u64),
+    /// The error of the attempt whose reads are being validated.
+    pub(super) refusal: Option<KvError>,
+}
+
+/// The handling of a batch after a conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retry {
+    AtOnce,
+    Later,
+    /// Its changes fail.
+    Never,
+}
+
+/// A bucket with a batch.
+#[derive(Debug)]
+struct Bucket {
+    batch: BatchId,
+    /// Changes that wait for the end of the batch.
+    waiting: List,
+}
+
+/// Buckets by position. The hash is the same in every run, and nothing iterates over them.
+#[expect(clippy::disallowed_types, reason = "its order is not used")]
+type Buckets = std::collections::HashMap<u64, Bucket, BuildHasherDefault<Multiply>>;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct ChangeQueue {
+    pub(super) changes: Changes,
+    batches: Slab<Batch>,
+    buckets: Buckets,
+    /// Batches whose transaction is to begin.
+    ready: VecDeque<BatchId>,
+}
+
+impl Default for ChangeQueue {
+    fn default() -> Self {
+        Self {
+            changes: Changes {
+                slots: Slab::with_capacity(EXPECTED),
+            },
+            batches: Slab::with_capacity(EXPECTED),
+            buckets: Buckets::with_capacity_and_hasher(EXPECTED, BuildHasherDefault::default()),
+            ready: VecDeque::with_capacity(EXPECTED),
+        }
+    }
+}
+
+impl ChangeQueue {
+    /// Adds a change. Returns whether [`ChangeQueue::next_ready`] has become `Some`.
+    pub(super) fn push(&mut self, change: QueuedChange) -> bool {
+        let position = change.position();
+        match self.buckets.entry(position) {
+            Entry::Vacant(bucket) => {
+                let mut batch = Batch {
+                    position,
+                    ..Batch::default()
+                };
+                self.changes.push_back(&mut batch.changes, change);
+                let batch = BatchId(self.batches.insert(batch) as u32);
+                let waiting = List::default();
+                bucket.insert(Bucket { batch, waiting });
+                self.ready.push_back(batch);
+                return self.ready.len() == 1;
+            }
+            Entry::Occupied(mut bucket) => {
+                let Bucket { batch, waiting } = bucket.get_mut();
+                let batch = &mut self.batches[batch.0 as usize];
+                let first = self.changes.first(batch.changes);
+                let joins = !batch.begun
+                    && waiting.ends.is_none()
+                    && first.is_some_and(|first| first.combines_with(&change));
+                let list = match joins {
+                    true => &mut batch.changes,
+                    false => waiting,
+                };
+                self.changes.push_back(list, change);
+            }
+        }
+        false
+    }
+
+    /// Removes the first batch whose transaction is to begin.
+    pub(super) fn next_ready(&mut self) -> Option<BatchId> {
+        let id = self.ready.pop_front()?;
+        self.batch(id).begun = true;
+        Some(id)
+    }
+
+    pub(super) fn batch(&mut self, id: BatchId) -> &mut Batch {
+        &mut self.batches[id.0 as usize]
+    }
+
+    /// A batch met another transaction.
+    pub(super) fn on_conflict(&mut self, id: BatchId) -> Retry {
+        let batch = self.batch(id);
+        batch.conflicts += 1;
+        match batch.conflicts {
+            0..=CONFLICTS_AT_ONCE => Retry::AtOnce,
+            MAX_CONFLICTS => Retry::Never,
+            _ => Retry::Later,
+        }
+    }
+
+    /// The transaction of a batch was refused. Returns whether the batch has a single change, which ends with that. If it
+    /// has several, the batch is gone, and each of them is made alone.
+    pub(super) fn on_refused(&mut self, id: BatchId) -> bool {
+        let Self {
+            changes,
+            batches,
+            buckets,
+            ..
+        } = self;
+        let batch = &mut batches[id.0 as usize];
+        if batch.changes.ends.is_none_or(|(first, last)| first == last) {
+            return true;
+        }
+        let alone = changes.try_for_each(batch.changes, |change| {
+            change.alone = true;
+            Ok::<_, std::convert::Infallible>(())
+        });
+        let Ok(_) = alone;
+        let mut waiting = std::mem::take(&mut batch.changes);
+        let bucket = buckets.get_mut(&batch.position);
+        let bucket = bucket.expect("a bucket with a batch");
+        changes.append(&mut waiting, bucket.waiting);
+        bucket.waiting = waiting;
+        self.finish(id);
+        false
+    }
+
+    /// Removes the first change of a batch that has ended.
+    pub(super) fn next_ended(&mut self, id: BatchId) -> Option<QueuedChange> {
+        let batch = &mut self.batches[id.0 as usize];
+        let slot = self.changes.unlink_first(&mut batch.changes)?;
+        Some(self.changes.slots.remove(slot as usize).0)
+    }
+
+    /// A batch has ended, and has no change left. Of those that wait for its bucket, the first ones become the next
+    /// batch.
+    pub(super) fn finish(&mut self, id: BatchId) {
+        let position = self.batches.remove(id.0 as usize).position;
+        let Entry::Occupied(mut bucket) = self.buckets.entry(position) else {
+            unreachable!("a bucket with a batch");
+        };
+        let waiting = &mut bucket.get_mut().waiting;
+        let Some(first) = self.changes.unlink_first(waiting) else {
+            bucket.remove();
+            return;
+        };
+        let mut list = List {
+            ends: Some((first, first)),
+        };
+        let combines = |changes: &Changes, next| {
+            let first = &changes.slots[first as usize].0;
+            changes
+                .first(next)
+                .is_some_and(|next| first.combines_with(next))
+        };
+        while combines(&self.changes, *waiting) {
+            let next = self.changes.unlink_first(waiting);
+            let next = next.map(|next| (next, next));
+            self.changes.append(&mut list, List { ends: next });
+        }
+        let next = Batch {
+            position,
+            changes: list,
+            ..Batch::default()
+        };
+        let next = BatchId(self.batches.insert(next) as u32);
+        bucket.get_mut().batch = next;
+        self.ready.push_back(next);
+    }
+
+    /// Returns whether a batch is ready.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Returns the number of batches that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.batches.len()
+    }
+}
+
+/// Hashes the one number that a bucket is named by: Fibonacci hashing, with the high half folded onto the low one.
+#[derive(Default)]
+struct Multiply(u64);
+
+impl Hasher for Multiply {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("buckets are named by numbers");
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        let product = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = product ^ product >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,175 @@
+//! Attaches the transaction layer to a worker, and sets it up.
+
+use std::time::Duration;
+
+use farm_core::worker::Worker;
+
+use crate::backoff::BackoffConfig;
+use crate::commit::{serve, validate};
+use crate::counters::TxCounters;
+use crate::layer::{Transactions, transactions};
+use crate::limits::TxLimits;
+use crate::{arrays, remote, slots};
+
+/// Attaches the transaction layer to a worker.
+pub fn attach(worker: &mut Worker) {
+    worker.put_layer(Box::new(Transactions::new()));
+    crate::tasks::attach(worker);
+    let config = worker.transactions_config();
+    let patience = Duration::from_millis(config.patience_ms.into());
+    let limits = TxLimits {
+        objects: config.objects as usize,
+        bytes: config.bytes as usize,
+    };
+    set_limits(worker, limits);
+    let avoidance = BackoffConfig {
+        concurrency: config.concurrency as usize,
+        ..BackoffConfig::default()
+    };
+    crate::retry::configure(worker, avoidance);
+    crate::retry::set_patience(worker, patience);
+    worker.register(slots::RELEASE, slots::handle);
+    worker.register(validate::VALIDATE, validate::handle);
+    worker.register(remote::ALLOC, remote::handle_alloc);
+    worker.register(arrays::ALLOC_ARRAY, arrays::handle_alloc);
+    worker.register_log(serve::handle);
+}
+
+/// Sets the limits of the transactions that this worker begins from now on. The initial limits are
+/// `transactions.objects` and `transactions.bytes` of the configuration.
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn set_limits(worker: &mut Worker, limits: TxLimits) {
+    transactions(worker).limits = limits;
+}
+
+/// Makes commits on this worker whose objects are all stored on this machine lock exclusively from the start. By default
+/// they lock in the mode that lets lock-free reads pass while locks are gathered (`FaRM'14 §3.4`). Both are correct; this
+/// setting measures the value of that mode.
+pub fn lock_exclusively(worker: &mut Worker, from_the_start: bool) {
+    transactions(worker).locks_exclusively = from_the_start;
+}
+
+/// Returns the counts of this worker's transactions so far.
+pub fn counters(worker: &mut Worker) -> TxCounters {
+    transactions(worker).counters
+}
+
+/// Returns the most commits of this worker that reserved room in a log while one that had requested room there before
+/// them still waited.
+#[doc(hidden)]
+pub fn most_overtaken(worker: &mut Worker) -> u64 {
+    transactions(worker).queues.most_overtaken()
+}
+
+/// Returns the resources of transactions that a worker at rest still holds, which are a leak; `None` if there are none.
+pub fn left_over(worker: &mut Worker) -> Option<String> {
+    let tasks = crate::tasks::tasks(worker).held();
+    let state = transactions(worker);
+    let held = [
+        ("commits", state.commits.len()),
+        ("commits that wait for room in logs", state.queues.waiting()),
+        ("calls to other machines", state.calls.len()),
+        ("reads of arrays", state.arrays.len()),
+        ("results that were not passed on", state.results.len()),
+        ("transactions to retry", state.gate.len()),
+        ("slots to release", state.releases.len()),
+        ("truncations to send", state.truncations.waiting()),
+        ("records in its logs", state.primary.records()),
+    ];
+    let mut held = tasks.into_iter().chain(held);
+    let (what, count) = held.find(|(_, count)| *count > 0)?;
+    Some(format!(
+        "worker {} is at rest but still holds {count} {what}",
+        worker.me()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use farm_core::config::Config;
+    use farm_core::ids::Address;
+    use farm_core::machine::start_all;
+    use farm_core::worker::Cont;
+
+    use super::*;
+    use crate::api;
+    use crate::tx::Tx;
+
+    /// Thousands of transactions, ended in every way there is: contexts come back, and no more are
+    /// made than were open at one time.
+    #[test]
+    fn nothing_is_kept_of_transactions_that_have_ended() {
+        const AT_ONCE: usize = 5;
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::tiny_for(1, 1);
+        config.cluster.name = "txn-pool".into();
+        config.cluster.run_dir = dir.path().to_path_buf().into();
+        let machine = start_all(&config, &(Arc::new(attach) as _))
+            .unwrap()
+            .remove(0);
+        for _ in 0..300 {
+            machine
+                .ask(0, |worker, answer| {
+                    let handles = [(); AT_ONCE].map(|()| api::begin(worker));
+                    for (index, tx) in handles.into_iter().enumerate() {
+                        let heard = Cont::new(|_, _, _| (), ());
+                        api::alloc(worker, tx, 100, None, heard);
+                        api::read(worker, tx, Address::NULL, 1, heard);
+                        match index {
+                            0 => api::abort(worker, tx),
+                            1 => api::commit(worker, tx, Cont::new(|_, _, _| (), ())),
+                            2 => {
+                                api::with(worker, tx, |tx, worker| tx.abort(worker)).unwrap();
+                                api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
+                            }
+                            3 => {
+                                let all = |tx: &mut Tx, worker: &mut Worker| {
+                                    while tx.alloc(worker, 1, None).is_ok() {}
+                                };
+                                api::with(worker, tx, all).unwrap();
+                                api::abort(worker, tx);
+                            }
+                            _ => {
+                                // It is freed where it was born.
+                                let born = |tx: &mut Tx, worker: &mut Worker| {
+                                    let object = tx.alloc(worker, 100, None).unwrap();
+                                    tx.free(object);
+                                };
+                                api::with(worker, tx, born).unwrap();
+                                api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
+                            }
+                        }
+                        api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
+                    }
+                    answer.send(()).unwrap();
+                })
+                .unwrap();
+        }
+        let waiting = |worker: &mut Worker| transactions(worker).results.len();
+        while machine
+            .ask(0, move |worker, answer| {
+                answer.send(waiting(worker)).unwrap()
+            })
+            .unwrap()
+            > 0
+        {
+            std::thread::yield_now();
+        }
+        machine
+            .ask(0, |worker, answer| {
+                worker.check_slab().unwrap();
+                assert_eq!(worker.arena().taken(), 0);
+                let layer = transactions(worker);
+                assert_eq!((layer.open.len(), layer.results.len()), (0, 0));
+                assert!(layer.pool.len() <= AT_ONCE && layer.releases.is_empty());
+                assert!(layer.pool.iter().all(|tx| tx.is_empty()));
+                answer.send(()).unwrap();
+            })
+            .unwrap();
+        machine.stop().unwrap();
+    }
+}

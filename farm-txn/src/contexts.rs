@@ -1,0 +1,55 @@
+//! The pool of transaction contexts.
+
+use farm_core::worker::Worker;
+
+use crate::error::TxError;
+use crate::layer::transactions;
+use crate::tx::Tx;
+
+/// Returns a context from the worker's pool. It goes back by [`checkin`], or by [`commit`](crate::commit) or
+/// [`validate`](crate::validate). Until then no machine uses memory again, for objects of another size, that was freed
+/// since.
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn checkout(worker: &mut Worker) -> Box<Tx> {
+    let operation = worker.begin_operation();
+    transactions(worker).context(operation)
+}
+
+/// Returns a context to the worker's pool; its transaction is aborted.
+pub fn checkin(worker: &mut Worker, mut tx: Box<Tx>) {
+    end_of(worker, &mut tx);
+    transactions(worker).keep(tx);
+}
+
+/// Ends the transaction of a context; whatever it still holds is aborted.
+pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
+    tx.abort(worker);
+    tx.trim();
+    if let Some(operation) = tx.operation.take() {
+        worker.end_operation(operation);
+    }
+}
+
+/// Runs one transaction over objects of this machine to its end, once: returns what `body` returned, committed,
+/// or why it did not commit.
+///
+/// # Errors
+/// Those of [`Tx::commit`]. Those of `body`, once what it read was validated; the conflict, if that fails.
+///
+/// # Panics
+/// If the layer is not attached.
+pub fn transact_here<T>(
+    worker: &mut Worker,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    let mut tx = checkout(worker);
+    let outcome = match body(&mut tx, worker) {
+        Ok(value) => tx.commit(worker).map(|()| value),
+        Err(error) if error.rests_on_reads() => tx.validate(worker).and(Err(error)),
+        Err(error) => Err(error),
+    };
+    checkin(worker, tx);
+    outcome
+}
