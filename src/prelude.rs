@@ -12,6 +12,7 @@ pub use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 pub use farm_core::object::{FatPointer, Incarnation};
 pub use farm_core::worker::{Cont, Worker};
 pub use farm_kv::blocking;
+pub use farm_kv::config::TableConfig;
 pub use farm_kv::shard::Changed;
 pub use farm_kv::tasks as table;
 pub use farm_kv::{Change, ChangeCont, GetCont, Key, KvError, TableId, TableSpec};

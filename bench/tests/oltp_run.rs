@@ -17,6 +17,7 @@ use farm_bench::{smallbank, tatp};
 use farm_core::config::Config;
 use farm_core::machine::{Machine, start_all};
 use farm_core::worker::{Cont, Worker};
+use farm_kv::config::TableConfig;
 use farm_kv::{TableId, TableSpec, blocking};
 use farm_txn::BackoffConfig;
 
@@ -43,8 +44,12 @@ impl Cluster {
         config.memory.region_bytes = 8 << 20;
         config.memory.per_machine_bytes = 32 << 20;
         config.rings.log_bytes = 1 << 20;
-        config.table.value_bytes = 40;
         config.worker.pin = false;
+        let table = TableConfig {
+            value_bytes: 40,
+            ..TableConfig::default()
+        };
+        let config = config.with_section(table);
         let attach = |worker: &mut Worker| {
             farm_txn::attach(worker);
             farm_kv::attach(worker);

@@ -135,9 +135,6 @@ pub const MAX_OBJECT_BYTES: u64 = MIB;
 /// Most bytes of data in one object.
 pub const MAX_VALUE_BYTES: u64 = 960 * KIB;
 
-/// Most bytes in a key of a hashtable.
-pub const MAX_KEY_BYTES: u64 = 256;
-
 /// Returns the bytes of data that fit into an object of `object_bytes`: all but the header and the versions of the
 /// further lines. `object_bytes` must be a positive multiple of [`LINE_BYTES`].
 pub const fn object_data_bytes(object_bytes: u64) -> u64 {
@@ -159,8 +156,6 @@ pub const fn object_bytes(data_bytes: u64) -> u64 {
 const _: () = assert!(MAX_OBJECT_BYTES <= BLOCK_GRAIN_BYTES);
 const _: () = assert!(object_data_bytes(MAX_OBJECT_BYTES) >= MAX_VALUE_BYTES);
 const _: () = assert!(object_bytes(MAX_VALUE_BYTES) <= MAX_OBJECT_BYTES);
-// The largest pair fits into one slot of the smallest bucket, which is one object.
-const _: () = assert!(object_bytes(MAX_KEY_BYTES + MAX_VALUE_BYTES) <= MAX_OBJECT_BYTES);
 
 // ---------------------------------------------------------------------------------------------
 // Rings and messages (FaRM'14 §3.1).
@@ -183,10 +178,6 @@ pub const REPLY_SHARE_OF_RING: u64 = 4;
 /// Smallest `max_message_bytes`: a lock request and its reply must fit.
 pub const MIN_MESSAGE_BYTES: u64 = 64;
 
-/// Most bytes that a shipped operation adds to its key and value: the ring's record, the call's token, and the
-/// operation's own fields.
-pub const SHIPPED_OVERHEAD_BYTES: u64 = 128;
-
 /// Fewest bytes in a production ring.
 pub const MIN_RING_BYTES: u64 = 32 * KIB;
 
@@ -207,10 +198,6 @@ const _: () = assert!(
 // A ring of the smallest size carries messages of the smallest size.
 const _: () = assert!(TINY_RING_BYTES / MESSAGES_PER_RING >= MIN_MESSAGE_BYTES);
 const _: () = assert!(MIN_RING_BYTES >= TINY_RING_BYTES && MIN_RING_BYTES.is_power_of_two());
-// The largest pair can be shipped through the largest ring.
-const _: () = assert!(
-    MAX_KEY_BYTES + MAX_VALUE_BYTES + SHIPPED_OVERHEAD_BYTES <= MAX_RING_BYTES / MESSAGES_PER_RING
-);
 // Offsets and lengths within a ring have 32 bits, of which the top one is free to count wraps.
 const _: () = assert!(MAX_RING_BYTES < 1 << 31);
 
@@ -233,15 +220,6 @@ pub const MAX_PATIENCE_MS: u32 = 3_600_000;
 const _: () = assert!(MIN_TRANSACTION_BYTES >= MAX_OBJECT_BYTES);
 // The offset of a payload among those of its transaction has 32 bits.
 const _: () = assert!(MAX_TRANSACTION_BYTES < u32::MAX as u64);
-
-// ---------------------------------------------------------------------------------------------
-// The hashtable (FaRM'14 §3.6).
-
-/// The values of the neighbourhood H for which buckets have a layout; a bucket has H/2 slots.
-pub const NEIGHBOURHOODS: [u32; 5] = [2, 4, 6, 8, 12];
-
-/// Most shards that one worker owns.
-pub const MAX_SHARDS_PER_WORKER: u32 = 64;
 
 // ---------------------------------------------------------------------------------------------
 // Names and idling.

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::alloc::{BlockConfig, class_for_payload};
+use crate::alloc::BlockConfig;
 use crate::config::{Config, ConfigError};
 use crate::control::Control;
 use crate::fabric::verbs::{SecretError, VerbsError};
@@ -39,10 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
 /// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Most bytes of a worker's arena for lookups in a table of large values.
-const LOOKUP_ARENA_BYTES: usize = 8 << 20;
-/// Bytes of a table's bucket in addition to its pairs.
-const BUCKET_LINKS_BYTES: usize = 20;
+/// Most bytes of a worker's arena for the reads of one layer, if 4 reads are no more than that.
+const LARGE_READS_BYTES: usize = 8 << 20;
 /// Most work items from external threads that may wait for a worker.
 const INBOX_ITEMS: usize = 1024;
 
@@ -563,23 +561,13 @@ fn reads_in_flight(config: &Config) -> usize {
     config.worker.operations_in_flight as usize + 64
 }
 
-/// Returns the arena with slots for `reads` reads in flight, and with fewer slots of the size of a
-/// table lookup if that size is large.
+/// Returns the arena with slots for `reads` reads in flight, and with slots for the reads of the configured layers:
+/// fewer of these if they are large.
 fn arena(config: &Config, reads: usize) -> ArenaConfig {
     let arena = ArenaConfig::for_reads(reads, MAX_OBJECT_BYTES as usize);
-    let table = &config.table;
-    // A lookup reads two adjacent buckets, each of H/2 pairs and some bytes of links, or a block of
-    // two pairs, if that is larger.
-    let pair = (table.key_bytes + table.value_bytes) as usize;
-    let object = |pairs: usize| class_for_payload(pairs * pair + BUCKET_LINKS_BYTES);
-    match (object(table.neighbourhood as usize / 2), object(2)) {
-        (Ok(bucket), Ok(block)) => {
-            let bytes = (2 * bucket.object_bytes()).max(block.object_bytes());
-            arena.with(bytes, reads.min((LOOKUP_ARENA_BYTES / bytes).max(4)))
-        }
-        // Such a table cannot be opened.
-        _ => arena,
-    }
+    config.read_bytes().fold(arena, |arena, bytes| {
+        arena.with(bytes, reads.min((LARGE_READS_BYTES / bytes).max(4)))
+    })
 }
 
 fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocking;
+pub mod config;
 mod error;
 pub mod layout;
 pub mod lookup;

@@ -3,10 +3,11 @@
 #![no_main]
 
 use farm_core::config::{Config, Place};
+use farm_kv::config::{default_for, from_str};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    match Config::from_str(text, "fuzz.toml") {
+    match from_str(text, "fuzz.toml") {
         Ok(config) => accepted(&config),
         Err(error) => {
             assert!(!error.problems().is_empty(), "refused without a reason");
@@ -26,7 +27,7 @@ fuzz_target!(|text: &str| {
     }
     // The same text as a flag's: the first line the key, the rest the value.
     if let Some((key, value)) = text.split_once('\n') {
-        let mut config = Config::default_for(2, 1);
+        let mut config = default_for(2, 1);
         if config.set(key, value).is_ok() && config.validate().is_ok() {
             accepted(&config);
         }
@@ -36,7 +37,7 @@ fuzz_target!(|text: &str| {
 fn accepted(config: &Config) {
     config.validate().expect("what was accepted is valid");
     let text = config.to_toml();
-    let again = Config::from_str(&text, "again.toml").expect("what was accepted reads back");
+    let again = from_str(&text, "again.toml").expect("what was accepted reads back");
     assert_eq!(&again, config);
     assert_eq!(again.digest(), config.digest());
 }

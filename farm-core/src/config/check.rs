@@ -1,5 +1,5 @@
 //! Checks of combinations of values: sizes that divide each other, messages that fit their rings,
-//! pairs that fit their objects, machines with distinct ids.
+//! machines with distinct ids.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,11 +12,10 @@ use super::size::exact_size;
 use super::{Config, Fabric, MachineConfig, RunDir};
 use crate::fabric::verbs::is_packet_size;
 use crate::limits::{
-    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_MEMORY_BYTES,
-    MAX_OBJECT_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_SHARDS_PER_WORKER,
-    MAX_SOCKET_PATH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MAX_VALUE_BYTES,
-    MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, NEIGHBOURHOODS,
-    SHIPPED_OVERHEAD_BYTES, SOCKET_NAME_BYTES, WORD_BYTES, object_bytes,
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_MACHINE_MEMORY_BYTES,
+    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_SOCKET_PATH_BYTES, MAX_TRANSACTION_BYTES,
+    MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
+    SOCKET_NAME_BYTES, WORD_BYTES,
 };
 
 /// A problem, and the keys whose values cause it.
@@ -48,12 +47,13 @@ pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
     check.rings();
     check.worker();
     check.transactions();
-    check.table();
+    config.sections.check(&mut check);
     check.rdma();
     check.found
 }
 
-struct Check<'a> {
+/// A check of a configuration, and the problems that it found so far.
+pub struct Check<'a> {
     config: &'a Config,
     limits: &'a Limits,
     /// Whether `memory.block_bytes` is valid, so that other sizes can be compared with it.
@@ -64,8 +64,20 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Reports a problem of `involves[0]`, at the place of the first of the keys that was written.
-    fn report(
+    /// Returns the bytes of a block, if `memory.block_bytes` is valid.
+    pub fn block_bytes(&self) -> Option<u64> {
+        self.block_fits.then_some(self.config.memory.block_bytes)
+    }
+
+    /// Returns the bytes of the largest message, if `rings.max_message_bytes` is valid.
+    pub fn message_bytes(&self) -> Option<u64> {
+        let bytes = self.config.rings.max_message_bytes;
+        self.message_fits.then_some(bytes)
+    }
+
+    /// Reports a problem of `involves[0]`, at the place of the first of the keys that was written. The problem is not
+    /// reported if the value of one of the keys is unknown because another problem was found in it.
+    pub fn report(
         &mut self,
         kind: ProblemKind,
         involves: &[&'static str],
@@ -80,7 +92,7 @@ impl Check<'_> {
             place: written.cloned().unwrap_or(Place::Program),
             key: involves[0].to_owned(),
             found: found.into(),
-            expected: keys::expected(involves[0], self.limits),
+            expected: keys::expected(&self.config.sections, involves[0], self.limits),
             advice: advice.into(),
         };
         self.found.push(Found {
@@ -108,7 +120,7 @@ impl Check<'_> {
             place: written.cloned().unwrap_or(Place::Program),
             key: key.to_owned(),
             found,
-            expected: keys::expected(key, self.limits),
+            expected: keys::expected(&self.config.sections, key, self.limits),
             advice: advice.to_owned(),
         };
         self.found.push(Found {
@@ -405,7 +417,8 @@ impl Check<'_> {
         }
     }
 
-    fn whole_between(&mut self, key: &'static str, number: u32, least: u32, most: u32) {
+    /// Reports a problem if `number`, the value of `key`, is not between `least` and `most`.
+    pub fn whole_between(&mut self, key: &'static str, number: u32, least: u32, most: u32) {
         if !(least..=most).contains(&number) {
             let near = number.clamp(least, most);
             let what = format!("{number} is beyond the limits");
@@ -415,41 +428,6 @@ impl Check<'_> {
                 what,
                 format!("write {near}"),
             );
-        }
-    }
-
-    fn table(&mut self) {
-        let table = &self.config.table;
-        let h = table.neighbourhood;
-        if !NEIGHBOURHOODS.contains(&h) {
-            let near = NEIGHBOURHOODS
-                .into_iter()
-                .min_by_key(|near| near.abs_diff(h))
-                .unwrap_or(6);
-            let what = format!("{h} is not among the neighbourhoods that buckets are laid out for");
-            let advice = format!("write {near}");
-            self.report(
-                ProblemKind::OutOfRange,
-                &["table.neighbourhood"],
-                what,
-                advice,
-            );
-        }
-        if !(table.occupancy > 0.0 && table.occupancy <= 1.0) {
-            let what = format!("{} is no share of the slots", table.occupancy);
-            self.report(
-                ProblemKind::OutOfRange,
-                &["table.occupancy"],
-                what,
-                "write 0.9",
-            );
-        }
-        let shards = table.shards_per_worker;
-        self.whole_between("table.shards_per_worker", shards, 1, MAX_SHARDS_PER_WORKER);
-        let key_fits = self.pair_part("table.key_bytes", table.key_bytes, MAX_KEY_BYTES);
-        let value_fits = self.pair_part("table.value_bytes", table.value_bytes, MAX_VALUE_BYTES);
-        if key_fits && value_fits && NEIGHBOURHOODS.contains(&h) {
-            self.pair();
         }
     }
 
@@ -520,71 +498,6 @@ impl Check<'_> {
             };
             let kind = ProblemKind::OutOfRange;
             self.report_machine(kind, machine, "machine.address", what, advice);
-        }
-    }
-
-    fn pair_part(&mut self, key: &'static str, bytes: u64, most: u64) -> bool {
-        let fits = (1..=most).contains(&bytes);
-        if !fits {
-            let what = format!("{bytes} bytes are beyond the limits");
-            let advice = match bytes {
-                0 => "write 1 at least".to_owned(),
-                _ => format!("write {most} at most"),
-            };
-            self.report(ProblemKind::ImpossibleSize, &[key], what, advice);
-        }
-        fits
-    }
-
-    /// Checks that a bucket of pairs fits one object, and that a pair fits one message.
-    fn pair(&mut self) {
-        let Config {
-            table,
-            memory,
-            rings,
-            ..
-        } = self.config;
-        let pair = table.key_bytes + table.value_bytes;
-        let bucket = object_bytes(u64::from(table.neighbourhood / 2) * pair);
-        let most = MAX_OBJECT_BYTES.min(memory.block_bytes);
-        if self.block_fits && bucket > most {
-            let what = format!(
-                "a bucket of {} pairs of {} and {} bytes needs {} bytes, more than the {most} that \
-                 one object can have",
-                table.neighbourhood / 2,
-                table.key_bytes,
-                table.value_bytes,
-                bucket
-            );
-            let keys = [
-                "table.value_bytes",
-                "table.key_bytes",
-                "table.neighbourhood",
-                "memory.block_bytes",
-            ];
-            let advice = "lower table.value_bytes or table.neighbourhood";
-            self.report(ProblemKind::Inconsistent, &keys, what, advice);
-        }
-        let needed = (pair + SHIPPED_OVERHEAD_BYTES).next_multiple_of(WORD_BYTES);
-        if self.message_fits && needed > rings.max_message_bytes {
-            let what = format!(
-                "a pair of {} and {} bytes is shipped in a message of {needed} bytes, more than \
-                 rings.max_message_bytes, which is {}",
-                table.key_bytes,
-                table.value_bytes,
-                exact_size(rings.max_message_bytes)
-            );
-            let keys = [
-                "table.value_bytes",
-                "table.key_bytes",
-                "rings.max_message_bytes",
-            ];
-            let ring = (needed * MESSAGES_PER_RING).next_power_of_two();
-            let advice = format!(
-                "raise rings.max_message_bytes to {needed} and rings.ring_bytes to at least \"{}\"",
-                exact_size(ring)
-            );
-            self.report(ProblemKind::Inconsistent, &keys, what, advice);
         }
     }
 }

@@ -175,7 +175,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
 }
 
 /// Joins words to a list for messages: `a, b or c`.
-pub(super) fn one_of<S: AsRef<str>>(words: &[S]) -> String {
+pub fn one_of<S: AsRef<str>>(words: &[S]) -> String {
     match words {
         [] => String::new(),
         [only] => only.as_ref().to_owned(),

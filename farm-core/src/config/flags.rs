@@ -1,10 +1,10 @@
 //! Overriding single keys, as command-line flags do.
 
 use super::error::{ConfigError, Place, Problem, ProblemKind, nearest, one_of};
-use super::keys::{KEYS, Key, MACHINE_KEYS};
+use super::keys::{self, Key, MACHINE_KEYS};
 use super::read::{origin_of, refusal};
 use super::value::Value;
-use super::{Config, MachineConfig};
+use super::{Config, MachineConfig, Sections};
 use crate::ids::MachineId;
 use crate::limits::Limits;
 
@@ -23,8 +23,11 @@ pub(super) fn set(
             problems: vec![problem],
         })
     };
-    if let Some(key) = KEYS.iter().find(|key| key.path == path) {
-        return match (key.set)(config, &value) {
+    let known = keys::all(&config.sections).find(|key| key.path == path);
+    if let Some(key) = known
+        && let Some(set) = keys::set(config, path, &value)
+    {
+        return match set {
             Ok(()) => {
                 config.origins.insert(path.to_owned(), place);
                 Ok(())
@@ -33,7 +36,7 @@ pub(super) fn set(
         };
     }
     let Some((which, key)) = machine_key(path) else {
-        return refuse(unknown_path(place, path));
+        return refuse(unknown_path(&config.sections, place, path));
     };
     let ids: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
     let chosen = |id: &MachineId| which == "*" || which == id.get().to_string();
@@ -54,7 +57,7 @@ pub(super) fn set(
         .filter(|machine| chosen(&machine.id))
     {
         if let Err(misfit) = (key.set)(machine, &value) {
-            return refuse(refusal(key, place, misfit, &Limits::PRODUCTION));
+            return refuse(refusal(key.facts(), place, misfit, &Limits::PRODUCTION));
         }
         config
             .origins
@@ -72,12 +75,12 @@ fn machine_key(path: &str) -> Option<(&str, &'static Key<MachineConfig>)> {
     Some((which, key))
 }
 
-fn unknown_path(place: Place, path: &str) -> Problem {
+fn unknown_path(sections: &Sections, place: Place, path: &str) -> Problem {
     let paths = || {
         let of_machines = ["machine.*.workers", "machine.*.cores"];
-        KEYS.iter().map(|key| key.path).chain(of_machines)
+        keys::all(sections).map(|key| key.path).chain(of_machines)
     };
-    let same_name = || KEYS.iter().find(|key| key.name() == path);
+    let same_name = || keys::all(sections).find(|key| key.name() == path);
     let near = nearest(path, paths()).or_else(|| same_name().map(|key| key.path));
     let (expected, advice) = match near {
         Some(near) => (

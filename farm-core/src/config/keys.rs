@@ -1,4 +1,4 @@
-//! The single table of keys. Reading a file, setting a key by a flag, listing expected values and
+//! The single list of keys. Reading a file, setting a key by a flag, listing expected values and
 //! the canonical form all use it, so every key is known to all of them.
 
 use std::path::{Path, PathBuf};
@@ -7,30 +7,58 @@ use super::error::one_of;
 use super::rdma::{self, LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
 use super::size::exact_size;
 use super::value::{Misfit, Value};
-use super::{Config, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir};
+use super::{Config, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir, Sections};
 use crate::ids::MachineId;
 use crate::limits::{
-    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_KEY_BYTES, MAX_MACHINE_ID,
-    MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_SHARDS_PER_WORKER,
-    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MAX_VALUE_BYTES, MESSAGES_PER_RING,
-    MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, NEIGHBOURHOODS,
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_MACHINE_ID, MAX_MACHINE_MEMORY_BYTES,
+    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS,
+    MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
 };
 
-/// A key of a `T`: of the whole configuration, or of one machine.
-pub(super) struct Key<T> {
+/// A key of a `T`: of the whole configuration, of one machine, or of a layer's [`Section`](super::Section).
+pub struct Key<T> {
     /// Section and name, dotted.
-    pub(super) path: &'static str,
+    pub path: &'static str,
     /// Whether all machines of a cluster must have the same value. These keys form the digest.
-    pub(super) shared: bool,
+    pub shared: bool,
     /// Returns the description of the values that the key accepts.
-    pub(super) expected: fn(&Limits) -> String,
+    pub expected: fn(&Limits) -> String,
     /// Sets the key to a value.
-    pub(super) set: fn(&mut T, &Value) -> Result<(), Misfit>,
+    pub set: fn(&mut T, &Value) -> Result<(), Misfit>,
     /// Returns the value in canonical form, as TOML.
-    pub(super) show: fn(&T) -> String,
+    pub show: fn(&T) -> String,
 }
 
 impl<T> Key<T> {
+    /// Returns the key without its type.
+    pub(super) fn facts(&self) -> KeyFacts {
+        KeyFacts {
+            path: self.path,
+            shared: self.shared,
+            expected: self.expected,
+        }
+    }
+
+    /// Returns the section: `memory` of `memory.dir`.
+    pub(super) fn section(&self) -> &'static str {
+        self.facts().section()
+    }
+
+    /// Returns the name within the section: `dir` of `memory.dir`.
+    pub(super) fn name(&self) -> &'static str {
+        self.facts().name()
+    }
+}
+
+/// A key of any type.
+#[derive(Clone, Copy)]
+pub(super) struct KeyFacts {
+    pub(super) path: &'static str,
+    pub(super) shared: bool,
+    pub(super) expected: fn(&Limits) -> String,
+}
+
+impl KeyFacts {
     /// Returns the section: `memory` of `memory.dir`.
     pub(super) fn section(&self) -> &'static str {
         self.path.split_once('.').map_or("", |(section, _)| section)
@@ -56,19 +84,19 @@ const IDLE: [(&str, IdlePolicy); 3] = [
     ("park", IdlePolicy::Park),
 ];
 
-/// Returns the words of a table, quoted and joined.
-fn words<T>(table: &[(&str, T)]) -> String {
+/// Returns the words of a list, quoted and joined.
+fn words<T>(list: &[(&str, T)]) -> String {
     one_of(
-        &table
+        &list
             .iter()
             .map(|(word, _)| format!("\"{word}\""))
             .collect::<Vec<_>>(),
     )
 }
 
-/// Returns the word of `value` in a table, quoted.
-fn word<T: PartialEq>(table: &[(&str, T)], value: &T) -> String {
-    let found = table.iter().find(|(_, candidate)| candidate == value);
+/// Returns the word of `value` in a list, quoted.
+fn word<T: PartialEq>(list: &[(&str, T)], value: &T) -> String {
+    let found = list.iter().find(|(_, candidate)| candidate == value);
     format!("{:?}", found.map_or("", |(word, _)| word))
 }
 
@@ -273,41 +301,6 @@ pub(super) const KEYS: &[Key<Config>] = &[
         u32::to_string
     ),
     key!(
-        "table.neighbourhood",
-        true,
-        |_| one_of(&NEIGHBOURHOODS.map(|h| h.to_string())),
-        table.neighbourhood = Value::whole,
-        u32::to_string
-    ),
-    key!(
-        "table.occupancy",
-        true,
-        |_| "a number above 0 and at most 1".to_owned(),
-        table.occupancy = Value::number,
-        f64::to_string
-    ),
-    key!(
-        "table.key_bytes",
-        true,
-        |_| format!("a whole number of bytes between 1 and {MAX_KEY_BYTES}"),
-        table.key_bytes = Value::size,
-        u64::to_string
-    ),
-    key!(
-        "table.value_bytes",
-        true,
-        |_| format!("a size between 1 byte and {}", exact_size(MAX_VALUE_BYTES)),
-        table.value_bytes = Value::size,
-        u64::to_string
-    ),
-    key!(
-        "table.shards_per_worker",
-        true,
-        |_| format!("a whole number between 1 and {MAX_SHARDS_PER_WORKER}"),
-        table.shards_per_worker = Value::whole,
-        u32::to_string
-    ),
-    key!(
         "rdma.secret_file",
         false,
         |_| "\"auto\" or the absolute path of a file that only this user may read".to_owned(),
@@ -443,28 +436,45 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
     ),
 ];
 
-/// Returns the description of the values that the key with this path accepts.
-pub(super) fn expected(path: &str, limits: &Limits) -> String {
-    let of_config = KEYS
-        .iter()
-        .find(|key| key.path == path)
-        .map(|key| key.expected);
-    let of_machine = MACHINE_KEYS
-        .iter()
-        .find(|key| key.path == path)
-        .map(|key| key.expected);
-    of_config
-        .or(of_machine)
-        .map_or_else(String::new, |expected| expected(limits))
+/// Returns the keys of all sections except `[[machine]]`, in the order in which they are listed and written. The
+/// sections of higher layers stand before `[rdma]`, which is about the transport alone.
+pub(super) fn all(sections: &Sections) -> impl Iterator<Item = KeyFacts> {
+    let last = KEYS.partition_point(|key| key.section() != "rdma");
+    let (first, last) = KEYS.split_at(last);
+    let first = first.iter().map(Key::facts).chain(sections.keys());
+    first.chain(last.iter().map(Key::facts))
 }
 
-/// Returns the sections, in the order of the table.
-pub(super) fn sections() -> Vec<&'static str> {
-    let mut sections = vec!["machine"];
-    for key in KEYS {
-        if !sections.contains(&key.section()) {
-            sections.push(key.section());
+/// Sets a key of any section except `[[machine]]`. Returns `None` if there is no such key.
+pub(super) fn set(config: &mut Config, path: &str, value: &Value) -> Option<Result<(), Misfit>> {
+    match KEYS.iter().find(|key| key.path == path) {
+        Some(key) => Some((key.set)(config, value)),
+        None => config.sections.set(path, value),
+    }
+}
+
+/// Returns the value of a key of any section except `[[machine]]` in canonical form, as TOML.
+pub(super) fn show(config: &Config, path: &str) -> String {
+    match KEYS.iter().find(|key| key.path == path) {
+        Some(key) => (key.show)(config),
+        None => config.sections.show(path).unwrap_or_default(),
+    }
+}
+
+/// Returns the description of the values that the key with this path accepts.
+pub(super) fn expected(sections: &Sections, path: &str, limits: &Limits) -> String {
+    let mut known = all(sections).chain(MACHINE_KEYS.iter().map(Key::facts));
+    let found = known.find(|key| key.path == path);
+    found.map_or_else(String::new, |key| (key.expected)(limits))
+}
+
+/// Returns the names of the sections, in the order of their keys.
+pub(super) fn sections(sections: &Sections) -> Vec<&'static str> {
+    let mut names = vec!["machine"];
+    for key in all(sections) {
+        if !names.contains(&key.section()) {
+            names.push(key.section());
         }
     }
-    sections
+    names
 }

@@ -23,7 +23,8 @@
 //! );
 //! ```
 //!
-//! The files of `config/` document every key.
+//! The files of `config/` document every key. The sections of the layers above this crate are [`Section`]s, with which
+//! a configuration is made: [`Config::load_with`], [`Config::with_section`].
 
 mod check;
 mod error;
@@ -32,6 +33,7 @@ pub mod host;
 mod keys;
 mod rdma;
 mod read;
+mod section;
 mod size;
 mod value;
 
@@ -44,9 +46,13 @@ use serde::Serialize;
 use crate::ids::MachineId;
 use crate::limits::{DEFAULT_CONCURRENCY, DEFAULT_REGION_BYTES, KIB, Limits, MIB};
 
-pub use error::{ConfigError, Place, Problem, ProblemKind};
+pub use check::Check;
+pub use error::{ConfigError, Place, Problem, ProblemKind, one_of};
+pub use keys::Key;
 pub use rdma::{RdmaConfig, RdmaPlace};
+pub use section::{Section, Sections};
 pub use size::{exact_size, parse_size, rounded_size};
+pub use value::{Misfit, Value};
 
 /// The configuration of a cluster.
 ///
@@ -66,8 +72,9 @@ pub struct Config {
     pub worker: WorkerConfig,
     /// Transactions: `[transactions]`.
     pub transactions: TransactionsConfig,
-    /// The hashtable: `[table]`.
-    pub table: TableConfig,
+    /// The sections of the layers above this crate.
+    #[serde(flatten)]
+    sections: Sections,
     /// RDMA devices: `[rdma]`.
     pub rdma: RdmaConfig,
     /// Where each key without its default value was written. Machines' keys have the names of
@@ -255,21 +262,6 @@ pub struct TransactionsConfig {
     pub concurrency: u32,
 }
 
-/// The hashtable.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TableConfig {
-    /// The neighbourhood H: a pair is at most H - 1 slots away from its hash (FaRM'14 §3.6).
-    pub neighbourhood: u32,
-    /// Target share of full slots, from which shards are sized.
-    pub occupancy: f64,
-    /// Bytes of a key.
-    pub key_bytes: u64,
-    /// Bytes of a value.
-    pub value_bytes: u64,
-    /// Number of shards that each worker owns.
-    pub shards_per_worker: u32,
-}
-
 impl Default for ClusterConfig {
     fn default() -> Self {
         ClusterConfig {
@@ -326,18 +318,6 @@ impl Default for TransactionsConfig {
     }
 }
 
-impl Default for TableConfig {
-    fn default() -> Self {
-        TableConfig {
-            neighbourhood: 6,
-            occupancy: 0.9,
-            key_bytes: 16,
-            value_bytes: 32,
-            shards_per_worker: 1,
-        }
-    }
-}
-
 impl MachineConfig {
     /// Creates machine `id` with `workers` workers and without explicit cores.
     pub fn new(id: MachineId, workers: u16) -> MachineConfig {
@@ -358,7 +338,7 @@ impl PartialEq for Config {
             && self.rings == other.rings
             && self.worker == other.worker
             && self.transactions == other.transactions
-            && self.table == other.table
+            && self.sections == other.sections
             && self.rdma == other.rdma
     }
 }
@@ -370,7 +350,17 @@ impl Config {
     ///
     /// [`ConfigError::Read`] when the file cannot be read, else as [`Config::from_str`].
     pub fn load(path: impl AsRef<Path>) -> Result<Config, ConfigError> {
-        read::load(path.as_ref(), &Limits::PRODUCTION)
+        Config::load_with(path, &Sections::default())
+    }
+
+    /// As [`Config::load`], with sections of the layers above this crate, at whose values keys begin that
+    /// the file does not contain.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load`].
+    pub fn load_with(path: impl AsRef<Path>, sections: &Sections) -> Result<Config, ConfigError> {
+        read::load(path.as_ref(), sections, &Limits::PRODUCTION)
     }
 
     /// Reads and checks `text`. Errors use `name` as the file name.
@@ -379,7 +369,20 @@ impl Config {
     ///
     /// [`ConfigError::Invalid`] with all problems.
     pub fn from_str(text: &str, name: &str) -> Result<Config, ConfigError> {
-        Config::from_str_within(text, name, &Limits::PRODUCTION)
+        Config::from_str_with(text, name, &Sections::default())
+    }
+
+    /// As [`Config::from_str`], with sections as in [`Config::load_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::from_str`].
+    pub fn from_str_with(
+        text: &str,
+        name: &str,
+        sections: &Sections,
+    ) -> Result<Config, ConfigError> {
+        read::from_str(text, name, sections, &Limits::PRODUCTION)
     }
 
     /// As [`Config::from_str`], with `limits` instead of those of production.
@@ -388,7 +391,7 @@ impl Config {
     ///
     /// As [`Config::from_str`].
     pub fn from_str_within(text: &str, name: &str, limits: &Limits) -> Result<Config, ConfigError> {
-        read::from_str(text, name, limits)
+        read::from_str(text, name, &Sections::default(), limits)
     }
 
     /// Returns the defaults for machines 1 ..= `machines` with `workers` workers each.
@@ -426,6 +429,29 @@ impl Config {
         config.worker.operations_in_flight = 16;
         config.worker.pin = false;
         config
+    }
+
+    /// Returns the configuration with a section of a layer above this crate, or with other values of a section
+    /// that it has.
+    #[must_use]
+    pub fn with_section<T: Section>(mut self, section: T) -> Config {
+        self.sections = std::mem::take(&mut self.sections).with(section);
+        self
+    }
+
+    /// Returns a section of a layer above this crate, if the configuration was made with it.
+    pub fn section<T: Section>(&self) -> Option<&T> {
+        self.sections.get()
+    }
+
+    /// Returns a section of a layer above this crate for changes, if the configuration was made with it.
+    pub fn section_mut<T: Section>(&mut self) -> Option<&mut T> {
+        self.sections.get_mut()
+    }
+
+    /// Returns the sizes of reads for which workers need slots: see [`Section::read_bytes`].
+    pub(crate) fn read_bytes(&self) -> impl Iterator<Item = usize> {
+        self.sections.read_bytes()
     }
 
     /// Sets a key, as the flag `--set key=value` does. The key is dotted, such as
@@ -549,13 +575,14 @@ impl Config {
     /// another process with all overrides.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
-        for section in keys::sections()
+        for section in keys::sections(&self.sections)
             .into_iter()
             .filter(|section| *section != "machine")
         {
             text.push_str(&format!("[{section}]\n"));
-            for key in keys::KEYS.iter().filter(|key| key.section() == section) {
-                text.push_str(&format!("{} = {}\n", key.name(), (key.show)(self)));
+            for key in keys::all(&self.sections).filter(|key| key.section() == section) {
+                let value = keys::show(self, key.path);
+                text.push_str(&format!("{} = {value}\n", key.name()));
             }
         }
         for machine in &self.machines {
@@ -571,8 +598,8 @@ impl Config {
     /// spelling.
     pub fn canonical(&self) -> String {
         let mut text = String::new();
-        for key in keys::KEYS.iter().filter(|key| key.shared) {
-            text.push_str(&format!("{} = {}\n", key.path, (key.show)(self)));
+        for key in keys::all(&self.sections).filter(|key| key.shared) {
+            text.push_str(&format!("{} = {}\n", key.path, keys::show(self, key.path)));
         }
         let mut machines: Vec<&MachineConfig> = self.machines.iter().collect();
         machines.sort_by_key(|machine| machine.id);

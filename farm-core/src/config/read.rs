@@ -11,9 +11,9 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::check;
 use super::error::{ConfigError, Place, Problem, ProblemKind, nearest, one_of};
-use super::keys::{self, KEYS, Key, MACHINE_KEYS};
+use super::keys::{self, Key, KeyFacts, MACHINE_KEYS};
 use super::value::{Misfit, Value};
-use super::{Config, MachineConfig};
+use super::{Config, MachineConfig, Sections};
 use crate::ids::MachineId;
 use crate::limits::Limits;
 
@@ -24,14 +24,18 @@ pub(super) const WHOLE: &str = "";
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads, parses and checks the file at `path`.
-pub(super) fn load(path: &Path, limits: &Limits) -> Result<Config, ConfigError> {
+pub(super) fn load(
+    path: &Path,
+    sections: &Sections,
+    limits: &Limits,
+) -> Result<Config, ConfigError> {
     let name = path.display().to_string();
     let bytes = read_file(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
     match str::from_utf8(&bytes) {
-        Ok(text) => from_str(text, &name, limits),
+        Ok(text) => from_str(text, &name, sections, limits),
         Err(error) => {
             let line = 1 + bytes[..error.valid_up_to()]
                 .iter()
@@ -71,8 +75,13 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Parses and checks `text`.
-pub(super) fn from_str(text: &str, name: &str, limits: &Limits) -> Result<Config, ConfigError> {
-    let mut reader = Reader::new(text, name, limits);
+pub(super) fn from_str(
+    text: &str,
+    name: &str,
+    sections: &Sections,
+    limits: &Limits,
+) -> Result<Config, ConfigError> {
+    let mut reader = Reader::new(text, name, sections, limits);
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         for error in errors {
@@ -106,7 +115,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(text: &str, name: &'a str, limits: &'a Limits) -> Reader<'a> {
+    fn new(text: &str, name: &'a str, sections: &Sections, limits: &'a Limits) -> Reader<'a> {
         let after = text
             .bytes()
             .enumerate()
@@ -125,6 +134,7 @@ impl<'a> Reader<'a> {
                     },
                 )]
                 .into(),
+                sections: sections.clone(),
                 ..Config::default()
             },
             problems: Vec::new(),
@@ -157,10 +167,11 @@ impl<'a> Reader<'a> {
     }
 
     fn document(&mut self, table: &DeTable<'_>) {
+        let sections = keys::sections(&self.config.sections);
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("machine", DeValue::Array(machines)) => self.machines(machines),
-                (section, DeValue::Table(table)) if keys::sections().contains(&section) => {
+                (section, DeValue::Table(table)) if sections.contains(&section) => {
                     if section == "machine" {
                         self.not_a_list_of_machines(key, value);
                     } else {
@@ -168,7 +179,7 @@ impl<'a> Reader<'a> {
                     }
                 }
                 ("machine", _) => self.not_a_list_of_machines(key, value),
-                (section, _) if keys::sections().contains(&section) => {
+                (section, _) if sections.contains(&section) => {
                     self.not_a_section(key, value);
                 }
                 _ => self.unknown_section(key),
@@ -180,22 +191,24 @@ impl<'a> Reader<'a> {
         for (name, value) in table {
             let path = format!("{section}.{}", name.get_ref());
             let place = self.place(name.span().start);
-            let Some(key) = KEYS.iter().find(|key| key.path == path) else {
-                self.doubtful.insert(section.to_owned());
-                self.problems
-                    .push(unknown_key(&place, section, name.get_ref()));
-                continue;
-            };
-            match (key.set)(&mut self.config, &Value::from(value.get_ref())) {
-                Ok(()) => {
+            let known = keys::all(&self.config.sections).find(|key| key.path == path);
+            let value = Value::from(value.get_ref());
+            match (known, keys::set(&mut self.config, &path, &value)) {
+                (Some(_), Some(Ok(()))) => {
                     self.config.origins.insert(path, place);
                 }
-                Err(misfit) => self.refuse(key, place, misfit),
+                (Some(key), Some(Err(misfit))) => self.refuse(key, place, misfit),
+                _ => {
+                    self.doubtful.insert(section.to_owned());
+                    let sections = &self.config.sections;
+                    let problem = unknown_key(sections, &place, section, name.get_ref());
+                    self.problems.push(problem);
+                }
             }
         }
     }
 
-    fn refuse<T>(&mut self, key: &Key<T>, place: Place, misfit: Misfit) {
+    fn refuse(&mut self, key: KeyFacts, place: Place, misfit: Misfit) {
         self.refused.insert(key.path);
         self.problems.push(refusal(key, place, misfit, self.limits));
     }
@@ -260,8 +273,9 @@ impl<'a> Reader<'a> {
                 .find(|key| key.name() == name.get_ref().as_ref());
             let Some(key) = known else {
                 self.doubtful.insert("machine".to_owned());
+                let sections = &self.config.sections;
                 self.problems
-                    .push(unknown_key(&place, "machine", name.get_ref()));
+                    .push(unknown_key(sections, &place, "machine", name.get_ref()));
                 continue;
             };
             has_id |= key.name() == "id";
@@ -269,7 +283,7 @@ impl<'a> Reader<'a> {
                 Ok(()) if key.name() == "id" => places.insert(0, (key.name(), place)),
                 Ok(()) => places.push((key.name(), place)),
                 Err(misfit) => {
-                    self.refuse(key, place, misfit);
+                    self.refuse(key.facts(), place, misfit);
                     if key.name() == "id" {
                         return None;
                     }
@@ -282,7 +296,7 @@ impl<'a> Reader<'a> {
                 place: header,
                 key: "machine.id".to_owned(),
                 found: "the machine has no id".to_owned(),
-                expected: keys::expected("machine.id", self.limits),
+                expected: keys::expected(&self.config.sections, "machine.id", self.limits),
                 advice: "write id = 1 for the first machine, 2 for the next …".to_owned(),
             });
             return None;
@@ -326,14 +340,14 @@ impl<'a> Reader<'a> {
 
     fn unknown_section(&mut self, key: &Spanned<DeString<'_>>) {
         let name = key.get_ref().as_ref();
-        let sections = keys::sections();
+        let sections = keys::sections(&self.config.sections);
         // The section may be a misspelling of any section, so all keys that were not written are
         // doubtful.
         self.doubtful
             .extend(sections.iter().map(|section| (*section).to_owned()));
         let advice = match (
             nearest(name, sections.iter().copied()),
-            section_of_key(name),
+            section_of_key(&self.config.sections, name),
         ) {
             (Some("machine"), _) => "did you mean [[machine]]?".to_owned(),
             (Some(near), _) => format!("did you mean [{near}]?"),
@@ -353,7 +367,7 @@ impl<'a> Reader<'a> {
     /// Returns the keys about whose combination with others no statement is possible.
     fn unsure(&self) -> BTreeSet<&'static str> {
         let mut unsure = self.refused.clone();
-        for key in KEYS {
+        for key in keys::all(&self.config.sections) {
             let unsaid = !self.config.origins.contains_key(key.path);
             if unsaid && self.doubtful.contains(key.section()) {
                 unsure.insert(key.path);
@@ -373,24 +387,27 @@ pub(super) fn origin_of(machine: MachineId, name: &str) -> String {
 }
 
 /// Returns the section that has a key of this name.
-fn section_of_key(name: &str) -> Option<&'static str> {
-    KEYS.iter().find(|key| key.name() == name).map(Key::section)
+fn section_of_key(sections: &Sections, name: &str) -> Option<&'static str> {
+    let found = keys::all(sections).find(|key| key.name() == name);
+    found.map(|key| key.section())
 }
 
-fn names_in(section: &str) -> Vec<&'static str> {
+fn names_in(sections: &Sections, section: &str) -> Vec<&'static str> {
     match section {
         "machine" => MACHINE_KEYS.iter().map(Key::name).collect(),
-        _ => KEYS
-            .iter()
+        _ => keys::all(sections)
             .filter(|key| key.section() == section)
-            .map(Key::name)
+            .map(|key| key.name())
             .collect(),
     }
 }
 
-fn unknown_key(place: &Place, section: &str, name: &str) -> Problem {
-    let known = names_in(section);
-    let advice = match (nearest(name, known.iter().copied()), section_of_key(name)) {
+fn unknown_key(sections: &Sections, place: &Place, section: &str, name: &str) -> Problem {
+    let known = names_in(sections, section);
+    let advice = match (
+        nearest(name, known.iter().copied()),
+        section_of_key(sections, name),
+    ) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
         (None, Some(home)) => format!("move it below [{home}]"),
         (None, None) => "remove it".to_owned(),
@@ -406,7 +423,7 @@ fn unknown_key(place: &Place, section: &str, name: &str) -> Problem {
 }
 
 /// Returns the problem for a key that does not accept its value.
-pub(super) fn refusal<T>(key: &Key<T>, place: Place, misfit: Misfit, limits: &Limits) -> Problem {
+pub(super) fn refusal(key: KeyFacts, place: Place, misfit: Misfit, limits: &Limits) -> Problem {
     Problem {
         kind: misfit.kind,
         place,

@@ -10,11 +10,16 @@ use super::size::parse_size;
 
 /// A value from a file or a command line.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub enum Value {
+    /// A text.
     Text(String),
+    /// A whole number.
     Integer(i128),
+    /// Any other number.
     Float(f64),
+    /// A boolean.
     Flag(bool),
+    /// A list.
     List(Vec<Value>),
     /// A value that no key accepts: a table or a date, by name.
     Other(&'static str),
@@ -25,12 +30,13 @@ pub(super) enum Value {
 
 /// Why a key does not accept a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Misfit {
-    pub(super) kind: ProblemKind,
+pub struct Misfit {
+    /// Category of the problem.
+    pub kind: ProblemKind,
     /// What was found, as the beginning of a message.
-    pub(super) found: String,
+    pub found: String,
     /// Specific advice, if it is better than the general advice.
-    pub(super) advice: Option<String>,
+    pub advice: Option<String>,
 }
 
 impl Value {
@@ -93,7 +99,11 @@ impl Value {
     }
 
     /// Returns the value as a number, whole or not.
-    pub(super) fn number(&self) -> Result<f64, Misfit> {
+    ///
+    /// # Errors
+    ///
+    /// [`Misfit`] if it is another value.
+    pub fn number(&self) -> Result<f64, Misfit> {
         match self.untyped() {
             Value::Float(number) => Ok(*number),
             Value::Integer(number) => Ok(*number as f64),
@@ -102,7 +112,11 @@ impl Value {
     }
 
     /// Returns the value as a whole number within the range of `T`.
-    pub(super) fn whole<T: TryFrom<i128>>(&self) -> Result<T, Misfit> {
+    ///
+    /// # Errors
+    ///
+    /// [`Misfit`] if it is another value.
+    pub fn whole<T: TryFrom<i128>>(&self) -> Result<T, Misfit> {
         match self.untyped() {
             Value::Integer(number) => T::try_from(*number).map_err(|_| self.out_of_range()),
             _ => Err(self.wrong_type()),
@@ -118,7 +132,11 @@ impl Value {
     }
 
     /// Returns the value as a size in bytes: `"256MiB"`, or a whole number.
-    pub(super) fn size(&self) -> Result<u64, Misfit> {
+    ///
+    /// # Errors
+    ///
+    /// [`Misfit`] if it is another value.
+    pub fn size(&self) -> Result<u64, Misfit> {
         match self.untyped() {
             Value::Text(text) => parse_size(text).map_err(|why| Misfit {
                 kind: ProblemKind::WrongType,

@@ -15,6 +15,7 @@ use farm_bench::report::{Figure, Measured, SlicedRate, Started, limit_figures, l
 use farm_core::config::host::{check_memory, probe};
 use farm_core::config::{Config, Fabric};
 use farm_core::mem::Memory;
+use farm_kv::config::TableConfig;
 use serde::Serialize;
 
 use crate::cli::{
@@ -245,7 +246,7 @@ fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
     let options = LookupOptions {
         bytes: args.bytes,
         neighbourhood: args.neighbourhood,
-        value_bytes: config.table.value_bytes as usize,
+        value_bytes: TableConfig::of(&config).value_bytes as usize,
         in_flight: args
             .in_flight
             .iter()

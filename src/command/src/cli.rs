@@ -99,8 +99,8 @@ impl ConfigArgs {
     /// The file, without overrides.
     pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         match &self.config {
-            Some(path) => Config::load(path),
-            None => Config::from_str(LOCAL, LOCAL_NAME),
+            Some(path) => farm_kv::config::load(path),
+            None => farm_kv::config::from_str(LOCAL, LOCAL_NAME),
         }
     }
 

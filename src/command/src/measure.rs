@@ -9,6 +9,7 @@ use anyhow::Context;
 use farm_bench::report::{Header, Measured, Report, Started};
 use farm_core::config::Config;
 use farm_core::config::host::HostFacts;
+use farm_kv::config::TableConfig;
 use farm_kv::layout::Layout;
 use farm_kv::{KEY_BYTES, TableSpec};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -196,7 +197,7 @@ pub(crate) fn table_spec(
     value_bytes: usize,
     pairs: u64,
 ) -> anyhow::Result<TableSpec> {
-    let table = &config.table;
+    let table = TableConfig::of(config);
     if table.key_bytes != KEY_BYTES as u64 {
         let why = format!(
             "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",

@@ -16,11 +16,12 @@ fn flags_override_keys_and_are_named_in_errors() {
         .set("machine.*.cores", "[0, 1]")
         .expect("a valid list");
     config
-        .set_by("--neighbourhood", "table.neighbourhood", "8")
+        .set_by("--in-flight", "worker.operations_in_flight", "8")
         .expect("a valid number");
     config.validate().expect("all values fit together");
     assert_eq!(config.memory.region_bytes, 256 * MIB);
-    assert_eq!((config.total_workers(), config.table.neighbourhood), (6, 8));
+    let in_flight = config.worker.operations_in_flight;
+    assert_eq!((config.total_workers(), in_flight), (6, 8));
     assert!(
         config
             .machines
@@ -29,14 +30,14 @@ fn flags_override_keys_and_are_named_in_errors() {
     );
 
     config
-        .set_by("--neighbourhood", "table.neighbourhood", "7")
+        .set_by("--in-flight", "worker.operations_in_flight", "0")
         .expect("a valid number");
     let said = config
         .validate()
-        .expect_err("unsupported neighbourhood")
+        .expect_err("too few operations")
         .to_string();
     assert!(
-        said.starts_with("--neighbourhood: table.neighbourhood: 7 is not among"),
+        said.starts_with("--in-flight: worker.operations_in_flight: 0 is beyond"),
         "{said}"
     );
     let said = config

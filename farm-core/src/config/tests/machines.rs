@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn no_machine_is_refused() {
     refused(
-        "[table]\nneighbourhood = 6\n",
+        "[worker]\npin = true\n",
         ProblemKind::NoMachines,
         0,
         "machine",

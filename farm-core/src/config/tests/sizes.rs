@@ -137,7 +137,7 @@ fn impossible_rings_are_refused() {
         let text = with_machine(&format!("[rings]\n{line}\n"));
         refused(&text, kind, 4, key, &[word]);
     }
-    let text = with_machine("[table]\nvalue_bytes = 1\n[rings]\nmax_message_bytes = 8\n");
+    let text = with_machine("[rings]\nmax_message_bytes = 8\n");
     let found = &problems(&text)[0];
     assert!(found.found.contains("less than any call needs"), "{found}");
 }
@@ -157,85 +157,6 @@ fn a_ring_too_small_for_the_largest_message_is_refused_where_either_is_written()
     ];
     let text = with_machine("[rings]\nmax_message_bytes = \"256KiB\"\n");
     refused(&text, kind, 4, "rings.max_message_bytes", &words);
-}
-
-#[test]
-fn a_pair_too_large_for_a_message_or_an_object_is_refused() {
-    let kind = ProblemKind::Inconsistent;
-    let text = with_machine("[table]\nvalue_bytes = \"100KiB\"\n");
-    refused(
-        &text,
-        kind,
-        4,
-        "table.value_bytes",
-        &["more than rings.max_message_bytes", "raise"],
-    );
-    let rings = "[rings]\nring_bytes = \"16MiB\"\nmax_message_bytes = \"1MiB\"\n";
-    let text = with_machine(&format!("[table]\nvalue_bytes = \"600KiB\"\n{rings}"));
-    refused(
-        &text,
-        kind,
-        4,
-        "table.value_bytes",
-        &["a bucket of 3 pairs", "1048576"],
-    );
-    let text = format!("[table]\nneighbourhood = 2\nvalue_bytes = \"960KiB\"\n{rings}");
-    Config::from_str(&with_machine(&text), "x.toml").expect("the largest pair fits");
-}
-
-#[test]
-fn impossible_tables_are_refused() {
-    let range = ProblemKind::OutOfRange;
-    for (line, kind, key, word) in [
-        (
-            "neighbourhood = 7",
-            range,
-            "table.neighbourhood",
-            "2, 4, 6, 8 or 12",
-        ),
-        (
-            "neighbourhood = 100",
-            range,
-            "table.neighbourhood",
-            "write 12",
-        ),
-        ("occupancy = 0.0", range, "table.occupancy", "above 0"),
-        ("occupancy = 1.5", range, "table.occupancy", "at most 1"),
-        ("occupancy = nan", range, "table.occupancy", "at most 1"),
-        (
-            "shards_per_worker = 0",
-            range,
-            "table.shards_per_worker",
-            "between 1 and 64",
-        ),
-        (
-            "key_bytes = 0",
-            ProblemKind::ImpossibleSize,
-            "table.key_bytes",
-            "between 1 and 256",
-        ),
-        (
-            "key_bytes = 257",
-            ProblemKind::ImpossibleSize,
-            "table.key_bytes",
-            "write 256 at most",
-        ),
-        (
-            "value_bytes = 0",
-            ProblemKind::ImpossibleSize,
-            "table.value_bytes",
-            "write 1 at least",
-        ),
-        (
-            "value_bytes = \"1MiB\"",
-            ProblemKind::ImpossibleSize,
-            "table.value_bytes",
-            "960KiB",
-        ),
-    ] {
-        let text = with_machine(&format!("[table]\n{line}\n"));
-        refused(&text, kind, 4, key, &[word]);
-    }
 }
 
 #[test]

@@ -77,11 +77,9 @@ fn options_reach_the_configuration_after_the_file() {
     let mut config = args.cluster.config.load().expect("the built-in file");
     args.configure(&mut config).expect("all fits");
     assert_eq!((config.machines.len(), config.total_workers()), (4, 8));
-    assert_eq!(
-        (config.table.neighbourhood, config.table.value_bytes),
-        (8, 1024)
-    );
-    assert_eq!(config.table.occupancy, 0.8);
+    let table = farm_kv::config::TableConfig::of(&config);
+    assert_eq!((table.neighbourhood, table.value_bytes), (8, 1024));
+    assert_eq!(table.occupancy, 0.8);
 }
 
 #[test]

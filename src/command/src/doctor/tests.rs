@@ -35,7 +35,7 @@ fn host() -> HostFacts {
 }
 
 fn config() -> Config {
-    Config::default_for(3, 1)
+    farm_kv::config::default_for(3, 1)
 }
 
 /// The finding about something.

@@ -8,6 +8,7 @@ use farm_bench::ycsb::properties::{Origin, Properties};
 use farm_bench::ycsb::spec::{SpecError, WorkloadSpec, builtin};
 use farm_core::config::Config;
 use farm_kv::TableSpec;
+use farm_kv::config::TableConfig;
 
 use crate::cli::{DemoArgs, Workload, YcsbArgs};
 
@@ -93,13 +94,13 @@ impl Plan {
                 .map_or("", |path| file_name(path));
             workloads.push(planned(name, properties, args, &config)?);
         }
-        let in_file = config.table.value_bytes;
+        let in_file = TableConfig::of(&config).value_bytes;
         let first = workloads[0].spec.value_bytes;
         config.set_by("the workload", "table.value_bytes", &first.to_string())?;
         args.configure(&mut config)?;
         // All run on one table, whose values the command line may have set.
-        let bytes = config.table.value_bytes;
-        let usual = Config::default_for(1, 1).table.value_bytes;
+        let bytes = TableConfig::of(&config).value_bytes;
+        let usual = TableConfig::default().value_bytes;
         if args.value_bytes.is_none() && ![bytes, usual].contains(&in_file) {
             crate::say(format_args!(
                 "farm: note: values have {bytes} bytes, in place of table.value_bytes of the file, {in_file}; \
@@ -139,7 +140,7 @@ impl Plan {
             let mut properties = builtin(letter)?;
             properties.set_override(&format!("recordcount={}", args.records))?;
             let mut spec = WorkloadSpec::from_properties(&letter.to_string(), &properties)?.spec;
-            spec.value_bytes = config.table.value_bytes as usize;
+            spec.value_bytes = TableConfig::of(&config).value_bytes as usize;
             workloads.push(Planned {
                 spec,
                 properties,
@@ -173,7 +174,7 @@ impl Plan {
 
     /// The table.
     pub(super) fn table(&self) -> anyhow::Result<TableSpec> {
-        let table = &self.config.table;
+        let table = TableConfig::of(&self.config);
         crate::measure::table_spec(
             &self.config,
             TABLE,
@@ -227,12 +228,11 @@ fn planned(
         .iter()
         .any(|key| properties.get(key).is_some());
     if args.value_bytes.is_some() || !says {
+        let usual = TableConfig::of(config).value_bytes;
         spec.value_bytes = match &args.value_bytes {
-            // What is no size is told with all that is wrong with the configuration.
-            Some(text) => {
-                farm_core::config::parse_size(text).unwrap_or(config.table.value_bytes) as usize
-            }
-            None => config.table.value_bytes as usize,
+            // An invalid size is reported with all problems of the configuration.
+            Some(text) => farm_core::config::parse_size(text).unwrap_or(usual) as usize,
+            None => usual as usize,
         };
     }
     let (duration, operations) = bounds(name, &spec, &properties, args.duration);
