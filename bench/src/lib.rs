@@ -10,7 +10,6 @@
 //! * [`report`]: results of a run, as a table and as JSON. [`slices`]: its throughput over time.
 //!
 //! * [`driver`]: keeps a workload's operations in flight on a worker.
-//! * [`workload`]: workloads whose histories are judged, in the simulator and on real machines.
 
 pub mod alloc;
 pub mod commits;
@@ -23,5 +22,4 @@ pub mod report;
 pub mod slices;
 pub mod smallbank;
 pub mod tatp;
-pub mod workload;
 pub mod ycsb;

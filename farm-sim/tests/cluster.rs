@@ -1,6 +1,6 @@
 //! The simulated cluster runs what production runs, and runs it the same every time.
 
-use farm_bench::workload;
+use farm_check::workload;
 use farm_core::alloc::class_for_payload;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;

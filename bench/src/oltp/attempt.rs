@@ -259,7 +259,7 @@ fn of_context(context: u64) -> (u64, usize) {
 }
 
 /// Returns the table of a row.
-pub(crate) fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
+pub fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
     let tables = &attempts(worker).tables;
     let found = tables.iter().find(|(table, _)| *table == name.table);
     found.expect("the tables of the benchmark are open").1

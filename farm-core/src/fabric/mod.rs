@@ -18,7 +18,7 @@
 //! - An error breaks the connection: each outstanding operation completes once, with
 //!   [`Status::Broken`], and later posts return [`Rejected::Closed`].
 //!
-//! The conformance suite (`farm_sim::conformance`) checks every backend against this list.
+//! The conformance suite (`farm_conformance`) checks every backend against this list.
 
 mod access;
 mod arena;

@@ -1,7 +1,8 @@
 //! One run, from the first turn to the verdict.
 
-use farm_bench::workload::history::Transaction;
-use farm_bench::workload::{self, Finished, History, Log};
+use farm_check::checkers;
+use farm_check::history::{History, Transaction};
+use farm_check::workload::{self, Finished, Log};
 use farm_core::alloc::class_for_payload;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
@@ -10,7 +11,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::plan::{Loss, Plan};
 use super::verdict::{Failure, Judge, Outcome};
 use super::{Reached, RunOptions};
-use crate::check;
 use crate::cluster::{Cluster, Stepped};
 
 /// A run in which nothing ends for so long has come to a standstill. Longer than every delay and pause
@@ -211,7 +211,7 @@ fn judge(history: &History, demands: bool, options: RunOptions) -> Result<(), Fa
     if let Some(violation) = history.violations.first() {
         return Err(Failure::new(Judge::Workload, violation.clone()));
     }
-    let facts = check::check(history)
+    let facts = checkers::check(history)
         .map_err(|finding| Failure::new(Judge::History, finding.to_string()))?;
     if demands && facts.committed + facts.changed == 0 {
         let why = "nothing took effect, and nothing stood in the way";
@@ -220,5 +220,5 @@ fn judge(history: &History, demands: bool, options: RunOptions) -> Result<(), Fa
     if options.without_adya {
         return Ok(());
     }
-    check::append::judge(history).map_err(|why| Failure::new(Judge::Adya, why))
+    checkers::append::judge(history).map_err(|why| Failure::new(Judge::Adya, why))
 }

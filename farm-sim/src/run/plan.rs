@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use farm_bench::workload::{Kind, Spec};
+use farm_check::workload::{Kind, Spec};
 use farm_core::ring::Wholeness;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use farm_bench::workload::Kind;
+use farm_check::workload::Kind;
 
 /// What befalls the cluster besides slow fabrics and processors that stop for a while, which every run
 /// has.

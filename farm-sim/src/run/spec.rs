@@ -1,6 +1,6 @@
 //! Workloads of a size that a simulated cluster has room for.
 
-use farm_bench::workload::{Kind, Spec};
+use farm_check::workload::{Kind, Spec};
 use rand::Rng;
 
 use crate::cluster::ClusterLimits;

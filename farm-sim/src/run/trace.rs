@@ -1,7 +1,6 @@
 //! What happened in a run, as lines to read.
 
-use farm_bench::workload::History;
-use farm_bench::workload::history::{Access, KeyOperation, Outcome, Transaction};
+use farm_check::history::{Access, History, KeyOperation, Outcome, Transaction};
 
 use farm_core::time::VirtualTime;
 

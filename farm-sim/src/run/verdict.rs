@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use farm_bench::workload::History;
+use farm_check::history::History;
 use farm_core::marks::Reached;
 
 use super::plan::Plan;

@@ -340,6 +340,10 @@ pub(crate) struct NodeArgs {
     /// Take orders from the command that started it, on standard input.
     #[arg(long, hide = true)]
     pub(crate) driven: bool,
+
+    /// Attach the handlers of judged workloads to every worker.
+    #[arg(long, hide = true, requires = "driven")]
+    pub(crate) judged: bool,
 }
 
 /// Options of `farm bench`.

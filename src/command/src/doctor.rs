@@ -55,6 +55,15 @@ struct Report<'a> {
     findings: &'a [Finding],
 }
 
+/// The command as this user has to give it.
+fn as_root(facts: &HostFacts, command: &str) -> String {
+    if facts.user_id == 0 {
+        command.to_owned()
+    } else {
+        format!("sudo {command}")
+    }
+}
+
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use farm_bench::workload::{Finished, History, Kind, Log, Spec};
+use farm_check::checkers;
+use farm_check::history::History;
+use farm_check::workload::{Finished, Kind, Log, Spec};
 use farm_core::config::host::{check_memory, probe};
-use farm_sim::check;
 
 use crate::Usage;
 use crate::cli::WorkloadArgs;
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     };
     let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
     let mutant = mutants.transpose()?.and_then(|all| all.first().copied());
-    let mut cluster = Cluster::start(&config, log)?;
+    let mut cluster = Cluster::start_judged(&config, log)?;
     if let Some(mutant) = mutant {
         let name = mutant.name.to_owned();
         cluster.order(&Order::Mutant { name })?;
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     let finished = Finished::all(finished);
     merged.transactions.extend(finished.last_read());
     if let Some(file) = &mut history {
-        let lines = check::append::to_json_lines(&merged)
+        let lines = checkers::append::to_json_lines(&merged)
             .map_err(|why| anyhow::anyhow!("the history cannot be told as list-append: {why}"))?;
         file.write_all(lines.as_bytes())
             .context("cannot write the history")?;
@@ -82,10 +83,10 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
 }
 
 fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result<()> {
-    let facts = check::check(history);
+    let facts = checkers::check(history);
     let adya = match spec.kind {
         Kind::Table => Ok(()),
-        _ => check::append::judge(history),
+        _ => checkers::append::judge(history),
     };
     // What one of them found does not keep the others from being heard.
     let mut wrong: Vec<String> = facts

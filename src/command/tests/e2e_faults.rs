@@ -123,6 +123,26 @@ fn a_node_that_is_stopped_stops_the_others() {
     assert_eq!(place.leavings(), Vec::<String>::new());
 }
 
+/// Every node attached the handlers of judged workloads.
+#[test]
+fn a_node_refuses_judged_workloads_unless_it_is_started_for_them() {
+    let place = Place::new("not-judged");
+    let config = config(&place, "cluster.toml", 1, "");
+    let orders = place.write("orders", "{\"order\":\"tell_work\"}\n");
+    let node = ["node", "--driven", "--config", &config];
+    let ended = place.farm_reading(&node, &orders).end();
+    assert!(
+        ended.stdout.contains("started without --judged"),
+        "{}",
+        ended.stdout
+    );
+    ended.failed(1, &[]);
+    place
+        .farm(&["node", "--judged", "--config", &config])
+        .end()
+        .failed(2, &["--driven"]);
+}
+
 /// A driven node took no notice of SIGTERM.
 #[test]
 fn a_driven_machine_that_is_asked_to_stop_is_named() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use farm_bench::workload::Kind;
+use farm_check::workload::Kind;
 use farm_core::config::{Config, ConfigError};
 
 use super::ClusterArgs;

@@ -67,6 +67,15 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts every machine of the configuration, and waits until all have met.
     pub(crate) fn start(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
+        Self::start_with(config, log, &[])
+    }
+
+    /// As [`Cluster::start`], with the handlers of judged workloads attached to every worker.
+    pub(crate) fn start_judged(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
+        Self::start_with(config, log, &["--judged"])
+    }
+
+    fn start_with(config: &Config, log: Option<&str>, flags: &[&str]) -> anyhow::Result<Self> {
         let interrupted = interrupts()?;
         let dir = tempfile::Builder::new()
             .prefix("farm-")
@@ -83,7 +92,9 @@ impl Cluster {
             _dir: dir,
         };
         for machine in &config.machines {
-            let node = spawn(cluster.nodes.len(), machine.id, &file, log, &tell)?;
+            let mut command = node_command(machine.id, &file, log)?;
+            command.args(flags);
+            let node = spawn(cluster.nodes.len(), machine.id, command, &tell)?;
             cluster.nodes.push(node);
         }
         cluster.gather(|_, news| matches!(news, News::Ready).then_some(()))?;
@@ -256,13 +267,8 @@ impl Drop for Cluster {
     }
 }
 
-fn spawn(
-    index: usize,
-    id: MachineId,
-    config: &Path,
-    log: Option<&str>,
-    tell: &Sender<(usize, Heard)>,
-) -> anyhow::Result<Node> {
+/// Returns the command that starts one machine.
+fn node_command(id: MachineId, config: &Path, log: Option<&str>) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find the farm program")?;
     let mut command = Command::new(program);
     command
@@ -277,6 +283,15 @@ fn spawn(
     if let Some(log) = log {
         command.args(["--log", log]);
     }
+    Ok(command)
+}
+
+fn spawn(
+    index: usize,
+    id: MachineId,
+    mut command: Command,
+    tell: &Sender<(usize, Heard)>,
+) -> anyhow::Result<Node> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command
         .spawn()

@@ -13,11 +13,11 @@ use anyhow::{Context, bail};
 use farm_bench::driver::{self, Bounds, Common, Load, Outcome, Run};
 use farm_bench::report::{MachineReport, TableFacts};
 use farm_bench::slices::Slices;
-use farm_bench::workload;
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::recorder::Recorder;
 use farm_bench::ycsb::spec::WorkloadSpec;
+use farm_check::workload;
 use farm_core::config::Config;
 use farm_core::config::host::{check_machine_memory, probe};
 use farm_core::fabric::{ConnectError, Departure, Patience};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     if !args.driven {
         return alone(&config, id).map(|()| ExitCode::SUCCESS);
     }
-    Ok(match driven(&config, id) {
+    Ok(match driven(&config, id, args.judged) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Of a machine that did not start. All else was reported before the machine ended.
@@ -116,16 +116,20 @@ fn report_failure(error: &anyhow::Error) {
     });
 }
 
-/// Starts a machine; `None` if it was told to stop before it had met the others.
+/// Starts a machine; returns `None` if it was told to stop before it had met the others. Its workers get the
+/// handlers of judged workloads only if `judged`.
 fn start(
     config: &Config,
     id: MachineId,
     cancelled: &AtomicBool,
+    judged: bool,
 ) -> anyhow::Result<Option<Machine>> {
-    let attach = Arc::new(|worker: &mut Worker| {
+    let attach = Arc::new(move |worker: &mut Worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
-        workload::attach(worker);
+        if judged {
+            workload::attach(worker);
+        }
     });
     let patience = Patience {
         most: PATIENCE,
@@ -148,7 +152,7 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
             "machine {id} of cluster \"{name}\" waits up to {seconds} s for the others"
         ));
     }
-    let Some(machine) = start(config, id, &interrupted)? else {
+    let Some(machine) = start(config, id, &interrupted, false)? else {
         crate::say(format_args!(
             "machine {id} stops: it was asked to while it waited for the others"
         ));
@@ -180,7 +184,7 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
 }
 
 /// Follows the launcher's orders until its input ends.
-fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
+fn driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()> {
     // A terminal sends its interrupts to the launcher too, and that decides.
     let ignored = Arc::new(AtomicBool::new(false));
     let terminated = Arc::new(AtomicBool::new(false));
@@ -188,11 +192,11 @@ fn driven(config: &Config, id: MachineId) -> anyhow::Result<()> {
         signal_hook::flag::register(signal, flag).context("cannot handle signals")?;
     }
     let (orders, abandoned) = listen();
-    let Some(machine) = start(config, id, &abandoned)? else {
+    let Some(machine) = start(config, id, &abandoned, judged)? else {
         return Ok(());
     };
     tell(&News::Ready);
-    let driven = Driven::new(config, id, &machine, abandoned, terminated);
+    let driven = Driven::new(config, id, &machine, judged, abandoned, terminated);
     let Err(error) = driven.follow_all(&orders) else {
         return Ok(machine.stop()?);
     };
@@ -243,6 +247,8 @@ struct Driven<'a> {
     config: &'a Config,
     id: MachineId,
     machine: &'a Machine,
+    /// The handlers of judged workloads are attached.
+    judged: bool,
     span: WorkerSpan,
     table: Option<(TableId, TableSpec)>,
     oltp: Option<oltp::Oltp>,
@@ -259,6 +265,7 @@ impl<'a> Driven<'a> {
         config: &'a Config,
         id: MachineId,
         machine: &'a Machine,
+        judged: bool,
         abandoned: Arc<AtomicBool>,
         terminated: Arc<AtomicBool>,
     ) -> Self {
@@ -273,6 +280,7 @@ impl<'a> Driven<'a> {
             config,
             id,
             machine,
+            judged,
             span,
             table: None,
             oltp: None,
@@ -517,7 +525,16 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
+    /// Refuses orders of judged workloads if their handlers are not attached.
+    fn check_judged(&self) -> anyhow::Result<()> {
+        match self.judged {
+            true => Ok(()),
+            false => bail!("a judged workload was ordered from a node started without --judged"),
+        }
+    }
+
     fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {
+        self.check_judged()?;
         self.on_all(
             |worker, machine, answer: std::sync::mpsc::Sender<()>| {
                 let spec = spec.clone();
@@ -532,6 +549,7 @@ impl<'a> Driven<'a> {
 
     /// What every worker recorded, and what it holds: freed objects may still be on their way home.
     fn tell_work(&self) -> anyhow::Result<()> {
+        self.check_judged()?;
         type Told = (workload::Log, Result<workload::Finished, String>);
         let until = std::time::Instant::now() + SETTLE;
         let mut logs = Vec::new();

@@ -3,7 +3,7 @@
 use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::{self, Benchmark};
 use farm_bench::report::MachineReport;
-use farm_bench::workload::{Finished, Log, Spec};
+use farm_check::workload::{Finished, Log, Spec};
 use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use farm_core::config::host::{HostFacts, HugeMount, MemoryNeed, check_memory};
 use farm_core::config::{Config, HugePages, Idle, IdlePolicy, exact_size, rounded_size};
 use farm_core::mem::HUGE_PAGE_BYTES;
 
-use super::{Finding, Level, rdma};
+use super::{Finding, Level, as_root, rdma};
 
 /// Judges the facts of a host by what a configuration asks of it.
 pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
@@ -333,15 +333,6 @@ fn with_commands(mut finding: Finding, facts: &HostFacts, config: &Config) -> Fi
     finding
         .command(as_root(facts, &mount))
         .command(format!("farm ycsb --set memory.dir={HUGE_DIR} …"))
-}
-
-/// The command as this user has to give it.
-pub(super) fn as_root(facts: &HostFacts, command: &str) -> String {
-    if facts.user_id == 0 {
-        command.to_owned()
-    } else {
-        format!("sudo {command}")
-    }
 }
 
 /// Regions that are not whole huge pages of a hugetlbfs.

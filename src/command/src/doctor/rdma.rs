@@ -4,8 +4,7 @@ use farm_core::config::host::{HostFacts, MemoryNeed};
 use farm_core::config::{Config, Fabric, rounded_size};
 use farm_core::fabric::verbs::{DeviceReport, LinkLayer, PortReport};
 
-use super::judge::as_root;
-use super::{Finding, Level};
+use super::{Finding, Level, as_root};
 
 /// Bytes of a `RoCE` packet beside what it carries; an interface whose MTU has room for them and 4096 lets
 /// the port have its largest packets.

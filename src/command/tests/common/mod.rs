@@ -77,6 +77,12 @@ impl Place {
         self.start(args, |command| command)
     }
 
+    /// `farm` with these arguments, and with a file as its standard input.
+    pub(crate) fn farm_reading<S: AsRef<str>>(&self, args: &[S], input: &Path) -> Run {
+        let input = File::open(input).unwrap();
+        self.start(args, |command| command.stdin(input))
+    }
+
     /// `farm node` for a machine of a configuration.
     pub(crate) fn start_node(&self, config: &str, machine: u16) -> Run {
         let machine = machine.to_string();
@@ -120,7 +126,11 @@ impl Place {
         all
     }
 
-    fn start<S: AsRef<str>>(&self, args: &[S], adjust: fn(&mut Command) -> &mut Command) -> Run {
+    fn start<S: AsRef<str>>(
+        &self,
+        args: &[S],
+        adjust: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Run {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let stdout = self.path(&format!("stdout-{number}"));
         let stderr = self.path(&format!("stderr-{number}"));

@@ -1,0 +1,255 @@
+//! The clients' loop: each client does one thing at a time, and begins the next when the last has ended.
+
+use std::time::Duration;
+
+use farm_core::alloc::class_for_payload;
+use farm_core::ids::{WorkerId, WorkerRef};
+use farm_core::messaging::{CallError, ReplyCont};
+use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use rand::Rng;
+
+use super::clients::{BACKOFF_NANOS, MOST_ATTEMPTS, again_soon, end_all, ended, tell_done};
+use super::doing::Doing;
+use super::follow::{self, image_of};
+use super::log::Asked;
+use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED, RUN, encode};
+use super::named::Named;
+use super::spec::Kind;
+use super::state::{moment, work};
+use super::value::Value;
+use super::{rows, table};
+use crate::history::{Access, ObjectId, Outcome, Transaction};
+
+/// Reads of objects one after the other.
+const MOST_READS: u32 = 3;
+
+/// A client begins its next operation, or ends.
+pub(super) fn next(worker: &mut Worker, index: usize) {
+    let now = moment(worker);
+    let work = work(worker);
+    let spec = &work.spec;
+    let state = &mut work.clients[index];
+    state.doing = Doing::Nothing;
+    if work.clients_left == 0 {
+        return;
+    }
+    if state.left == 0 {
+        work.clients_left -= 1;
+        if work.clients_left == 0 {
+            tell_done(worker);
+        }
+        return;
+    }
+    state.left -= 1;
+    state.sequence += 1;
+    state.begun = now;
+    work.progress.begun += 1;
+    let lock_free = state.rng.random_range(0..100) < spec.lock_free;
+    let kept = spec.kind == Kind::Churn && state.rng.random_bool(0.25);
+    match spec.kind {
+        Kind::Table => table::begin(worker, index),
+        kind if kind.has_rows() => rows::begin(worker, index),
+        _ if lock_free => {
+            if kept && follow::follow_kept(worker, index) {
+                return;
+            }
+            let work = self::work(worker);
+            let state = &mut work.clients[index];
+            let object = state.rng.random_range(0..work.addresses.len());
+            let more = state.rng.random_range(0..MOST_READS);
+            state.doing = Doing::Read { object, more };
+            let operation = worker.begin_operation();
+            self::work(worker).clients[index].operation = Some(operation);
+            read(worker, index as u64, ());
+        }
+        _ => begin_transaction(worker, index),
+    }
+}
+
+fn begin_transaction(worker: &mut Worker, index: usize) {
+    let state = &mut work(worker).clients[index];
+    let number = u64::from(state.number) << 32 | state.sequence;
+    let (machine, seed, pick) = (
+        state.rng.random::<u64>(),
+        state.rng.random(),
+        state.rng.random::<u64>(),
+    );
+    let (client, begun) = (state.number, state.begun);
+    let machines = worker.machines();
+    let (machine, workers) = machines[machine as usize % machines.len()];
+    let runner = WorkerId::new((pick % workers as u64) as u16).expect("a worker of the cluster");
+    let work = work(worker);
+    work.clients[index].doing = Doing::Transaction {
+        number,
+        to: WorkerRef::new(machine, runner),
+        seed,
+        attempt: 0,
+    };
+    work.log.asked.push(Asked {
+        number,
+        client,
+        begun,
+        ended: None,
+    });
+    ship(worker, index as u64, ());
+}
+
+fn ship(worker: &mut Worker, client: u64, (): ()) {
+    let Doing::Transaction {
+        number,
+        to,
+        seed,
+        attempt,
+    } = work(worker).clients[client as usize].doing
+    else {
+        return;
+    };
+    let body = encode(number, seed, attempt);
+    match worker.call(to, RUN, &[&body], 1, ReplyCont::new(answered, client)) {
+        Ok(()) => {}
+        Err(CallError::Busy) => worker.when_room(Cont::new(ship, client)),
+        Err(CallError::PeerLost(_)) => end_all(worker),
+        Err(error) => {
+            work(worker)
+                .log
+                .violations
+                .push(format!("a transaction cannot be shipped: {error}"));
+            end_all(worker);
+        }
+    }
+}
+
+fn answered(worker: &mut Worker, client: u64, reply: Result<&[u8], CallError>) {
+    let now = moment(worker);
+    let index = client as usize;
+    let Ok(reply) = reply else {
+        return end_all(worker);
+    };
+    let work = work(worker);
+    let state = &mut work.clients[index];
+    let Doing::Transaction {
+        number, attempt, ..
+    } = &mut state.doing
+    else {
+        return;
+    };
+    let outcome = match reply {
+        [DONE] => Outcome::Committed,
+        [REFUSED] => Outcome::Aborted,
+        [IN_DOUBT] => return end_all(worker),
+        [CONFLICT] if *attempt < MOST_ATTEMPTS => {
+            *attempt += 1;
+            let most = BACKOFF_NANOS * u64::from(*attempt);
+            let wait = Duration::from_nanos(state.rng.random_range(1..=most));
+            return worker.set_timer(wait, Cont::new(ship, client));
+        }
+        _ => Outcome::Aborted,
+    };
+    let number = *number;
+    let asked = work
+        .log
+        .asked
+        .iter_mut()
+        .rev()
+        .find(|asked| asked.number == number);
+    // The log was taken already if the cluster was lost.
+    if let Some(asked) = asked {
+        asked.ended = Some((now, outcome));
+    }
+    ended(worker, index);
+}
+
+/// Reads an object without locks.
+fn read(worker: &mut Worker, client: u64, (): ()) {
+    let now = moment(worker);
+    let work = work(worker);
+    let bytes = work.spec.payload();
+    let state = &mut work.clients[client as usize];
+    let Doing::Read { object, .. } = state.doing else {
+        return;
+    };
+    state.begun = now;
+    let class = class_for_payload(bytes).expect("the object was made");
+    let request = ReadRequest::object(work.addresses[object], class);
+    if worker
+        .read_lock_free(request, Cont::new(came, client))
+        .is_err()
+    {
+        again_soon(worker, client, read);
+    }
+}
+
+fn came(worker: &mut Worker, client: u64, result: ReadResult) {
+    let now = moment(worker);
+    let index = client as usize;
+    let Doing::Read { object, more } = work(worker).clients[index].doing else {
+        return;
+    };
+    let slot = match result {
+        Ok(slot) => slot,
+        Err(ReadError::Busy) => return again_soon(worker, client, read),
+        Err(ReadError::PeerLost(_)) => return end_all(worker),
+        // It was locked for as long as anybody tries: of one that crashed, say.
+        Err(ReadError::StaysLocked(_)) => return ended(worker, index),
+        Err(error) => {
+            work(worker)
+                .log
+                .violations
+                .push(format!("object {object} cannot be read: {error}"));
+            return end_all(worker);
+        }
+    };
+    let bytes =
+        class_for_payload(work(worker).spec.payload()).map_or(0, |class| class.object_bytes());
+    let (version, payload) = image_of(worker.arena().words(&slot), bytes);
+    worker.arena().give(slot);
+    let value = match Value::read(&payload) {
+        Ok(value) => value,
+        Err(torn) => {
+            let violation = format!("object {object}, version {version}, lock-free: {torn}");
+            work(worker).log.violations.push(violation);
+            return ended(worker, index);
+        }
+    };
+    let work = work(worker);
+    let state = &work.clients[index];
+    work.log.reads.push(Transaction {
+        client: state.number,
+        begun: state.begun,
+        ended: now,
+        outcome: Outcome::Committed,
+        accesses: vec![Access::Read {
+            object: ObjectId(object as u32),
+            version,
+            id: value.id,
+            parent: value.parent,
+        }],
+    });
+    match Named::by(work.spec.kind, object, &value) {
+        Some(named) => follow::follow(worker, index, named),
+        None => read_more(worker, index, more),
+    }
+}
+
+/// Reads on, mostly objects near the last one, which the same transactions write.
+fn read_more(worker: &mut Worker, index: usize, more: u32) {
+    if more == 0 {
+        return ended(worker, index);
+    }
+    let work = work(worker);
+    let (total, per_machine) = (work.addresses.len(), work.spec.objects_per_machine);
+    let state = &mut work.clients[index];
+    let Doing::Read { object, .. } = state.doing else {
+        return;
+    };
+    let machine = object / per_machine * per_machine;
+    let object = match state.rng.random_range(0..4) {
+        0 => state.rng.random_range(0..total),
+        _ => machine + state.rng.random_range(0..per_machine),
+    };
+    state.doing = Doing::Read {
+        object,
+        more: more - 1,
+    };
+    read(worker, index as u64, ());
+}

@@ -1,0 +1,109 @@
+//! The beginning and the end of clients, and of what each does.
+
+use std::time::Duration;
+
+use farm_core::worker::{Cont, Worker};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::doing::{Client, Doing};
+use super::state::{place, work};
+
+/// Times that a transaction is shipped again after conflicts.
+pub(super) const MOST_ATTEMPTS: u8 = 60;
+/// Longest pause before a transaction is shipped again; drawn up to this times the attempts so far.
+pub(super) const BACKOFF_NANOS: u64 = 2_000;
+/// Pause before a worker asks again for what another has not made yet.
+pub(super) const ASK_AGAIN: Duration = Duration::from_micros(5);
+/// Longest pause when the arena is full.
+const ROOM_NANOS: u64 = 1_000;
+
+/// Makes the clients, and lets each begin.
+pub(super) fn begin_all(worker: &mut Worker) {
+    let (place, _) = place(worker);
+    let work = work(worker);
+    let spec = &work.spec;
+    let client = |index: usize| {
+        let number = place * spec.clients + index;
+        Client {
+            rng: Xoshiro256PlusPlus::seed_from_u64(spec.seed ^ (number as u64 + 1) << 20),
+            number: number as u32,
+            left: spec.operations,
+            sequence: 0,
+            begun: 0,
+            doing: Doing::Nothing,
+            operation: None,
+            unsure: Vec::new(),
+        }
+    };
+    work.clients = (0..spec.clients).map(client).collect();
+    if work.clients.is_empty() {
+        return tell_done(worker);
+    }
+    for client in 0..work.clients.len() {
+        worker.defer(Cont::new(next, client as u64));
+    }
+}
+
+/// All clients of this worker end, because the cluster does.
+pub(super) fn end_all(worker: &mut Worker) {
+    for client in &mut work(worker).clients {
+        client.left = 0;
+    }
+    work(worker).clients_left = 0;
+    tell_done(worker);
+}
+
+pub(super) fn tell_done(worker: &mut Worker) {
+    if let Some(done) = work(worker).done.take() {
+        done(worker);
+    }
+}
+
+/// Ends all clients, because the workload cannot be set up.
+pub(super) fn give_up(worker: &mut Worker, why: String) {
+    work(worker).gave_up = true;
+    work(worker).log.violations.push(why);
+    end_all(worker);
+}
+
+/// Lets a client begin its next operation, or end.
+fn next(worker: &mut Worker, client: u64, (): ()) {
+    let next = work(worker).next.expect("the workload was started");
+    next(worker, client as usize);
+}
+
+/// What was under way has ended; the next begins from the event loop.
+pub(super) fn ended(worker: &mut Worker, client: usize) {
+    let work = work(worker);
+    work.progress.ended += 1;
+    if let Some(operation) = work.clients[client].operation.take() {
+        worker.end_operation(operation);
+    }
+    next(worker, client as u64, ());
+}
+
+/// Calls `what` again when slots may have come back.
+pub(super) fn again_soon(
+    worker: &mut Worker,
+    client: u64,
+    what: impl Fn(&mut Worker, u64, ()) + Copy + 'static,
+) {
+    let wait = work(worker).clients[client as usize]
+        .rng
+        .random_range(1..=ROOM_NANOS);
+    worker.set_timer(Duration::from_nanos(wait), Cont::new(what, client));
+}
+
+/// Records what is under way and will not be answered.
+pub(super) fn note_unanswered(worker: &mut Worker) {
+    let work = work(worker);
+    for client in &work.clients {
+        if let Doing::Table(pending) = client.doing {
+            work.log
+                .operations
+                .push(pending.unanswered(client.number, client.begun));
+        }
+        work.log.operations.extend(&client.unsure);
+    }
+}

@@ -1,0 +1,183 @@
+//! What a worker must hold when nothing is under way any more.
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
+use farm_core::object::{FatPointer, LockMode, write};
+use farm_core::worker::Worker;
+use farm_txn::TxError;
+
+use super::finished::{Finished, Last};
+use super::named::member;
+use super::rows;
+use super::spec::{BALANCE, Kind, Spec};
+use super::state::{place, work};
+use super::value::Value;
+use crate::history::{Access, ObjectId};
+
+impl Finished {
+    /// Whether every slot that is taken has an object, and every invariant of the workload holds.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self, spec: &Spec) -> Result<(), String> {
+        let Finished {
+            taken,
+            live,
+            objects,
+            paid_in,
+        } = self;
+        if taken != live {
+            return Err(format!(
+                "allocators have {taken} slots taken, and there are {live} objects"
+            ));
+        }
+        if spec.kind.has_rows() {
+            return rows::check(spec, objects, *paid_in);
+        }
+        let count = match spec.spread {
+            true => objects.len(),
+            false => spec.objects_per_machine,
+        };
+        for (place, objects) in objects.chunks(count.max(1)).enumerate() {
+            let values: Vec<u64> = objects.iter().map(|object| object.value).collect();
+            invariant(spec.kind, place * count, &values)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
+    let me = worker.me();
+    worker
+        .check_slab()
+        .map_err(|mismatch| format!("worker {me}: {mismatch}"))?;
+    let classes = SizeClass::all();
+    let taken = classes.map(|class| worker.slab_usage(class).live).sum();
+    let mut finished = Finished {
+        taken,
+        ..Finished::default()
+    };
+    if work(worker).rows.is_some() {
+        rows::finish(worker, &mut finished).map_err(|why| format!("worker {me}: {why}"))?;
+    } else if let Some(table) = work(worker).table {
+        let facts =
+            farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
+        finished.live = facts.iter().map(|shard| shard.blocks).sum();
+    } else if me.worker.index() == 0 {
+        let usage = worker.store().usage().map_err(|error| error.to_string())?;
+        finished.taken += usage.array_objects;
+        (finished.live, finished.objects) =
+            objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
+    }
+    Ok(finished)
+}
+
+/// Looks at the objects of this machine: how many they and those are that they name, and what each
+/// is.
+fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
+    let (_, machine) = place(worker);
+    let spec = work(worker).spec.clone();
+    let first = machine * spec.objects_per_machine;
+    let mut objects = Vec::with_capacity(spec.objects_per_machine);
+    let mut live = 0;
+    for object in first..first + spec.objects_per_machine {
+        let address = work(worker).addresses[object];
+        let class =
+            farm_core::alloc::class_for_payload(spec.payload()).map_err(|e| e.to_string())?;
+        let (version, value) =
+            look(worker, address, class).map_err(|why| format!("object {object}: {why}"))?;
+        live += 1;
+        let [one, two, born] = value.data;
+        let named = FatPointer::from_words([one, two]).filter(|pointer| !pointer.address.is_null());
+        if let Some(pointer) = named.filter(|_| spec.kind == Kind::Churn) {
+            // It was allocated near its entry.
+            live += check_named(worker, object, pointer, born)?;
+        }
+        let read = Access::Read {
+            object: ObjectId(object as u32),
+            version,
+            id: value.id,
+            parent: value.parent,
+        };
+        objects.push(Last { read, value: one });
+    }
+    Ok((live, objects))
+}
+
+/// Looks at the object that an entry names, and at the others of its array. Gives how many they are.
+fn check_named(
+    worker: &mut Worker,
+    entry: usize,
+    pointer: FatPointer,
+    born: u64,
+) -> Result<u64, String> {
+    let class = pointer.class();
+    let what = |why| format!("what entry {entry} names: {why}");
+    let (_, named) = look(worker, pointer.address, class).map_err(what)?;
+    let [found, members, array] = named.data;
+    if found != born {
+        return Err(format!(
+            "entry {entry} names {named:?}, not what was born by {born}"
+        ));
+    }
+    for index in 1..members {
+        let address = member(pointer, index as u32);
+        let address = address.ok_or_else(|| format!("entry {entry} names {named:?}"))?;
+        let (_, found) = look(worker, address, class).map_err(what)?;
+        if found.data[2] != array {
+            return Err(format!(
+                "entry {entry} names array {array}, with {found:?} in it"
+            ));
+        }
+    }
+    Ok(members)
+}
+
+/// An object of this machine that nobody writes: its version and its value.
+fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64, Value), String> {
+    let (memory, at) = worker
+        .local_memory(address)
+        .map_err(|error| error.to_string())?;
+    if write::load_version(memory, at).mode() != LockMode::Unlocked {
+        return Err("a lock is left on it".into());
+    }
+    let mut tx = farm_txn::checkout(worker);
+    let value = tx
+        .read_class(worker, address, class)
+        .map_err(|error: TxError| error.to_string())
+        .and_then(|read| {
+            let value = Value::read(tx.payload(read)).map_err(|torn| torn.to_string())?;
+            Ok((tx.version(read).get(), value))
+        });
+    farm_txn::checkin(worker, tx);
+    value
+}
+
+/// What must hold for the first words of objects, the first of which is `first`.
+fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
+    match kind {
+        Kind::Bank => {
+            let sum = values
+                .iter()
+                .fold(0u64, |sum, value| sum.wrapping_add(*value));
+            match sum == BALANCE * values.len() as u64 {
+                true => Ok(()),
+                false => Err(format!("accounts from {first} on sum up to {sum}")),
+            }
+        }
+        Kind::Cycle => {
+            let mut at = first;
+            for step in 1..=values.len() {
+                let next = values.get(at.wrapping_sub(first));
+                at = next.map_or(usize::MAX, |next| *next as usize);
+                if (at == first) != (step == values.len()) {
+                    return Err(format!(
+                        "the cycle from {first} on is broken after {step} steps, at {at}"
+                    ));
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

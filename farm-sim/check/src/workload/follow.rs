@@ -1,0 +1,134 @@
+//! Reads, without locks, of objects that entries of churn name.
+
+use farm_core::alloc::SizeClass;
+use farm_core::object::Image;
+use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use rand::Rng;
+
+use super::clients::{again_soon, end_all, ended};
+use super::doing::Doing;
+use super::named::Named;
+use super::state::work;
+use super::value::Value;
+
+/// Most pointers that a worker keeps.
+const MOST_KEPT: usize = 32;
+
+/// Reads the object that an entry named, without locks; one time in eight with a wrong size.
+pub(super) fn follow(worker: &mut Worker, client: usize, mut named: Named) {
+    let rng = &mut work(worker).clients[client].rng;
+    if rng.random_bool(0.125) {
+        let other = named.class.get() ^ rng.random_range(1..4);
+        named.class = SizeClass::new(other);
+    } else if rng.random_bool(0.5) {
+        let (number, kept) = (rng.random_range(0..MOST_KEPT), &mut work(worker).kept);
+        let named = Named {
+            is_fresh: false,
+            ..named
+        };
+        match kept.get_mut(number) {
+            Some(older) => *older = named,
+            None => kept.push(named),
+        }
+    }
+    begin(worker, client, named);
+}
+
+/// Reads the object that a kept pointer names, outside of any operation. Returns false if the drawn place is empty.
+pub(super) fn follow_kept(worker: &mut Worker, client: usize) -> bool {
+    let work = work(worker);
+    let number = work.clients[client].rng.random_range(0..MOST_KEPT);
+    let Some(named) = work.kept.get(number).copied() else {
+        return false;
+    };
+    begin(worker, client, named);
+    true
+}
+
+fn begin(worker: &mut Worker, client: usize, named: Named) {
+    work(worker).clients[client].doing = Doing::Named(named);
+    read(worker, client as u64, ());
+}
+
+fn read(worker: &mut Worker, client: u64, (): ()) {
+    let Doing::Named(named) = work(worker).clients[client as usize].doing else {
+        return;
+    };
+    let cont = Cont::new(came, client);
+    let posted = match named.is_fresh {
+        true => worker.read_lock_free(
+            ReadRequest::object(named.pointer.address, named.class),
+            cont,
+        ),
+        false => worker.read_pointer_lock_free(named.pointer, cont),
+    };
+    if posted.is_err() {
+        again_soon(worker, client, read);
+    }
+}
+
+fn came(worker: &mut Worker, client: u64, result: ReadResult) {
+    let index = client as usize;
+    let Doing::Named(named) = work(worker).clients[index].doing else {
+        return;
+    };
+    let slot = match result {
+        Ok(slot) => slot,
+        Err(ReadError::Busy) => return again_soon(worker, client, read),
+        Err(ReadError::PeerLost(_)) => return end_all(worker),
+        Err(error) => {
+            let held = named.is_fresh && named.class == named.pointer.class();
+            if held && !matches!(error, ReadError::StaysLocked(_)) {
+                let why = format!(
+                    "client {index} has an operation open on {}, named by entry {}, and its read failed: {error}",
+                    named.pointer.address, named.entry
+                );
+                work(worker).log.violations.push(why);
+            }
+            return ended(worker, index);
+        }
+    };
+    let bytes = named.class.object_bytes();
+    let words = &worker.arena().words(&slot)[..bytes / 8];
+    let incarnation = Image::check(words)
+        .expect("a consistent image")
+        .incarnation();
+    let (version, payload) = image_of(words, bytes);
+    worker.arena().give(slot);
+    if named.class != named.pointer.class() {
+        let why = format!(
+            "client {index} read {} of version {version} with {bytes} bytes, and the object has {}",
+            named.pointer.address,
+            named.pointer.class().object_bytes()
+        );
+        work(worker).log.violations.push(why);
+    } else if named.pointer.names(incarnation) {
+        judge(worker, index, named, version, &payload);
+    }
+    ended(worker, index);
+}
+
+/// An object that a pointer still names is the one that was meant: of the same write, or updated since.
+fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload: &[u8]) {
+    let found = Value::read(payload);
+    if found
+        .as_ref()
+        .is_ok_and(|found| found.data[0] == named.born)
+    {
+        return;
+    }
+    let why = format!(
+        "client {client} read {} of version {version}, which entry {} names as born by {}, and found \
+         {found:?}",
+        named.pointer.address, named.entry, named.born
+    );
+    work(worker).log.violations.push(why);
+}
+
+/// The version and the payload of an image that was found consistent.
+pub(super) fn image_of(words: &[u64], bytes: usize) -> (u64, Vec<u8>) {
+    let image = Image::check(&words[..bytes / 8]).expect("lock-free reads bring consistent images");
+    let mut payload = vec![0; image.payload_len()];
+    image.copy_payload(0, &mut payload);
+    (image.version().get(), payload)
+}

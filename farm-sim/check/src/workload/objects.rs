@@ -1,0 +1,153 @@
+//! Making the objects, and learning where all of them are.
+
+use farm_core::ids::{Address, WorkerRef};
+use farm_core::messaging::{CallError, ReplyCont, Request};
+use farm_core::worker::{Cont, Worker};
+use farm_txn::TxError;
+
+use super::clients::{ASK_AGAIN, begin_all, end_all, give_up};
+use super::message::{NEVER, WHERE};
+use super::spec::{BALANCE, Kind, Spec};
+use super::state::{id, place, work, workers};
+use super::value::Value;
+
+/// Addresses asked for at a time: as many as the least reply brings.
+const AT_A_TIME: usize = 4;
+const ADDRESS_BYTES: usize = 8;
+
+/// Makes this worker's objects, and asks for the others.
+pub(super) fn set_up(worker: &mut Worker) {
+    let (_, machine) = place(worker);
+    let spec = work(worker).spec.clone();
+    let (me, count) = (worker.me().worker.index(), workers(worker, machine));
+    let first = machine * spec.objects_per_machine;
+    for local in (0..spec.objects_per_machine).filter(|local| local % count == me) {
+        match make(worker, first + local) {
+            Ok(address) => found(worker, first + local, address),
+            Err(error) => {
+                let why = format!("object {} could not be made: {error}", first + local);
+                return give_up(worker, why);
+            }
+        }
+    }
+    let total = work(worker).addresses.len();
+    for owner in 0..worker.machines().len() {
+        for index in 0..workers(worker, owner) {
+            let first = owner * spec.objects_per_machine + index;
+            if first < total && WorkerRef::new(worker.machines()[owner].0, id(index)) != worker.me()
+            {
+                ask(worker, first as u64, ());
+            }
+        }
+    }
+}
+
+/// The data that an object begins with.
+fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
+    match spec.kind {
+        Kind::Cycle => {
+            let (first, count) = spec.range_of(object, machines);
+            [(first + (object - first + 1) % count) as u64, 0, 0]
+        }
+        Kind::Bank => [BALANCE, 0, 0],
+        _ => [0; 3],
+    }
+}
+
+fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
+    let machines = worker.machines().len();
+    let spec = &work(worker).spec;
+    let bytes = spec.payload();
+    let value = Value {
+        data: initial(spec, object, machines),
+        ..Value::default()
+    };
+    farm_txn::transact_here(worker, |tx, worker| {
+        let object = tx.alloc(worker, bytes, None)?;
+        value.write(tx.payload_mut(object));
+        Ok(tx.address(object))
+    })
+}
+
+/// The objects that one message asks for: from `first` on those of the same worker.
+fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
+    let per_machine = work(worker).spec.objects_per_machine;
+    let machine = first / per_machine;
+    let step = workers(worker, machine);
+    let end = (machine + 1) * per_machine;
+    (first..end).step_by(step).take(AT_A_TIME).collect()
+}
+
+fn ask(worker: &mut Worker, first: u64, (): ()) {
+    let machine = first as usize / work(worker).spec.objects_per_machine;
+    let local = first as usize % work(worker).spec.objects_per_machine;
+    let owner = local % workers(worker, machine);
+    let to = WorkerRef::new(worker.machines()[machine].0, id(owner));
+    let most = AT_A_TIME * ADDRESS_BYTES;
+    let cont = ReplyCont::new(told, first);
+    match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
+        Ok(()) => {}
+        Err(CallError::Busy) => worker.when_room(Cont::new(ask, first)),
+        Err(CallError::PeerLost(_)) => end_all(worker),
+        Err(error) => give_up(worker, format!("objects cannot be asked for: {error}")),
+    }
+}
+
+/// Answers where objects are; nothing while they are not made, and [`NEVER`] if they will not be.
+pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
+    let first = body
+        .try_into()
+        .map(u32::from_le_bytes)
+        .map(|first| first as usize);
+    let known = first
+        .ok()
+        .filter(|first| *first < work(worker).addresses.len());
+    let objects = known
+        .map(|first| asked_for(worker, first))
+        .unwrap_or_default();
+    let mut reply = Vec::with_capacity(AT_A_TIME * ADDRESS_BYTES);
+    for object in objects {
+        let address = work(worker).addresses[object];
+        if address.is_null() {
+            let gave_up = work(worker).gave_up;
+            return worker.reply(request, if gave_up { &[NEVER] } else { &[] });
+        }
+        reply.extend_from_slice(&address.to_bits().to_le_bytes());
+    }
+    worker.reply(request, &[&reply]);
+}
+
+fn told(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
+    let Ok(body) = reply else {
+        return end_all(worker);
+    };
+    match body {
+        [] => return worker.set_timer(ASK_AGAIN, Cont::new(ask, first)),
+        NEVER => return end_all(worker),
+        _ => {}
+    }
+    let objects = asked_for(worker, first as usize);
+    for (object, bits) in objects.iter().zip(body.chunks_exact(ADDRESS_BYTES)) {
+        let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
+        match Address::from_bits(bits) {
+            Some(address) => found(worker, *object, address),
+            None => return give_up(worker, format!("object {object} is said to be nowhere")),
+        }
+    }
+    // The same worker's next ones.
+    let per_machine = work(worker).spec.objects_per_machine;
+    let machine = first as usize / per_machine;
+    let next = first as usize + objects.len() * workers(worker, machine);
+    if next < (machine + 1) * per_machine {
+        ask(worker, next as u64, ());
+    }
+}
+
+fn found(worker: &mut Worker, object: usize, address: Address) {
+    let work = work(worker);
+    work.addresses[object] = address;
+    work.missing -= 1;
+    if work.missing == 0 {
+        begin_all(worker);
+    }
+}

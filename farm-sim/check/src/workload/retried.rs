@@ -1,0 +1,98 @@
+//! Transactions that the platform's own helper tries until they commit ([`farm_txn::retry`]): some of those
+//! that are shipped.
+
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{BackoffConfig, TxError, TxHandle, retry};
+
+use super::execute;
+use super::message::{DONE, IN_DOUBT, REFUSED};
+use super::running::{Retried, Retry, Shipped, Stop, Tried};
+use super::state::work;
+
+/// Of so many that may be tried so one is.
+const ONE_IN: u64 = 4;
+/// Tries, each of which has write ids of its own.
+const MOST_TRIES: u64 = 1_000;
+
+/// Whether a transaction is one of these.
+pub(super) fn is_of(shipped: &Shipped) -> bool {
+    shipped.seed.is_multiple_of(ONE_IN)
+}
+
+/// Few run at once on a worker, so that others wait for their turn.
+pub(super) fn configure(worker: &mut Worker) {
+    let concurrency = 1 + work(worker).spec.seed as usize % 3;
+    let config = BackoffConfig {
+        concurrency,
+        ..BackoffConfig::default()
+    };
+    retry::configure(worker, config);
+}
+
+pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
+    let key = work(worker).retried.insert(Retried {
+        shipped,
+        tried: None,
+    });
+    retry::run(
+        worker,
+        Cont::new(attempt, key as u64),
+        Cont::new(ended, key as u64),
+    );
+}
+
+fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
+    let key = key as usize;
+    let run = &mut work(worker).retried[key];
+    let (shipped, before) = (run.shipped, run.tried.take());
+    run.shipped.tries += 1;
+    if let Some(before) = before {
+        execute::settle(worker, before, Some(false));
+    }
+    if shipped.tries == MOST_TRIES {
+        return retry::fail(worker, tx, TxError::GivenUp);
+    }
+    let retry = Retry {
+        key,
+        conclude,
+        fail,
+    };
+    execute::go(worker, shipped, tx, Some(retry));
+}
+
+/// A try has come to its end: it commits. One that found an invariant broken refuses to, which is reported only
+/// if what it read is of one moment: then it is a violation.
+fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: Tried) {
+    let broken = tried.1.first().cloned();
+    work(worker).retried[key].tried = Some(tried);
+    match broken {
+        Some(broken) => retry::fail(worker, tx, TxError::Refused(broken)),
+        None => retry::commit(worker, tx),
+    }
+}
+
+/// A try has not.
+fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
+    let error = match stop {
+        Stop::Tx(error) => error,
+        Stop::NotReady | Stop::Torn => TxError::GivenUp,
+    };
+    retry::fail(worker, tx, error);
+}
+
+fn ended(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+    let Retried { shipped, tried } = work(worker).retried.remove(key as usize);
+    if let Some(tried) = tried {
+        execute::settle(worker, tried, execute::known(&outcome));
+    }
+    let code = match outcome {
+        Ok(()) => DONE,
+        // It is not shipped again: its tries have used up their write ids.
+        Err(TxError::GivenUp) => REFUSED,
+        Err(error) => match execute::code(worker, shipped.number, Stop::Tx(error)) {
+            Some(IN_DOUBT) => IN_DOUBT,
+            _ => REFUSED,
+        },
+    };
+    worker.reply(shipped.request, &[&[code]]);
+}

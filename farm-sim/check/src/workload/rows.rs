@@ -1,0 +1,390 @@
+//! SmallBank and TATP as workloads that are judged: rows carry stamps, by which a history of objects is
+//! made of them. Call forwardings, which come and go, are told as keys of a table.
+
+mod told;
+
+use std::time::Duration;
+
+use farm_bench::oltp::attempt::{self, Stamp, Stop, Trail};
+use farm_bench::oltp::{Benchmark, RowBytes, RowName};
+use farm_bench::{smallbank, tatp};
+use farm_core::messaging::{CallError, ReplyCont, Request};
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::Changed;
+use farm_kv::{Change, KvError, TableId, TableSpec};
+use rand::Rng;
+
+use super::clients::{self, ASK_AGAIN, BACKOFF_NANOS, MOST_ATTEMPTS, begin_all, end_all, give_up};
+use super::doing::{Doing, RowsTransaction};
+use super::finished::{Finished, Last};
+use super::log::{Asked, Tried};
+use super::message::{LOADED, NEVER, THEY_ARE, WHERE};
+use super::spec::{Kind, Spec};
+use super::state::{Rows, id, moment, place, rows, work, workers};
+use crate::history::{Answered, Asked as KeyAsked, KeyOperation, Outcome, Transaction};
+use told::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
+
+/// The first of the tables.
+const FIRST_TABLE: u16 = 10;
+/// What each account of SmallBank begins with: so little that some payments are declined.
+const CENTS: i64 = 1_500;
+/// Bits of a number that tell the attempts of one transaction apart.
+const ATTEMPT_BITS: u32 = 8;
+
+/// What the rows are of. TATP has more changes here than it has.
+fn benchmark(spec: &Spec) -> Benchmark {
+    match spec.kind {
+        Kind::SmallBank => {
+            let accounts = spec.keys.max(2);
+            Benchmark::Smallbank(smallbank::Options {
+                accounts,
+                hot_accounts: (accounts / 3).max(2),
+                hot_percent: 50,
+                initial_cents: CENTS,
+                savings_rule: match spec.seed % 2 {
+                    0 => smallbank::SavingsRule::Deposit,
+                    _ => smallbank::SavingsRule::Withdraw,
+                },
+                ..smallbank::Options::default()
+            })
+        }
+        _ => Benchmark::Tatp(tatp::Options {
+            subscribers: (spec.keys / 4).max(1) as u32,
+            choice: tatp::Choice::Uniform,
+            mix: tatp::Mix {
+                get_subscriber_data: 10,
+                get_new_destination: 20,
+                get_access_data: 10,
+                update_subscriber_data: 15,
+                update_location: 15,
+                insert_call_forwarding: 15,
+                delete_call_forwarding: 15,
+            },
+        }),
+    }
+}
+
+/// All rows as they are loaded.
+fn all_rows(spec: &Spec) -> Vec<(RowName, RowBytes)> {
+    let benchmark = benchmark(spec);
+    let items = 0..benchmark.items();
+    items
+        .flat_map(|item| benchmark.rows(spec.seed, item))
+        .collect()
+}
+
+/// Opens the tables, one after the other, and loads this worker's part.
+pub(super) fn set_up(worker: &mut Worker) {
+    let (mine, _) = place(worker);
+    let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
+    let spec = work(worker).spec.clone();
+    let all = all_rows(&spec);
+    let stay = all.iter().filter_map(|(name, _)| object_of(name)).collect();
+    let part = all.into_iter().enumerate();
+    let part = part.filter(|(index, _)| index % total == mine);
+    work(worker).rows = Some(Rows {
+        stream: benchmark(&spec).stream().expect("options that can be"),
+        tables: Vec::new(),
+        to_load: part.map(|(_, row)| row).collect(),
+        begun: 0,
+        loaded: false,
+        missing: total - 1,
+        paid_in: 0,
+        stay,
+    });
+    open(worker);
+}
+
+fn open(worker: &mut Worker) {
+    let spec = work(worker).spec.clone();
+    let rows = rows(worker);
+    let next = rows.tables.len();
+    let all = benchmark(&spec).tables();
+    let Some(table) = all.get(next) else {
+        let tables: Vec<_> = all.iter().copied().zip(rows.tables.clone()).collect();
+        attempt::attach(worker, tables, true, Some(look));
+        return load(worker, 0, ());
+    };
+    let spec = TableSpec {
+        id: FIRST_TABLE + next as u16,
+        value_bytes: attempt::value_bytes(table, true),
+        ..spec.table()
+    };
+    farm_kv::open(worker, spec, Cont::new(opened, 0));
+}
+
+fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+    match table {
+        Ok(table) => {
+            rows(worker).tables.push(table);
+            open(worker);
+        }
+        Err(KvError::PeerLost(_)) => end_all(worker),
+        Err(error) => give_up(worker, format!("a table could not be opened: {error}")),
+    }
+}
+
+fn load(worker: &mut Worker, _: u64, (): ()) {
+    let now = moment(worker);
+    let rows = rows(worker);
+    rows.begun = now;
+    let Some((name, row)) = rows.to_load.last().copied() else {
+        rows.loaded = true;
+        return ask_all(worker);
+    };
+    let table = attempt::table_of(worker, &name);
+    let value = attempt::value_of(&row, Some(Stamp::default()));
+    let change = Change::Insert(&value);
+    let loaded = Cont::new(loaded, 0);
+    if let Err(error) = farm_kv::change(worker, table, &name.table_key(), change, loaded) {
+        give_up(worker, format!("{name} could not be loaded: {error}"));
+    }
+}
+
+fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
+    let ended = moment(worker);
+    let (mine, _) = place(worker);
+    match result {
+        Ok(Changed::Inserted) => {
+            let rows = rows(worker);
+            let begun = rows.begun;
+            let (name, _) = rows.to_load.pop().expect("it was being loaded");
+            let clients = work(worker).spec.clients;
+            if let Some(key) = key_of(&name) {
+                work(worker).log.operations.push(KeyOperation {
+                    client: (mine * clients) as u32,
+                    key,
+                    begun,
+                    ended,
+                    asked: KeyAsked::Insert(LOADED_VALUE | key),
+                    answered: Some(Answered::Inserted),
+                });
+            }
+            load(worker, 0, ());
+        }
+        Err(KvError::Conflict | KvError::Busy) => load(worker, 0, ()),
+        Err(KvError::PeerLost(_)) => end_all(worker),
+        other => give_up(worker, format!("a row could not be loaded: {other:?}")),
+    }
+}
+
+/// Asks every other worker whether it has loaded its part.
+fn ask_all(worker: &mut Worker) {
+    let me = worker.me();
+    for machine in 0..worker.machines().len() {
+        for index in 0..workers(worker, machine) {
+            if (worker.machines()[machine].0, id(index)) != (me.machine, me.worker) {
+                ask(worker, (machine << 16 | index) as u64, ());
+            }
+        }
+    }
+    if rows(worker).missing == 0 {
+        begin_all(worker);
+    }
+}
+
+fn ask(worker: &mut Worker, whom: u64, (): ()) {
+    let (machine, index) = ((whom >> 16) as usize, (whom & 0xFFFF) as usize);
+    let machine = worker.machines()[machine].0;
+    let to = farm_core::ids::WorkerRef::new(machine, id(index));
+    match worker.call(to, WHERE, &[&LOADED], 1, ReplyCont::new(told, whom)) {
+        Ok(()) => {}
+        Err(CallError::Busy) => worker.when_room(Cont::new(ask, whom)),
+        Err(CallError::PeerLost(_)) => end_all(worker),
+        Err(error) => give_up(worker, format!("a worker cannot be asked: {error}")),
+    }
+}
+
+pub(super) fn answer(worker: &mut Worker, request: Request) {
+    let work = work(worker);
+    let loaded = work.rows.as_ref().is_some_and(|rows| rows.loaded);
+    let answer = match (loaded, work.gave_up) {
+        (_, true) => NEVER,
+        (true, _) => THEY_ARE,
+        _ => &[],
+    };
+    worker.reply(request, &[answer]);
+}
+
+fn told(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
+    match reply {
+        Ok([]) => worker.set_timer(ASK_AGAIN, Cont::new(ask, whom)),
+        Ok(answer) if answer == THEY_ARE => {
+            let rows = rows(worker);
+            rows.missing -= 1;
+            if rows.missing == 0 {
+                begin_all(worker);
+            }
+        }
+        _ => end_all(worker),
+    }
+}
+
+/// Begins a transaction that is drawn.
+pub(super) fn begin(worker: &mut Worker, index: usize) {
+    let work = work(worker);
+    let state = &mut work.clients[index];
+    let rows = work.rows.as_ref().expect("the workload is over rows");
+    state.doing = Doing::Rows(RowsTransaction {
+        what: rows.stream.next(&mut state.rng),
+        attempt: 0,
+        tried: None,
+        asked: None,
+    });
+    attempt(worker, index as u64, ());
+}
+
+fn attempt(worker: &mut Worker, client: u64, (): ()) {
+    let state = &mut work(worker).clients[client as usize];
+    let Doing::Rows(pending) = state.doing else {
+        return;
+    };
+    let transaction = u64::from(state.number) << 24 | state.sequence;
+    let number = transaction << ATTEMPT_BITS | u64::from(pending.attempt);
+    attempt::run(worker, pending.what, number, Cont::new(ended, client));
+}
+
+/// Notes an attempt that is about to commit: from now on it may have taken effect.
+fn look(worker: &mut Worker, trail: &Trail) {
+    let (mine, _) = place(worker);
+    let work = work(worker);
+    let first = mine * work.spec.clients;
+    let number = trail.number >> ATTEMPT_BITS;
+    let state = &mut work.clients[(number >> 24) as usize - first];
+    let Doing::Rows(pending) = &mut state.doing else {
+        return;
+    };
+    let (client, begun) = (state.number, state.begun);
+    pending.asked.get_or_insert_with(|| {
+        work.log.asked.push(Asked {
+            number,
+            client,
+            begun,
+            ended: None,
+        });
+        work.log.asked.len() - 1
+    });
+    pending.tried = Some(work.log.tried.len());
+    work.log.tried.push(Tried {
+        number,
+        committed: None,
+        accesses: accesses(trail),
+    });
+    state.unsure = operations(trail, client, begun, begun, false);
+}
+
+fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<(), Stop>)) {
+    let now = moment(worker);
+    let index = client as usize;
+    let work = work(worker);
+    let state = &mut work.clients[index];
+    let Doing::Rows(mut pending) = state.doing else {
+        return;
+    };
+    // The log was taken already if the cluster was lost.
+    let tried = pending.tried.take();
+    let tried = tried.and_then(|place| work.log.tried.get_mut(place));
+    let asked = pending
+        .asked
+        .and_then(|place| work.log.asked.get_mut(place));
+    if let (Some(tried), false) = (tried, matches!(result, Err(Stop::InDoubt(_)))) {
+        tried.committed = Some(result.is_ok());
+        state.unsure.clear();
+    }
+    if result.is_ok() {
+        let stay = &work.rows.as_ref().expect("the workload is over rows").stay;
+        let seen = trail.names.iter().zip(&trail.seen);
+        for (name, _) in seen.filter(|(_, seen)| seen.row.is_none()) {
+            if object_of(name).is_some_and(|object| stay.contains(&object)) {
+                let why = format!("{name} was not there, though nobody removes it");
+                work.log.violations.push(why);
+            }
+        }
+    }
+    match result {
+        Ok(()) if trail.lock_free => work.log.reads.push(Transaction {
+            client: state.number,
+            begun: state.begun,
+            ended: now,
+            outcome: Outcome::Committed,
+            accesses: accesses(&trail),
+        }),
+        Ok(()) => {
+            if let Some(asked) = asked {
+                asked.ended = Some((now, Outcome::Committed));
+            }
+            let operations = operations(&trail, state.number, state.begun, now, true);
+            work.log.operations.extend(operations);
+            let delta = trail.decision.map_or(0, |decision| decision.delta_cents);
+            rows(worker).paid_in += delta;
+        }
+        Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
+            pending.attempt += 1;
+            let most = BACKOFF_NANOS * u64::from(pending.attempt);
+            let wait = Duration::from_nanos(state.rng.random_range(1..=most));
+            state.doing = Doing::Rows(pending);
+            return worker.set_timer(wait, Cont::new(attempt, client));
+        }
+        Err(Stop::Conflict(_) | Stop::Full(_)) => {
+            if let Some(asked) = asked {
+                asked.ended = Some((now, Outcome::Aborted));
+            }
+        }
+        Err(Stop::Lost(_) | Stop::InDoubt(_)) => return end_all(worker),
+        Err(Stop::Failed(why)) => {
+            work.log.violations.push(why);
+            return end_all(worker);
+        }
+    }
+    clients::ended(worker, index);
+}
+
+/// Looks at the rows of this worker's shards.
+pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(), String> {
+    let me = worker.me();
+    for table in rows(worker).tables.clone() {
+        let facts = farm_kv::ops::check(worker, table)?;
+        finished.live += facts.iter().map(|shard| shard.blocks).sum::<u64>();
+    }
+    finished.paid_in = rows(worker).paid_in;
+    for (name, _) in all_rows(&work(worker).spec.clone()) {
+        let (Some(object), table) = (object_of(&name), attempt::table_of(worker, &name)) else {
+            continue;
+        };
+        let key = name.table_key();
+        let at = farm_kv::lookup::place_of(worker, table, &key);
+        let owner = at.and_then(|at| farm_kv::lookup::owner_of(worker, at));
+        if owner.map_err(|error| error.to_string())? != me {
+            continue;
+        }
+        let last = farm_txn::transact_here(worker, |tx, worker| {
+            let found = farm_kv::tx::get_here(worker, tx, table, &key)?;
+            Ok(found.map(|found| found.of(tx).to_vec()))
+        });
+        let value = last.map_err(|error| format!("{name}: {error}"))?;
+        let value = value.ok_or_else(|| format!("{name} is not there any more"))?;
+        let (row, stamp) = value.split_at(name.table.row_bytes);
+        let stamp = Stamp::of(stamp).ok_or_else(|| format!("{name} has no stamp"))?;
+        let word = row
+            .first_chunk()
+            .map_or(0, |word| u64::from_le_bytes(*word));
+        finished.objects.push(Last {
+            read: read_of(object, stamp),
+            value: word,
+        });
+    }
+    Ok(())
+}
+
+/// Whether the money is all there.
+pub(super) fn check(spec: &Spec, objects: &[Last], paid_in: i64) -> Result<(), String> {
+    let Some(initial) = benchmark(spec).initial_cents() else {
+        return Ok(());
+    };
+    let cents: i64 = objects.iter().map(|object| object.value as i64).sum();
+    let wanted = initial + i128::from(paid_in);
+    match i128::from(cents) == wanted {
+        true => Ok(()),
+        false => Err(format!("all accounts have {cents} cents, not {wanted}")),
+    }
+}

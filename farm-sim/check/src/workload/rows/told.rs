@@ -1,0 +1,108 @@
+//! What rows and transactions over them are in a history.
+
+use crate::history::{Access, Answered, Asked as KeyAsked, KeyOperation, ObjectId, WriteId};
+use farm_bench::oltp::attempt::{self, Seen, Stamp, Trail};
+use farm_bench::oltp::{RowName, Write};
+use farm_bench::{smallbank, tatp};
+
+/// Objects of one subscriber of TATP.
+const OF_SUBSCRIBER: u32 = 32;
+/// Set in the values of keys that were loaded.
+pub(super) const LOADED_VALUE: u64 = 1 << 62;
+
+/// The object that a row is which is never removed; a number of its own.
+pub(super) fn object_of(name: &RowName) -> Option<ObjectId> {
+    use tatp::names::{ACCESS_INFO, SPECIAL_FACILITY, SUB_NBR_INDEX, SUBSCRIBER};
+    let (low, kind) = (name.key as u32, (name.key >> 32) as u32 & 0xFF);
+    let object = match name.table {
+        table if table == smallbank::account::SAVINGS => 2 * low,
+        table if table == smallbank::account::CHECKING => 2 * low + 1,
+        table if table == SUBSCRIBER => low * OF_SUBSCRIBER,
+        table if table == ACCESS_INFO => low * OF_SUBSCRIBER + kind,
+        table if table == SPECIAL_FACILITY => low * OF_SUBSCRIBER + 4 + kind,
+        table if table == SUB_NBR_INDEX => tatp_index(name) * OF_SUBSCRIBER + 9,
+        _ => return None,
+    };
+    Some(ObjectId(object))
+}
+
+/// The subscriber that an index entry is of.
+fn tatp_index(name: &RowName) -> u32 {
+    format!("{:x}", name.key).parse().unwrap_or(0)
+}
+
+/// The key that a row is which may come and go.
+pub(super) fn key_of(name: &RowName) -> Option<u64> {
+    (name.table == tatp::names::CALL_FORWARDING).then_some(name.key)
+}
+
+pub(super) fn accesses(trail: &Trail) -> Vec<Access> {
+    let mut accesses = Vec::new();
+    for (name, Seen { row, stamp }) in trail.names.iter().zip(&trail.seen) {
+        if let Some(object) = object_of(name).filter(|_| row.is_some()) {
+            accesses.push(read_of(object, *stamp));
+        }
+    }
+    let writes = trail.decision.iter().flat_map(|decision| &decision.writes);
+    for (index, write) in writes.enumerate() {
+        let Stamp { id, parent, .. } = trail.stamp_of(index);
+        if let Some(object) = object_of(&attempt::name_of(write)) {
+            let (id, parent) = (WriteId(id), WriteId(parent));
+            accesses.push(Access::Write { object, id, parent });
+        }
+    }
+    accesses
+}
+
+pub(super) fn read_of(object: ObjectId, stamp: Stamp) -> Access {
+    Access::Read {
+        object,
+        version: stamp.version,
+        id: WriteId(stamp.id),
+        parent: WriteId(stamp.parent),
+    }
+}
+
+/// What a transaction does to keys, if it commits: that it read them, where `answered`, or only what it
+/// changes.
+pub(super) fn operations(
+    trail: &Trail,
+    client: u32,
+    begun: u64,
+    ended: u64,
+    answered: bool,
+) -> Vec<KeyOperation> {
+    let writes = trail.decision.iter().flat_map(|decision| &decision.writes);
+    let writes: Vec<_> = writes.enumerate().collect();
+    let mut operations = Vec::new();
+    for (name, seen) in trail.names.iter().zip(&trail.seen) {
+        let Some(key) = key_of(name) else { continue };
+        let written = writes
+            .iter()
+            .find(|(_, write)| attempt::name_of(write) == *name);
+        let (asked, answer) = match written {
+            Some((index, Write::Insert(..) | Write::Update(..))) => {
+                let id = trail.stamp_of(*index).id;
+                (KeyAsked::Insert(id), Answered::Inserted)
+            }
+            Some((_, Write::Remove(_))) => (KeyAsked::Remove, Answered::Removed),
+            None if answered => {
+                let value = seen.row.map(|_| match seen.stamp.id {
+                    0 => LOADED_VALUE | key,
+                    id => id,
+                });
+                (KeyAsked::Get, Answered::Value(value))
+            }
+            None => continue,
+        };
+        operations.push(KeyOperation {
+            client,
+            key,
+            begun,
+            ended,
+            asked,
+            answered: answered.then_some(answer),
+        });
+    }
+    operations
+}

@@ -1,0 +1,123 @@
+//! The workload's state on one worker.
+
+use std::collections::BTreeSet;
+
+use farm_core::ids::{Address, WorkerId};
+use farm_core::time::Clock;
+use farm_core::worker::Worker;
+use farm_kv::TableId;
+
+use farm_bench::oltp::{RowBytes, RowName, Stream};
+
+use super::doing::Client;
+use super::log::Log;
+use super::named::Named;
+use super::running::{Retried, Running};
+use super::spec::Spec;
+use crate::history::ObjectId;
+
+/// Called when the clients of a worker have ended.
+pub type Done = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// How far a worker's clients are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Operations begun.
+    pub begun: u64,
+    /// Operations ended.
+    pub ended: u64,
+}
+
+/// Lets a client begin its next operation, or end.
+pub(super) type Next = fn(&mut Worker, usize);
+
+/// The workload on one worker.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) spec: Spec,
+    /// Address of each object; null until it is known.
+    pub(super) addresses: Vec<Address>,
+    pub(super) missing: usize,
+    /// This worker's objects could not be made, and will not be.
+    pub(super) gave_up: bool,
+    pub(super) table: Option<TableId>,
+    pub(super) rows: Option<Rows>,
+    pub(super) clients: Vec<Client>,
+    /// Pointers that churn's clients follow later.
+    pub(super) kept: Vec<Named>,
+    /// Clients that have not ended.
+    pub(super) clients_left: usize,
+    /// The clients' loop; set while the workload runs.
+    pub(super) next: Option<Next>,
+    /// Transactions that run here by continuations. A transaction is taken out during its step.
+    pub(super) running: slab::Slab<Option<Running>>,
+    /// The transactions among them that are retried until they commit.
+    pub(super) retried: slab::Slab<Retried>,
+    pub(super) progress: Progress,
+    pub(super) done: Option<Done>,
+    pub(super) log: Log,
+}
+
+/// The tables of a workload over rows, on one worker.
+pub(super) struct Rows {
+    pub(super) stream: Stream,
+    pub(super) tables: Vec<TableId>,
+    /// Rows that this worker still has to load, the next one last.
+    pub(super) to_load: Vec<(RowName, RowBytes)>,
+    /// The moment at which the load of the last of them was begun.
+    pub(super) begun: u64,
+    pub(super) loaded: bool,
+    /// Workers that have not said that theirs are loaded.
+    pub(super) missing: usize,
+    pub(super) paid_in: i64,
+    /// Rows that were loaded, and are never removed.
+    pub(super) stay: BTreeSet<ObjectId>,
+}
+
+/// Returns the workload of a worker.
+pub(super) fn work(worker: &mut Worker) -> &mut Work {
+    worker
+        .layer()
+        .expect("workload::attach was called for this worker")
+}
+
+/// Returns the rows of a worker.
+pub(super) fn rows(worker: &mut Worker) -> &mut Rows {
+    let rows = work(worker).rows.as_mut();
+    rows.expect("the workload is over rows")
+}
+
+/// Returns the current moment of a clock that all machines share: that of the simulation, in which no two
+/// moments are equal, or the host's.
+pub(super) fn moment(worker: &Worker) -> u64 {
+    match worker.clock() {
+        clock @ Clock::Virtual(_) => clock.tick(),
+        Clock::Host => {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        }
+    }
+}
+
+/// Returns this worker's place among all workers of the cluster, and the number of machines before its own.
+pub(super) fn place(worker: &Worker) -> (usize, usize) {
+    let me = worker.me();
+    let before = worker
+        .machines()
+        .iter()
+        .take_while(|machine| machine.0 < me.machine);
+    let (machines, workers) = before.fold((0, 0), |(machines, workers), machine| {
+        (machines + 1, workers + machine.1)
+    });
+    (workers + me.worker.index(), machines)
+}
+
+/// Returns the number of workers of a machine.
+pub(super) fn workers(worker: &Worker, machine: usize) -> usize {
+    worker.machines()[machine].1
+}
+
+/// Returns the id of a worker.
+pub(super) fn id(index: usize) -> WorkerId {
+    WorkerId::new(index as u16).expect("a worker of the cluster")
+}

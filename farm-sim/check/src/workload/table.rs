@@ -1,0 +1,319 @@
+//! Operations on a hashtable, from every worker.
+
+use farm_bench::oltp::attempt::Stop;
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::Changed;
+use farm_kv::tx::ValueRef;
+use farm_kv::{Change, GetCont, KEY_BYTES, Key, KvError, TableId};
+use farm_txn::{TxError, api};
+use rand::Rng;
+
+use super::clients::{MOST_ATTEMPTS, again_soon, begin_all, end_all, ended, give_up};
+use super::doing::{Doing, TableOperation};
+use super::state::{moment, work};
+use crate::history::{Answered, Asked};
+
+/// Opens the table, and lets the clients begin.
+pub(super) fn set_up(worker: &mut Worker) {
+    let spec = work(worker).spec.table();
+    farm_kv::open(worker, spec, Cont::new(opened, 0));
+}
+
+fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+    match table {
+        Ok(table) => {
+            work(worker).table = Some(table);
+            begin_all(worker);
+        }
+        // The cluster is being lost.
+        Err(KvError::PeerLost(_)) => end_all(worker),
+        Err(error) => give_up(worker, format!("the table could not be opened: {error}")),
+    }
+}
+
+fn key(number: u64) -> Key {
+    let mut key = [0; KEY_BYTES];
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    key[8..].copy_from_slice(&(!number).to_be_bytes());
+    key
+}
+
+/// A value that describes itself: its number, and what follows from it.
+fn value(number: u64, bytes: usize) -> Vec<u8> {
+    let words =
+        (0u64..).map(|place| number.wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    words.flat_map(u64::to_le_bytes).take(bytes).collect()
+}
+
+/// The number of a value; nothing of one that is put together from two.
+fn number(bytes: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(*bytes.first_chunk()?);
+    (value(number, bytes.len()) == bytes).then_some(number)
+}
+
+/// Begins an operation that is drawn.
+pub(super) fn begin(worker: &mut Worker, index: usize) {
+    let work = work(worker);
+    let state = &mut work.clients[index];
+    let new = u64::from(state.number) << 32 | state.sequence;
+    let gets = state.rng.random_range(0..100) < work.spec.lock_free;
+    let asked = match state.rng.random_range(0..8) {
+        _ if gets => Asked::Get,
+        0..=1 => Asked::Insert(new),
+        2 => Asked::Update(new),
+        3..=4 => Asked::Upsert(new),
+        _ => Asked::Remove,
+    };
+    let key = state.rng.random_range(0..work.spec.keys);
+    let in_tx = state.rng.random_range(0..100) < work.spec.in_transactions;
+    let changes = matches!(asked, Asked::Upsert(_) | Asked::Remove);
+    let in_two = in_tx && changes && state.rng.random_bool(0.5);
+    state.doing = Doing::Table(TableOperation {
+        key,
+        asked,
+        in_tx,
+        in_two,
+        first: None,
+        attempt: 0,
+        tx: None,
+        answer: None,
+    });
+    ask(worker, index as u64, ());
+}
+
+fn ask(worker: &mut Worker, client: u64, (): ()) {
+    let now = moment(worker);
+    let work = work(worker);
+    let (bytes, table) = (work.spec.value_bytes, work.table);
+    let state = &mut work.clients[client as usize];
+    let Doing::Table(pending) = state.doing else {
+        return;
+    };
+    state.begun = now;
+    let table = table.expect("clients begin when the table is open");
+    let key = key(pending.key);
+    if pending.in_tx {
+        return ask_in_tx(worker, client, table);
+    }
+    let change = |worker: &mut Worker, change: Change<'_>| {
+        farm_kv::change(worker, table, &key, change, Cont::new(changed, client))
+    };
+    let begun = match pending.asked {
+        Asked::Get => farm_kv::get(worker, table, &key, GetCont::new(got, client)),
+        Asked::Insert(number) => change(worker, Change::Insert(&value(number, bytes))),
+        Asked::Update(number) => change(worker, Change::Update(&value(number, bytes))),
+        Asked::Upsert(number) => change(worker, Change::Upsert(&value(number, bytes))),
+        Asked::Remove => change(worker, Change::Remove),
+    };
+    match begun {
+        Ok(()) => {}
+        Err(KvError::Busy) => again_soon(worker, client, ask),
+        Err(error) => end(worker, client, Err(error)),
+    }
+}
+
+fn got(worker: &mut Worker, client: u64, value: Result<Option<&[u8]>, KvError>) {
+    let answered = match value {
+        Ok(None) => Ok(Answered::Value(None)),
+        Ok(Some(bytes)) => match number(bytes) {
+            Some(number) => Ok(Answered::Value(Some(number))),
+            None => {
+                let why = format!("a value of the table that nobody wrote: {bytes:x?}");
+                work(worker).log.violations.push(why);
+                Ok(Answered::Refused)
+            }
+        },
+        Err(error) => Err(error),
+    };
+    end(worker, client, answered);
+}
+
+fn changed(worker: &mut Worker, client: u64, changed: Result<Changed, KvError>) {
+    end(worker, client, changed.map(answer));
+}
+
+fn answer(changed: Changed) -> Answered {
+    match changed {
+        Changed::Inserted => Answered::Inserted,
+        Changed::Updated => Answered::Updated,
+        Changed::Removed => Answered::Removed,
+        Changed::Exists => Answered::Exists,
+        Changed::Absent => Answered::Absent,
+    }
+}
+
+/// What is pending of a client.
+fn pending(worker: &mut Worker, client: u64) -> Option<&mut TableOperation> {
+    match &mut work(worker).clients[client as usize].doing {
+        Doing::Table(pending) => Some(pending),
+        _ => None,
+    }
+}
+
+fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
+    let tx = api::begin(worker);
+    let Some(pending) = pending(worker, client) else {
+        return api::abort(worker, tx);
+    };
+    (pending.tx, pending.first) = (Some(tx), None);
+    if pending.asked == Asked::Get {
+        let key = key(pending.key);
+        return farm_kv::tx::get(worker, tx, table, &key, Cont::new(found_in_tx, client));
+    }
+    change_in_tx(worker, client);
+}
+
+/// Makes the change that is asked for, or the next step of it.
+fn change_in_tx(worker: &mut Worker, client: u64) {
+    let work = work(worker);
+    let (bytes, table) = (work.spec.value_bytes, work.table);
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let (key, asked) = (key(pending.key), pending.asked);
+    let (Some(tx), Some(table)) = (pending.tx, table) else {
+        return;
+    };
+    let before = pending.in_two && pending.first.is_none();
+    let new = match asked {
+        Asked::Insert(new) | Asked::Update(new) | Asked::Upsert(new) => value(new, bytes),
+        Asked::Get | Asked::Remove => value(0, bytes),
+    };
+    let change = match asked {
+        Asked::Upsert(_) if before => Change::Remove,
+        Asked::Remove if before => Change::Insert(&new),
+        Asked::Upsert(_) if pending.in_two => Change::Insert(&new),
+        Asked::Insert(_) => Change::Insert(&new),
+        Asked::Update(_) => Change::Update(&new),
+        Asked::Upsert(_) => Change::Upsert(&new),
+        Asked::Get | Asked::Remove => Change::Remove,
+    };
+    let changed = Cont::new(changed_in_tx, client);
+    if let Err(error) = farm_kv::tx::change(worker, tx, table, &key, change, changed) {
+        end(worker, client, Err(error));
+    }
+}
+
+fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>, TxError>) {
+    let tx = pending(worker, client).and_then(|pending| pending.tx);
+    let number = match (found, tx) {
+        (Ok(Some(found)), Some(tx)) => farm_kv::tx::value(worker, tx, found).map(number),
+        (Ok(None), _) => return commit(worker, client, Ok(Answered::Value(None))),
+        (Err(error), _) => return commit(worker, client, Err(error)),
+        (_, None) => return,
+    };
+    let answer = match number {
+        Ok(Some(number)) => Ok(Answered::Value(Some(number))),
+        Ok(None) => {
+            let why = "a transaction read a value of the table that nobody wrote";
+            work(worker).log.violations.push(why.into());
+            Ok(Answered::Refused)
+        }
+        Err(error) => Err(error),
+    };
+    commit(worker, client, answer);
+}
+
+fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxError>) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let answer = match (changed, pending.first) {
+        (Ok(changed), None) if pending.in_two => {
+            pending.first = Some(changed);
+            return change_in_tx(worker, client);
+        }
+        (Ok(changed), None) => Ok(answer(changed)),
+        // What both together are.
+        (Ok(_), Some(Changed::Removed)) => Ok(Answered::Updated),
+        (Ok(_), Some(Changed::Absent)) => Ok(Answered::Inserted),
+        (Ok(_), Some(Changed::Inserted)) => Ok(Answered::Absent),
+        (Ok(_), Some(_)) => Ok(Answered::Removed),
+        (Err(error), _) => Err(error),
+    };
+    commit(worker, client, answer);
+}
+
+fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let tx = pending.tx.take().expect("it was begun");
+    match answer {
+        Ok(answer) => {
+            pending.answer = Some(answer);
+            api::commit(worker, tx, Cont::new(committed, client));
+        }
+        Err(error) => {
+            api::abort(worker, tx);
+            committed(worker, client, Err(error));
+        }
+    }
+}
+
+fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let answered = match result.map_err(Stop::from) {
+        Ok(()) => Ok(pending
+            .answer
+            .expect("it had an answer before it committed")),
+        Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
+            pending.attempt += 1;
+            return again_soon(worker, client, ask);
+        }
+        Err(Stop::Conflict(_)) => Err(KvError::Conflict),
+        Err(Stop::Full(_)) => Err(KvError::Full(worker.me().machine)),
+        Err(Stop::Lost(machine) | Stop::InDoubt(machine)) => Err(KvError::PeerLost(machine)),
+        Err(Stop::Failed(why)) => Err(KvError::Damaged(why)),
+    };
+    end(worker, client, answered);
+}
+
+fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
+    let now = moment(worker);
+    let index = client as usize;
+    let answered = match answered {
+        Ok(answered) => answered,
+        Err(KvError::Busy) => return again_soon(worker, client, ask),
+        Err(KvError::Full(_) | KvError::Crowded(_) | KvError::Conflict) => Answered::Refused,
+        Err(KvError::PeerLost(_)) => return end_all(worker),
+        Err(error) => {
+            work(worker)
+                .log
+                .violations
+                .push(format!("an operation on the table failed: {error}"));
+            return end_all(worker);
+        }
+    };
+    let work = work(worker);
+    let state = &work.clients[index];
+    let Doing::Table(pending) = state.doing else {
+        return;
+    };
+    // A lookup that was given up saw nothing.
+    if (pending.asked, answered) != (Asked::Get, Answered::Refused) {
+        let operation = pending.answered(state.number, state.begun, now, Some(answered));
+        work.log.operations.push(operation);
+    }
+    ended(worker, index);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_tell_their_number_unless_they_are_torn() {
+        for bytes in [8, 12, 32, 100] {
+            let one = value(77, bytes);
+            assert_eq!(number(&one), Some(77));
+            if bytes > 8 {
+                let mut torn = one.clone();
+                torn[8..].copy_from_slice(&value(78, bytes)[8..]);
+                assert_eq!(number(&torn), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Histories of a hashtable: known ones, and agreement with an exact checker by others.
+
+use std::collections::BTreeMap;
+
+use farm_check::checkers::{Anomaly, check, linear};
+use farm_check::history::{Answered, Asked, History, KeyOperation};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+
+use crate::histories::{lost, operation};
+
+fn get(begun: u64, ended: u64, value: Option<u64>) -> KeyOperation {
+    operation(begun, ended, Asked::Get, Answered::Value(value))
+}
+
+fn insert(begun: u64, ended: u64, value: u64, did: Answered) -> KeyOperation {
+    operation(begun, ended, Asked::Insert(value), did)
+}
+
+fn upsert(begun: u64, ended: u64, value: u64, did: Answered) -> KeyOperation {
+    operation(begun, ended, Asked::Upsert(value), did)
+}
+
+fn remove(begun: u64, ended: u64) -> KeyOperation {
+    operation(begun, ended, Asked::Remove, Answered::Removed)
+}
+
+#[track_caller]
+fn rejected<const N: usize>(operations: [KeyOperation; N]) {
+    let history = History {
+        operations: operations.to_vec(),
+        ..History::default()
+    };
+    let finding = check(&history).expect_err("it is wrong");
+    assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
+    assert_eq!(check(&history), Err(finding));
+}
+
+#[track_caller]
+fn accepted<const N: usize>(operations: [KeyOperation; N]) {
+    assert_eq!(linear::check(&operations), Ok(N));
+}
+
+use Answered::{Absent, Exists, Inserted, Refused, Updated};
+
+#[test]
+fn a_lost_key() {
+    rejected([insert(0, 1, 7, Inserted), get(2, 3, None)]);
+    let gone = operation(2, 3, Asked::Update(8), Absent);
+    rejected([insert(0, 1, 7, Inserted), gone]);
+    rejected([insert(0, 1, 7, Inserted), remove(2, 3), remove(4, 5)]);
+    // An answer that was lost does not lose the key.
+    rejected([
+        lost(0, Asked::Insert(7)),
+        get(2, 3, Some(7)),
+        get(4, 5, None),
+    ]);
+}
+
+#[test]
+fn a_stale_get() {
+    let changed = upsert(2, 3, 8, Updated);
+    rejected([insert(0, 1, 7, Inserted), changed, get(4, 5, Some(7))]);
+    rejected([
+        upsert(0, 7, 7, Inserted),
+        get(1, 2, Some(7)),
+        get(3, 4, None),
+    ]);
+    accepted([
+        upsert(0, 7, 7, Inserted),
+        get(1, 2, None),
+        get(3, 4, Some(7)),
+    ]);
+    rejected([get(0, 1, Some(7))]);
+}
+
+#[test]
+fn a_double_insert() {
+    rejected([insert(0, 3, 1, Inserted), insert(1, 2, 2, Inserted)]);
+    accepted([
+        insert(0, 5, 1, Inserted),
+        insert(1, 6, 2, Inserted),
+        remove(2, 4),
+    ]);
+    accepted([insert(0, 3, 1, Inserted), insert(1, 2, 2, Exists)]);
+    rejected([insert(0, 1, 1, Exists)]);
+}
+
+#[test]
+fn what_has_no_answer_may_take_effect_at_any_time_or_never() {
+    accepted([lost(0, Asked::Upsert(7)), get(2, 3, None), get(4, 5, None)]);
+    accepted([
+        lost(0, Asked::Upsert(7)),
+        get(2, 3, None),
+        get(4, 5, Some(7)),
+    ]);
+    // Once only.
+    let did = upsert(4, 5, 8, Updated);
+    rejected([
+        lost(0, Asked::Upsert(7)),
+        get(2, 3, Some(7)),
+        did,
+        get(6, 7, Some(7)),
+    ]);
+    // Not before it was asked for.
+    rejected([get(0, 1, Some(7)), lost(2, Asked::Upsert(7))]);
+    // What was refused has no effect.
+    rejected([upsert(0, 1, 7, Refused), get(2, 3, Some(7))]);
+    accepted([upsert(0, 1, 7, Refused), get(2, 3, None)]);
+}
+
+#[test]
+fn equal_moments_order_nothing() {
+    accepted([insert(0, 5, 7, Inserted), get(5, 6, None)]);
+    accepted([
+        get(5, 5, Some(7)),
+        insert(5, 5, 7, Inserted),
+        get(5, 5, None),
+    ]);
+    rejected([insert(0, 5, 7, Inserted), get(6, 6, None)]);
+}
+
+#[test]
+fn the_end_is_an_answer_too() {
+    let operations = [insert(0, 1, 7, Inserted), lost(2, Asked::Upsert(8))];
+    for (pairs, can_be) in [
+        (vec![(1, 7)], true),
+        (vec![(1, 8)], true),
+        (vec![], false),
+        (vec![(1, 9)], false),
+        (vec![(1, 7), (2, 7)], false),
+    ] {
+        let pairs: BTreeMap<u64, u64> = pairs.into_iter().collect();
+        let verdict = linear::check_with_final(&operations, &pairs);
+        assert_eq!(verdict.is_ok(), can_be, "{verdict:?}");
+    }
+    let gone = [insert(0, 1, 7, Inserted), remove(2, 3)];
+    assert!(linear::check_with_final(&gone, &BTreeMap::new()).is_ok());
+    assert!(linear::check_with_final(&[], &BTreeMap::from([(1, 1)])).is_err());
+    let finding = linear::check_with_final(&operations, &BTreeMap::new());
+    let told = "no order explains
+  at the end, 2 to 2: Get of key 1: Value(None)
+before it the key can have held a value that nobody saw, and these came before it or were under way:
+  client 0, 0 to 1: Insert(7) of key 1: Inserted
+  client 2, from 2 on: Upsert(8) of key 1: no answer";
+    assert_eq!(finding.expect_err("it is not gone").text, told);
+}
+
+#[test]
+fn keys_are_judged_one_by_one() {
+    let mut operations = vec![insert(0, 1, 7, Inserted), get(2, 3, Some(7))];
+    let other = |operation: KeyOperation| KeyOperation {
+        key: 2,
+        ..operation
+    };
+    operations.push(other(get(2, 3, None)));
+    assert_eq!(linear::check(&operations), Ok(3));
+    operations.push(other(get(4, 5, Some(7))));
+    let finding = linear::check(&operations).expect_err("key 2 was never inserted");
+    assert!(
+        finding.text.contains("of key 2: Value(Some(7))"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn hundreds_under_way_for_ever() {
+    let mut operations = vec![insert(0, 1, 7, Inserted)];
+    let asked = |n: u64| match n % 4 {
+        0 => Asked::Upsert(1000 + n),
+        1 => Asked::Remove,
+        2 => Asked::Update(1000 + n),
+        _ => Asked::Insert(1000 + n),
+    };
+    for n in 0..300 {
+        operations.push(lost(2 + n, asked(n)));
+        let seen = 1000 + n / 40 * 40;
+        operations.push(get(1000 + n * 10, 1001 + n * 10, Some(seen)));
+        operations.push(get(1003 + n * 10, 1004 + n * 10, Some(seen)));
+    }
+    assert_eq!(linear::check(&operations), Ok(operations.len()));
+    operations.push(get(9000, 9001, Some(1000)));
+    let finding = linear::check(&operations).expect_err("1000 was replaced long ago");
+    assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
+}
+
+#[test]
+fn removes_without_answer_are_all_alike() {
+    let mut operations: Vec<KeyOperation> = (0..100).map(|n| lost(n, Asked::Remove)).collect();
+    for n in 0..101 {
+        operations.push(insert(1000 + 2 * n, 1001 + 2 * n, n, Inserted));
+    }
+    assert_eq!(linear::check(&operations), Ok(201));
+    operations.push(insert(2000, 2001, 200, Inserted));
+    let finding = linear::check(&operations).expect_err("that takes another remove");
+    assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
+}
+
+#[test]
+fn many_clients_at_one_key() {
+    // Sixty-four clients read all the time, while eight write.
+    let mut operations = Vec::new();
+    for client in 0..64 {
+        operations.push(get(0, 100, (client > 0).then_some(100 + client % 8)));
+    }
+    for client in 0..8 {
+        let did = if client == 0 { Inserted } else { Updated };
+        operations.push(upsert(client, 100, 100 + client, did));
+    }
+    assert_eq!(linear::check(&operations), Ok(72));
+}
+
+/// Executes random operations one after the other; each client waits for up to ten others, and one
+/// answer in `lost` gets lost.
+fn execute(count: u64, keys: u64, lost: u32) -> Vec<KeyOperation> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+    let mut table: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut operations = Vec::new();
+    for value in 1..=count {
+        let key = rng.random_range(0..keys);
+        let asked = [
+            Asked::Get,
+            Asked::Get,
+            Asked::Insert(value),
+            Asked::Update(value),
+            Asked::Upsert(value),
+            Asked::Remove,
+        ][rng.random_range(0..6usize)];
+        let mut before = Key(table.get(&key).copied());
+        let answered = before.invoke(&asked);
+        match before.0 {
+            Some(value) => table.insert(key, value),
+            None => table.remove(&key),
+        };
+        let moment = value * 10 + 100;
+        operations.push(KeyOperation {
+            client: value as u32 % 16,
+            key,
+            begun: moment - rng.random_range(0..50u64),
+            ended: moment + rng.random_range(0..50u64),
+            asked,
+            answered: (!rng.random_ratio(1, lost)).then_some(answered),
+        });
+    }
+    operations
+}
+
+#[test]
+fn hot_keys_and_many_lost_answers() {
+    let mut operations = execute(4000, 2, 20);
+    assert_eq!(linear::check(&operations), Ok(4000));
+    let last = operations
+        .iter_mut()
+        .rfind(|operation| operation.asked == Asked::Get);
+    let last = last.expect("a third of them are gets");
+    last.answered = Some(Answered::Value(Some(1)));
+    let finding = linear::check(&operations).expect_err("the first value was replaced long ago");
+    assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
+}
+
+/// A key of a table, as stateright wants it.
+#[derive(Clone, Debug, Default)]
+struct Key(Option<u64>);
+
+impl SequentialSpec for Key {
+    type Op = Asked;
+    type Ret = Answered;
+
+    fn invoke(&mut self, asked: &Asked) -> Answered {
+        match (*asked, self.0) {
+            (Asked::Get, value) => Answered::Value(value),
+            (Asked::Insert(_), Some(_)) => Answered::Exists,
+            (Asked::Update(_) | Asked::Remove, None) => Answered::Absent,
+            (Asked::Insert(new) | Asked::Upsert(new), None) => {
+                self.0 = Some(new);
+                Answered::Inserted
+            }
+            (Asked::Update(new) | Asked::Upsert(new), Some(_)) => {
+                self.0 = Some(new);
+                Answered::Updated
+            }
+            (Asked::Remove, Some(_)) => {
+                self.0 = None;
+                Answered::Removed
+            }
+        }
+    }
+}
+
+/// What stateright says; every operation is a thread of its own.
+fn stateright(operations: &[KeyOperation]) -> bool {
+    let mut events: Vec<(u64, bool, usize)> = Vec::new();
+    for (index, operation) in operations.iter().enumerate() {
+        events.push((operation.begun, false, index));
+        if operation.answered.is_some() {
+            events.push((operation.ended, true, index));
+        }
+    }
+    events.sort_unstable();
+    let mut tester = LinearizabilityTester::new(Key::default());
+    for (_, ends, index) in events {
+        let done = match operations[index] {
+            KeyOperation {
+                answered: Some(answered),
+                ..
+            } if ends => tester.on_return(index, answered).is_ok(),
+            KeyOperation { asked, .. } => tester.on_invoke(index, asked).is_ok(),
+        };
+        assert!(done);
+    }
+    tester.is_consistent()
+}
+
+/// An operation on one key, answered or not, whatever the answer.
+fn operations() -> impl Strategy<Value = Vec<KeyOperation>> {
+    let one = (0u8..5, 0u8..8, 0u64..4, 0u64..12, 0u64..5);
+    prop::collection::vec(one, 1..7).prop_map(|all| {
+        let mut operations = Vec::new();
+        for (new, (asked, answered, seen, begun, length)) in (1..).zip(all) {
+            let asked = [
+                Asked::Get,
+                Asked::Insert(new),
+                Asked::Update(new),
+                Asked::Upsert(new),
+                Asked::Remove,
+            ][usize::from(asked)];
+            let [a, b] = match asked {
+                Asked::Get => [Answered::Value(seen.checked_sub(1)); 2],
+                Asked::Insert(_) => [Inserted, Exists],
+                Asked::Update(_) => [Updated, Absent],
+                Asked::Upsert(_) => [Inserted, Updated],
+                Asked::Remove => [Answered::Removed, Absent],
+            };
+            operations.push(KeyOperation {
+                answered: match answered {
+                    0..3 => Some(a),
+                    3..6 => Some(b),
+                    _ => None,
+                },
+                ..operation(begun, begun + length, asked, a)
+            });
+        }
+        operations
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn it_agrees_with_stateright(operations in operations()) {
+        prop_assert_eq!(linear::check(&operations).is_ok(), stateright(&operations));
+    }
+}

@@ -1,0 +1,102 @@
+//! Histories in few words.
+
+use farm_check::history::{
+    Access, Answered, Asked, History, KeyOperation, ObjectId, Outcome, Transaction, WriteId,
+};
+
+/// A read of `object`: its version, who wrote it, and what that replaced.
+pub(crate) fn read(object: u32, version: u64, id: u64, parent: u64) -> Access {
+    Access::Read {
+        object: ObjectId(object),
+        version,
+        id: WriteId(id),
+        parent: WriteId(parent),
+    }
+}
+
+/// A write of `object`, and what it replaced.
+pub(crate) fn write(object: u32, id: u64, parent: u64) -> Access {
+    Access::Write {
+        object: ObjectId(object),
+        id: WriteId(id),
+        parent: WriteId(parent),
+    }
+}
+
+/// The first read of an object, of the value it was made with.
+pub(crate) fn first(object: u32) -> Access {
+    read(object, 1, 0, 0)
+}
+
+/// A transaction that committed.
+pub(crate) fn committed<const N: usize>(
+    client: u32,
+    begun: u64,
+    ended: u64,
+    accesses: [Access; N],
+) -> Transaction {
+    Transaction {
+        client,
+        begun,
+        ended,
+        outcome: Outcome::Committed,
+        accesses: accesses.to_vec(),
+    }
+}
+
+/// A transaction that aborted.
+pub(crate) fn aborted<const N: usize>(
+    client: u32,
+    begun: u64,
+    ended: u64,
+    accesses: [Access; N],
+) -> Transaction {
+    Transaction {
+        outcome: Outcome::Aborted,
+        ..committed(client, begun, ended, accesses)
+    }
+}
+
+/// A transaction whose client never learnt its outcome.
+pub(crate) fn unknown<const N: usize>(
+    client: u32,
+    begun: u64,
+    accesses: [Access; N],
+) -> Transaction {
+    Transaction {
+        outcome: Outcome::Unknown,
+        ..committed(client, begun, 0, accesses)
+    }
+}
+
+/// A history of transactions.
+pub(crate) fn history(transactions: impl IntoIterator<Item = Transaction>) -> History {
+    History {
+        transactions: transactions.into_iter().collect(),
+        ..History::default()
+    }
+}
+
+/// An operation on key 1 and its answer.
+pub(crate) fn operation(begun: u64, ended: u64, asked: Asked, answered: Answered) -> KeyOperation {
+    KeyOperation {
+        client: begun as u32,
+        key: 1,
+        begun,
+        ended,
+        asked,
+        answered: Some(answered),
+    }
+}
+
+/// An operation on key 1 without an answer.
+pub(crate) fn lost(begun: u64, asked: Asked) -> KeyOperation {
+    KeyOperation {
+        client: begun as u32,
+        key: 1,
+        begun,
+        ended: 0,
+        asked,
+        answered: None,
+    }
+}

@@ -1,0 +1,334 @@
+//! Histories with one known anomaly, each of which must be called by its name, by our checker and,
+//! where it can see it, by `adya`; and right ones that look wrong.
+
+use farm_check::checkers::{Anomaly, append, check};
+use farm_check::history::{History, Transaction};
+
+use crate::histories::{aborted, committed, first, history, read, unknown, write};
+
+/// What `adya` says of a history.
+#[derive(Clone, Copy, Debug)]
+enum Others {
+    /// It finds this anomaly.
+    Find(&'static str),
+    /// It cannot see what is wrong: it knows no version numbers, nor who has written what.
+    AreBlind,
+}
+
+fn rejected(transactions: impl IntoIterator<Item = Transaction>, kind: Anomaly, others: Others) {
+    let history = history(transactions);
+    let finding = check(&history).expect_err("it is wrong");
+    assert_eq!(finding.kind, kind, "{finding}");
+    assert_eq!(
+        check(&history),
+        Err(finding),
+        "the verdict is always the same"
+    );
+    match (others, append::judge(&history)) {
+        (Others::Find(name), Err(text)) => {
+            assert!(text.contains(name), "{text}");
+            assert_eq!(append::judge(&history), Err(text));
+        }
+        (Others::AreBlind, Ok(())) => {}
+        (others, verdict) => panic!("{others:?}, but adya said {verdict:?}"),
+    }
+}
+
+fn accepted(transactions: impl IntoIterator<Item = Transaction>) {
+    let history = history(transactions);
+    if let Err(finding) = check(&history) {
+        panic!("{finding}");
+    }
+    assert_eq!(append::judge(&history), Ok(()));
+}
+
+#[test]
+fn lost_update() {
+    let both = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 0, 10, [first(1), write(1, 12, 0)]),
+    ];
+    rejected(both, Anomaly::LostUpdate, Others::Find("lost-update"));
+    // One read before the other's write, and wrote after it.
+    let late = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 0, 10, [first(1), write(1, 12, 11)]),
+        committed(3, 0, 10, [read(1, 3, 12, 11)]),
+    ];
+    rejected(late, Anomaly::LostUpdate, Others::Find("lost-update"));
+}
+
+#[test]
+fn write_skew() {
+    let skewed = [
+        committed(1, 0, 10, [first(1), first(2), write(1, 11, 0)]),
+        committed(2, 0, 10, [first(1), first(2), write(2, 12, 0)]),
+    ];
+    rejected(skewed, Anomaly::WriteSkew, Others::Find("G2-item"));
+    // Two readers who saw two independent writes in different order.
+    let long_fork = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 0, 10, [first(2), write(2, 12, 0)]),
+        committed(3, 0, 10, [read(1, 2, 11, 0), first(2)]),
+        committed(4, 0, 10, [first(1), read(2, 2, 12, 0)]),
+    ];
+    rejected(long_fork, Anomaly::WriteSkew, Others::Find("G-nonadjacent"));
+}
+
+#[test]
+fn circular_information_flow() {
+    let circle = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0), read(2, 2, 12, 0)]),
+        committed(2, 0, 10, [first(2), write(2, 12, 0), read(1, 2, 11, 0)]),
+    ];
+    rejected(
+        circle,
+        Anomaly::CircularInformationFlow,
+        Others::Find("G1c"),
+    );
+}
+
+#[test]
+fn write_cycle() {
+    let cycle = [
+        committed(1, 0, 10, [write(1, 11, 0), write(2, 21, 22)]),
+        committed(2, 0, 10, [write(2, 22, 0), write(1, 12, 11)]),
+        committed(3, 0, 10, [read(1, 3, 12, 11)]),
+        committed(4, 0, 10, [read(2, 3, 21, 22)]),
+    ];
+    rejected(cycle, Anomaly::WriteCycle, Others::Find("G0"));
+}
+
+#[test]
+fn aborted_read() {
+    let seen = [
+        aborted(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 0, 10, [read(1, 2, 11, 0)]),
+    ];
+    rejected(seen, Anomaly::AbortedRead, Others::Find("G1a"));
+    let replaced = [
+        aborted(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 0, 10, [read(1, 2, 11, 0), write(1, 12, 11)]),
+        committed(3, 20, 30, [read(1, 3, 12, 11)]),
+    ];
+    rejected(replaced, Anomaly::AbortedRead, Others::Find("G1a"));
+}
+
+#[test]
+fn intermediate_read() {
+    let halfway = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0), write(1, 12, 11)]),
+        committed(2, 0, 10, [read(1, 2, 11, 0)]),
+    ];
+    rejected(halfway, Anomaly::IntermediateRead, Others::Find("G1b"));
+}
+
+#[test]
+fn stale_read() {
+    let wrote = committed(1, 0, 10, [first(1), write(1, 11, 0)]);
+    let late = [wrote.clone(), committed(2, 11, 20, [first(1)])];
+    rejected(late, Anomaly::StaleRead, Others::Find("realtime"));
+    // Once somebody has seen the new value, nobody sees the old one, though the write still goes on.
+    let back = [
+        committed(1, 0, 100, [first(1), write(1, 11, 0)]),
+        committed(2, 10, 20, [read(1, 2, 11, 0)]),
+        committed(3, 30, 40, [first(1)]),
+    ];
+    rejected(back, Anomaly::StaleRead, Others::Find("realtime"));
+    let text = check(&history([wrote, committed(2, 11, 20, [first(1)])])).expect_err("stale");
+    let told = "a cycle of 2\n  \
+        T1 = client 2, 11 to 20: read 1: 0 (version 1, after 0);\n  \
+        T0 = client 1, 0 to 10: read 1: 0 (version 1, after 0); write 1: 11 after 0;\n  \
+        T1 -rw-> T0: T1 saw the initial value of object 1 (version 1), which T0 replaced by write 11 of object 1\n  \
+        T0 -rt-> T1: T0 ended at 10, before T1 began at 11";
+    let mut lines: Vec<&str> = told.lines().collect();
+    lines.sort_unstable();
+    let mut said: Vec<&str> = text.text.lines().collect();
+    said.sort_unstable();
+    assert_eq!(said, lines);
+}
+
+#[test]
+fn what_was_written_in_the_future_was_not_there() {
+    let before = [
+        committed(1, 0, 10, [read(1, 2, 11, 0)]),
+        committed(2, 20, 30, [first(1), write(1, 11, 0)]),
+    ];
+    rejected(before, Anomaly::StaleRead, Others::Find("G1c-realtime"));
+}
+
+#[test]
+fn fractured_read() {
+    let both = committed(
+        1,
+        0,
+        10,
+        [first(1), first(2), write(1, 11, 0), write(2, 21, 0)],
+    );
+    let part = [
+        both.clone(),
+        committed(2, 0, 10, [read(1, 2, 11, 0), first(2)]),
+    ];
+    rejected(part, Anomaly::FracturedRead, Others::Find("G-single"));
+    let twice = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 0, 10, [first(1), read(1, 2, 11, 0)]),
+    ];
+    // A read that changes within a transaction is not an anomaly of the graph to `adya`.
+    rejected(twice, Anomaly::FracturedRead, Others::Find("internal"));
+}
+
+#[test]
+fn read_skew() {
+    let skewed = [
+        committed(
+            1,
+            0,
+            10,
+            [first(1), first(2), write(1, 11, 0), write(2, 21, 0)],
+        ),
+        committed(2, 0, 10, [read(1, 2, 11, 0), first(3), write(3, 31, 0)]),
+        committed(3, 0, 10, [first(2), read(3, 2, 31, 0)]),
+    ];
+    rejected(skewed, Anomaly::ReadSkew, Others::Find("G-single"));
+}
+
+#[test]
+fn duplicate_version() {
+    let one_number = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 20, 30, [read(1, 2, 11, 0), write(1, 12, 11)]),
+        committed(3, 40, 50, [read(1, 2, 12, 11)]),
+    ];
+    rejected(one_number, Anomaly::DuplicateVersion, Others::AreBlind);
+    let two_numbers = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 20, 30, [read(1, 2, 11, 0)]),
+        committed(2, 40, 50, [read(1, 3, 11, 0)]),
+    ];
+    rejected(two_numbers, Anomaly::DuplicateVersion, Others::AreBlind);
+    let two_writers = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 20, 30, [first(1), write(1, 11, 0)]),
+    ];
+    rejected(
+        two_writers,
+        Anomaly::DuplicateVersion,
+        Others::Find("made twice"),
+    );
+}
+
+#[test]
+fn incompatible_order() {
+    let falling = [
+        committed(1, 0, 10, [read(1, 5, 0, 0), write(1, 11, 0)]),
+        committed(2, 20, 30, [read(1, 4, 11, 0)]),
+    ];
+    rejected(falling, Anomaly::IncompatibleOrder, Others::AreBlind);
+    let two_parents = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 20, 30, [read(1, 2, 11, 0), write(1, 12, 11)]),
+        committed(3, 40, 50, [read(1, 3, 12, 0)]),
+        committed(3, 60, 70, [read(1, 2, 11, 0)]),
+    ];
+    let others = Others::Find("incompatible-order");
+    rejected(two_parents, Anomaly::IncompatibleOrder, others);
+    let circle = [
+        committed(1, 0, 10, [write(1, 11, 12)]),
+        committed(2, 0, 10, [write(1, 12, 11), read(1, 2, 12, 11)]),
+    ];
+    rejected(
+        circle,
+        Anomaly::IncompatibleOrder,
+        Others::Find("led to itself"),
+    );
+    let before_the_first = [committed(1, 0, 10, [read(1, 1, 0, 11)])];
+    rejected(
+        before_the_first,
+        Anomaly::IncompatibleOrder,
+        Others::AreBlind,
+    );
+}
+
+#[test]
+fn unknown_value() {
+    let nobodys = [committed(1, 0, 10, [read(1, 2, 11, 0)])];
+    rejected(nobodys, Anomaly::UnknownValue, Others::AreBlind);
+    let of_another = [
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 20, 30, [read(2, 2, 11, 0)]),
+        unknown(3, 0, []),
+    ];
+    rejected(of_another, Anomaly::UnknownValue, Others::AreBlind);
+}
+
+#[test]
+fn internal_inconsistency() {
+    let future = [committed(1, 0, 10, [read(1, 2, 11, 0), write(1, 11, 0)])];
+    rejected(future, Anomaly::Internal, Others::Find("future-read"));
+    let forgot = [committed(1, 0, 10, [first(1), write(1, 11, 0), first(1)])];
+    rejected(forgot, Anomaly::Internal, Others::Find("internal"));
+}
+
+#[test]
+fn violations_of_the_workload() {
+    let torn = History {
+        violations: vec!["object 7 was torn: lines of writes 3 and 4".into()],
+        ..History::default()
+    };
+    let finding = check(&torn).expect_err("it is wrong");
+    assert_eq!(finding.kind, Anomaly::Violation);
+    assert!(finding.text.contains("object 7 was torn"), "{finding}");
+    let turned = history([committed(1, 10, 0, [])]);
+    assert_eq!(
+        check(&turned).expect_err("it is wrong").kind,
+        Anomaly::Violation
+    );
+    assert!(append::judge(&turned).is_err());
+}
+
+#[test]
+fn right_ones() {
+    accepted([]);
+    accepted([committed(1, 0, 10, [first(1), first(2)])]);
+    accepted([
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 20, 30, [read(1, 2, 11, 0), write(1, 12, 11)]),
+        committed(1, 40, 50, [read(1, 3, 12, 11)]),
+    ]);
+    // Numbers of versions may skip, and a transaction sees its own write.
+    accepted([
+        committed(
+            1,
+            0,
+            10,
+            [read(1, 7, 0, 0), write(1, 11, 0), read(1, 9, 11, 0)],
+        ),
+        committed(2, 20, 30, [read(1, 9, 11, 0)]),
+    ]);
+    // What an aborted transaction saw need not fit together.
+    accepted([
+        committed(
+            1,
+            0,
+            10,
+            [first(1), first(2), write(1, 11, 0), write(2, 21, 0)],
+        ),
+        aborted(2, 0, 10, [read(1, 2, 11, 0), first(2), write(2, 22, 0)]),
+        committed(3, 20, 30, [read(2, 2, 21, 0)]),
+    ]);
+}
+
+#[test]
+fn equal_moments_order_nothing() {
+    accepted([
+        committed(1, 0, 10, [first(1), write(1, 11, 0)]),
+        committed(2, 10, 20, [first(1)]),
+    ]);
+    // Not even the operations of one client, nor those that take no time.
+    accepted([
+        committed(1, 5, 5, [read(1, 2, 11, 0)]),
+        committed(1, 5, 5, [first(1), write(1, 11, 0)]),
+        committed(1, 5, 5, [first(1)]),
+    ]);
+}

@@ -1,0 +1,104 @@
+//! Every machine in a process of its own: ours is the test's, the others are children.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Child, ChildTask, Command, Fabric, Ground, Reply, Site, join};
+use crate::{Cluster, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
+use farm_core::fabric::{FabricMachine, Wake};
+use farm_core::ids::MachineId;
+
+/// Clusters of three machines in three processes.
+pub struct Processes(pub Fabric);
+
+impl Harness for Processes {
+    fn run(&self, property: Property) {
+        property(&mut ProcessCluster::start(self.0));
+    }
+}
+
+struct ProcessCluster {
+    ours: Node,
+    children: BTreeMap<MachineId, Child>,
+    _machine: FabricMachine,
+    site: Site,
+    _ground: Option<Ground>,
+}
+
+impl ProcessCluster {
+    fn start(fabric: Fabric) -> Self {
+        let (site, ground) = Site::fresh(fabric);
+        let child = |machine| {
+            (
+                machine,
+                Child::start(&ChildTask::Member(site.clone(), machine)),
+            )
+        };
+        let mut children = BTreeMap::from([PEER, THIRD].map(child));
+        let (machine, ours) = join(&site, OURS);
+        for child in children.values_mut() {
+            assert_eq!(child.reply(), Reply::Ready);
+        }
+        Self {
+            ours,
+            children,
+            _machine: machine,
+            site,
+            _ground: ground,
+        }
+    }
+
+    fn child(&mut self, machine: MachineId) -> &mut Child {
+        self.children
+            .get_mut(&machine)
+            .unwrap_or_else(|| panic!("{machine} is gone"))
+    }
+}
+
+impl Cluster for ProcessCluster {
+    fn node(&mut self) -> &mut Node {
+        &mut self.ours
+    }
+
+    fn owner(&mut self, machine: MachineId) -> &mut dyn Owner {
+        self.child(machine)
+    }
+
+    fn start(&mut self, machine: MachineId, role: Role) {
+        self.child(machine).tell(&Command::Run(role));
+    }
+
+    fn outcome(&mut self, machine: MachineId) -> Option<Vec<u64>> {
+        match self.child(machine).try_reply()? {
+            Reply::Outcome(outcome) => Some(outcome),
+            other => panic!("{other:?} instead of an outcome"),
+        }
+    }
+
+    fn advance(&mut self) {}
+
+    fn sleep(&mut self, most: Duration) -> Wake {
+        self.ours.endpoint.wait(most)
+    }
+
+    fn kill(&mut self, machine: MachineId) -> bool {
+        self.child(machine).kill();
+        self.children.remove(&machine);
+        true
+    }
+
+    fn leave(&mut self, machine: MachineId) {
+        let child = self.child(machine);
+        child.tell(&Command::Leave);
+        assert_eq!(child.reply(), Reply::Done);
+        self.children.remove(&machine);
+    }
+
+    fn rounds(&self, most: u64) -> u64 {
+        self.site.rounds(most)
+    }
+
+    fn patience(&self) -> Duration {
+        self.site.patience()
+    }
+}

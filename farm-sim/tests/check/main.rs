@@ -1,8 +1,0 @@
-//! The judges of histories: known good and bad ones, and agreement with checkers of others.
-
-mod against;
-mod hashtable;
-mod histories;
-mod known;
-mod robust;
-mod simulated;
