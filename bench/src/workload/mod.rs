@@ -69,6 +69,8 @@ struct Work {
     /// Of every object; null until it is known.
     addresses: Vec<Address>,
     missing: usize,
+    /// Objects of this worker that are being made, with their numbers.
+    making: slab::Slab<(usize, Address)>,
     /// This worker's objects could not be made, and will not be.
     gave_up: bool,
     table: Option<TableId>,
@@ -80,7 +82,9 @@ struct Work {
     clients_left: usize,
     /// Transactions that run here by continuations; out while one is gone on with.
     running: slab::Slab<Option<execute::Running>>,
-    /// Those of them that are tried until they commit.
+    /// Transactions of this machine's objects whose commits are under way.
+    committing: slab::Slab<execute::Committing>,
+    /// Those that run by continuations and are tried until they commit.
     retried: slab::Slab<retried::Retried>,
     progress: Progress,
     done: Option<Done>,
