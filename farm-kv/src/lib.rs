@@ -12,25 +12,33 @@
 //! caller's transaction).
 #![forbid(unsafe_code)]
 
+mod attach;
 pub mod blocking;
+mod change;
 pub mod config;
 mod error;
 pub mod layout;
 pub mod lookup;
+mod open;
 pub mod ops;
 mod owner;
+mod pending;
 pub mod shard;
 mod state;
 pub mod table;
 pub mod tasks;
 pub mod tx;
 
+pub use attach::attach;
+pub use change::Change;
 pub use error::KvError;
-pub use lookup::{GetCont, GetFn, get, when_slot};
-pub use ops::{Change, ChangeCont, change};
+pub use lookup::{get, when_slot};
+pub use open::open;
+pub use ops::change;
 pub use owner::{ChangeCounters, change_counters};
-pub use state::{LookupCounters, attach, counters};
-pub use table::{TableId, TableSpec, open};
+pub use pending::{ChangeCont, GetCont, GetFn};
+pub use state::{LookupCounters, counters};
+pub use table::{TableId, TableSpec};
 pub use tx::left_over;
 
 /// Bytes of a key.

@@ -3,10 +3,12 @@
 use farm_core::fabric::Slot;
 use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
-use farm_core::worker::{Cont, Operation, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_core::{marks, mutants};
 
 use crate::layout::{Found, Layout, Next, candidates};
+pub use crate::pending::Place;
+use crate::pending::{End, GetCont, Lookup};
 use crate::state::{Kv, LookupCounters, kv};
 use crate::table::{Table, TableId};
 use crate::{Key, KvError};
@@ -15,40 +17,6 @@ use crate::{Key, KvError};
 const MAX_RESTARTS: u32 = 10_000;
 /// Number of reads after which a lookup fails: a chain in another machine's memory may contain a cycle.
 const MAX_READS: u32 = 10 * MAX_RESTARTS;
-
-/// The function of a [`GetCont`], called with the context and the value, or `None` if the table has no such key.
-pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
-
-/// The continuation of a lookup.
-#[derive(Clone, Copy)]
-pub struct GetCont {
-    run: GetFn,
-    context: u64,
-}
-
-impl GetCont {
-    /// Creates the continuation that calls `run` with `context`.
-    pub fn new(run: GetFn, context: u64) -> Self {
-        Self { run, context }
-    }
-
-    fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
-        (self.run)(worker, self.context, result);
-    }
-}
-
-/// A lookup in flight. It uses one slot of the arena from start to end, and is identified by the slot's index.
-pub(crate) struct Lookup {
-    place: Place,
-    key: Key,
-    reads: u32,
-    restarts: u32,
-    /// Pointer to the overflow block that is being read.
-    block: Option<Next>,
-    /// Operation from the first read to the last: the read of a bucket returns the address for the read of a block.
-    operation: Option<Operation>,
-    cont: GetCont,
-}
 
 /// What a lookup does after a read.
 enum Step {
@@ -276,32 +244,6 @@ fn miss(worker: &mut Worker, slot: Slot) {
     end.resume(worker, Ok(None));
 }
 
-/// The data that are needed to end a lookup.
-struct End {
-    operation: Operation,
-    cont: GetCont,
-}
-
-impl Lookup {
-    /// Takes the data that are needed to end the lookup; can be called once.
-    #[inline]
-    fn end(&mut self) -> End {
-        let operation = self.operation.take();
-        End {
-            operation: operation.expect("a lookup ends once"),
-            cont: self.cont,
-        }
-    }
-}
-
-impl End {
-    #[inline]
-    fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
-        worker.end_operation(self.operation);
-        self.cont.resume(worker, result);
-    }
-}
-
 impl Kv {
     /// Returns the lookup that uses a slot.
     fn lookup(&mut self, slot: &Slot) -> &mut Lookup {
@@ -318,41 +260,6 @@ impl LookupCounters {
         self.hits += 1;
         self.reads_of_hits += u64::from(lookup.reads);
         lookup.end()
-    }
-}
-
-/// The shard and the bucket of a key in a table. A caller that routes by it can store it, so that the key is hashed
-/// once.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    table: TableId,
-    /// The shard in the high half, and the bucket in the low half.
-    position: u64,
-}
-
-impl Place {
-    #[inline]
-    fn new(table: TableId, shard: u32, bucket: u32) -> Self {
-        Self {
-            table,
-            position: u64::from(shard) << 32 | u64::from(bucket),
-        }
-    }
-
-    #[inline]
-    fn of(open: &Table, table: TableId, key: &Key) -> Self {
-        let (shard, bucket) = open.locate(key);
-        Self::new(table, shard, bucket)
-    }
-
-    #[inline]
-    fn shard(self) -> u32 {
-        (self.position >> 32) as u32
-    }
-
-    #[inline]
-    fn bucket(self) -> u32 {
-        self.position as u32
     }
 }
 

@@ -1,77 +1,22 @@
 //! Changes of tables: shipped to the owner of the key's shard, which performs them (`owner`).
 
-use farm_core::ids::{Address, MachineId};
+use farm_core::ids::Address;
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
+use crate::change::{Change, HEADER_BYTES, decode};
 use crate::layout::Layout;
 use crate::owner::Waiter;
-use crate::shard::{Changed, Editor, ShardFacts};
+use crate::pending::{ChangeCont, PendingChange};
+use crate::shard::{Editor, ShardFacts};
 use crate::state::kv;
 use crate::table::TableId;
-use crate::{KEY_BYTES, Key, KvError};
+use crate::{Key, KvError};
 
 /// Ships a change to a shard's owner.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
 /// Most bytes of message bodies that are allocated in advance.
 const BODIES_BYTES: usize = 1 << 20;
-/// Bytes of the header: operation, table, shard and bucket.
-pub(crate) const HEADER_BYTES: usize = 12;
-
-/// A change of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
-    /// Inserts a pair; no-op if the key exists.
-    Insert(&'a [u8]),
-    /// Replaces the value; no-op if the key does not exist.
-    Update(&'a [u8]),
-    /// Inserts a pair, or replaces its value.
-    Upsert(&'a [u8]),
-    /// Removes the pair.
-    Remove,
-}
-
-impl<'a> Change<'a> {
-    fn code(&self) -> u8 {
-        match self {
-            Change::Insert(_) => 1,
-            Change::Update(_) => 2,
-            Change::Upsert(_) => 3,
-            Change::Remove => 4,
-        }
-    }
-
-    /// Returns the new value; empty for a remove.
-    pub(crate) fn value(&self) -> &'a [u8] {
-        match self {
-            Change::Insert(value) | Change::Update(value) | Change::Upsert(value) => value,
-            Change::Remove => &[],
-        }
-    }
-
-    /// Checks that the new value has the length of the table's values.
-    pub(crate) fn check_length(&self, expected: usize) -> Result<(), KvError> {
-        let found = self.value().len();
-        if *self != Change::Remove && found != expected {
-            return Err(KvError::ValueLength { expected, found });
-        }
-        Ok(())
-    }
-}
-
-/// The continuation that receives the outcome of a change.
-pub type ChangeCont = Cont<Result<Changed, KvError>>;
-
-/// A change in flight.
-pub(crate) struct Pending {
-    table: u16,
-    shard: u32,
-    /// Body of the message, until it is sent.
-    body: Vec<u8>,
-    /// Outcome of a change that failed before it was sent.
-    outcome: Option<Result<Changed, KvError>>,
-    cont: ChangeCont,
-}
 
 /// Changes a table. The continuation is called from the event loop, never before this returns.
 ///
@@ -91,26 +36,17 @@ pub fn change(
     let (shard, bucket) = open.locate(key);
     let owner = open.shards[shard as usize].owner;
     let mut body = state.bodies.pop().unwrap_or_default();
-    body.clear();
-    body.reserve(HEADER_BYTES + KEY_BYTES + change.value().len());
-    body.extend_from_slice(&[change.code(), 0]);
-    body.extend_from_slice(&table.0.to_le_bytes());
-    body.extend_from_slice(&shard.to_le_bytes());
-    body.extend_from_slice(&bucket.to_le_bytes());
-    body.extend_from_slice(key);
-    body.extend_from_slice(change.value());
-    let entry = Pending {
-        table: table.0,
-        shard,
-        body: Vec::new(),
-        outcome: None,
-        cont,
-    };
-    let pending = state.changes.insert(entry);
+    change.encode(&mut body, (table, shard, bucket), key);
     if crate::owner::makes_changes(me, owner) {
-        crate::owner::queue(worker, Waiter::Own(pending), body);
+        crate::owner::queue(worker, Waiter::Own(cont), body);
     } else {
-        state.changes[pending].body = body;
+        let pending = state.changes.insert(PendingChange {
+            table: table.0,
+            shard,
+            body,
+            outcome: None,
+            cont,
+        });
         send(worker, pending);
     }
     Ok(())
@@ -187,12 +123,6 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
     true
 }
 
-/// Ends a change that this worker made to its own shard.
-pub(crate) fn end(worker: &mut Worker, pending: usize, outcome: Result<Changed, KvError>) {
-    let entry = kv(worker).changes.remove(pending);
-    entry.cont.resume(worker, outcome);
-}
-
 fn tell(worker: &mut Worker, pending: u64, (): ()) {
     let entry = kv(worker).changes.remove(pending as usize);
     let outcome = entry
@@ -215,22 +145,6 @@ fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) 
         Err(_) => Err(KvError::PeerLost(machine)),
     };
     entry.cont.resume(worker, outcome);
-}
-
-fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
-    match code {
-        0 => Ok(Changed::Inserted),
-        1 => Ok(Changed::Updated),
-        2 => Ok(Changed::Removed),
-        3 => Ok(Changed::Exists),
-        4 => Ok(Changed::Absent),
-        5 => Err(KvError::Full(machine)),
-        6 => Err(KvError::Conflict),
-        7 => Err(KvError::Crowded(machine)),
-        _ => Err(KvError::Damaged(format!(
-            "machine {machine} rejected the change; see its log for the reason"
-        ))),
-    }
 }
 
 /// Counts of the shards that a worker owns.

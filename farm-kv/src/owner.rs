@@ -4,7 +4,7 @@
 //! [`queue`] decides which changes are one transaction. Here each batch runs: the changes are made in a transaction
 //! context, its commit begins, and its end is reported to the requesters. The buckets of other batches go on meanwhile.
 
-mod queue;
+pub(crate) mod queue;
 
 use std::time::Duration;
 
@@ -15,27 +15,17 @@ use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{Tx, TxError, TxLimits};
 
+use crate::change::{Order, PUTS, REMOVE, encode, parse};
 use crate::layout::Layout;
-use crate::ops::HEADER_BYTES;
 use crate::shard::{Changed, Delta, Editor};
 use crate::state::kv;
 use crate::{KEY_BYTES, Key, KvError};
-use queue::{BatchId, Changes, List, PUTS, QueuedChange, Retry};
-pub(crate) use queue::{ChangeQueue, Waiter};
+pub use queue::ChangeCounters;
+pub(crate) use queue::Waiter;
+use queue::{BatchId, Changes, List, QueuedChange, Retry};
 
 /// The wait before a batch that met other transactions several times is tried again.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
-/// The code of a remove.
-const REMOVE: u8 = 4;
-
-/// Changes that a worker made to its own shards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChangeCounters {
-    /// Changes.
-    pub changes: u64,
-    /// Transactions that made them: fewer, if several changes of one key were combined.
-    pub transactions: u64,
-}
 
 /// Returns the changes that this worker made to its own shards so far.
 pub fn change_counters(worker: &mut Worker) -> ChangeCounters {
@@ -188,47 +178,8 @@ fn report(worker: &mut Worker, change: QueuedChange) {
             }
             worker.reply(request, &[&[encode(&outcome)]]);
         }
-        Waiter::Own(pending) => crate::ops::end(worker, pending, outcome),
+        Waiter::Own(cont) => cont.resume(worker, outcome),
     }
-}
-
-fn encode(outcome: &Result<Changed, KvError>) -> u8 {
-    match outcome {
-        Ok(Changed::Inserted) => 0,
-        Ok(Changed::Updated) => 1,
-        Ok(Changed::Removed) => 2,
-        Ok(Changed::Exists) => 3,
-        Ok(Changed::Absent) => 4,
-        Err(KvError::Full(_)) => 5,
-        Err(KvError::Conflict) => 6,
-        Err(KvError::Crowded(_)) => 7,
-        Err(_) => 8,
-    }
-}
-
-/// The parts of a change message.
-struct Order<'a> {
-    code: u8,
-    table: u16,
-    shard: u32,
-    bucket: u32,
-    pair: &'a [u8],
-}
-
-fn parse(body: &[u8]) -> Option<Order<'_>> {
-    if body.len() < HEADER_BYTES + KEY_BYTES {
-        return None;
-    }
-    let (header, pair) = body.split_at(HEADER_BYTES);
-    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-    let table = u16::from_le_bytes([header[2], header[3]]);
-    Some(Order {
-        code: header[0],
-        table,
-        shard: word(4),
-        bucket: word(8),
-        pair,
-    })
 }
 
 /// The shard of a change, which this worker owns.

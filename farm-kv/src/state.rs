@@ -6,12 +6,10 @@ use farm_core::worker::Worker;
 use slab::Slab;
 
 use crate::KvError;
-use crate::lookup::Lookup;
-use crate::ops::Pending;
-use crate::owner::{ChangeCounters, ChangeQueue};
+use crate::owner::queue::{ChangeCounters, ChangeQueue};
+use crate::pending::{Lookup, PendingChange, PendingTxOp};
 use crate::shard::Delta;
 use crate::table::{Initialising, OpenCont, Table, TableId};
-use crate::tx::Under;
 
 /// Counters of lookups, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,16 +82,16 @@ pub(crate) struct Kv {
     pub(crate) tables: Tables,
     /// Indexed by the arena slot of the lookup.
     pub(crate) lookups: Vec<Option<Lookup>>,
-    pub(crate) changes: Slab<Pending>,
+    pub(crate) changes: Slab<PendingChange>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
     /// Changes to this worker's shards that have not ended.
     pub(crate) owner: ChangeQueue,
     pub(crate) change_counters: ChangeCounters,
     /// Operations inside of transactions.
-    pub(crate) in_tx: Slab<Under>,
+    pub(crate) in_tx: Slab<PendingTxOp>,
     /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
-    pub(crate) untold: Vec<(TableId, u32, Delta)>,
+    pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
     pub(crate) initialising: Vec<Initialising>,
     /// Openings that have ended and whose continuations are not called yet, in order.
     pub(crate) ended_opens: VecDeque<(OpenCont, Result<TableId, KvError>)>,
@@ -104,27 +102,25 @@ pub(crate) struct Kv {
     pub(crate) counters: LookupCounters,
 }
 
-/// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
-pub fn attach(worker: &mut Worker) {
-    let slots = worker.arena().slots();
-    worker.put_layer(Box::new(Kv {
-        tables: Tables::default(),
-        lookups: (0..slots).map(|_| None).collect(),
-        changes: Slab::with_capacity(1024),
-        waiting: VecDeque::with_capacity(1024),
-        owner: ChangeQueue::default(),
-        change_counters: ChangeCounters::default(),
-        in_tx: Slab::new(),
-        untold: Vec::new(),
-        initialising: Vec::new(),
-        ended_opens: VecDeque::new(),
-        bodies: Vec::with_capacity(1024),
-        value: Vec::new(),
-        counters: LookupCounters::default(),
-    }));
-    worker.register(crate::table::SHARD, crate::table::answer);
-    worker.register(crate::ops::CHANGE, crate::owner::handle);
-    worker.register(crate::tx::COUNTS, crate::tx::hear);
+impl Kv {
+    /// Returns the state of a worker without operations, whose arena has so many slots.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            tables: Tables::default(),
+            lookups: (0..slots).map(|_| None).collect(),
+            changes: Slab::with_capacity(1024),
+            waiting: VecDeque::with_capacity(1024),
+            owner: ChangeQueue::default(),
+            change_counters: ChangeCounters::default(),
+            in_tx: Slab::new(),
+            unsent_counts: Vec::new(),
+            initialising: Vec::new(),
+            ended_opens: VecDeque::new(),
+            bodies: Vec::with_capacity(1024),
+            value: Vec::new(),
+            counters: LookupCounters::default(),
+        }
+    }
 }
 
 #[inline]

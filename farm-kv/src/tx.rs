@@ -20,8 +20,10 @@ use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
+use crate::change::Change;
 use crate::layout::Layout;
-use crate::ops::Change;
+pub use crate::pending::{ChangedCont, FoundCont, ValueRef};
+use crate::pending::{PendingTxOp, TxOpKind};
 use crate::shard::{Changed, Delta, Editor, Missing};
 use crate::state::kv;
 use crate::table::TableId;
@@ -32,67 +34,12 @@ pub(crate) const COUNTS: MessageId = MessageId(MessageId::KV + 2);
 /// Bytes of the message: table, shard, pairs and blocks.
 const COUNTS_BYTES: usize = 22;
 /// Time for which changes of counts are gathered before they are sent.
-const TELL_AFTER: Duration = Duration::from_micros(100);
-
-/// The place of a value in a transaction; valid until the transaction changes the table again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValueRef {
-    object: ObjectId,
-    at: u32,
-    len: u32,
-}
-
-impl ValueRef {
-    fn new(object: ObjectId, at: usize, layout: &Layout) -> Self {
-        Self {
-            object,
-            at: at as u32,
-            len: layout.value_bytes as u32,
-        }
-    }
-
-    /// Returns the object that contains the value, and the range in its payload.
-    pub(crate) fn place(self) -> (ObjectId, std::ops::Range<usize>) {
-        let at = self.at as usize;
-        (self.object, at..at + self.len as usize)
-    }
-
-    /// Returns the value, from the context of the transaction that looked it up.
-    pub fn of(self, tx: &Tx) -> &[u8] {
-        let (object, bytes) = self.place();
-        &tx.payload(object)[bytes]
-    }
-}
-
-/// The continuation that receives the result of a lookup.
-pub type FoundCont = Cont<Result<Option<ValueRef>, TxError>>;
-/// The continuation that receives the outcome of a change.
-pub type ChangedCont = Cont<Result<Changed, TxError>>;
-
-#[derive(Clone, Copy)]
-enum What {
-    Get(FoundCont),
-    /// Whether the operation may insert, and whether it may update; a remove has neither flag.
-    Change(bool, bool, ChangedCont),
-}
+const SEND_AFTER: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy)]
 enum Outcome {
     Found(FoundCont, Option<ValueRef>),
     Changed(ChangedCont, Changed),
-}
-
-/// An operation in progress.
-pub(crate) struct Under {
-    tx: TxHandle,
-    table: TableId,
-    shard: u32,
-    home: u32,
-    what: What,
-    /// The key, and the value of a change.
-    pair: Vec<u8>,
-    /// New block that was allocated for the operation.
-    spare: Option<ObjectId>,
 }
 
 /// Looks up a key. The continuation is called from the event loop.
@@ -101,7 +48,7 @@ pub(crate) struct Under {
 ///
 /// The continuation receives [`TxError::Refused`] if the table is not open on this worker.
 pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, cont: FoundCont) {
-    begin(worker, tx, table, key, &[], What::Get(cont));
+    begin(worker, tx, table, key, &[], TxOpKind::Get(cont));
 }
 
 /// Returns the error of a transaction that uses a table which is not open on this worker.
@@ -159,12 +106,19 @@ pub fn change(
         Change::Upsert(_) => (true, true),
         Change::Remove => (false, false),
     };
-    let what = What::Change(insert, update, cont);
-    begin(worker, tx, table, key, change.value(), what);
+    let kind = TxOpKind::Change(insert, update, cont);
+    begin(worker, tx, table, key, change.value(), kind);
     Ok(())
 }
 
-fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[u8], what: What) {
+fn begin(
+    worker: &mut Worker,
+    tx: TxHandle,
+    table: TableId,
+    key: &Key,
+    value: &[u8],
+    kind: TxOpKind,
+) {
     let state = kv(worker);
     let target = state.tables.open(table).map(|open| {
         let (shard, home) = open.locate(key);
@@ -177,12 +131,12 @@ fn begin(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, value: &[
     pair.clear();
     pair.extend_from_slice(key);
     pair.extend_from_slice(value);
-    let under = state.in_tx.insert(Under {
+    let under = state.in_tx.insert(PendingTxOp {
         tx,
         table,
         shard,
         home,
-        what,
+        kind,
         pair,
         spare: None,
     });
@@ -262,11 +216,11 @@ fn end(worker: &mut Worker, under: usize, outcome: Result<Outcome, TxError>) {
     if let (Err(_), Some(block)) = (&outcome, entry.spare) {
         let _ = api::free(worker, entry.tx, block);
     }
-    match (outcome, entry.what) {
+    match (outcome, entry.kind) {
         (Ok(Outcome::Found(cont, found)), _) => cont.resume(worker, Ok(found)),
         (Ok(Outcome::Changed(cont, changed)), _) => cont.resume(worker, Ok(changed)),
-        (Err(error), What::Get(cont)) => cont.resume(worker, Err(error)),
-        (Err(error), What::Change(_, _, cont)) => cont.resume(worker, Err(error)),
+        (Err(error), TxOpKind::Get(cont)) => cont.resume(worker, Err(error)),
+        (Err(error), TxOpKind::Change(_, _, cont)) => cont.resume(worker, Err(error)),
     }
 }
 
@@ -288,10 +242,10 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, Fa
         spare: entry.spare,
         elsewhere: shard.owner.machine != machine,
     };
-    let (what, table, shard) = (entry.what, entry.table, entry.shard);
-    let outcome = match what {
-        What::Get(cont) => look(worker, tx, &target, &pair, cont),
-        What::Change(insert, update, cont) => {
+    let (kind, table, shard) = (entry.kind, entry.table, entry.shard);
+    let outcome = match kind {
+        TxOpKind::Get(cont) => look(worker, tx, &target, &pair, cont),
+        TxOpKind::Change(insert, update, cont) => {
             let edited = tx.all_or_nothing(worker, |tx, worker| {
                 edit(worker, tx, &target, &pair, (insert, update))
             });
@@ -394,23 +348,23 @@ fn committed(worker: &mut Worker, word: u64, (): ()) {
     if mutants::is_on("counts not told to the owner") {
         return;
     }
-    let first = state.untold.is_empty();
-    let mut untold = state.untold.iter_mut();
-    match untold.find(|untold| (untold.0, untold.1) == (table, shard)) {
+    let first = state.unsent_counts.is_empty();
+    let mut unsent_counts = state.unsent_counts.iter_mut();
+    match unsent_counts.find(|unsent_counts| (unsent_counts.0, unsent_counts.1) == (table, shard)) {
         Some((.., sum)) => {
             sum.pairs += delta.pairs;
             sum.blocks += delta.blocks;
         }
-        None => state.untold.push((table, shard, delta)),
+        None => state.unsent_counts.push((table, shard, delta)),
     }
     if first {
-        worker.set_timer(TELL_AFTER, Cont::new(tell, 0));
+        worker.set_timer(SEND_AFTER, Cont::new(send_counts, 0));
     }
 }
 
 /// Sends changes of counts to the owners, the last one first, while there is room.
-fn tell(worker: &mut Worker, _: u64, (): ()) {
-    while let Some(&(table, shard, delta)) = kv(worker).untold.last() {
+fn send_counts(worker: &mut Worker, _: u64, (): ()) {
+    while let Some(&(table, shard, delta)) = kv(worker).unsent_counts.last() {
         let owner = kv(worker).tables[&table.0].shards[shard as usize].owner;
         let mut body = [0; COUNTS_BYTES];
         body[..2].copy_from_slice(&table.0.to_le_bytes());
@@ -420,16 +374,16 @@ fn tell(worker: &mut Worker, _: u64, (): ()) {
         match worker.send(owner, COUNTS, &[&body]) {
             Err(CallError::Busy) => {
                 marks::mark("kv: counts wait for room");
-                return worker.when_room(Cont::new(tell, 0));
+                return worker.when_room(Cont::new(send_counts, 0));
             }
             // If the owner's machine is lost, so are its counts.
-            _ => _ = kv(worker).untold.pop(),
+            _ => _ = kv(worker).unsent_counts.pop(),
         }
     }
 }
 
 /// Adds the changes of counts that another worker has made to a shard of this worker.
-pub(crate) fn hear(worker: &mut Worker, request: Request, body: &[u8]) {
+pub(crate) fn handle_counts(worker: &mut Worker, request: Request, body: &[u8]) {
     let me = worker.me();
     let counts = decode(body).and_then(|(table, shard, delta)| {
         let open = kv(worker).tables.get_mut(&table)?;
@@ -463,8 +417,13 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     let held = [
         ("operations in transactions", state.in_tx.len()),
         ("changes of its own shards", state.owner.len()),
-        ("changes of counts that were not sent", state.untold.len()),
+        (
+            "changes of counts that were not sent",
+            state.unsent_counts.len(),
+        ),
     ];
     let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
-    Some(format!("worker {me} is at rest and has {count} {what}"))
+    Some(format!(
+        "worker {me} is at rest but still holds {count} {what}"
+    ))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use farm_core::config::Config;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::worker::{Cont, Worker};
-use farm_kv::ops::Change;
+use farm_kv::Change;
 use farm_kv::shard::Changed;
 use farm_kv::tx::{self, ValueRef};
 use farm_kv::{Key, TableId, TableSpec, blocking};

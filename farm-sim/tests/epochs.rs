@@ -7,7 +7,7 @@ use farm_core::object::{Image, Incarnation, Version};
 use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
 use farm_sim::fabric::SimConfig;
-use farm_txn::{TxError, transact_here};
+use farm_txn::{Tx, TxError};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -28,6 +28,8 @@ struct Reader {
     operation: Option<Operation>,
     left: u32,
     wrong: Option<String>,
+    /// Commits that have not ended.
+    commits: u32,
 }
 
 fn attach(worker: &mut Worker) {
@@ -101,27 +103,46 @@ fn judge(state: &mut Reader, target: usize, found: Result<Seen, ReadError>) {
     state.seen[target] = Some((version, incarnation, payload));
 }
 
-fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Result<Address, TxError> {
-    transact_here(worker, |tx, worker| {
-        let object = tx.alloc(worker, bytes, None)?;
-        tx.payload_mut(object).fill(mark);
-        Ok(tx.address(object))
-    })
+/// Begins a commit, which must succeed.
+fn commit(worker: &mut Worker, tx: Box<Tx>) {
+    fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+        outcome.unwrap();
+        reader(worker).commits -= 1;
+    }
+    reader(worker).commits += 1;
+    farm_txn::commit(worker, tx, Cont::new(committed, 0));
 }
 
+/// Begins to make an object, if there is memory for it.
+fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Option<Address> {
+    let mut tx = farm_txn::checkout(worker);
+    let Ok(object) = tx.alloc(worker, bytes, None) else {
+        farm_txn::checkin(worker, tx);
+        return None;
+    };
+    tx.payload_mut(object).fill(mark);
+    let address = tx.address(object);
+    commit(worker, tx);
+    Some(address)
+}
+
+/// Begins to free an object.
 fn free(worker: &mut Worker, address: Address) {
-    let freed = transact_here(worker, |tx, worker| {
-        let object = tx.read(worker, address, SMALL)?;
-        tx.free(object);
-        Ok(())
-    });
-    freed.unwrap();
+    let mut tx = farm_txn::checkout(worker);
+    let object = tx.read(worker, address, SMALL).unwrap();
+    tx.free(object);
+    commit(worker, tx);
 }
 
+/// Makes objects until there is no more memory.
 fn fill(cluster: &Cluster, worker: usize) -> Vec<Address> {
-    cluster.on(worker, |worker| {
-        std::iter::from_fn(|| make(worker, SMALL, 7).ok()).collect()
-    })
+    let made = cluster.on(worker, |worker| {
+        std::iter::from_fn(|| make(worker, SMALL, 7)).collect()
+    });
+    while cluster.inspect(worker, |worker| reader(worker).commits) > 0 {
+        steps(cluster, 1);
+    }
+    made
 }
 
 fn steps(cluster: &Cluster, steps: usize) {
@@ -167,7 +188,7 @@ fn run(seed: u64) -> (Result<(), String>, u64) {
                 targets,
                 operation,
                 left: 10 << (seed % 5),
-                wrong: None,
+                ..Reader::default()
             };
             read(worker, 0, ());
         });
@@ -181,7 +202,7 @@ fn run(seed: u64) -> (Result<(), String>, u64) {
     let mut made = 0;
     for _ in 0..4000 {
         let by = made % own;
-        while cluster.on(by, |worker| make(worker, LARGE, 9).is_ok()) {
+        while cluster.on(by, |worker| make(worker, LARGE, 9).is_some()) {
             made += 1;
         }
         if made > 20 {
@@ -239,7 +260,7 @@ fn a_lost_machine_ends_the_change_and_frees_nothing() {
         // It is silent from the beginning.
         cluster.pause(2, u64::MAX);
         while cluster.inspect(0, |worker| worker.epoch_counters().begun) == 0 {
-            assert!(cluster.on(0, |worker| make(worker, LARGE, 9).is_err()));
+            assert!(cluster.on(0, |worker| make(worker, LARGE, 9).is_none()));
             steps(&cluster, 100);
         }
         steps(&cluster, 500);

@@ -13,7 +13,7 @@ use farm_core::ids::Address;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
-use farm_txn::{ObjectId, TxError, TxHandle, api, transact_here};
+use farm_txn::{ObjectId, TxError, TxHandle, api};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -73,13 +73,15 @@ fn cluster() -> Cluster {
 }
 
 fn make(cluster: &Cluster, worker: usize) -> Address {
-    cluster.on(worker, |worker| {
-        let made = transact_here(worker, |tx, worker| {
-            let object = tx.alloc(worker, PAYLOAD, None)?;
-            Ok(tx.address(object))
-        });
-        made.unwrap()
-    })
+    let address = cluster.on(worker, |worker| {
+        let mut tx = farm_txn::checkout(worker);
+        let object = tx.alloc(worker, PAYLOAD, None).unwrap();
+        let address = tx.address(object);
+        farm_txn::commit(worker, tx, Cont::new(ended, 0));
+        address
+    });
+    rounds_until_done(cluster, worker, 1_000);
+    address
 }
 
 /// Lets everything land that was posted.

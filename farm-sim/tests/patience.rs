@@ -5,7 +5,7 @@ use farm_core::object::{LockMode, write};
 use farm_core::worker::{Cont, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
 use farm_sim::fabric::SimConfig;
-use farm_txn::{Abort, ObjectId, TxError, TxHandle, api, retry, transact_here};
+use farm_txn::{Abort, ObjectId, TxError, TxHandle, api, retry};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -81,12 +81,14 @@ fn cluster(seed: u64) -> (Cluster, usize, Address) {
     let cluster = Cluster::new(config, &limits, pace, farm_txn::attach);
     let other = limits.workers;
     let address = cluster.on(other, |worker| {
-        transact_here(worker, |tx, worker| {
-            let object = tx.alloc(worker, BYTES, None)?;
-            Ok(tx.address(object))
-        })
-        .unwrap()
+        let mut tx = farm_txn::checkout(worker);
+        let object = tx.alloc(worker, BYTES, None).unwrap();
+        let address = tx.address(object);
+        let made = |_: &mut Worker, _: u64, made: Result<(), TxError>| made.unwrap();
+        farm_txn::commit(worker, tx, Cont::new(made, 0));
+        address
     });
+    cluster.come_to_rest().unwrap();
     (cluster, other, address)
 }
 

@@ -10,17 +10,54 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use farm_core::ids::Address;
 use farm_core::object::Image;
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
-use farm_txn::{Tx, TxError, transact_here};
+use farm_txn::{Tx, TxError};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 const OBJECT_BYTES: usize = 64;
 
-fn make(worker: &mut Worker) -> Address {
-    let made = transact_here(worker, |tx, worker| {
+/// The outcome of a worker's commit, when there is one.
+struct Outcome(Option<Result<(), TxError>>);
+
+/// Runs a transaction of a worker to its end, by turns of that worker alone.
+fn transact<T>(
+    cluster: &Cluster,
+    worker: usize,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
+) -> Result<T, TxError> {
+    fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+        worker.layer::<Outcome>().unwrap().0 = Some(outcome);
+    }
+    let begun = cluster.on(worker, |worker| {
+        worker.put_layer(Box::new(Outcome(None)));
+        let mut tx = farm_txn::checkout(worker);
+        match body(&mut tx, worker) {
+            Ok(value) => {
+                farm_txn::commit(worker, tx, Cont::new(committed, 0));
+                Ok(value)
+            }
+            Err(error) => {
+                farm_txn::checkin(worker, tx);
+                Err(error)
+            }
+        }
+    });
+    let value = begun?;
+    loop {
+        let ended = cluster.inspect(worker, |worker| worker.layer::<Outcome>().unwrap().0.take());
+        if let Some(outcome) = ended {
+            return outcome.map(|()| value);
+        }
+        let now = cluster.now();
+        cluster.on(worker, |worker| worker.turn(now));
+    }
+}
+
+fn make(cluster: &Cluster) -> Address {
+    let made = transact(cluster, 0, |tx, worker| {
         let object = tx.alloc(worker, 8, None)?;
         Ok(tx.address(object))
     });
@@ -79,7 +116,7 @@ fn cluster(seed: u64) -> Arc<Cluster> {
 fn run(seed: u64, stop: u32) -> bool {
     let cluster = cluster(seed);
     cluster.fabric().let_others_run(Arc::new(|| {}));
-    let (x, y) = cluster.on(0, |worker| (make(worker), make(worker)));
+    let (x, y) = (make(&cluster), make(&cluster));
     // What T2 and the reader found: bit 0 T2 committed, bits 8.. what the read saw, plus one.
     let (calls, found) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
     let (their_calls, their_found) = (Arc::clone(&calls), Arc::clone(&found));
@@ -89,18 +126,14 @@ fn run(seed: u64, stop: u32) -> bool {
             return;
         }
         let cluster = weak.upgrade().unwrap();
-        let (committed, seen) = cluster.on(1, |worker| {
-            let committed = transact_here(worker, |tx, worker| write(tx, worker, x)).is_ok();
-            (committed, lock_free(worker, y))
-        });
+        let committed = transact(&cluster, 1, |tx, worker| write(tx, worker, x)).is_ok();
+        let seen = cluster.on(1, |worker| lock_free(worker, y));
         let seen = seen.map_or(0, |seen| u64::from(seen) + 1);
         their_found.store(u64::from(committed) | seen << 8, Ordering::Relaxed);
     }));
-    let saw = cluster.on(0, |worker| {
-        transact_here(worker, |tx, worker| {
-            write(tx, worker, y)?;
-            read(tx, worker, x)
-        })
+    let saw = transact(&cluster, 0, |tx, worker| {
+        write(tx, worker, y)?;
+        read(tx, worker, x)
     });
     cluster.fabric().let_others_run(Arc::new(|| {}));
     let found = found.load(Ordering::Relaxed);

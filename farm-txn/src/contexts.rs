@@ -2,7 +2,6 @@
 
 use farm_core::worker::Worker;
 
-use crate::error::TxError;
 use crate::layer::transactions;
 use crate::tx::Tx;
 
@@ -30,26 +29,4 @@ pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
     if let Some(operation) = tx.operation.take() {
         worker.end_operation(operation);
     }
-}
-
-/// Runs one transaction over objects of this machine to its end, once: returns what `body` returned, committed,
-/// or why it did not commit.
-///
-/// # Errors
-/// Those of [`Tx::commit`]. Those of `body`, once what it read was validated; the conflict, if that fails.
-///
-/// # Panics
-/// If the layer is not attached.
-pub fn transact_here<T>(
-    worker: &mut Worker,
-    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError>,
-) -> Result<T, TxError> {
-    let mut tx = checkout(worker);
-    let outcome = match body(&mut tx, worker) {
-        Ok(value) => tx.commit(worker).map(|()| value),
-        Err(error) if error.rests_on_reads() => tx.validate(worker).and(Err(error)),
-        Err(error) => Err(error),
-    };
-    checkin(worker, tx);
-    outcome
 }

@@ -48,6 +48,9 @@ impl RecordCounters {
 
 /// Counts of one worker's transactions, as their coordinator. Work for the transactions of other coordinators is not
 /// included: see [`Worker::log_counters`] and [`Worker::message_counters`].
+///
+/// [`Worker::log_counters`]: farm_core::worker::Worker::log_counters
+/// [`Worker::message_counters`]: farm_core::worker::Worker::message_counters
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxCounters {
     /// Transactions that committed, including those without objects or changes.

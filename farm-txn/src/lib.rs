@@ -8,9 +8,9 @@
 //! Three ways in, over the same context:
 //! - the functions of [`api`] take a handle and a continuation, as `FaRM'14` figure 6 has them. They
 //!   are what applications use; objects may lie on any machines.
-//! - [`Tx`] is the context itself: calls that answer at once, for code that runs where its objects
-//!   are (message handlers of shipped operations). An object of another machine is the typed error
-//!   [`TxError::Address`].
+//! - [`Tx`] is the context itself, from [`checkout`]: its reads and allocations return at once, for code that runs where
+//!   its objects are (message handlers of shipped operations). An object of another machine is the typed error
+//!   [`TxError::Address`]. [`commit`](crate::commit()) calls a continuation.
 //! - [`tasks`] are `async` functions on the worker's event loop, over the functions of [`api`].
 //!
 //! [`retry`] stands on either and runs a transaction until it commits, out of the way of others.
@@ -82,7 +82,7 @@ pub use api::{commit_context as commit, validate_context as validate};
 pub use attach::most_overtaken;
 pub use attach::{attach, counters, left_over, lock_exclusively, set_limits};
 pub use backoff::{Backoff, BackoffConfig};
-pub use contexts::{checkin, checkout, transact_here};
+pub use contexts::{checkin, checkout};
 pub use counters::{AbortCounters, RecordCounters, TxCounters};
 pub use error::{Abort, TxError};
 pub use handle::TxHandle;

@@ -141,13 +141,16 @@ impl Tries {
 /// # let mut config = Config::tiny_for(1, 1);
 /// # config.cluster.name = "doc-retry".into();
 /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
-/// # let () = machine.ask(0, |worker, answer: mpsc::Sender<()>| {
+/// # let counter = farm_txn::block_on(&machine, 0, async |farm| {
+/// #     let mut tx = farm.begin();
+/// #     let object = tx.alloc(8, None).await?;
+/// #     let counter = tx.address(object)?;
+/// #     tx.commit().await.map(|()| counter)
+/// # })?;
+/// # let counter = counter.unwrap();
+/// # let () = machine.ask(0, move |worker, answer: mpsc::Sender<()>| {
 /// #     worker.put_layer(Box::new(answer));
-/// #     let mut tx = farm_txn::checkout(worker);
-/// #     let object = tx.alloc(worker, 8, None).unwrap();
-/// #     worker.put_layer(Box::new(Counter(tx.address(object))));
-/// #     tx.commit(worker).unwrap();
-/// #     farm_txn::checkin(worker, tx);
+/// #     worker.put_layer(Box::new(Counter(counter)));
 /// retry::run(worker, Cont::new(body, 0), Cont::new(done, 0));
 /// # })?;
 /// # machine.stop()?;

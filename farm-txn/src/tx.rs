@@ -133,11 +133,6 @@ impl Tx {
         self.entries.len()
     }
 
-    /// Returns whether the transaction has an object of another machine.
-    pub fn is_distributed(&self) -> bool {
-        self.entries.iter().any(|entry| entry.machine.is_some())
-    }
-
     /// Returns whether the transaction has no objects.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

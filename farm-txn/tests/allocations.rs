@@ -8,7 +8,7 @@ use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::{Machine, start_all};
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{ObjectId, TxError, TxHandle, api, retry, transact_here};
+use farm_txn::{ObjectId, Transaction, TxError, TxHandle, api, block_on, retry};
 
 const MACHINES: u16 = 3;
 const PAYLOAD: usize = 40;
@@ -99,19 +99,18 @@ fn came(worker: &mut Worker, set: u64, object: Result<ObjectId, TxError>) {
 }
 
 fn create(machine: &Machine, count: usize) -> Vec<Address> {
-    let make = move |worker: &mut Worker| {
-        transact_here(worker, |tx, worker| {
-            let one = |_| {
-                let object = tx.alloc(worker, PAYLOAD, None)?;
-                Ok(tx.address(object))
-            };
-            (0..count).map(one).collect::<Result<Vec<_>, TxError>>()
+    let made = block_on(machine, 0, async move |farm| {
+        farm.transact(async |tx: &mut Transaction| {
+            let mut all = vec![];
+            for _ in 0..count {
+                let object = tx.alloc(PAYLOAD, None).await?;
+                all.push(tx.address(object)?);
+            }
+            Ok::<_, TxError>(all)
         })
-    };
-    machine
-        .ask(0, move |worker, answer| answer.send(make(worker)).unwrap())
-        .unwrap()
-        .unwrap()
+        .await
+    });
+    made.unwrap().unwrap()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::start_all;
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{ObjectId, TxError, TxHandle, api, transact_here};
+use farm_txn::{Handle, ObjectId, TxError, TxHandle, api, block_on};
 
 const OBJECTS: usize = 100_000;
 /// Payload capacity of an object, in bytes; all of it is held.
@@ -64,16 +64,19 @@ fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
     this.done.send((this.sum, outcome)).unwrap();
 }
 
-fn create(worker: &mut Worker, count: usize) -> Vec<Address> {
-    let made = transact_here(worker, |tx, worker| {
-        let one = |_| {
-            let object = tx.alloc(worker, PAYLOAD, None)?;
-            tx.payload_mut(object)[0] = 1;
-            Ok(tx.address(object))
-        };
-        (0..count).map(one).collect::<Result<Vec<_>, TxError>>()
-    });
-    made.unwrap()
+/// Creates all objects, by several transactions.
+async fn create(farm: Handle) -> Result<Vec<Address>, TxError> {
+    let mut all = Vec::with_capacity(OBJECTS);
+    while all.len() < OBJECTS {
+        let mut tx = farm.begin();
+        for _ in 0..500 {
+            let object = tx.alloc(PAYLOAD, None).await?;
+            tx.payload_mut(object)?[0] = 1;
+            all.push(tx.address(object)?);
+        }
+        tx.commit().await?;
+    }
+    Ok(all)
 }
 
 #[test]
@@ -87,12 +90,7 @@ fn a_transaction_over_100_000_objects_uses_64_bytes_per_object() {
     config.transactions.bytes = 16 << 20;
     let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _)).unwrap();
     for holder in [1, 0] {
-        let all: Vec<Address> = machines[holder]
-            .ask(0, |worker, answer| {
-                let made = (0..OBJECTS / 500).flat_map(|_| create(worker, 500));
-                answer.send(made.collect()).unwrap();
-            })
-            .unwrap();
+        let all = block_on(&machines[holder], 0, create).unwrap().unwrap();
         for forgets in [true, false] {
             let all = all.clone();
             let (done, ended) = mpsc::channel();

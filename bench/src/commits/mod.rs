@@ -271,16 +271,14 @@ fn slices(machines: &[Machine], kind: Kind, slice: &Slice) -> Result<Sliced, Com
 }
 
 fn create(machine: &Machine) -> Result<Address, CommitError> {
-    machine
-        .ask(0, |worker, answer: Sender<Result<Address, TxError>>| {
-            let made = farm_txn::transact_here(worker, |tx, worker| {
-                let object = tx.alloc(worker, PAYLOAD_BYTES, None)?;
-                Ok(tx.address(object))
-            });
-            // The bench waits, unless the machine is stopping.
-            _ = answer.send(made);
-        })?
-        .map_err(CommitError::from)
+    let made = farm_txn::block_on(machine, 0, async |farm| {
+        let mut tx = farm.begin();
+        let object = tx.alloc(PAYLOAD_BYTES, None).await?;
+        let address = tx.address(object)?;
+        tx.commit().await?;
+        Ok::<_, TxError>(address)
+    });
+    Ok(made??)
 }
 
 /// What an operation's two ends cost, as every lock-free read pays it: the median of short stretches, of

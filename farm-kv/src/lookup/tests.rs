@@ -6,12 +6,13 @@
 //! was present in all of them must be found, or the lookup must restart.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::{Attach, start_all};
+use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::LINE_WORDS;
+use farm_txn::{Tx, TxError};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -170,7 +171,7 @@ fn key(number: u64) -> Key {
     key
 }
 
-fn machine(name: &str) -> (farm_core::machine::Machine, tempfile::TempDir) {
+fn machine(name: &str) -> (Machine, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(1, 1);
     config.cluster.name = name.into();
@@ -182,8 +183,28 @@ fn machine(name: &str) -> (farm_core::machine::Machine, tempfile::TempDir) {
     (start_all(&config, &attach).unwrap().remove(0), dir)
 }
 
+type Committed = mpsc::Sender<Result<(), TxError>>;
+
+/// Commits the transaction of a context; `answer` receives the outcome.
+fn commit(worker: &mut Worker, tx: Box<Tx>, answer: Committed) {
+    fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+        worker.take_layer::<Committed>().send(outcome).unwrap();
+    }
+    worker.put_layer(Box::new(answer));
+    farm_txn::commit(worker, tx, Cont::new(committed, 0));
+}
+
 /// Removes pairs and inserts them again, in one transaction of the owner.
-fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
+fn move_within_a_transaction(machine: &Machine, pairs: Vec<(Key, Vec<u8>)>) {
+    let moved = machine.ask(0, move |worker, answer| {
+        let tx = moves(worker, &pairs);
+        commit(worker, tx, answer);
+    });
+    moved.unwrap().unwrap();
+}
+
+/// Returns the open transaction of [`move_within_a_transaction`].
+fn moves(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) -> Box<Tx> {
     let open = &kv(worker).tables[&0];
     let (layout, first, buckets) = (open.layout, open.shards[0].first, open.spec.buckets);
     let homes: Vec<u32> = pairs.iter().map(|(key, _)| open.locate(key).1).collect();
@@ -199,8 +220,7 @@ fn move_within_a_transaction(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) {
         assert_eq!(inserted.unwrap(), Changed::Inserted);
         editor.finish().unwrap();
     }
-    tx.commit(worker).unwrap();
-    farm_txn::checkin(worker, tx);
+    tx
 }
 
 /// Makes random changes of a small shard, and checks every mix of the last states after each change. Regression: a
@@ -252,11 +272,7 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
         .map(|(key, value)| (*key, value.clone()))
         .collect();
         if !moved.is_empty() {
-            let moves = move |worker: &mut Worker, answer: std::sync::mpsc::Sender<()>| {
-                move_within_a_transaction(worker, &moved);
-                answer.send(()).unwrap();
-            };
-            machine.ask(0, moves).unwrap();
+            move_within_a_transaction(&machine, moved);
         } else {
             match blocking::change(&machine, 0, table, number, change).unwrap() {
                 Changed::Inserted | Changed::Updated => drop(pairs.insert(number, value)),
@@ -299,11 +315,7 @@ fn fill_in(worker: &mut Worker, window: &mut VecDeque<State>, known: &[Address])
 }
 
 /// Creates a table of one bucket with this number of keys: two are in the buckets, the others in the chain.
-fn chained(
-    name: &str,
-    keys: u64,
-    value: &[u8],
-) -> (farm_core::machine::Machine, TableId, tempfile::TempDir) {
+fn chained(name: &str, keys: u64, value: &[u8]) -> (Machine, TableId, tempfile::TempDir) {
     let (machine, dir) = machine(name);
     let spec = TableSpec {
         id: 0,
@@ -328,16 +340,23 @@ fn a_key_moved_within_one_transaction_is_not_hidden() {
     let value = vec![7; 32];
     let (machine, _, _dir) = chained("moves", KEYS, &value);
     let pairs: BTreeMap<Key, Vec<u8>> = (0..KEYS).map(|at| (key(at), value.clone())).collect();
-    let longest = machine.ask(0, move |worker, answer| {
-        let (mut known, mut longest) = (vec![], 0);
-        for moved in 0..KEYS {
-            let before = capture(worker, 0, &mut known, pairs.clone());
-            move_within_a_transaction(worker, &[(key(moved), value.clone())]);
-            let after = capture(worker, 0, &mut known, pairs.clone());
+    let (mut known, mut longest) = (vec![], 0);
+    for moved in 0..KEYS {
+        let now = pairs.clone();
+        let captured = machine.ask(0, move |worker, answer| {
+            let before = capture(worker, 0, &mut known, now);
+            answer.send((before, known)).unwrap();
+        });
+        let before;
+        (before, known) = captured.unwrap();
+        move_within_a_transaction(&machine, vec![(key(moved), value.clone())]);
+        let now = pairs.clone();
+        let looked = machine.ask(0, move |worker, answer| {
+            let after = capture(worker, 0, &mut known, now.clone());
             let mut window = VecDeque::from([before, after]);
             fill_in(worker, &mut window, &known);
             // The transaction commits between two reads of the lookup; the test tries every position.
-            for (read, key) in (0..=known.len()).flat_map(|at| pairs.keys().map(move |k| (at, k))) {
+            for (read, key) in (0..=known.len()).flat_map(|at| now.keys().map(move |k| (at, k))) {
                 let mut reads = 0;
                 let moment = |_| {
                     reads += 1;
@@ -348,13 +367,11 @@ fn a_key_moved_within_one_transaction_is_not_hidden() {
                 assert!(!hidden, "{key:?} after read {read}, as {moved} moves");
                 longest = longest.max(reads);
             }
-        }
-        answer.send(longest).unwrap();
-    });
-    assert!(
-        longest.unwrap() > 3,
-        "no chain was longer than three blocks"
-    );
+            answer.send((known, longest)).unwrap();
+        });
+        (known, longest) = looked.unwrap();
+    }
+    assert!(longest > 3, "no chain was longer than three blocks");
     machine.stop().unwrap();
 }
 
@@ -377,11 +394,9 @@ fn a_lookup_in_an_endless_chain_ends() {
         layout
             .block(tx.payload_mut(block))
             .set_tail(Some(next), occupied);
-        let tied = tx.commit(worker).is_ok();
-        farm_txn::checkin(worker, tx);
-        answer.send(tied).unwrap();
+        commit(worker, tx, answer);
     });
-    assert!(tied.unwrap());
+    tied.unwrap().unwrap();
     let lost = blocking::get(&machine, 0, table, key(99)).unwrap_err();
     assert!(
         lost.to_string().contains(&KvError::Conflict.to_string()),

@@ -12,12 +12,11 @@ use farm_core::messaging::Request;
 use farm_core::worker::Context;
 use slab::Slab;
 
-use crate::ops::HEADER_BYTES;
+use crate::change::{HEADER_BYTES, PUTS};
+use crate::pending::ChangeCont;
 use crate::shard::{Changed, Delta};
 use crate::{KEY_BYTES, KvError};
 
-/// The codes of inserts, updates and upserts, which are combined. Removes are not.
-pub(super) const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
 /// The conflicts of a batch after which it is tried again later, no longer at once.
 const CONFLICTS_AT_ONCE: u32 = 20;
 /// The conflicts of a batch after which its changes fail. A transaction over several machines holds its locks for round
@@ -27,13 +26,22 @@ const MAX_CONFLICTS: u32 = 20_000;
 /// The changes for which memory is allocated in advance.
 const EXPECTED: usize = 1024;
 
+/// Changes that a worker made to its own shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeCounters {
+    /// Changes.
+    pub changes: u64,
+    /// Transactions that made them: fewer, if several changes of one key were combined.
+    pub transactions: u64,
+}
+
 /// The requester of a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
     /// Another worker.
     Other(Request),
     /// A change of this worker.
-    Own(usize),
+    Own(ChangeCont),
 }
 
 /// A change that is not made yet.

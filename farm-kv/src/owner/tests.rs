@@ -3,7 +3,9 @@
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::queue::ChangeQueue;
 use super::*;
+use crate::change::HEADER_BYTES;
 
 const INSERT: u8 = 1;
 const UPSERT: u8 = 3;
@@ -31,8 +33,10 @@ impl Owner {
         body[0] = code;
         body[8..HEADER_BYTES].copy_from_slice(&bucket.to_le_bytes());
         body[HEADER_BYTES] = key;
-        self.queue
-            .push(QueuedChange::new(Waiter::Own(number), body));
+        // The value is the number.
+        body.extend_from_slice(&number.to_le_bytes());
+        let unused = Waiter::Own(Cont::new(|_, _, _| (), ()));
+        self.queue.push(QueuedChange::new(unused, body));
     }
 
     /// Begins all transactions that are ready.
@@ -72,10 +76,7 @@ impl Owner {
 }
 
 fn number(change: &QueuedChange) -> usize {
-    match change.waiter {
-        Waiter::Own(number) => number,
-        Waiter::Other(_) => unreachable!("all are this worker's own"),
-    }
+    usize::from_le_bytes(*change.body.last_chunk().expect("a value"))
 }
 
 #[test]

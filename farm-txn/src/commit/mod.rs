@@ -19,7 +19,6 @@
 //! |---|---|
 //! | `drive` | actions of the coordinator |
 //! | `serve` | actions of a primary, for each record of its logs |
-//! | `local` | commits whose objects are all on the machine that runs them (`FaRM'14 §3.4`) |
 //! | `reserve`, `lock`, `validate`, `install`, `abort`, `truncate` | the steps, named as in the paper |
 //! | `faults` | deliberate errors that are more than an expression |
 
@@ -29,7 +28,6 @@ pub(crate) mod drive;
 mod faults;
 pub(crate) mod id;
 mod install;
-mod local;
 mod lock;
 mod plan;
 pub(crate) mod primary;

@@ -19,25 +19,27 @@ impl Tx {
     /// # let mut config = Config::tiny_for(1, 1);
     /// # config.cluster.name = "doc-forget".into();
     /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
-    /// # let sum: u64 = machine.ask(0, |worker, answer| {
-    /// # let accounts: Vec<_> = (0..10).map(|_| farm_txn::transact_here(worker, |tx, worker| {
-    /// #     let object = tx.alloc(worker, 8, None)?;
-    /// #     tx.payload_mut(object)[0] = 7;
-    /// #     Ok(tx.address(object))
-    /// # }).unwrap()).collect();
-    /// The sum over all accounts at one moment, with one payload in memory at a time.
-    /// let sum = farm_txn::transact_here(worker, |tx, worker| {
-    ///     let mut sum = 0;
-    ///     for address in accounts {
-    ///         let account = tx.read(worker, address, 8)?;
-    ///         sum += u64::from(tx.payload(account)[0]);
-    ///         tx.forget_payload(account);
-    ///     }
-    ///     Ok(sum)
-    /// });
-    /// # answer.send(sum.unwrap()).unwrap();
+    /// # let sum = farm_txn::block_on(&machine, 0, async |farm| {
+    /// # let mut accounts = vec![];
+    /// # let mut tx = farm.begin();
+    /// # for _ in 0..10 {
+    /// #     let object = tx.alloc(8, None).await?;
+    /// #     tx.payload_mut(object)?[0] = 7;
+    /// #     accounts.push(tx.address(object)?);
+    /// # }
+    /// # tx.commit().await?;
+    /// // The sum over all accounts at one moment, with one payload in memory at a time.
+    /// let mut tx = farm.begin();
+    /// let mut sum = 0;
+    /// for address in accounts {
+    ///     let account = tx.read(address, 8).await?;
+    ///     sum += u64::from(tx.payload(account)?[0]);
+    ///     tx.forget_payload(account)?;
+    /// }
+    /// tx.commit().await?;
+    /// # Ok::<_, farm_txn::TxError>(sum)
     /// # })?;
-    /// # assert_eq!(sum, 70);
+    /// # assert_eq!(sum.unwrap(), 70);
     /// # machine.stop()?;
     /// # Ok::<_, farm_core::machine::MachineError>(())
     /// ```

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
-use farm_core::object::{FatPointer, Incarnation, Version};
+use farm_core::object::{FatPointer, Incarnation, LockMode, Version, write};
+use farm_core::worker::Worker;
 
 use super::{Entry, Intent, Tx};
 use crate::error::TxError;
@@ -208,6 +209,19 @@ impl Tx {
     pub fn payload_mut(&mut self, object: ObjectId) -> &mut [u8] {
         let payload = self.write(object).payload();
         self.payloads.get_mut(payload)
+    }
+
+    /// Returns the address of an object that the transaction has read and that is locked now, in either mode. Ignores
+    /// objects of other machines. For checks of memory at rest.
+    #[doc(hidden)]
+    pub fn locked_now(&self, worker: &mut Worker) -> Option<Address> {
+        let mut addresses = self.entries.iter().map(|entry| entry.address);
+        addresses.find(|address| {
+            let local = worker.local_memory(*address);
+            local.is_ok_and(|(memory, at)| {
+                write::load_version(memory, at).mode() != LockMode::Unlocked
+            })
+        })
     }
 
     /// Increments the incarnation of the object when the transaction commits, so that existing fat pointers to it no

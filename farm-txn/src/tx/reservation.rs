@@ -116,16 +116,6 @@ impl Tx {
         outcome
     }
 
-    /// Ends the transaction without effect, and validates its reads: `Ok` if all of them are from one moment. See
-    /// [`crate::api::validate`].
-    ///
-    /// # Errors
-    /// As [`Tx::commit`].
-    pub fn validate(&mut self, worker: &mut Worker) -> Result<(), TxError> {
-        self.give_up_writes(worker);
-        self.commit(worker)
-    }
-
     /// Drops all writes and releases the reserved room. The reads remain, to be validated.
     pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
         self.given_up = true;

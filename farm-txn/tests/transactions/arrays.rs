@@ -10,7 +10,7 @@ use farm_core::worker::{AddressError, Worker};
 use farm_txn::{Abort, Handle, ObjectId, Transaction, TxError, TxLimits};
 use proptest::prelude::*;
 
-use crate::cluster::{Cluster, cluster, create, put_in_array};
+use crate::cluster::{Cluster, cluster, put_in_array};
 use crate::tasks::{PATIENCE, comes_to_rest, task};
 
 const COUNT: u32 = 12;
@@ -264,7 +264,7 @@ async fn born(
 fn transactions_create_and_free_arrays_on_any_machine() {
     let cluster = cluster("array-born", 2, 1);
     for holder in [0, 1] {
-        let hint = cluster.on(holder, 0, |w| create(w, b"near"));
+        let hint = cluster.create(holder, 0, b"near");
         for payload in [8, 200] {
             let size = class_for_payload(payload).unwrap();
             let first = task(&cluster, 0, move |farm| async move {
@@ -324,7 +324,7 @@ fn transactions_create_and_free_arrays_on_any_machine() {
 fn arrays_of_aborted_transactions_are_released_and_reused() {
     let cluster = cluster("array-abort", 2, 1);
     for holder in [0, 1] {
-        let hint = cluster.on(holder, 0, |w| create(w, b"near"));
+        let hint = cluster.create(holder, 0, b"near");
         let mut firsts = vec![];
         for round in 0..6 {
             let first = task(&cluster, 0, move |farm| async move {
@@ -367,7 +367,7 @@ fn arrays_of_aborted_transactions_are_released_and_reused() {
 fn rejected_array_allocations_reserve_nothing() {
     let cluster = cluster("array-not", 2, 1);
     for holder in [0, 1] {
-        let hint = cluster.on(holder, 0, |w| create(w, b"near"));
+        let hint = cluster.create(holder, 0, b"near");
         task(&cluster, 0, move |farm| async move {
             let mut tx = farm.begin();
             let none = tx.alloc_array(8, 0, Some(hint)).await.unwrap_err();

@@ -6,7 +6,7 @@ use farm_core::alloc::class_for_payload;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Abort, Tx, TxError};
 
-use crate::cluster::{cluster, create, transact};
+use crate::cluster::cluster;
 
 const BYTES: usize = 40;
 
@@ -19,10 +19,9 @@ fn live(worker: &mut Worker) -> u64 {
 #[test]
 fn a_failed_step_is_taken_back_and_earlier_changes_remain() {
     let cluster = cluster("attempts", 1, 1);
-    let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
-    cluster.on(0, 0, move |w| {
-        let before = live(w);
-        let mut tx = farm_txn::checkout(w);
+    let [one, two] = [1, 2].map(|mark| cluster.create(0, 0, &[mark; BYTES]));
+    let before = cluster.on(0, 0, live);
+    let (tx, born) = cluster.open(0, 0, move |tx, w| {
         let first = tx.read(w, one, BYTES).unwrap();
         tx.payload_mut(first).fill(11);
         let born = tx.alloc(w, BYTES, None).unwrap();
@@ -45,16 +44,12 @@ fn a_failed_step_is_taken_back_and_earlier_changes_remain() {
             Ok(second)
         });
         assert_eq!(&tx.payload(kept.unwrap())[..BYTES], [23; BYTES]);
-        let born = tx.address(born);
-        tx.commit(w).unwrap();
-        farm_txn::checkin(w, tx);
-        let seen = transact(w, |tx, w| {
-            let read = [one, two, born].map(|at| tx.read(w, at, BYTES).map(|o| tx.payload(o)[0]));
-            read.into_iter().collect::<Result<Vec<_>, _>>()
-        });
-        assert_eq!((seen.unwrap(), live(w)), (vec![11, 23, 33], before + 1));
-        w.check_slab().unwrap();
+        tx.address(born)
     });
+    cluster.commit(0, 0, tx).unwrap();
+    let seen = [one, two, born].map(|at| cluster.contents(0, 0, at, BYTES).unwrap()[0]);
+    assert_eq!((seen, cluster.on(0, 0, live)), ([11, 23, 33], before + 1));
+    cluster.on(0, 0, |w| w.check_slab()).unwrap();
     cluster.stop();
 }
 
@@ -63,10 +58,13 @@ fn a_failed_step_is_taken_back_and_earlier_changes_remain() {
 fn a_large_transaction_finds_its_objects_after_steps_were_taken_back() {
     const OBJECTS: usize = 100;
     let cluster = cluster("large", 1, 1);
-    cluster.on(0, 0, |w| {
-        let all: Vec<_> = (0..OBJECTS).map(|mark| create(w, &[mark as u8])).collect();
-        for (kept, tried) in [(10, 15), (20, 60), (32, 1), (33, 40), (60, 40)] {
-            let mut tx = farm_txn::checkout(w);
+    let marks: Vec<_> = (0..OBJECTS).map(|mark| [mark as u8]).collect();
+    let all = cluster.create_all(0, 0, &marks);
+    for (kept, tried) in [(10, 15), (20, 60), (32, 1), (33, 40), (60, 40)] {
+        let all = all.clone();
+        let (tx, ()) = cluster.open(0, 0, move |tx, w| {
+            // An earlier commit leaves its context empty.
+            assert_eq!((tx.len(), tx.find(all[0])), (0, None));
             let read = |tx: &mut Tx, w: &mut Worker, at: usize| {
                 let object = tx.read(w, all[at], 1)?;
                 assert_eq!(tx.payload(object)[0], at as u8);
@@ -76,7 +74,7 @@ fn a_large_transaction_finds_its_objects_after_steps_were_taken_back() {
                 );
                 Ok::<_, TxError>(object)
             };
-            let ids: Vec<_> = (0..kept).map(|at| read(&mut tx, w, at).unwrap()).collect();
+            let ids: Vec<_> = (0..kept).map(|at| read(tx, w, at).unwrap()).collect();
             let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
                 for at in (kept..kept + tried).rev() {
                     read(tx, w, at)?;
@@ -89,15 +87,13 @@ fn a_large_transaction_finds_its_objects_after_steps_were_taken_back() {
                 assert_eq!(tx.find(*address), ids.get(at).copied(), "{at} of {kept}");
             }
             for at in 0..OBJECTS {
-                let object = read(&mut tx, w, at).unwrap();
+                let object = read(tx, w, at).unwrap();
                 assert!(ids.get(at).is_none_or(|before| *before == object));
             }
             assert_eq!(tx.len(), OBJECTS);
-            tx.commit(w).unwrap();
-            assert_eq!((tx.len(), tx.find(all[0])), (0, None));
-            farm_txn::checkin(w, tx);
-        }
-    });
+        });
+        cluster.commit(0, 0, tx).unwrap();
+    }
     cluster.stop();
 }
 
@@ -105,7 +101,7 @@ fn a_large_transaction_finds_its_objects_after_steps_were_taken_back() {
 #[test]
 fn the_id_of_an_object_that_was_taken_back_is_never_valid_again() {
     let cluster = cluster("taken-back", 1, 1);
-    let [one, two] = [1, 2].map(|mark| cluster.on(0, 0, move |w| create(w, &[mark; BYTES])));
+    let [one, two] = [1, 2].map(|mark| cluster.create(0, 0, &[mark; BYTES]));
     cluster.on(0, 0, move |w| {
         let mut tx = farm_txn::checkout(w);
         let mut taken_back = None;
@@ -136,20 +132,21 @@ fn when_committed_is_called_after_a_commit_and_not_after_an_abort() {
         HEARD.fetch_add(context, Ordering::Relaxed);
     }
     let cluster = cluster("heard", 1, 1);
-    let at = cluster.on(0, 0, |w| create(w, &[1; BYTES]));
-    cluster.on(0, 0, move |w| {
-        for (commits, context) in [(false, 100), (true, 1), (false, 100), (true, 10)] {
-            let mut tx = farm_txn::checkout(w);
+    let at = cluster.create(0, 0, &[1; BYTES]);
+    for (commits, context) in [(false, 100), (true, 1), (false, 100), (true, 10)] {
+        let (mut tx, ()) = cluster.open(0, 0, move |tx, w| {
             let object = tx.read(w, at, BYTES).unwrap();
             tx.payload_mut(object)[0] += 1;
             tx.when_committed(Cont::new(heard, context));
-            match commits {
-                true => tx.commit(w).unwrap(),
-                false => tx.abort(w),
-            }
-            farm_txn::checkin(w, tx);
+        });
+        match commits {
+            true => cluster.commit(0, 0, tx).unwrap(),
+            false => cluster.on(0, 0, move |w| {
+                tx.abort(w);
+                farm_txn::checkin(w, tx);
+            }),
         }
-    });
+    }
     assert_eq!(HEARD.load(Ordering::Relaxed), 11);
     cluster.stop();
 }

@@ -9,8 +9,7 @@ use farm_core::ids::Address;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::object::{Image, Incarnation, LockMode, Version, write};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
-pub(crate) use farm_txn::transact_here as transact;
-use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
+use farm_txn::{Handle, ObjectId, Tx, TxError, TxHandle, api, block_on};
 
 /// A running cluster with the transaction layer on every worker, and with little memory and short rings.
 pub(crate) struct Cluster {
@@ -44,6 +43,107 @@ impl Cluster {
         self.machines[machine]
             .ask(worker, |worker, answer| answer.send(work(worker)).unwrap())
             .unwrap()
+    }
+
+    /// Runs a transaction over objects of a machine once, and waits for its end: see [`transact`].
+    pub(crate) fn transact<T: Send + 'static>(
+        &self,
+        machine: usize,
+        worker: usize,
+        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError> + Send + 'static,
+    ) -> Result<T, TxError> {
+        block_on(&self.machines[machine], worker, async |farm| {
+            transact(&farm, body).await
+        })
+        .unwrap()
+    }
+
+    /// Begins a transaction by `body`, in one turn of a worker. It stays open until [`Cluster::commit`].
+    pub(crate) fn open<T: Send + 'static>(
+        &self,
+        machine: usize,
+        worker: usize,
+        body: impl FnOnce(&mut Tx, &mut Worker) -> T + Send + 'static,
+    ) -> (Box<Tx>, T) {
+        self.on(machine, worker, |w| {
+            let mut tx = farm_txn::checkout(w);
+            assert!(tx.is_empty());
+            let value = body(&mut tx, w);
+            (tx, value)
+        })
+    }
+
+    /// Commits the transaction of a context on its worker, and waits for the outcome.
+    pub(crate) fn commit(&self, machine: usize, worker: usize, tx: Box<Tx>) -> Result<(), TxError> {
+        block_on(&self.machines[machine], worker, async |farm| {
+            commit_context(&farm, tx).await
+        })
+        .unwrap()
+    }
+
+    /// Ends the transaction of a context on its worker without effect, and waits for the validation of its reads.
+    pub(crate) fn validate(
+        &self,
+        machine: usize,
+        worker: usize,
+        tx: Box<Tx>,
+    ) -> Result<(), TxError> {
+        block_on(&self.machines[machine], worker, async |farm| {
+            validate_context(&farm, tx).await
+        })
+        .unwrap()
+    }
+
+    /// Creates an object whose payload starts with `payload`, in a transaction of its own.
+    pub(crate) fn create(&self, machine: usize, worker: usize, payload: &[u8]) -> Address {
+        self.create_all(machine, worker, &[payload])[0]
+    }
+
+    /// Creates objects whose payloads start with `payloads`, in one transaction.
+    pub(crate) fn create_all(
+        &self,
+        machine: usize,
+        worker: usize,
+        payloads: &[impl AsRef<[u8]>],
+    ) -> Vec<Address> {
+        let payloads = payloads.iter().map(|payload| payload.as_ref().to_vec());
+        let payloads: Vec<_> = payloads.collect();
+        let created = self.transact(machine, worker, move |tx, w| {
+            let one = |payload: &Vec<u8>| {
+                let object = tx.alloc(w, payload.len(), None)?;
+                tx.payload_mut(object)[..payload.len()].copy_from_slice(payload);
+                Ok(tx.address(object))
+            };
+            payloads.iter().map(one).collect()
+        });
+        created.unwrap()
+    }
+
+    /// Frees an object, in a transaction of its own.
+    pub(crate) fn free(
+        &self,
+        machine: usize,
+        worker: usize,
+        at: Address,
+        bytes: usize,
+    ) -> Result<(), TxError> {
+        self.transact(machine, worker, move |tx, w| {
+            tx.read(w, at, bytes).map(|object| tx.free(object))
+        })
+    }
+
+    /// Returns the first bytes of an object, read by a transaction of its own.
+    pub(crate) fn contents(
+        &self,
+        machine: usize,
+        worker: usize,
+        at: Address,
+        bytes: usize,
+    ) -> Result<Vec<u8>, TxError> {
+        self.transact(machine, worker, move |tx, w| {
+            let object = tx.read(w, at, bytes)?;
+            Ok(tx.payload(object)[..bytes].to_vec())
+        })
     }
 
     /// Reads an object by a lock-free read, and waits for the result.
@@ -153,14 +253,38 @@ pub(crate) fn put_in_array(
     version
 }
 
-/// Creates an object whose payload starts with `payload`, in a transaction of its own.
-pub(crate) fn create(worker: &mut Worker, payload: &[u8]) -> Address {
-    transact(worker, |tx, worker| {
-        let object = tx.alloc(worker, payload.len(), None)?;
-        tx.payload_mut(object)[..payload.len()].copy_from_slice(payload);
-        Ok(tx.address(object))
-    })
-    .unwrap()
+/// Runs a transaction over objects of the worker's machine once: returns what `body` returned, committed, or why the
+/// transaction did not commit. An error of `body` that is no conflict is returned only if its reads are of one moment.
+pub(crate) async fn transact<T: Send + 'static>(
+    farm: &Handle,
+    body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, TxError> + Send + 'static,
+) -> Result<T, TxError> {
+    let run = |w: &mut Worker| {
+        let mut tx = farm_txn::checkout(w);
+        match body(&mut tx, w) {
+            Err(error @ TxError::Abort(_)) => {
+                farm_txn::checkin(w, tx);
+                Err(error)
+            }
+            ended => Ok((tx, ended)),
+        }
+    };
+    match farm.with_worker(run).await?? {
+        (tx, Ok(value)) => commit_context(farm, tx).await.map(|()| value),
+        (tx, Err(error)) => validate_context(farm, tx).await.and(Err(error)),
+    }
+}
+
+/// Commits the transaction of a context of the task's worker.
+pub(crate) async fn commit_context(farm: &Handle, tx: Box<Tx>) -> Result<(), TxError> {
+    let commit = |w: &mut Worker, _, cont| farm_txn::commit(w, tx, cont);
+    farm.begin().operation(commit).await
+}
+
+/// Ends the transaction of a context of the task's worker without effect, and validates its reads.
+async fn validate_context(farm: &Handle, tx: Box<Tx>) -> Result<(), TxError> {
+    let validate = |w: &mut Worker, _, cont| farm_txn::validate(w, tx, cont);
+    farm.begin().operation(validate).await
 }
 
 type CommitAnswer = mpsc::Sender<Result<(), TxError>>;
@@ -188,14 +312,6 @@ pub(crate) fn overwrite(
     let object = tx.read(worker, at, bytes.len())?;
     tx.payload_mut(object)[..bytes.len()].copy_from_slice(bytes);
     Ok(object)
-}
-
-/// Returns the first bytes of an object, read by a transaction of its own.
-pub(crate) fn contents(worker: &mut Worker, at: Address, bytes: usize) -> Result<Vec<u8>, TxError> {
-    transact(worker, |tx, worker| {
-        let object = tx.read(worker, at, bytes)?;
-        Ok(tx.payload(object)[..bytes].to_vec())
-    })
 }
 
 /// Changes the lock of an object directly, as another worker's commit would.

@@ -8,7 +8,7 @@ use farm_core::messaging::MessageCounters;
 use farm_core::worker::{Cont, LogCounters, Worker};
 use farm_txn::{Abort, ObjectId, RecordCounters, TxCounters, TxError, TxHandle, api};
 
-use crate::cluster::{Cluster, cluster, commit, contents, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, commit, overwrite};
 
 const MACHINES: usize = 4;
 const BYTES: usize = 8;
@@ -77,9 +77,7 @@ fn objects(cluster: &Cluster, case: &Case) -> Objects {
     let make = |counts: [usize; MACHINES]| {
         let mut made = vec![];
         for (machine, count) in counts.into_iter().enumerate() {
-            made.extend(
-                (0..count).map(|_| cluster.on(machine, 0, |w| create(w, &1u64.to_le_bytes()))),
-            );
+            made.extend((0..count).map(|_| cluster.create(machine, 0, &1u64.to_le_bytes())));
         }
         made
     };
@@ -154,7 +152,7 @@ fn run(
         for (machine, count) in case.written.into_iter().enumerate() {
             let mine = case.written[..machine].iter().sum::<usize>();
             for at in objects.written[mine..][..count].iter().copied() {
-                let seen = cluster.on(machine, 0, move |w| contents(w, at, 1)).unwrap();
+                let seen = cluster.contents(machine, 0, at, 1).unwrap();
                 assert_eq!(seen, [2]);
             }
         }
@@ -299,9 +297,8 @@ fn more_than_four_reads_of_one_machine_are_validated_by_message_if_the_transacti
 fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
     let change = |machine: usize, at: Address| {
         move |cluster: &Cluster| {
-            cluster.on(machine, 0, move |w| {
-                transact(w, |tx, w| overwrite(tx, w, at, &[9]).map(|_| ())).unwrap();
-            });
+            let changed = cluster.transact(machine, 0, move |tx, w| overwrite(tx, w, at, &[9]));
+            changed.unwrap();
         }
     };
     // Another transaction wrote an object of the last primary, so its lock is refused.

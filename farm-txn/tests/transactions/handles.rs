@@ -9,7 +9,7 @@ use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Abort, ObjectId, TxError, TxHandle, api};
 
-use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, overwrite};
 
 /// A call of a continuation with its context, in the order of the calls.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,7 +104,8 @@ fn id(heard: &Heard) -> ObjectId {
 #[test]
 fn every_call_of_a_transaction_has_its_own_continuation() {
     let cluster = cluster("calls", 1, 1);
-    let (x, y, tx) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y"), api::begin(w)));
+    let [x, y] = [b"x", b"y"].map(|payload| cluster.create(0, 0, payload));
+    let tx = cluster.on(0, 0, api::begin);
     // Three concurrent operations.
     let heard = hears(&cluster, 3, move |w| {
         api::read(w, tx, x, 1, Cont::new(object, 1));
@@ -116,20 +117,23 @@ fn every_call_of_a_transaction_has_its_own_continuation() {
         heard,
         [1, 2, 3].map(|n| Heard::Object(n, Some(ids[n as usize - 1])))
     );
+    let (born, address) = mpsc::channel();
     let heard = hears(&cluster, 2, move |w| {
         assert_eq!(api::payload(w, tx, ids[0]).unwrap()[..1], *b"x");
         assert_eq!(api::payload(w, tx, ids[2]).unwrap()[..1], *b"y");
         api::payload_mut(w, tx, ids[1]).unwrap().fill(5);
         api::free(w, tx, ids[0]).unwrap();
-        let born = api::with(w, tx, |tx, _| tx.address(ids[1])).unwrap();
+        born.send(api::address(w, tx, ids[1]).unwrap()).unwrap();
         api::commit(w, tx, Cont::new(done, 4));
         // The handle ends with the call of `commit`, and not with the continuation.
         assert!(matches!(api::payload(w, tx, ids[0]), Err(TxError::Ended)));
         api::read(w, tx, x, 1, Cont::new(object, 5));
-        assert_eq!(contents(w, born, 100).unwrap(), vec![5; 100]);
-        assert!(matches!(contents(w, x, 1), Err(TxError::NotAllocated(_))));
     });
     assert_eq!(heard, [Heard::Done(4, Ok(())), Heard::Object(5, None)]);
+    let born = address.recv().unwrap();
+    assert_eq!(cluster.contents(0, 0, born, 100).unwrap(), vec![5; 100]);
+    let gone = cluster.contents(0, 0, x, 1);
+    assert!(matches!(gone, Err(TxError::NotAllocated(_))));
     cluster.on(0, 0, |w| w.check_slab()).unwrap();
     cluster.stop();
 }
@@ -137,7 +141,7 @@ fn every_call_of_a_transaction_has_its_own_continuation() {
 #[test]
 fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
     let cluster = cluster("ended", 1, 1);
-    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    let x = cluster.create(0, 0, b"x");
     for aborted in [false, true] {
         let (tx, heard) = mpsc::channel();
         let first = hears(&cluster, 1, move |w| {
@@ -183,7 +187,7 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
 #[test]
 fn operations_in_flight_at_the_end_call_their_continuations() {
     let cluster = cluster("under-way", 1, 1);
-    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    let x = cluster.create(0, 0, b"x");
     for commit in [false, true] {
         let heard = hears(&cluster, 2 + usize::from(commit), move |w| {
             let tx = api::begin(w);
@@ -212,17 +216,19 @@ fn operations_in_flight_at_the_end_call_their_continuations() {
 #[test]
 fn the_continuation_of_commit_receives_a_conflict() {
     let cluster = cluster("heard", 1, 1);
-    let (x, tx) = cluster.on(0, 0, |w| (create(w, b"x"), api::begin(w)));
+    let x = cluster.create(0, 0, b"x");
+    let tx = cluster.on(0, 0, api::begin);
     let heard = hears(&cluster, 1, move |w| {
         api::read(w, tx, x, 1, Cont::new(object, 1))
     });
     let object = id(&heard[0]);
-    let heard = hears(&cluster, 1, move |w| {
+    cluster.on(0, 0, move |w| {
         api::payload_mut(w, tx, object).unwrap()[0] = b'?';
-        transact(w, |tx, w| overwrite(tx, w, x, b"!")).unwrap();
-        api::commit(w, tx, Cont::new(done, 2));
     });
+    let other = cluster.transact(0, 0, move |tx, w| overwrite(tx, w, x, b"!"));
+    other.unwrap();
+    let heard = hears(&cluster, 1, move |w| api::commit(w, tx, Cont::new(done, 2)));
     assert_eq!(heard, [Heard::Done(2, Err(Refusal::Changed(x)))]);
-    assert_eq!(cluster.on(0, 0, move |w| contents(w, x, 1)).unwrap(), b"!");
+    assert_eq!(cluster.contents(0, 0, x, 1).unwrap(), b"!");
     cluster.stop();
 }

@@ -1,6 +1,7 @@
 //! Workers of one machine with conflicting transactions, and lock-free readers on another machine: invariants that must
 //! hold in every order of events.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -9,47 +10,31 @@ use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
-use farm_txn::{Tx, TxError};
+use farm_txn::{Handle, TxError};
 use rand::Rng;
 
-use crate::cluster::{Cluster, cluster, create, put_in_array, transact};
+use crate::cluster::{Cluster, cluster, put_in_array, transact};
 
-/// Transactions of one worker between two turns of its event loop.
-const A_TURN: u64 = 64;
-
-/// Work that a worker repeats until it is done.
+/// Work that a task repeats until it is done.
 trait Work: Send + 'static {
     /// Performs one step. Returns false when the work is done.
-    fn step(&mut self, worker: &mut Worker) -> bool;
-}
-
-struct Running<W: Work> {
-    work: W,
-    done: mpsc::Sender<W>,
+    fn step(&mut self, farm: &Handle) -> impl Future<Output = bool>;
 }
 
 /// Starts the work on a worker. The receiver returns it when it is done.
-fn start<W: Work>(cluster: &Cluster, machine: usize, worker: usize, work: W) -> mpsc::Receiver<W> {
-    fn turn<W: Work>(worker: &mut Worker, _: u64, (): ()) {
-        let mut running = worker.take_layer::<Running<W>>();
-        for _ in 0..A_TURN {
-            if !running.work.step(worker) {
-                running.done.send(running.work).unwrap();
-                return;
-            }
-        }
-        worker.put_layer(running);
-        worker.defer(Cont::new(turn::<W>, 0));
-    }
+fn start<W: Work>(
+    cluster: &Cluster,
+    machine: usize,
+    worker: usize,
+    mut work: W,
+) -> mpsc::Receiver<W> {
     let (done, finished) = mpsc::channel();
-    assert!(
-        cluster.machines[machine]
-            .submit(worker, move |w| {
-                w.put_layer(Box::new(Running { work, done }));
-                turn::<W>(w, 0, ());
-            })
-            .is_ok()
-    );
+    cluster.on(machine, worker, move |w| {
+        farm_txn::spawn(w, |farm| async move {
+            while work.step(&farm).await {}
+            done.send(work).unwrap();
+        });
+    });
     finished
 }
 
@@ -87,19 +72,17 @@ struct Skew {
 }
 
 impl Work for Skew {
-    fn step(&mut self, worker: &mut Worker) -> bool {
-        let seen = transact(worker, |tx, w| {
-            let objects = [
-                tx.read(w, self.objects[0], 8)?,
-                tx.read(w, self.objects[1], 8)?,
-            ];
+    async fn step(&mut self, farm: &Handle) -> bool {
+        let (addresses, own) = (self.objects, self.own);
+        let seen = transact(farm, move |tx, w| {
+            let objects = [tx.read(w, addresses[0], 8)?, tx.read(w, addresses[1], 8)?];
             let [x, y] = objects.map(|object| number(tx.payload(object)));
             maybe_yield(w);
-            let own = [x, y][self.own] + if x + y > 0 { -1 } else { 1 };
-            tx.payload_mut(objects[self.own])[..8].copy_from_slice(&own.to_le_bytes());
+            let value = [x, y][own] + if x + y > 0 { -1 } else { 1 };
+            tx.payload_mut(objects[own])[..8].copy_from_slice(&value.to_le_bytes());
             Ok(x + y)
         });
-        match seen {
+        match seen.await {
             Ok(sum) => {
                 self.committed += 1;
                 if !(0..=1).contains(&sum) {
@@ -119,7 +102,7 @@ impl Work for Skew {
 #[test]
 fn there_is_no_write_skew() {
     let cluster = cluster("skew", 1, 2);
-    let objects = cluster.on(0, 0, |w| [create(w, &[0; 8]), create(w, &[0; 8])]);
+    let objects = [(); 2].map(|()| cluster.create(0, 0, &[0; 8]));
     let workers = [0, 1].map(|own| {
         let work = Skew {
             objects,
@@ -138,14 +121,8 @@ fn there_is_no_write_skew() {
         one.bad,
         two.bad
     );
-    let last: i64 = cluster
-        .on(0, 0, move |w| {
-            objects.map(|at| {
-                transact(w, |tx, w| tx.read(w, at, 8).map(|o| number(tx.payload(o)))).unwrap()
-            })
-        })
-        .into_iter()
-        .sum();
+    let last = objects.map(|at| number(&cluster.contents(0, 0, at, 8).unwrap()));
+    let last: i64 = last.iter().sum();
     assert_eq!(
         last,
         (one.committed + two.committed) % 2,
@@ -197,11 +174,11 @@ fn at(first: Address, account: usize) -> Address {
 }
 
 impl Work for Teller {
-    fn step(&mut self, worker: &mut Worker) -> bool {
-        let outcome = if worker.rng().random_range(0..4) == 0 {
-            self.audit(worker)
-        } else {
-            self.transfer(worker)
+    async fn step(&mut self, farm: &Handle) -> bool {
+        let choice = farm.with_worker(|w| w.rng().random_range(0..4)).await;
+        let outcome = match choice.unwrap() {
+            0 => self.audit(farm).await,
+            _ => self.transfer(farm).await,
         };
         if let Err(error) = outcome {
             conflict(&error);
@@ -213,35 +190,38 @@ impl Work for Teller {
 }
 
 impl Teller {
-    fn transfer(&mut self, worker: &mut Worker) -> Result<(), TxError> {
-        let from = worker.rng().random_range(0..ACCOUNTS);
-        let to = (from + worker.rng().random_range(1..ACCOUNTS)) % ACCOUNTS;
-        let amount = worker.rng().random_range(1..50);
-        transact(worker, |tx, w| {
+    async fn transfer(&mut self, farm: &Handle) -> Result<(), TxError> {
+        let first = self.first;
+        let transferred = transact(farm, move |tx, w| {
+            let from = w.rng().random_range(0..ACCOUNTS);
+            let to = (from + w.rng().random_range(1..ACCOUNTS)) % ACCOUNTS;
+            let amount = w.rng().random_range(1..50);
             for (account, amount) in [(from, -amount), (to, amount)] {
-                let object = tx.read(w, at(self.first, account), ACCOUNT_PAYLOAD)?;
+                let object = tx.read(w, at(first, account), ACCOUNT_PAYLOAD)?;
                 let new = self::account(balance(tx.payload(object)) + amount);
                 tx.payload_mut(object).copy_from_slice(&new);
                 maybe_yield(w);
             }
             Ok(())
-        })?;
+        });
+        transferred.await?;
         self.moved += 1;
         Ok(())
     }
 
-    fn audit(&mut self, worker: &mut Worker) -> Result<(), TxError> {
-        let sum = transact(worker, |tx, w| {
+    async fn audit(&mut self, farm: &Handle) -> Result<(), TxError> {
+        let first = self.first;
+        let sum = transact(farm, move |tx, w| {
             let mut sum = 0;
             for account in 0..ACCOUNTS {
-                let object = tx.read(w, at(self.first, account), ACCOUNT_PAYLOAD)?;
+                let object = tx.read(w, at(first, account), ACCOUNT_PAYLOAD)?;
                 sum += balance(tx.payload(object));
             }
             maybe_yield(w);
             Ok(sum)
-        })?;
+        });
         assert_eq!(
-            sum,
+            sum.await?,
             ACCOUNTS as i64 * START,
             "a committed audit saw a wrong sum"
         );
@@ -348,19 +328,12 @@ fn the_sum_of_all_accounts_is_constant() {
             "{reads} reads saw {moving} changes"
         );
     }
-    let sum = cluster.on(0, 1, move |w| {
-        let all = |tx: &mut Tx, w: &mut Worker| {
-            (0..ACCOUNTS)
-                .map(|n| {
-                    Ok(balance({
-                        let object = tx.read(w, at(first, n), ACCOUNT_PAYLOAD)?;
-                        tx.payload(object)
-                    }))
-                })
-                .sum::<Result<i64, TxError>>()
-        };
-        transact(w, all).unwrap()
-    });
+    let account = |n| {
+        cluster
+            .contents(0, 1, at(first, n), ACCOUNT_PAYLOAD)
+            .unwrap()
+    };
+    let sum: i64 = (0..ACCOUNTS).map(|n| balance(&account(n))).sum();
     assert_eq!(sum, ACCOUNTS as i64 * START);
     for teller in tellers {
         assert!(
@@ -405,8 +378,8 @@ fn pointer_and_tag(payload: &[u8]) -> (FatPointer, u64) {
     (FatPointer::from_words([word(0), word(1)]).unwrap(), word(2))
 }
 
-fn replace(worker: &mut Worker, root: Address, tag: u64) -> Result<(), TxError> {
-    transact(worker, |tx, w| {
+async fn replace(farm: &Handle, root: Address, tag: u64) -> Result<(), TxError> {
+    let replaced = transact(farm, move |tx, w| {
         let root = tx.read(w, root, 24)?;
         let (pointer, _) = pointer_and_tag(tx.payload(root));
         let old = tx.read(w, pointer.address, TARGET_PAYLOAD)?;
@@ -417,13 +390,14 @@ fn replace(worker: &mut Worker, root: Address, tag: u64) -> Result<(), TxError> 
         let payload = root_payload(tx.pointer(new), tag);
         tx.payload_mut(root)[..24].copy_from_slice(&payload);
         Ok(())
-    })
+    });
+    replaced.await
 }
 
 impl Work for Replacer {
-    fn step(&mut self, worker: &mut Worker) -> bool {
+    async fn step(&mut self, farm: &Handle) -> bool {
         self.next_tag += 2;
-        match replace(worker, self.root, self.next_tag) {
+        match replace(farm, self.root, self.next_tag).await {
             Ok(()) => self.replaced += 1,
             // The target was freed after this transaction read the root.
             Err(TxError::NotAllocated(_)) => {}
@@ -504,17 +478,15 @@ fn target_came(worker: &mut Worker, _: u64, result: ReadResult) {
 #[test]
 fn a_fat_pointer_refers_to_its_own_object_or_to_none() {
     let cluster = cluster("pointers", 2, 2);
-    let root = cluster.on(0, 0, |w| {
-        transact(w, |tx, w| {
-            let first = tx.alloc(w, TARGET_PAYLOAD, None)?;
-            tx.payload_mut(first)[..TARGET_PAYLOAD].copy_from_slice(&target(0));
-            let root = tx.alloc(w, 24, None)?;
-            let payload = root_payload(tx.pointer(first), 0);
-            tx.payload_mut(root)[..24].copy_from_slice(&payload);
-            Ok(tx.address(root))
-        })
-        .unwrap()
+    let root = cluster.transact(0, 0, |tx, w| {
+        let first = tx.alloc(w, TARGET_PAYLOAD, None)?;
+        tx.payload_mut(first)[..TARGET_PAYLOAD].copy_from_slice(&target(0));
+        let root = tx.alloc(w, 24, None)?;
+        let payload = root_payload(tx.pointer(first), 0);
+        tx.payload_mut(root)[..24].copy_from_slice(&payload);
+        Ok(tx.address(root))
     });
+    let root = root.unwrap();
     let mut followers = vec![];
     for (machine, worker) in [(1, 0), (1, 1)] {
         let ((stop, stopped), (done, seen)) = (mpsc::channel(), mpsc::channel());
@@ -577,21 +549,22 @@ const TOGETHER_PAYLOAD: usize = 700;
 const ENOUGH_CHANGES: u64 = 3000;
 
 struct Together {
-    objects: Vec<Address>,
+    objects: Arc<[Address]>,
     next: i64,
     stop: Arc<AtomicBool>,
 }
 
 impl Work for Together {
-    fn step(&mut self, worker: &mut Worker) -> bool {
-        transact(worker, |tx, w| {
-            for address in &self.objects {
+    async fn step(&mut self, farm: &Handle) -> bool {
+        let (objects, next) = (Arc::clone(&self.objects), self.next);
+        let written = transact(farm, move |tx, w| {
+            for address in &*objects {
                 let object = tx.read(w, *address, TOGETHER_PAYLOAD)?;
-                tx.payload_mut(object)[..8].copy_from_slice(&self.next.to_le_bytes());
+                tx.payload_mut(object)[..8].copy_from_slice(&next.to_le_bytes());
             }
             Ok(())
-        })
-        .unwrap();
+        });
+        written.await.unwrap();
         self.next += 1;
         !self.stop.load(Ordering::Relaxed)
     }
@@ -639,17 +612,12 @@ fn one_came(worker: &mut Worker, which: u64, result: ReadResult) {
 #[test]
 fn a_commit_becomes_visible_at_once() {
     let cluster = cluster("at-once", 2, 1);
-    let objects = cluster.on(0, 0, |w| {
-        let zeroes = [0; TOGETHER_PAYLOAD];
-        (0..TOGETHER)
-            .map(|_| create(w, &zeroes))
-            .collect::<Vec<_>>()
-    });
+    let objects = cluster.create_all(0, 0, &[[0; TOGETHER_PAYLOAD]; TOGETHER]);
     let (first, last) = (objects[0], objects[TOGETHER - 1]);
     let stop = Arc::new(AtomicBool::new(false));
     let next = 1;
     let writer = Together {
-        objects,
+        objects: objects.into(),
         next,
         stop: Arc::clone(&stop),
     };

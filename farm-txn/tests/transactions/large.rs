@@ -7,7 +7,7 @@ use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Abort, Handle, ObjectId, Transaction, TxError, TxHandle, TxLimits, api};
 
-use crate::cluster::{Cluster, cluster, cluster_of, commit, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, cluster_of, commit, overwrite};
 use crate::tasks::{add_one, comes_to_rest, task};
 
 const BYTES: usize = 8;
@@ -23,22 +23,11 @@ fn large(name: &str, operations: u32) -> Cluster {
 
 /// Creates many objects on a machine, each with the value 1.
 fn many(cluster: &Cluster, machine: usize, count: usize) -> Vec<Address> {
-    cluster.on(machine, 0, move |w| {
-        let mut all = Vec::with_capacity(count);
-        while all.len() < count {
-            let more = (count - all.len()).min(500);
-            let made = transact(w, |tx, w| {
-                let one = |_| {
-                    let object = tx.alloc(w, BYTES, None)?;
-                    tx.payload_mut(object)[0] = 1;
-                    Ok(tx.address(object))
-                };
-                (0..more).map(one).collect::<Result<Vec<_>, TxError>>()
-            });
-            all.extend(made.unwrap());
-        }
-        all
-    })
+    let payloads = vec![1u64.to_le_bytes(); count];
+    let made = payloads
+        .chunks(500)
+        .map(|some| cluster.create_all(machine, 0, some));
+    made.flatten().collect()
 }
 
 /// Returns the sum of all objects. After the reads, another transaction changes the object `changed`, if any.
@@ -143,8 +132,8 @@ fn a_validation_leaves_slots_for_other_reads() {
 #[test]
 fn a_forgotten_payload_is_validated_and_can_be_read_again() {
     let cluster = cluster("forgotten", 2, 1);
-    let x = cluster.on(0, 0, |w| create(w, b"x"));
-    let y = cluster.on(1, 0, |w| create(w, b"y"));
+    let x = cluster.create(0, 0, b"x");
+    let y = cluster.create(1, 0, b"y");
     task(&cluster, 0, move |farm| async move {
         // An object that is read again is unchanged. An access to a forgotten payload is a typed error.
         let mut tx = farm.begin();
@@ -215,9 +204,8 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
 #[test]
 fn payloads_are_forgotten_again_when_steps_are_taken_back() {
     let cluster = cluster("forgotten-back", 1, 1);
-    let [x, y] = [b"x", b"y"].map(|text| cluster.on(0, 0, |w| create(w, text)));
-    cluster.on(0, 0, move |w| {
-        let mut tx = farm_txn::checkout(w);
+    let [x, y] = [b"x", b"y"].map(|text| cluster.create(0, 0, text));
+    let (tx, ()) = cluster.open(0, 0, move |tx, w| {
         let (a, b) = (tx.read(w, x, 1).unwrap(), tx.read(w, y, 1).unwrap());
         tx.forget_payload(a);
         let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
@@ -240,14 +228,10 @@ fn payloads_are_forgotten_again_when_steps_are_taken_back() {
         let kept: Result<ObjectId, TxError> =
             tx.all_or_nothing(w, |tx, w| overwrite(tx, w, x, b"X"));
         assert_eq!(kept.unwrap(), a);
-        tx.commit(w).unwrap();
-        farm_txn::checkin(w, tx);
-        let seen = transact(w, |tx, w| {
-            let [a, b] = [tx.read(w, x, 1)?, tx.read(w, y, 1)?];
-            Ok([tx.payload(a)[0], tx.payload(b)[0]])
-        });
-        assert_eq!(seen.unwrap(), *b"Xy");
     });
+    cluster.commit(0, 0, tx).unwrap();
+    let seen = [x, y].map(|at| cluster.contents(0, 0, at, 1).unwrap()[0]);
+    assert_eq!(seen, *b"Xy");
     cluster.stop();
 }
 
@@ -322,7 +306,7 @@ fn limits_count_held_payloads() {
 #[test]
 fn a_handle_forgets_payloads() {
     let cluster = cluster("handle-forgets", 1, 1);
-    let x = cluster.on(0, 0, |w| create(w, b"x"));
+    let x = cluster.create(0, 0, b"x");
     let tx = cluster.on(0, 0, move |w| {
         let tx = api::begin(w);
         let object = api::with(w, tx, |tx, w| tx.read(w, x, 1)).unwrap().unwrap();

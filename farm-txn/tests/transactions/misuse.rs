@@ -10,7 +10,7 @@ use farm_core::object::{FIRST_LINE_PAYLOAD, Incarnation, LockMode, object_bytes_
 use farm_core::worker::{AddressError, Cont, ReadError, Worker};
 use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, TxLimits, api};
 
-use crate::cluster::{Cluster, cluster, commit, contents, create, lock, overwrite, transact};
+use crate::cluster::{Cluster, cluster, commit, lock, overwrite};
 
 type Answer = mpsc::Sender<Result<(TxHandle, ObjectId), TxError>>;
 
@@ -38,8 +38,8 @@ fn read(
 #[test]
 fn an_object_of_another_transaction_is_a_typed_error() {
     let cluster = cluster("other-tx", 2, 1);
-    let (x, y) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y")));
-    let remote = cluster.on(1, 0, |w| create(w, b"r"));
+    let [x, y] = [b"x", b"y"].map(|payload| cluster.create(0, 0, payload));
+    let remote = cluster.create(1, 0, b"r");
     let (first, of_first) = read(&cluster, x, 1).unwrap();
     let (second, of_second) = read(&cluster, y, 1).unwrap();
     let (third, of_third) = read(&cluster, remote, 1).unwrap();
@@ -76,9 +76,9 @@ fn an_object_of_another_transaction_is_a_typed_error() {
             }
             api::abort(w, again);
         }
-        assert_eq!(contents(w, x, 1).unwrap(), b"x");
-        assert_eq!(contents(w, y, 1).unwrap(), b"y");
     });
+    assert_eq!(cluster.contents(0, 0, x, 1).unwrap(), b"x");
+    assert_eq!(cluster.contents(0, 0, y, 1).unwrap(), b"y");
     cluster.stop();
 }
 
@@ -86,27 +86,39 @@ fn an_object_of_another_transaction_is_a_typed_error() {
 #[test]
 fn a_reused_context_rejects_objects_of_its_earlier_transactions() {
     let cluster = cluster("again", 1, 1);
-    cluster.on(0, 0, |w| {
-        let x = create(w, b"x");
-        let mut tx = Tx::new();
-        for commit in [true, false, true] {
+    let x = cluster.create(0, 0, b"x");
+    // The addresses of contexts, with the objects of their transactions.
+    let mut earlier: Vec<(usize, ObjectId)> = vec![];
+    let mut reused = [0; 2];
+    for commit in [true, false].repeat(6) {
+        let known = earlier.clone();
+        let (mut tx, object) = cluster.open(0, 0, move |tx, w| {
             let object = tx.read(w, x, 1).unwrap();
             tx.check(object).unwrap();
-            if commit {
-                tx.commit(w).unwrap();
-            } else {
-                tx.abort(w);
+            for (_, object) in known {
+                assert!(matches!(tx.check(object), Err(TxError::OtherTransaction)));
+                let used = std::panic::catch_unwind(|| tx.payload(object).len());
+                assert!(
+                    used.is_err(),
+                    "the access returned bytes of another object instead of a panic"
+                );
             }
-            assert!(matches!(tx.check(object), Err(TxError::OtherTransaction)));
-            tx.read(w, x, 1).unwrap();
-            let used = std::panic::catch_unwind(|| tx.payload(object).len());
-            assert!(
-                used.is_err(),
-                "the access returned bytes of another object instead of a panic"
-            );
-            tx.abort(w);
+            object
+        });
+        let context = &raw const *tx as usize;
+        reused[usize::from(commit)] += usize::from(earlier.iter().any(|one| one.0 == context));
+        earlier.push((context, object));
+        if commit {
+            cluster.commit(0, 0, tx).unwrap();
+        } else {
+            cluster.on(0, 0, move |w| {
+                tx.abort(w);
+                assert!(matches!(tx.check(object), Err(TxError::OtherTransaction)));
+                farm_txn::checkin(w, tx);
+            });
         }
-    });
+    }
+    assert!(reused.iter().all(|times| *times > 0), "{reused:?}");
     cluster.stop();
 }
 
@@ -115,35 +127,32 @@ fn a_wrong_size_is_a_typed_error() {
     let cluster = cluster("size", 2, 2);
     let bytes = |payload| class_for_payload(payload).unwrap().payload_capacity();
     let objects: Vec<_> = [1usize, 100, 700, 3000]
-        .map(|size| (size, cluster.on(0, 0, move |w| create(w, &vec![7; size]))))
+        .map(|size| (size, cluster.create(0, 0, &vec![7; size])))
         .to_vec();
     // Any worker of the machine reports the wrong size.
     for worker in [0, 1] {
-        let objects = objects.clone();
-        cluster.on(0, worker, move |w| {
-            for (size, address) in &objects {
-                for asked in [1, 100, 700, 3000, 20_000] {
-                    let read = contents(w, *address, asked);
-                    if asked == *size {
-                        assert_eq!(read.unwrap(), vec![7; *size]);
-                        continue;
-                    }
-                    let error = read.unwrap_err();
-                    assert!(
-                        matches!(error, TxError::WrongSize { address: at, asked: a, is }
-                            if at == *address && a == bytes(asked) && is == bytes(*size)),
-                        "{error}"
-                    );
+        for (size, address) in &objects {
+            for asked in [1, 100, 700, 3000, 20_000] {
+                let read = cluster.contents(0, worker, *address, asked);
+                if asked == *size {
+                    assert_eq!(read.unwrap(), vec![7; *size]);
+                    continue;
                 }
+                let error = read.unwrap_err();
+                assert!(
+                    matches!(error, TxError::WrongSize { address: at, asked: a, is }
+                        if at == *address && a == bytes(asked) && is == bytes(*size)),
+                    "{error}"
+                );
             }
-        });
+        }
     }
     // The same with handles. For objects that the transaction has already, on any machine, the size is checked without
     // a read.
     let (size, address) = objects[1];
     let error = read(&cluster, address, 700).unwrap_err();
     assert!(matches!(error, TxError::WrongSize { .. }), "{error}");
-    let remote = cluster.on(1, 0, |w| create(w, &[5; 100]));
+    let remote = cluster.create(1, 0, &[5; 100]);
     let (tx, _) = read(&cluster, remote, size).unwrap();
     let (answer, heard): (Answer, _) = mpsc::channel();
     cluster.on(0, 0, move |w| {
@@ -161,7 +170,7 @@ fn a_wrong_size_is_a_typed_error() {
 #[test]
 fn a_wrong_size_of_a_remote_object_is_a_typed_error_in_every_lock_mode() {
     let cluster = cluster("remote-size", 2, 1);
-    let at = cluster.on(1, 0, |w| create(w, &[5; 100]));
+    let at = cluster.create(1, 0, &[5; 100]);
     let bytes = |payload| class_for_payload(payload).unwrap().payload_capacity();
     for mode in [LockMode::Unlocked, LockMode::Exclusive] {
         if mode == LockMode::Exclusive {
@@ -183,11 +192,10 @@ fn a_wrong_size_of_a_remote_object_is_a_typed_error_in_every_lock_mode() {
         }
     }
     assert_eq!(cluster.on(0, 0, |w| w.read_counters().restarts), 0);
-    cluster.on(1, 0, move |w| {
-        lock(w, at, LockMode::Unlocked);
-        assert_eq!(contents(w, at, 100).unwrap(), [5; 100]);
-        transact(w, |tx, w| overwrite(tx, w, at, &[7; 100]).map(drop)).unwrap();
-    });
+    cluster.on(1, 0, move |w| lock(w, at, LockMode::Unlocked));
+    assert_eq!(cluster.contents(1, 0, at, 100).unwrap(), [5; 100]);
+    let written = cluster.transact(1, 0, move |tx, w| overwrite(tx, w, at, &[7; 100]));
+    written.unwrap();
     assert_eq!(cluster.look(0, at, 128).unwrap().payload[..100], [7; 100]);
     cluster.stop();
 }
@@ -199,7 +207,7 @@ fn a_read_of_bytes_without_a_header_returns_no_object() {
     let cluster = cluster("no-header", 2, 1);
     let of_words = |word: u64| word.to_le_bytes().repeat(100);
     for small in [0, 5] {
-        let at = cluster.on(1, 0, move |w| create(w, &of_words(small)));
+        let at = cluster.create(1, 0, &of_words(small));
         for _ in 0..4 {
             for line in 1..8 {
                 let inside = at.checked_add(line * 64).unwrap();
@@ -214,10 +222,9 @@ fn a_read_of_bytes_without_a_header_returns_no_object() {
                     }
                 }
             }
-            cluster.on(1, 0, move |w| {
-                let payload = of_words(small);
-                transact(w, |tx, w| overwrite(tx, w, at, &payload).map(drop)).unwrap();
-            });
+            let payload = of_words(small);
+            let written = cluster.transact(1, 0, move |tx, w| overwrite(tx, w, at, &payload));
+            written.unwrap();
         }
     }
     assert_eq!(cluster.on(0, 0, |w| w.read_counters().restarts), 0);
@@ -231,14 +238,12 @@ fn a_read_of_bytes_that_look_like_a_locked_object_times_out() {
     let cluster = cluster("like-locked", 2, 1);
     let class = class_for_payload(100).unwrap();
     let like = Incarnation::new(class, 1 << 53).allocated();
-    let at = cluster.on(1, 0, move |w| {
-        let mut payload = vec![0; 200];
-        payload[FIRST_LINE_PAYLOAD + 6..][..8].copy_from_slice(&like.0.to_le_bytes());
-        let at = create(w, &payload);
-        // After the second write, the line version is 2.
-        transact(w, |tx, w| overwrite(tx, w, at, &payload).map(drop)).unwrap();
-        at
-    });
+    let mut payload = vec![0; 200];
+    payload[FIRST_LINE_PAYLOAD + 6..][..8].copy_from_slice(&like.0.to_le_bytes());
+    let at = cluster.create(1, 0, &payload);
+    // After the second write, the line version is 2.
+    let written = cluster.transact(1, 0, move |tx, w| overwrite(tx, w, at, &payload));
+    written.unwrap();
     let inside = at.checked_add(64).unwrap();
     let header = cluster.on(1, 0, move |w| {
         let (memory, at) = w.local_memory(inside).unwrap();
@@ -264,15 +269,13 @@ fn a_read_of_bytes_that_look_like_a_locked_object_times_out() {
 fn a_remote_read_of_another_size_is_refused_at_once() {
     let cluster = cluster("other-size", 2, 1);
     // `create` writes the first version; then one object of each two neighbours is written three more times.
-    let all = cluster.on(1, 0, |w| {
-        let all = [(); 8].map(|()| create(w, &[5; 8]));
-        for address in all.iter().step_by(2) {
-            for _ in 0..3 {
-                transact(w, |tx, w| overwrite(tx, w, *address, &[6; 8]).map(drop)).unwrap();
-            }
+    let all = [(); 8].map(|()| cluster.create(1, 0, &[5; 8]));
+    for address in all.into_iter().step_by(2) {
+        for _ in 0..3 {
+            let written = cluster.transact(1, 0, move |tx, w| overwrite(tx, w, address, &[6; 8]));
+            written.unwrap();
         }
-        all
-    });
+    }
     let is = class_for_payload(8).unwrap().payload_capacity();
     for bytes in [100, 170, 700] {
         let restarts = |w: &mut Worker| w.read_counters().restarts;
@@ -307,7 +310,7 @@ fn a_remote_read_of_another_size_is_refused_at_once() {
 fn an_object_that_the_transaction_has_freed_is_a_typed_error() {
     let cluster = cluster("freed-own", 2, 1);
     for machine in [0, 1] {
-        let at = cluster.on(machine, 0, |w| create(w, b"x"));
+        let at = cluster.create(machine, 0, b"x");
         let (tx, object) = read(&cluster, at, 1).unwrap();
         cluster.on(0, 0, move |w| {
             api::free(w, tx, object).unwrap();
@@ -353,17 +356,11 @@ fn an_object_that_the_transaction_has_freed_is_a_typed_error() {
 #[test]
 fn addresses_without_an_object_are_typed_errors() {
     let cluster = cluster("nowhere", 2, 1);
-    let x = cluster.on(0, 0, |w| create(w, &[1; 100]));
+    let x = cluster.create(0, 0, &[1; 100]);
     for machine in [0, 1] {
         // An object that was allocated and then freed.
-        let gone = cluster.on(machine, 0, |w| {
-            let (gone, _beside) = (create(w, &[1; 100]), create(w, &[1; 100]));
-            transact(w, |tx, w| {
-                tx.read(w, gone, 100).map(|object| tx.free(object))
-            })
-            .unwrap();
-            gone
-        });
+        let [gone, _beside] = [(); 2].map(|()| cluster.create(machine, 0, &[1; 100]));
+        cluster.free(machine, 0, gone, 100).unwrap();
         let error = read(&cluster, gone, 100).unwrap_err();
         assert!(
             matches!(error, TxError::NotAllocated(at) if at == gone),
@@ -392,9 +389,8 @@ fn addresses_without_an_object_are_typed_errors() {
 #[test]
 fn a_transaction_beyond_its_limits_is_a_typed_error_and_can_still_commit() {
     let cluster = cluster("limits", 1, 1);
-    cluster.on(0, 0, |w| {
+    let (tx, all) = cluster.open(0, 0, |tx, w| {
         let most = TxLimits::default();
-        let mut tx = Tx::new();
         let mut all = vec![];
         let error = loop {
             match tx.alloc(w, 1, None) {
@@ -408,9 +404,13 @@ fn a_transaction_beyond_its_limits_is_a_typed_error_and_can_still_commit() {
                 if objects == most.objects + 1 && limits == most),
             "{error}"
         );
-        tx.commit(w).unwrap();
+        all
+    });
+    cluster.commit(0, 0, tx).unwrap();
+    cluster.on(0, 0, move |w| {
+        let mut tx = Tx::new();
         for address in all {
-            contents(w, address, 1).unwrap();
+            tx.read(w, address, 1).unwrap();
         }
         w.check_slab().unwrap();
     });

@@ -6,11 +6,11 @@ use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
 use farm_core::object::{Incarnation, payload_capacity};
 use farm_core::worker::Worker;
-use farm_txn::{Abort, ObjectId, Tx, TxError};
+use farm_txn::{Abort, Handle, ObjectId, Tx, TxError, block_on};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 
-use crate::cluster::{cluster, usage};
+use crate::cluster::{cluster, commit_context, transact, usage};
 
 /// Payload sizes of allocated objects, in bytes: one line, two lines, and many.
 const SIZES: [usize; 4] = [1, 48, 110, 1000];
@@ -264,27 +264,28 @@ impl Model {
                     held.incarnation_after()
                 );
             }
-            Op::Commit => {
-                let expected = self.conflict(tx);
-                let outcome = context.commit(worker);
-                prop_assert!(context.is_empty());
-                match expected {
-                    Some(at) => {
-                        prop_assert!(
-                            matches!(outcome, Err(TxError::Abort(Abort::Changed(found))) if found == at),
-                            "{outcome:?} although {at} has changed"
-                        );
-                        self.open[tx].clear();
-                    }
-                    None => {
-                        prop_assert!(outcome.is_ok(), "{outcome:?}");
-                        self.commit(tx);
-                    }
-                }
-            }
+            Op::Commit => unreachable!("`Model::committed` follows a commit"),
             Op::Abort => {
                 context.abort(worker);
                 self.open[tx].clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the outcome of a commit.
+    fn committed(&mut self, tx: usize, outcome: Result<(), TxError>) -> Result<(), TestCaseError> {
+        match self.conflict(tx) {
+            Some(at) => {
+                prop_assert!(
+                    matches!(outcome, Err(TxError::Abort(Abort::Changed(found))) if found == at),
+                    "{outcome:?} although {at} has changed"
+                );
+                self.open[tx].clear();
+            }
+            None => {
+                prop_assert!(outcome.is_ok(), "{outcome:?}");
+                self.commit(tx);
             }
         }
         Ok(())
@@ -327,27 +328,88 @@ fn pick_mut(held: &mut [Held], pick: usize) -> Option<&mut Held> {
         .nth(pick % count.max(1))
 }
 
-fn run(worker: &mut Worker, program: &[(usize, Op)]) -> Result<(), TestCaseError> {
-    let mut model = Model::default();
-    let mut contexts = [farm_txn::checkout(worker), farm_txn::checkout(worker)];
-    let outcome = program
-        .iter()
-        .try_for_each(|(tx, op)| model.step(worker, &mut contexts, *tx, *op))
-        .map(|()| {
-            contexts
-                .iter_mut()
-                .for_each(|context| context.abort(worker))
-        })
-        .and_then(|()| model.check(worker));
-    for context in contexts {
-        farm_txn::checkin(worker, context);
-    }
-    for (address, slot) in &model.slots {
-        let mut tx = Tx::new();
-        if let Ok(object) = tx.read(worker, *address, slot.payload_bytes) {
-            tx.free(object);
-            tx.commit(worker).unwrap();
+/// The transactions of a program, and the model of their objects.
+struct Run {
+    model: Model,
+    contexts: [Box<Tx>; 2],
+}
+
+impl Run {
+    /// Performs the operations of a program up to the first one that fails.
+    async fn steps(
+        mut self,
+        farm: &Handle,
+        program: Vec<(usize, Op)>,
+    ) -> (Self, Result<(), TestCaseError>) {
+        for (tx, op) in program {
+            let stepped;
+            (self, stepped) = match op {
+                Op::Commit => self.commit(farm, tx).await,
+                op => {
+                    self.on_worker(farm, move |run, w| run.step(w, tx, op))
+                        .await
+                }
+            };
+            if stepped.is_err() {
+                return (self, stepped);
+            }
         }
+        (self, Ok(()))
+    }
+
+    fn step(&mut self, worker: &mut Worker, tx: usize, op: Op) -> Result<(), TestCaseError> {
+        self.model.step(worker, &mut self.contexts, tx, op)
+    }
+
+    /// Commits a transaction, and begins another one in its place.
+    async fn commit(self, farm: &Handle, tx: usize) -> (Self, Result<(), TestCaseError>) {
+        let (mut run, context) = self
+            .on_worker(farm, move |run, w| {
+                let next = farm_txn::checkout(w);
+                assert!(next.is_empty());
+                std::mem::replace(&mut run.contexts[tx], next)
+            })
+            .await;
+        let outcome = commit_context(farm, context).await;
+        let committed = run.model.committed(tx, outcome);
+        (run, committed)
+    }
+
+    async fn on_worker<T: Send + 'static>(
+        mut self,
+        farm: &Handle,
+        work: impl FnOnce(&mut Self, &mut Worker) -> T + Send + 'static,
+    ) -> (Self, T) {
+        let worked = farm.with_worker(move |w| {
+            let value = work(&mut self, w);
+            (self, value)
+        });
+        worked.await.unwrap()
+    }
+}
+
+async fn run(farm: Handle, program: Vec<(usize, Op)>) -> Result<(), TestCaseError> {
+    let contexts = |w: &mut Worker| [farm_txn::checkout(w), farm_txn::checkout(w)];
+    let run = Run {
+        model: Model::default(),
+        contexts: farm.with_worker(contexts).await.unwrap(),
+    };
+    let (run, stepped) = run.steps(&farm, program).await;
+    let finish = |w: &mut Worker| {
+        for context in run.contexts {
+            farm_txn::checkin(w, context);
+        }
+        (stepped.and_then(|()| run.model.check(w)), run.model.slots)
+    };
+    let (outcome, slots) = farm.with_worker(finish).await.unwrap();
+    for (address, slot) in slots {
+        let freed = transact(&farm, move |tx, w| {
+            if let Ok(object) = tx.read(w, address, slot.payload_bytes) {
+                tx.free(object);
+            }
+            Ok(())
+        });
+        freed.await.unwrap();
     }
     outcome
 }
@@ -362,7 +424,7 @@ fn random_programs_agree_with_a_map() {
     };
     TestRunner::new(config)
         .run(&ops(), |program| {
-            cluster.on(0, 0, move |w| run(w, &program))
+            block_on(&cluster.machines[0], 0, |farm| run(farm, program)).unwrap()
         })
         .unwrap();
     cluster.stop();

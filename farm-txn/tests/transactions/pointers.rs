@@ -2,14 +2,14 @@
 
 use farm_txn::TxError;
 
-use crate::cluster::{cluster, create};
+use crate::cluster::cluster;
 use crate::tasks::{comes_to_rest, task};
 
 #[test]
 fn a_pointer_refers_to_its_own_object_and_not_to_later_ones() {
     let cluster = cluster("pointer", 2, 1);
     for machine in [0, 1] {
-        let at = cluster.on(machine, 0, |w| create(w, b"first"));
+        let at = cluster.create(machine, 0, b"first");
         task(&cluster, 0, move |farm| async move {
             let mut tx = farm.begin();
             let object = tx.read(at, 5).await.unwrap();

@@ -7,7 +7,7 @@ use farm_core::ids::{Address, MachineId};
 use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{Abort, BackoffConfig, ObjectId, RetryCounters, TxError, TxHandle, api, retry};
 
-use crate::cluster::{Cluster, cluster, contents, create, overwrite, transact};
+use crate::cluster::{Cluster, cluster, overwrite, transact};
 
 /// Increments of one object by one worker, one after the other or several concurrently.
 struct Incrementer {
@@ -65,7 +65,7 @@ fn hot_object(
     const MACHINES: usize = 3;
     const WORKERS: usize = 2;
     let cluster = cluster(name, MACHINES as u16, WORKERS as u16);
-    let address = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let address = cluster.create(0, 0, &[0; 8]);
     let (done, counted) = mpsc::channel();
     for machine in 0..MACHINES {
         for worker in 0..WORKERS {
@@ -161,22 +161,26 @@ fn body(worker: &mut Worker, _: u64, tx: TxHandle) {
         overwrite(tx, w, address, b"from body").unwrap();
     });
     made.unwrap();
-    let change = |w: &mut Worker| transact(w, |tx, w| overwrite(tx, w, address, b"other")).unwrap();
+    let end = move |worker: &mut Worker| {
+        match step {
+            Step::Commit | Step::Conflict => retry::commit(worker, tx),
+            Step::Fail(error) | Step::DoubtfulFail(error) => {
+                retry::fail(worker, tx, error(address));
+            }
+        }
+        // The transaction has ended, so both calls are no-ops.
+        retry::commit(worker, tx);
+        retry::fail(worker, tx, TxError::Busy);
+    };
     match step {
-        Step::Commit => retry::commit(worker, tx),
-        Step::Conflict => {
-            change(worker);
-            retry::commit(worker, tx);
-        }
-        Step::Fail(error) => retry::fail(worker, tx, error(address)),
-        Step::DoubtfulFail(error) => {
-            change(worker);
-            retry::fail(worker, tx, error(address));
-        }
+        Step::Commit | Step::Fail(_) => end(worker),
+        // Another transaction changes the object before the transaction ends.
+        Step::Conflict | Step::DoubtfulFail(_) => farm_txn::spawn(worker, move |farm| async move {
+            let change = transact(&farm, move |tx, w| overwrite(tx, w, address, b"other"));
+            change.await.unwrap();
+            farm.with_worker(end).await.unwrap();
+        }),
     }
-    // The transaction has ended, so both calls are no-ops.
-    retry::commit(worker, tx);
-    retry::fail(worker, tx, TxError::Busy);
 }
 
 fn done(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
@@ -187,8 +191,8 @@ fn done(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
 fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, RetryCounters, Vec<u8>) {
     let steps = steps.to_vec();
     let (done_tx, heard) = mpsc::channel();
-    let (address, before) = cluster.on(0, 0, move |w| {
-        let address = create(w, b"as it was");
+    let address = cluster.create(0, 0, b"as it was");
+    let before = cluster.on(0, 0, move |w| {
         let before = retry::counters(w);
         w.put_layer(Box::new(Script {
             address,
@@ -202,14 +206,15 @@ fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, Retry
             0,
             "the body ran inside of the call of `run`"
         );
-        (address, before)
+        before
     });
     let (tries, outcome) = heard.recv_timeout(Duration::from_secs(20)).unwrap();
-    let (after, now) = cluster.on(0, 0, move |w| {
+    let after = cluster.on(0, 0, |w| {
         w.check_slab().unwrap();
         assert_eq!(farm_txn::left_over(w), None);
-        (retry::counters(w), contents(w, address, 9).unwrap())
+        retry::counters(w)
     });
+    let now = cluster.contents(0, 0, address, 9).unwrap();
     assert_eq!(after.begun, before.begun + 1);
     let counted = RetryCounters {
         conflicts: after.conflicts - before.conflicts,

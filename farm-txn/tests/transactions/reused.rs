@@ -4,12 +4,11 @@
 //! Regression: reclaimed blocks were zeroed and counted incarnations from 0 again, so that an earlier fat pointer
 //! referred to the first new object in its place.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use farm_core::config::Config;
-use farm_core::ids::Address;
 use farm_core::object::FatPointer;
-use farm_core::worker::Worker;
 use farm_txn::{Abort, Handle, Tx, TxError};
 
 use crate::cluster::{Cluster, cluster_of, transact};
@@ -27,8 +26,9 @@ fn cluster(name: &str) -> Cluster {
 }
 
 /// Allocates one object, if there is memory for it.
-fn make(worker: &mut Worker, bytes: usize, fill: &[u8]) -> Option<FatPointer> {
-    let made = transact(worker, |tx, worker| {
+async fn make(farm: &Handle, bytes: usize, fill: &Arc<[u8]>) -> Option<FatPointer> {
+    let fill = Arc::clone(fill);
+    let made = transact(farm, move |tx, worker| {
         let object = tx.alloc(worker, bytes, None)?;
         let payload = tx.payload_mut(object);
         for (at, byte) in payload.iter_mut().enumerate() {
@@ -36,18 +36,22 @@ fn make(worker: &mut Worker, bytes: usize, fill: &[u8]) -> Option<FatPointer> {
         }
         Ok(tx.pointer(object))
     });
-    made.ok()
+    made.await.ok()
 }
 
 /// Fills the memory of machine 0 with objects; waits until the memory of other sizes is available again.
 fn fill(cluster: &Cluster, bytes: usize, with: impl Fn(&[u8]) -> Vec<u8>) -> Vec<FatPointer> {
     let late = Instant::now() + PATIENCE;
-    let fill = with(&[]);
+    let fill: Arc<[u8]> = with(&[]).into();
     let mut made = vec![];
     loop {
-        let fill = fill.clone();
-        let more = cluster.on(0, 0, move |w| {
-            std::iter::from_fn(|| make(w, bytes, &fill)).collect::<Vec<_>>()
+        let fill = Arc::clone(&fill);
+        let more = task(cluster, 0, move |farm| async move {
+            let mut more = vec![];
+            while let Some(pointer) = make(&farm, bytes, &fill).await {
+                more.push(pointer);
+            }
+            more
         });
         let done = more.is_empty() && !made.is_empty();
         made.extend(more);
@@ -62,15 +66,9 @@ fn fill(cluster: &Cluster, bytes: usize, with: impl Fn(&[u8]) -> Vec<u8>) -> Vec
 }
 
 fn free(cluster: &Cluster, objects: &[FatPointer], bytes: usize) {
-    let addresses: Vec<Address> = objects.iter().map(|pointer| pointer.address).collect();
-    cluster.on(0, 0, move |w| {
-        for address in addresses {
-            transact(w, |tx, w| {
-                tx.read(w, address, bytes).map(|object| tx.free(object))
-            })
-            .unwrap();
-        }
-    });
+    for pointer in objects {
+        cluster.free(0, 0, pointer.address, bytes).unwrap();
+    }
 }
 
 /// Follows pointers, by a lock-free read and by a transaction that writes. Returns the pointers that were not rejected
@@ -157,26 +155,20 @@ fn a_late_commit_does_not_overwrite_a_later_object() {
     let cluster = cluster("reused-write");
     let first = fill(&cluster, 100, |_| vec![1]);
     let at = first[0].address;
-    cluster.on(0, 0, move |w| {
-        let mut tx = Tx::new();
+    let tx = cluster.on(0, 0, move |w| {
+        let mut tx = Box::new(Tx::new());
         let object = tx.read(w, at, 100).unwrap();
         tx.payload_mut(object).fill(9);
-        w.put_layer(Box::new(tx));
+        tx
     });
     free(&cluster, &first, 100);
     let other = fill(&cluster, 8, |_| vec![2]);
     free(&cluster, &other, 8);
     let second = fill(&cluster, 100, |_| vec![3]);
     assert!(second.iter().any(|pointer| pointer.address == at));
-    let (outcome, now) = cluster.on(0, 0, move |w| {
-        let mut tx = w.take_layer::<Tx>();
-        let outcome = tx.commit(w);
-        let now = transact(w, |tx, w| {
-            tx.read(w, at, 100).map(|object| tx.payload(object)[0])
-        });
-        (outcome, now.unwrap())
-    });
-    assert_eq!(now, 3, "the later object was overwritten: {outcome:?}");
+    let outcome = cluster.commit(0, 0, tx);
+    let now = cluster.contents(0, 0, at, 100).unwrap();
+    assert_eq!(now[0], 3, "the later object was overwritten: {outcome:?}");
     assert!(
         matches!(outcome, Err(TxError::Abort(Abort::Changed(_)))),
         "{outcome:?}"

@@ -10,7 +10,7 @@ use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_txn::{Handle, TxError};
 
-use crate::cluster::{Cluster, cluster_of, create};
+use crate::cluster::{Cluster, cluster_of};
 use crate::tasks::{PATIENCE, comes_to_rest};
 
 /// Machines whose logs the commits write; the coordinator is an additional machine.
@@ -55,7 +55,7 @@ fn small_logs(name: &str) -> Cluster {
 
 /// Creates one object on each of the machines.
 fn objects(cluster: &Cluster, machines: RangeInclusive<usize>, bytes: usize) -> Vec<Address> {
-    let one = |machine| cluster.on(machine, 0, move |w| create(w, &vec![0; bytes]));
+    let one = |machine| cluster.create(machine, 0, &vec![0; bytes]);
     machines.map(one).collect()
 }
 

@@ -6,7 +6,7 @@ use farm_core::ids::Address;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::worker::Worker;
 
-use crate::cluster::{cluster, create};
+use crate::cluster::cluster;
 use crate::tasks::{add_one, comes_to_rest};
 
 /// Requests a worker to increment an object of its machine, and an object of another machine.
@@ -36,7 +36,7 @@ fn were_added(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
 fn a_shipped_transaction_may_have_objects_of_other_machines() {
     let cluster = cluster("shipped", 3, 1);
     let zero = 0u64.to_le_bytes();
-    let [mine, theirs] = [0, 1].map(|machine| cluster.on(machine, 0, move |w| create(w, &zero)));
+    let [mine, theirs] = [0, 1].map(|machine| cluster.create(machine, 0, &zero));
     cluster.on(1, 0, |w| w.register(ADD_TO_BOTH, add_to_both));
     for round in 1..=3u64 {
         let sums: Vec<u8> = cluster.machines[0]

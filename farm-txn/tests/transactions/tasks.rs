@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use farm_core::ids::Address;
 use farm_core::machine::MachineError;
-use farm_core::worker::{AddressError, Worker};
+use farm_core::worker::AddressError;
 use farm_txn::{
-    Abort, BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, Tx, TxError, retry,
+    Abort, BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, TxError, retry,
 };
 
-use crate::cluster::{Cluster, cluster, create, transact};
+use crate::cluster::{Cluster, cluster, transact};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -61,8 +61,8 @@ pub(crate) fn comes_to_rest(cluster: &Cluster) {
 #[test]
 fn a_task_reads_writes_allocates_and_frees_anywhere() {
     let cluster = cluster("task", 2, 1);
-    let here = cluster.on(0, 0, |w| create(w, b"here"));
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let here = cluster.create(0, 0, b"here");
+    let there = cluster.create(1, 0, b"there");
     let born = task(&cluster, 0, move |farm| async move {
         let mut tx = farm.begin();
         let a = tx.read(here, 4).await?;
@@ -132,7 +132,7 @@ fn many_tasks_of_many_workers_increment_one_object() {
     const EACH: usize = 5;
     const AT_ONCE: usize = 8;
     let cluster = cluster("hot-tasks", 3, 1);
-    let address = cluster.on(1, 0, |w| create(w, &[0; 8]));
+    let address = cluster.create(1, 0, &[0; 8]);
     let (done, seen) = mpsc::channel();
     for machine in 0..3 {
         let done = done.clone();
@@ -222,7 +222,7 @@ fn a_dropped_transaction_leaves_nothing_behind() {
     let cluster = cluster("half-way", 2, 1);
     let mut ended = 0;
     for polls in 0..14 {
-        let all = [0, 1].map(|machine| cluster.on(machine, 0, |w| create(w, b"old, old")));
+        let all = [0, 1].map(|machine| cluster.create(machine, 0, b"old, old"));
         let outcome = task(&cluster, 0, move |farm| async move {
             cut(polls, of_every_kind(&farm, all)).await
         });
@@ -272,7 +272,7 @@ async fn farm_pending() -> Result<(), TxError> {
 #[test]
 fn a_transaction_whose_call_was_dropped_has_ended() {
     let cluster = cluster("cut-call", 2, 1);
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let there = cluster.create(1, 0, b"there");
     task(&cluster, 0, move |farm| async move {
         for allocates in [false, true] {
             let mut tx = farm.begin();
@@ -297,8 +297,8 @@ fn a_transaction_whose_call_was_dropped_has_ended() {
 #[test]
 fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
     let cluster = cluster("call-errors", 2, 1);
-    let here = cluster.on(0, 0, |w| create(w, b"here"));
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let here = cluster.create(0, 0, b"here");
+    let there = cluster.create(1, 0, b"there");
     task(&cluster, 0, move |farm| async move {
         let (mut a, mut b) = (farm.begin(), farm.begin());
         let of_a = a.read(here, 4).await.unwrap();
@@ -328,13 +328,10 @@ fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
 #[test]
 fn errors_of_bodies_are_reported_without_effect() {
     let cluster = cluster("body-errors", 2, 1);
-    let here = cluster.on(0, 0, |w| create(w, b"here"));
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
-    let gone = cluster.on(1, 0, |w| {
-        let gone = create(w, b"gone");
-        transact(w, |tx, w| tx.read(w, gone, 4).map(|object| tx.free(object))).unwrap();
-        gone
-    });
+    let here = cluster.create(0, 0, b"here");
+    let there = cluster.create(1, 0, b"there");
+    let gone = cluster.create(1, 0, b"gone");
+    cluster.free(1, 0, gone, 4).unwrap();
     task(&cluster, 0, move |farm| async move {
         let mut tries = 0;
         let outcome = farm
@@ -375,7 +372,7 @@ fn errors_of_bodies_are_reported_without_effect() {
 #[test]
 fn an_overtaken_body_is_called_again() {
     let cluster = cluster("overtaken", 1, 1);
-    let (x, y) = cluster.on(0, 0, |w| (create(w, b"x"), create(w, b"y")));
+    let [x, y] = [b"x", b"y"].map(|payload| cluster.create(0, 0, payload));
     let tries = task(&cluster, 0, move |farm| async move {
         let mut tries = 0;
         let outcome = farm
@@ -419,8 +416,8 @@ async fn bump(farm: &Handle, address: Address) -> Result<(), TxError> {
 #[test]
 fn a_body_cannot_report_equal_values_as_different() {
     let cluster = cluster("false-refusal", 2, 1);
-    let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
-    let y = cluster.on(1, 0, |w| create(w, &[0; 8]));
+    let x = cluster.create(0, 0, &[0; 8]);
+    let y = cluster.create(1, 0, &[0; 8]);
     let (tries, outcome) = task(&cluster, 0, move |farm| async move {
         let mut tries = 0;
         let equal = async |tx: &mut Transaction| {
@@ -453,9 +450,9 @@ fn a_body_cannot_report_equal_values_as_different() {
 #[test]
 fn an_error_after_a_stale_read_is_validated() {
     let cluster = cluster("stale-size", 2, 1);
-    let here = cluster.on(0, 0, |w| create(w, &[0; 8]));
-    let there = cluster.on(1, 0, |w| create(w, &[0; 8]));
-    let data = cluster.on(0, 0, |w| create(w, &[0; 16]));
+    let here = cluster.create(0, 0, &[0; 8]);
+    let there = cluster.create(1, 0, &[0; 8]);
+    let data = cluster.create(0, 0, &[0; 16]);
     for size_of in [here, there] {
         let (tries, outcome) = task(&cluster, 0, move |farm| async move {
             let mut tries = 0;
@@ -478,37 +475,38 @@ fn an_error_after_a_stale_read_is_validated() {
     cluster.stop();
 }
 
-/// A transaction without retries reports the error of its body only if its reads are mutually consistent.
+/// The validation of a context finds that its reads are mutually inconsistent, and succeeds otherwise.
 #[test]
-fn a_single_attempt_reports_the_conflict_instead_of_the_error() {
-    let cluster = cluster("single-try", 2, 1);
-    let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
-    let y = cluster.on(0, 0, |w| create(w, &[0; 8]));
-    let add = |tx: &mut Tx, w: &mut Worker, at: Address| {
-        let object = tx.read(w, at, 8)?;
-        tx.payload_mut(object)[0] += 1;
-        Ok::<_, TxError>(())
-    };
-    cluster.on(0, 0, move |w| {
-        let mut overtake = true;
-        let mut compare = |w: &mut Worker| {
-            transact(w, |tx, w| {
-                let one = tx.read(w, x, 8)?;
-                if std::mem::take(&mut overtake) {
-                    transact(w, |tx, w| add(tx, w, x).and_then(|()| add(tx, w, y)))?;
+fn validate_of_a_context_finds_inconsistent_reads() {
+    let cluster = cluster("context-validate", 2, 1);
+    let [x, y] = [(); 2].map(|()| cluster.create(0, 0, &[0; 8]));
+    for overtake in [true, false] {
+        let (mut tx, one) = cluster.open(0, 0, move |tx, w| tx.read(w, x, 8).unwrap());
+        if overtake {
+            let other = cluster.transact(0, 0, move |tx, w| {
+                for at in [x, y] {
+                    let object = tx.read(w, at, 8)?;
+                    tx.payload_mut(object)[0] += 1;
                 }
-                let two = tx.read(w, y, 8)?;
-                let equal = tx.payload(one) == tx.payload(two);
-                Err::<(), _>(TxError::Refused(format!("equal: {equal}")))
-            })
-        };
-        let first = compare(w).unwrap_err();
-        assert!(
-            matches!(first, TxError::Abort(Abort::Changed(at)) if at == x),
-            "{first}"
-        );
-        assert_eq!(compare(w).unwrap_err().to_string(), "equal: true");
-    });
+                Ok(())
+            });
+            other.unwrap();
+        }
+        let (tx, equal) = cluster.on(0, 0, move |w| {
+            let two = tx.read(w, y, 8).unwrap();
+            let equal = tx.payload(one) == tx.payload(two);
+            (tx, equal)
+        });
+        assert_eq!(equal, !overtake);
+        let validated = cluster.validate(0, 0, tx);
+        match overtake {
+            true => assert!(
+                matches!(validated, Err(TxError::Abort(Abort::Changed(at))) if at == x),
+                "{validated:?}"
+            ),
+            false => validated.unwrap(),
+        }
+    }
     comes_to_rest(&cluster);
     cluster.stop();
 }
@@ -517,7 +515,7 @@ fn a_single_attempt_reports_the_conflict_instead_of_the_error() {
 #[test]
 fn validate_ends_a_transaction_without_effect() {
     let cluster = cluster("validate", 2, 1);
-    let x = cluster.on(0, 0, |w| create(w, &[0; 8]));
+    let x = cluster.create(0, 0, &[0; 8]);
     task(&cluster, 1, move |farm| async move {
         let mut tx = farm.begin();
         tx.read(x, 8).await.unwrap();
@@ -564,7 +562,7 @@ impl Drop for Alive {
 #[test]
 fn a_worker_that_stops_drops_its_tasks() {
     let cluster = cluster("stops", 2, 1);
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let there = cluster.create(1, 0, b"there");
     let alive = Arc::new(AtomicUsize::new(0));
     let (kept, handles) = mpsc::channel();
     for kind in 0..5 {
@@ -645,7 +643,7 @@ impl Signal {
 #[test]
 fn other_threads_can_wake_tasks_and_drop_their_transactions() {
     let cluster = cluster("outside", 2, 1);
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let there = cluster.create(1, 0, b"there");
     for _ in 0..50 {
         let signal = Arc::new(Signal::default());
         let (answer, heard) = mpsc::channel();
@@ -682,7 +680,12 @@ fn tasks_spawn_tasks_and_use_their_worker() {
                 let answer = answer.clone();
                 farm.spawn(move |farm| async move {
                     farm.sleep(Duration::from_micros(child % 7)).await;
-                    let address = farm.with_worker(|w| create(w, b"child")).await.unwrap();
+                    let made = transact(&farm, |tx, w| {
+                        let object = tx.alloc(w, 5, None)?;
+                        tx.payload_mut(object)[..5].copy_from_slice(b"child");
+                        Ok(tx.address(object))
+                    });
+                    let address = made.await.unwrap();
                     let read = farm.read_lock_free(address, 5).await.unwrap();
                     answer.send((child, read)).unwrap();
                 });
@@ -702,7 +705,7 @@ fn tasks_spawn_tasks_and_use_their_worker() {
 fn a_task_can_wait_for_several_calls() {
     let cluster = cluster("several", 2, 1);
     let all: Vec<_> = (0..20u8)
-        .map(|byte| cluster.on(1, 0, move |w| create(w, &[byte; 8])))
+        .map(|byte| cluster.create(1, 0, &[byte; 8]))
         .collect();
     let read = task(&cluster, 0, move |farm| async move {
         let mut calls: Vec<_> = all
@@ -762,13 +765,13 @@ fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
 #[test]
 fn a_transaction_can_wait_for_an_inner_one() {
     let cluster = cluster("task-nest", 1, 1);
-    let object = cluster.on(0, 0, |w| {
+    let object = cluster.create(0, 0, b"0");
+    cluster.on(0, 0, |w| {
         let config = BackoffConfig {
             concurrency: 1,
             ..BackoffConfig::default()
         };
         retry::configure(w, config);
-        create(w, b"0")
     });
     let seen = task(&cluster, 0, move |farm| async move {
         farm.transact(async |outer| {
@@ -796,7 +799,7 @@ fn a_transaction_can_wait_for_an_inner_one() {
 #[test]
 fn a_panic_of_a_task_ends_only_that_task() {
     let cluster = cluster("task-panic", 2, 1);
-    let there = cluster.on(1, 0, |w| create(w, b"there"));
+    let there = cluster.create(1, 0, b"there");
     let panicked = farm_txn::block_on(&cluster.machines[0], 0, async move |farm| {
         let mut tx = farm.begin();
         let object = tx.read(there, 5).await.unwrap();

@@ -9,7 +9,7 @@ use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId, TxError, TxHandle, api, entries_looked_at};
 
-use crate::cluster::{Cluster, cluster, cluster_of, create, transact};
+use crate::cluster::{Cluster, cluster, cluster_of};
 
 const BYTES: usize = 8;
 /// Most accesses to an entry by a commit, over all of its steps.
@@ -99,9 +99,7 @@ fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
 
 /// Creates objects on a machine.
 fn objects(cluster: &Cluster, machine: usize, count: usize) -> Vec<Address> {
-    cluster.on(machine, 0, move |w| {
-        (0..count).map(|_| create(w, &[0; BYTES])).collect()
-    })
+    cluster.create_all(machine, 0, &vec![[0; BYTES]; count])
 }
 
 /// Returns the entry accesses of the commit of a transaction over `count` objects.
@@ -158,15 +156,15 @@ fn the_work_of_all_or_nothing_is_linear_in_its_changes() {
     const OBJECTS: usize = 800;
     const EDITS: u64 = 200;
     let cluster = cluster("undo-cost", 1, 1);
-    cluster.on(0, 0, |w| {
-        let all: Vec<_> = (0..OBJECTS).map(|_| create(w, &[0; BYTES])).collect();
-        let mut tx = farm_txn::checkout(w);
-        for at in &all {
+    let all = cluster.create_all(0, 0, &[[0; BYTES]; OBJECTS]);
+    let edited = all.clone();
+    let (tx, ()) = cluster.open(0, 0, move |tx, w| {
+        for at in &edited {
             tx.read(w, *at, BYTES).unwrap();
         }
         let before = entries_looked_at();
         for edit in 0..EDITS {
-            let at = all[edit as usize * 4];
+            let at = edited[edit as usize * 4];
             let outcome = tx.all_or_nothing(w, |tx, w| {
                 let object = tx.read(w, at, BYTES)?;
                 tx.payload_mut(object).fill(7);
@@ -180,19 +178,13 @@ fn the_work_of_all_or_nothing_is_linear_in_its_changes() {
         }
         let each = (entries_looked_at() - before) / EDITS;
         assert!(each <= 32, "{each} entry accesses per edit");
-        tx.commit(w).unwrap();
-        farm_txn::checkin(w, tx);
-        let seen = |w: &mut Worker, at: Address| {
-            transact(w, |tx, w| {
-                let object = tx.read(w, at, BYTES)?;
-                Ok(tx.payload(object)[0])
-            })
-        };
-        for edit in 0..EDITS as usize {
-            let expected = if edit % 2 == 1 { 7 } else { 0 };
-            assert_eq!(seen(w, all[edit * 4]).unwrap(), expected);
-        }
-        w.check_slab().unwrap();
     });
+    cluster.commit(0, 0, tx).unwrap();
+    for edit in 0..EDITS as usize {
+        let expected = if edit % 2 == 1 { 7 } else { 0 };
+        let seen = cluster.contents(0, 0, all[edit * 4], BYTES);
+        assert_eq!(seen.unwrap()[0], expected);
+    }
+    cluster.on(0, 0, |w| w.check_slab()).unwrap();
     cluster.stop();
 }

@@ -1,5 +1,5 @@
-//! Running transactions, on the worker that a client shipped them to: at once if all their objects are on
-//! its machine, else by continuations.
+//! Running transactions, on the worker that a client shipped them to: in one turn up to the commit if all their objects
+//! are on its machine, else by continuations.
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
@@ -11,7 +11,7 @@ use super::log::Tried as LoggedTry;
 use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED};
 use super::named::member;
 use super::notes::{Got, Torn, Want};
-use super::running::{Retry, Running, Shipped, Stop, Tried};
+use super::running::{Committing, Retry, Running, Shipped, Stop, Tried};
 use super::script::Script;
 use super::state::{place, work};
 use crate::history::Access;
@@ -61,40 +61,38 @@ pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
     }
 }
 
-/// Runs a transaction whose objects are all here.
-pub(super) fn run(worker: &mut Worker, mut shipped: Shipped) -> u8 {
-    while shipped.tries < TRIES {
-        let stop = match run_once(worker, &shipped) {
-            Ok(()) => return DONE,
-            Err(stop) => stop,
-        };
-        if let Some(code) = code(worker, shipped.number, stop) {
-            return code;
-        }
-        shipped.tries += 1;
-    }
-    CONFLICT
-}
-
-fn run_once(worker: &mut Worker, shipped: &Shipped) -> Result<(), Stop> {
-    let mut script = script(worker, shipped);
+/// Runs a try whose objects are all here: in one turn, but for its commit.
+fn run(worker: &mut Worker, shipped: Shipped) {
+    let mut script = script(worker, &shipped);
     let mut tx = farm_txn::checkout(worker);
     let outcome = go_through(worker, &mut tx, &mut script);
     // Whatever stops this processor from here on, its outcome is not known.
     let tried = note(
         worker,
-        shipped,
+        &shipped,
         outcome.is_err().then_some(false),
         script.notes.accesses,
     );
-    let outcome = outcome.and_then(|()| Ok(tx.commit(worker)?));
-    farm_txn::checkin(worker, tx);
-    let log = &mut work(worker).log;
-    if outcome.is_ok() {
-        log.violations.extend(script.notes.broken);
+    if let Err(stop) = outcome {
+        farm_txn::checkin(worker, tx);
+        return end(worker, shipped, Err(stop));
     }
-    log.tried[tried].committed = Some(outcome.is_ok());
-    outcome
+    let key = work(worker).committing.insert(Committing {
+        shipped,
+        tried,
+        broken: script.notes.broken,
+    });
+    farm_txn::commit(worker, tx, Cont::new(committed_here, key as u64));
+}
+
+fn committed_here(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+    let Committing {
+        shipped,
+        tried,
+        broken,
+    } = work(worker).committing.remove(key as usize);
+    settle(worker, (tried, broken), known(&outcome));
+    end(worker, shipped, outcome.map_err(Stop::from));
 }
 
 fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(), Stop> {
@@ -154,8 +152,11 @@ fn got_of(read: Result<TxObject, TxError>) -> Result<Got, Stop> {
     }
 }
 
-/// Begins a try that goes by continuations.
+/// Begins a try: by continuations, unless its objects are all here.
 pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
+    if !work(worker).spec.spread {
+        return run(worker, shipped);
+    }
     let tx = api::begin(worker);
     go(worker, shipped, tx, None);
 }

@@ -22,12 +22,8 @@ pub(super) fn set_up(worker: &mut Worker) {
     let (me, count) = (worker.me().worker.index(), workers(worker, machine));
     let first = machine * spec.objects_per_machine;
     for local in (0..spec.objects_per_machine).filter(|local| local % count == me) {
-        match make(worker, first + local) {
-            Ok(address) => found(worker, first + local, address),
-            Err(error) => {
-                let why = format!("object {} could not be made: {error}", first + local);
-                return give_up(worker, why);
-            }
+        if let Err(error) = make(worker, first + local) {
+            return not_made(worker, first + local, &error);
         }
     }
     let total = work(worker).addresses.len();
@@ -54,7 +50,8 @@ fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
     }
 }
 
-fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
+/// Makes an object: [`made`] follows when its transaction has ended.
+fn make(worker: &mut Worker, object: usize) -> Result<(), TxError> {
     let machines = worker.machines().len();
     let spec = &work(worker).spec;
     let bytes = spec.payload();
@@ -62,11 +59,33 @@ fn make(worker: &mut Worker, object: usize) -> Result<Address, TxError> {
         data: initial(spec, object, machines),
         ..Value::default()
     };
-    farm_txn::transact_here(worker, |tx, worker| {
-        let object = tx.alloc(worker, bytes, None)?;
-        value.write(tx.payload_mut(object));
-        Ok(tx.address(object))
-    })
+    let mut tx = farm_txn::checkout(worker);
+    let new = match tx.alloc(worker, bytes, None) {
+        Ok(new) => new,
+        Err(error) => {
+            farm_txn::checkin(worker, tx);
+            return Err(error);
+        }
+    };
+    value.write(tx.payload_mut(new));
+    let key = work(worker).making.insert((object, tx.address(new)));
+    farm_txn::commit(worker, tx, Cont::new(made, key as u64));
+    Ok(())
+}
+
+fn made(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+    let (object, address) = work(worker).making.remove(key as usize);
+    match outcome {
+        Ok(()) => found(worker, object, address),
+        Err(error) => not_made(worker, object, &error),
+    }
+}
+
+fn not_made(worker: &mut Worker, object: usize, error: &TxError) {
+    give_up(
+        worker,
+        format!("object {object} could not be made: {error}"),
+    );
 }
 
 /// The objects that one message asks for: from `first` on those of the same worker.

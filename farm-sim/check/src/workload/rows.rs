@@ -357,10 +357,14 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
         if owner.map_err(|error| error.to_string())? != me {
             continue;
         }
-        let last = farm_txn::transact_here(worker, |tx, worker| {
-            let found = farm_kv::tx::get_here(worker, tx, table, &key)?;
-            Ok(found.map(|found| found.of(tx).to_vec()))
-        });
+        let mut tx = farm_txn::checkout(worker);
+        let last = farm_kv::tx::get_here(worker, &mut tx, table, &key);
+        let last = last.map(|found| found.map(|found| found.of(&tx).to_vec()));
+        let locked = tx.locked_now(worker);
+        farm_txn::checkin(worker, tx);
+        if let Some(at) = locked {
+            return Err(format!("{name}: a lock is left on the object at {at}"));
+        }
         let value = last.map_err(|error| format!("{name}: {error}"))?;
         let value = value.ok_or_else(|| format!("{name} is not there any more"))?;
         let (row, stamp) = value.split_at(name.table.row_bytes);

@@ -28,6 +28,15 @@ pub(super) struct Running {
     pub(super) retry: Option<Retry>,
 }
 
+/// A try whose objects are all on this machine, while it commits.
+pub(super) struct Committing {
+    pub(super) shipped: Shipped,
+    /// Its place in the log.
+    pub(super) tried: usize,
+    /// The invariants that its script found broken, if it takes effect.
+    pub(super) broken: Vec<String>,
+}
+
 /// A try that came to its commit: its place in the log, and the invariants that its script found broken.
 pub(super) type Tried = (usize, Vec<String>);
 

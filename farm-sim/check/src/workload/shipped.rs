@@ -20,12 +20,8 @@ pub(super) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
         attempt: u64::from(attempt),
         tries: 0,
     };
-    if work(worker).spec.spread {
-        return match retried::is_of(&shipped) {
-            true => retried::begin(worker, shipped),
-            false => execute::begin(worker, shipped),
-        };
+    match work(worker).spec.spread && retried::is_of(&shipped) {
+        true => retried::begin(worker, shipped),
+        false => execute::begin(worker, shipped),
     }
-    let code = execute::run(worker, shipped);
-    worker.reply(request, &[&[code]]);
 }

@@ -12,7 +12,7 @@ use farm_bench::oltp::{RowBytes, RowName, Stream};
 use super::doing::Client;
 use super::log::Log;
 use super::named::Named;
-use super::running::{Retried, Running};
+use super::running::{Committing, Retried, Running};
 use super::spec::Spec;
 use crate::history::ObjectId;
 
@@ -38,6 +38,8 @@ pub(super) struct Work {
     /// Address of each object; null until it is known.
     pub(super) addresses: Vec<Address>,
     pub(super) missing: usize,
+    /// Objects of this worker that are being made, with their numbers.
+    pub(super) making: slab::Slab<(usize, Address)>,
     /// This worker's objects could not be made, and will not be.
     pub(super) gave_up: bool,
     pub(super) table: Option<TableId>,
@@ -51,7 +53,9 @@ pub(super) struct Work {
     pub(super) next: Option<Next>,
     /// Transactions that run here by continuations. A transaction is taken out during its step.
     pub(super) running: slab::Slab<Option<Running>>,
-    /// The transactions among them that are retried until they commit.
+    /// Transactions of this machine's objects whose commits have not ended.
+    pub(super) committing: slab::Slab<Committing>,
+    /// The transactions by continuations that are retried until they commit.
     pub(super) retried: slab::Slab<Retried>,
     pub(super) progress: Progress,
     pub(super) done: Option<Done>,

@@ -58,15 +58,15 @@ fn a_lock_record_with_an_error_in_the_middle_leaves_nothing_locked() {
     let machine = start_all(&config, &(Arc::new(crate::attach) as _))
         .unwrap()
         .remove(0);
+    let objects = crate::block_on(&machine, 0, async |farm| {
+        let mut tx = farm.begin();
+        let [one, two] = [tx.alloc(8, None).await?, tx.alloc(8, None).await?];
+        let objects = [tx.address(one)?, tx.address(two)?];
+        tx.commit().await.map(|()| objects)
+    });
+    let objects = objects.unwrap().unwrap();
     let locked: Vec<String> = machine
-        .ask(0, |worker, answer| {
-            let objects = [(); 2].map(|()| {
-                crate::transact_here(worker, |tx, worker| {
-                    let object = tx.alloc(worker, 8, None)?;
-                    Ok(tx.address(object))
-                })
-                .unwrap()
-            });
+        .ask(0, move |worker, answer| {
             let mut found = Vec::new();
             for wrong in [Wrong::Region, Wrong::Address, Wrong::Missing] {
                 let header = objects.map(|address| {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use farm_core::config::Config;
 use farm_core::machine::{Attach, start_all};
 
+use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::region::placement::Placement;
+
 use super::*;
 use crate::blocking::{self, BlockingError};
 

@@ -1,0 +1,16 @@
+//! Attaches the hashtable to a worker.
+
+use farm_core::worker::Worker;
+
+use crate::state::Kv;
+use crate::{open, ops, owner, tx};
+
+/// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
+pub fn attach(worker: &mut Worker) {
+    let slots = worker.arena().slots();
+    worker.put_layer(Box::new(Kv::new(slots)));
+
+    worker.register(open::SHARD, open::answer);
+    worker.register(ops::CHANGE, owner::handle);
+    worker.register(tx::COUNTS, tx::handle_counts);
+}

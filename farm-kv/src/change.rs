@@ -1,0 +1,127 @@
+//! Changes of tables, and their messages to the owners of shards.
+
+use farm_core::ids::MachineId;
+
+use crate::shard::Changed;
+use crate::table::TableId;
+use crate::{KEY_BYTES, Key, KvError};
+
+/// Bytes of the header: operation, table, shard and bucket.
+pub(crate) const HEADER_BYTES: usize = 12;
+/// The codes of inserts, updates and upserts, which an owner combines.
+pub(crate) const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
+/// The code of a remove.
+pub(crate) const REMOVE: u8 = 4;
+
+/// A change of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Inserts a pair; no-op if the key exists.
+    Insert(&'a [u8]),
+    /// Replaces the value; no-op if the key does not exist.
+    Update(&'a [u8]),
+    /// Inserts a pair, or replaces its value.
+    Upsert(&'a [u8]),
+    /// Removes the pair.
+    Remove,
+}
+
+impl<'a> Change<'a> {
+    /// Returns the code of the change in messages.
+    fn code(&self) -> u8 {
+        match self {
+            Change::Insert(_) => 1,
+            Change::Update(_) => 2,
+            Change::Upsert(_) => 3,
+            Change::Remove => 4,
+        }
+    }
+
+    /// Returns the new value; empty for a remove.
+    pub(crate) fn value(&self) -> &'a [u8] {
+        match self {
+            Change::Insert(value) | Change::Update(value) | Change::Upsert(value) => value,
+            Change::Remove => &[],
+        }
+    }
+
+    /// Checks that the new value has the length of the table's values.
+    pub(crate) fn check_length(&self, expected: usize) -> Result<(), KvError> {
+        let found = self.value().len();
+        if *self != Change::Remove && found != expected {
+            return Err(KvError::ValueLength { expected, found });
+        }
+        Ok(())
+    }
+
+    /// Replaces a message body by that of the change of a key, in this table, shard and bucket.
+    pub(crate) fn encode(&self, body: &mut Vec<u8>, place: (TableId, u32, u32), key: &Key) {
+        let (table, shard, bucket) = place;
+        body.clear();
+        body.reserve(HEADER_BYTES + KEY_BYTES + self.value().len());
+        body.extend_from_slice(&[self.code(), 0]);
+        body.extend_from_slice(&table.0.to_le_bytes());
+        body.extend_from_slice(&shard.to_le_bytes());
+        body.extend_from_slice(&bucket.to_le_bytes());
+        body.extend_from_slice(key);
+        body.extend_from_slice(self.value());
+    }
+}
+
+/// The parts of a change message.
+pub(crate) struct Order<'a> {
+    pub(crate) code: u8,
+    pub(crate) table: u16,
+    pub(crate) shard: u32,
+    pub(crate) bucket: u32,
+    pub(crate) pair: &'a [u8],
+}
+
+/// Splits a message; `None` if it is too short. The lengths of key and value are checked with the table.
+pub(crate) fn parse(body: &[u8]) -> Option<Order<'_>> {
+    if body.len() < HEADER_BYTES + KEY_BYTES {
+        return None;
+    }
+    let (header, pair) = body.split_at(HEADER_BYTES);
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+    let table = u16::from_le_bytes([header[2], header[3]]);
+    Some(Order {
+        code: header[0],
+        table,
+        shard: word(4),
+        bucket: word(8),
+        pair,
+    })
+}
+
+/// Returns the byte of a reply that stands for an outcome.
+pub(crate) fn encode(outcome: &Result<Changed, KvError>) -> u8 {
+    match outcome {
+        Ok(Changed::Inserted) => 0,
+        Ok(Changed::Updated) => 1,
+        Ok(Changed::Removed) => 2,
+        Ok(Changed::Exists) => 3,
+        Ok(Changed::Absent) => 4,
+        Err(KvError::Full(_)) => 5,
+        Err(KvError::Conflict) => 6,
+        Err(KvError::Crowded(_)) => 7,
+        Err(_) => 8,
+    }
+}
+
+/// Returns the outcome that a byte of a reply from `machine` stands for.
+pub(crate) fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
+    match code {
+        0 => Ok(Changed::Inserted),
+        1 => Ok(Changed::Updated),
+        2 => Ok(Changed::Removed),
+        3 => Ok(Changed::Exists),
+        4 => Ok(Changed::Absent),
+        5 => Err(KvError::Full(machine)),
+        6 => Err(KvError::Conflict),
+        7 => Err(KvError::Crowded(machine)),
+        _ => Err(KvError::Damaged(format!(
+            "machine {machine} rejected the change; see its log for the reason"
+        ))),
+    }
+}

@@ -1,0 +1,174 @@
+//! Operations in flight: lookups, changes, and operations inside of transactions.
+
+use farm_core::worker::{Cont, Operation, Worker};
+use farm_txn::{ObjectId, Tx, TxError, TxHandle};
+
+use crate::layout::{Layout, Next};
+use crate::shard::Changed;
+use crate::table::{Table, TableId};
+use crate::{Key, KvError};
+
+/// The function of a [`GetCont`], called with the context and the value, or `None` if the table has no such key.
+pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
+
+/// The continuation of a lookup.
+#[derive(Clone, Copy)]
+pub struct GetCont {
+    pub(crate) run: GetFn,
+    pub(crate) context: u64,
+}
+
+impl GetCont {
+    /// Creates the continuation that calls `run` with `context`.
+    pub fn new(run: GetFn, context: u64) -> Self {
+        Self { run, context }
+    }
+
+    pub(crate) fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
+        (self.run)(worker, self.context, result);
+    }
+}
+
+/// A lookup in flight. It uses one slot of the arena from start to end, and is identified by the slot's index.
+pub(crate) struct Lookup {
+    pub(crate) place: Place,
+    pub(crate) key: Key,
+    pub(crate) reads: u32,
+    pub(crate) restarts: u32,
+    /// Pointer to the overflow block that is being read.
+    pub(crate) block: Option<Next>,
+    /// Operation from the first read to the last: the read of a bucket returns the address for the read of a block.
+    pub(crate) operation: Option<Operation>,
+    pub(crate) cont: GetCont,
+}
+
+/// The data that are needed to end a lookup.
+pub(crate) struct End {
+    pub(crate) operation: Operation,
+    pub(crate) cont: GetCont,
+}
+
+impl Lookup {
+    /// Takes the data that are needed to end the lookup; can be called once.
+    #[inline]
+    pub(crate) fn end(&mut self) -> End {
+        let operation = self.operation.take();
+        End {
+            operation: operation.expect("a lookup ends once"),
+            cont: self.cont,
+        }
+    }
+}
+
+impl End {
+    #[inline]
+    pub(crate) fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
+        worker.end_operation(self.operation);
+        self.cont.resume(worker, result);
+    }
+}
+
+/// The shard and the bucket of a key in a table. A caller that routes by it can store it, so that the key is hashed
+/// once.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub(crate) table: TableId,
+    /// The shard in the high half, and the bucket in the low half.
+    pub(crate) position: u64,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn new(table: TableId, shard: u32, bucket: u32) -> Self {
+        Self {
+            table,
+            position: u64::from(shard) << 32 | u64::from(bucket),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(open: &Table, table: TableId, key: &Key) -> Self {
+        let (shard, bucket) = open.locate(key);
+        Self::new(table, shard, bucket)
+    }
+
+    #[inline]
+    pub(crate) fn shard(self) -> u32 {
+        (self.position >> 32) as u32
+    }
+
+    #[inline]
+    pub(crate) fn bucket(self) -> u32 {
+        self.position as u32
+    }
+}
+
+/// The continuation that receives the outcome of a change.
+pub type ChangeCont = Cont<Result<Changed, KvError>>;
+
+/// A change in flight.
+pub(crate) struct PendingChange {
+    pub(crate) table: u16,
+    pub(crate) shard: u32,
+    /// Body of the message, until it is sent.
+    pub(crate) body: Vec<u8>,
+    /// Outcome of a change that failed before it was sent.
+    pub(crate) outcome: Option<Result<Changed, KvError>>,
+    pub(crate) cont: ChangeCont,
+}
+
+/// The place of a value in a transaction; valid until the transaction changes the table again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueRef {
+    pub(crate) object: ObjectId,
+    pub(crate) at: u32,
+    pub(crate) len: u32,
+}
+
+impl ValueRef {
+    pub(crate) fn new(object: ObjectId, at: usize, layout: &Layout) -> Self {
+        Self {
+            object,
+            at: at as u32,
+            len: layout.value_bytes as u32,
+        }
+    }
+
+    /// Returns the object that contains the value, and the range in its payload.
+    pub(crate) fn place(self) -> (ObjectId, std::ops::Range<usize>) {
+        let at = self.at as usize;
+        (self.object, at..at + self.len as usize)
+    }
+
+    /// Returns the value, from the context of the transaction that looked it up.
+    pub fn of(self, tx: &Tx) -> &[u8] {
+        let (object, bytes) = self.place();
+        &tx.payload(object)[bytes]
+    }
+}
+
+/// The continuation that receives the result of a lookup.
+pub type FoundCont = Cont<Result<Option<ValueRef>, TxError>>;
+/// The continuation that receives the outcome of a change.
+pub type ChangedCont = Cont<Result<Changed, TxError>>;
+
+/// The kind of an operation inside of a transaction, with its continuation.
+#[derive(Clone, Copy)]
+pub(crate) enum TxOpKind {
+    Get(FoundCont),
+    /// Whether the operation may insert, and whether it may update; a remove has neither flag.
+    Change(bool, bool, ChangedCont),
+}
+
+/// An operation in progress.
+pub(crate) struct PendingTxOp {
+    pub(crate) tx: TxHandle,
+    pub(crate) table: TableId,
+    pub(crate) shard: u32,
+    pub(crate) home: u32,
+    pub(crate) kind: TxOpKind,
+    /// The key, and the value of a change.
+    pub(crate) pair: Vec<u8>,
+    /// New block that was allocated for the operation.
+    pub(crate) spare: Option<ObjectId>,
+}
