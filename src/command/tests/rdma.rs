@@ -253,7 +253,7 @@ fn a_machine_with_another_secret_is_refused_and_told_why() {
     second
         .end_within(GIVEN_UP)
         .failed(1, &["machine m1", "secret"]);
-    first.wait_for("its secret is another");
+    first.wait_for("the peer has another secret");
     // A stranger does not stop who waits: the right one is welcome.
     let mut second = node(&place, 2, &ours);
     for node in [&mut first, &mut second] {
