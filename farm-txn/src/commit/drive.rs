@@ -130,11 +130,12 @@ fn on_acknowledged(worker: &mut Worker, at: CommitPart, status: Status) {
     go_on(worker, at.commit, commit);
 }
 
-/// Performs actions until there is none or one is blocked. Returns whether [`resume`] is scheduled.
+/// Performs actions until there is none or one is blocked. Returns whether one is blocked: then [`resume`] follows.
 fn run(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> bool {
     while let Some(action) = commit.next_action() {
         if let Err(blocked) = perform(worker, id, commit, action) {
-            return wait_for(worker, id, commit, blocked);
+            wait_for(worker, id, commit, blocked);
+            return true;
         }
     }
     false
@@ -180,18 +181,18 @@ fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     }
 }
 
-/// Schedules [`resume`] for the time when the reason of a blocked action may be gone. Returns whether it is scheduled.
-fn wait_for(worker: &mut Worker, id: CommitId, commit: &mut Coordinator, blocked: Blocked) -> bool {
-    if commit.on_blocked() {
-        let resumed = Cont::new(resume, id);
-        match blocked {
-            Blocked::Room => worker.when_room(resumed),
-            Blocked::HeaderSlot => worker.when_header_slot(resumed),
-            Blocked::Turn => worker.defer(resumed),
-            Blocked::Queue => {}
-        }
+/// Schedules [`resume`] for the time when the reason of a blocked action may be gone.
+fn wait_for(worker: &mut Worker, id: CommitId, commit: &mut Coordinator, blocked: Blocked) {
+    if !commit.on_blocked() {
+        return;
     }
-    true
+    let resumed = Cont::new(resume, id);
+    match blocked {
+        Blocked::Room => worker.when_room(resumed),
+        Blocked::HeaderSlot => worker.when_header_slot(resumed),
+        Blocked::Turn => worker.defer(resumed),
+        Blocked::Queue => {}
+    }
 }
 
 fn perform(
