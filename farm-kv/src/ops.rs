@@ -8,7 +8,7 @@ use crate::change::{Change, HEADER_BYTES, decode};
 use crate::layout::Layout;
 use crate::owner::Waiter;
 use crate::pending::{ChangeCont, PendingChange};
-use crate::shard::{Editor, ShardFacts};
+use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
 use crate::state::kv;
 use crate::table::TableId;
 use crate::{Key, KvError};
@@ -211,14 +211,18 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
     let mut all = Vec::with_capacity(own.len());
     for (index, shard) in own {
         let mut tx = farm_txn::checkout(worker);
-        let mut editor = Editor::new(worker, &mut tx, layout, shard.first, spec.buckets);
+        let place = ShardPlace {
+            layout,
+            first: shard.first,
+            buckets: spec.buckets,
+        };
         let home_of = |key: &Key| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,
         };
-        let found = editor.check(&home_of).map_err(|error| error.to_string());
+        let found = check_shard(worker, &mut tx, place, &home_of);
         farm_txn::checkin(worker, tx);
-        let facts = found??;
+        let facts = found?;
         if (facts.pairs, facts.blocks) != (shard.pairs, shard.blocks) {
             return Err(format!(
                 "shard {index} counts {shard:?}, but contains {facts:?}"
@@ -227,4 +231,25 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
         all.push(facts);
     }
     Ok(all)
+}
+
+fn check_shard(
+    worker: &mut Worker,
+    tx: &mut farm_txn::Tx,
+    place: ShardPlace,
+    home_of: &dyn Fn(&Key) -> u32,
+) -> Result<ShardFacts, String> {
+    let (mut facts, mut joint) = (ShardFacts::default(), 0);
+    for bucket in 0..=place.buckets {
+        let mut editor = Editor::new(tx, place);
+        let checked = complete(worker, &mut editor, |editor| {
+            editor.check_bucket(bucket, joint, home_of)
+        });
+        let checked = checked.map_err(|incomplete| incomplete.error.to_string())?;
+        let (found, next) = checked?;
+        facts.add(found);
+        joint = next;
+        tx.abort(worker);
+    }
+    Ok(facts)
 }

@@ -9,15 +9,14 @@ pub(crate) mod queue;
 use std::time::Duration;
 
 use farm_core::alloc::AllocError;
-use farm_core::ids::{Address, MachineId, WorkerRef};
+use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::messaging::Request;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{Tx, TxError, TxLimits};
 
 use crate::change::{Order, PUTS, REMOVE, encode, parse};
-use crate::layout::Layout;
-use crate::shard::{Changed, Delta, Editor};
+use crate::shard::{Changed, Delta, EditError, Editor, ShardPlace, complete};
 use crate::state::kv;
 use crate::{KEY_BYTES, Key, KvError};
 pub use queue::ChangeCounters;
@@ -187,9 +186,7 @@ fn report(worker: &mut Worker, change: QueuedChange) {
 struct Target {
     table: u16,
     shard: u32,
-    first: Address,
-    buckets: u32,
-    layout: Layout,
+    place: ShardPlace,
 }
 
 fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
@@ -219,9 +216,11 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     Ok(Target {
         table: order.table,
         shard: order.shard,
-        first,
-        buckets,
-        layout,
+        place: ShardPlace {
+            layout,
+            first,
+            buckets,
+        },
     })
 }
 
@@ -234,17 +233,17 @@ fn edit_all(
     changes: &mut Changes,
     list: List,
 ) -> Result<(u16, u32, Delta, u64), TxError> {
-    let mut editor = Editor::new(worker, tx, target.layout, target.first, target.buckets);
+    let mut editor = Editor::new(tx, target.place);
     let count = changes.try_for_each(list, |change| {
         let order = parse(&change.body).expect("combined changes are alike");
-        change.outcome = Some(Ok(edit(&mut editor, &order)?));
+        let edited = complete(worker, &mut editor, |editor| edit(editor, &order));
+        change.outcome = Some(Ok(edited.map_err(|incomplete| incomplete.error)?));
         Ok::<_, TxError>(())
     })?;
-    editor.finish()?;
-    Ok((target.table, target.shard, editor.delta, count))
+    Ok((target.table, target.shard, editor.finish(), count))
 }
 
-fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, TxError> {
+fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, EditError> {
     match order.code {
         REMOVE => {
             let key = order.pair[..KEY_BYTES].try_into().expect("a key");

@@ -2,10 +2,10 @@
 //! operations of the transaction, or not at all.
 //!
 //! An operation is the edit that the owner would make (`shard`), on objects of the transaction. For a shard of another
-//! machine, the objects must be read first. The edit is attempted and reports the first missing object. Its effects are
-//! taken back, the object is read (or a block is allocated on that machine), and the edit is attempted again. The key's
-//! home bucket, which contains most pairs, is read before the first attempt. No unneeded objects are read: every read
-//! is validated, so another transaction's change of it would be a conflict.
+//! machine, the objects must be read first. The edit is attempted and reports the first missing object, before it has
+//! written anything. The object is read (or a block is allocated on that machine), and the edit is attempted again. The
+//! key's home bucket, which contains most pairs, is read before the first attempt. No unneeded objects are read: every
+//! read is validated, so another transaction's change of it would be a conflict.
 //!
 //! Lock-free lookups handle such transactions like those of the owner: they detect them by the same joint versions and
 //! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard. Changes of the counts by other workers
@@ -13,7 +13,6 @@
 
 use std::time::Duration;
 
-use farm_core::ids::Address;
 use farm_core::messaging::{CallError, MessageId, Request};
 use farm_core::object::payload_capacity;
 use farm_core::worker::{Cont, Worker};
@@ -21,13 +20,12 @@ use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
 use crate::change::Change;
-use crate::layout::Layout;
 pub use crate::pending::{ChangedCont, FoundCont, ValueRef};
 use crate::pending::{PendingTxOp, TxOpKind};
-use crate::shard::{Changed, Delta, Editor, Missing};
+use crate::shard::{Changed, Delta, EditError, Editor, Incomplete, Missing, ShardPlace, complete};
 use crate::state::kv;
 use crate::table::TableId;
-use crate::{KEY_BYTES, Key, KvError};
+use crate::{Key, KvError};
 
 /// Sends the effect of committed transactions on a shard's counts to its owner.
 pub(crate) const COUNTS: MessageId = MessageId(MessageId::KV + 2);
@@ -71,8 +69,14 @@ pub fn get_here(
     let (shard, home) = open.locate(key);
     let (layout, buckets) = (open.layout, open.spec.buckets);
     let first = open.shards[shard as usize].first;
-    let mut editor = Editor::new(worker, tx, layout, first, buckets);
-    let found = editor.value(home, key)?;
+    let place = ShardPlace {
+        layout,
+        first,
+        buckets,
+    };
+    let mut editor = Editor::new(tx, place);
+    let found = complete(worker, &mut editor, |editor| editor.value(home, key));
+    let found = found.map_err(|incomplete| incomplete.error)?;
     Ok(found.map(|(object, at)| ValueRef::new(object, at, &layout)))
 }
 
@@ -198,13 +202,20 @@ fn run(worker: &mut Worker, under: u64, (): ()) {
     let under = under as usize;
     let tx = kv(worker).in_tx[under].tx;
     let tried = api::with(worker, tx, |tx, worker| attempt(worker, tx, under));
-    match tried.unwrap_or_else(|ended| Err((ended, None))) {
+    let ended = |error| {
+        let missing = None;
+        Err(Incomplete { error, missing })
+    };
+    match tried.unwrap_or_else(ended) {
         Ok(outcome) => end(worker, under, Ok(outcome)),
-        Err((_, Some(missing))) => {
+        Err(Incomplete {
+            missing: Some(missing),
+            ..
+        }) => {
             marks::mark("kv: an edit waits for what it misses");
             fetch(worker, under, missing);
         }
-        Err((error, None)) => end(worker, under, Err(error)),
+        Err(Incomplete { error, .. }) => end(worker, under, Err(error)),
     }
 }
 
@@ -224,100 +235,59 @@ fn end(worker: &mut Worker, under: usize, outcome: Result<Outcome, TxError>) {
     }
 }
 
-/// The error, and the missing object or block if that is the reason.
-type Failed = (TxError, Option<Missing>);
-
-fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, Failed> {
-    let machine = worker.me().machine;
+fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, Incomplete> {
     let state = kv(worker);
     let entry = &mut state.in_tx[under];
     let pair = std::mem::take(&mut entry.pair);
-    let open = &state.tables[&entry.table.0];
-    let shard = &open.shards[entry.shard as usize];
-    let target = Target {
-        first: shard.first,
-        buckets: open.spec.buckets,
+    let (kind, table, shard, home) = (entry.kind, entry.table, entry.shard, entry.home);
+    let spare = entry.spare;
+    let open = &state.tables[&table.0];
+    let place = ShardPlace {
         layout: open.layout,
-        home: entry.home,
-        spare: entry.spare,
-        elsewhere: shard.owner.machine != machine,
+        first: open.shards[shard as usize].first,
+        buckets: open.spec.buckets,
     };
-    let (kind, table, shard) = (entry.kind, entry.table, entry.shard);
+    let mut editor = Editor::new(tx, place);
+    editor.set_spare(spare);
     let outcome = match kind {
-        TxOpKind::Get(cont) => look(worker, tx, &target, &pair, cont),
+        TxOpKind::Get(cont) => {
+            let key: &Key = pair[..]
+                .try_into()
+                .expect("the pair of a lookup is its key");
+            let found = complete(worker, &mut editor, |editor| editor.value(home, key));
+            let value_at = |(object, at)| ValueRef::new(object, at, &place.layout);
+            found.map(|found| Outcome::Found(cont, found.map(value_at)))
+        }
         TxOpKind::Change(insert, update, cont) => {
-            let edited = tx.all_or_nothing(worker, |tx, worker| {
-                edit(worker, tx, &target, &pair, (insert, update))
-            });
-            edited.map(|(changed, delta)| {
-                if delta != Delta::default() {
-                    tx.when_committed(Cont::new(committed, pack(table, shard, delta)));
-                }
-                Outcome::Changed(cont, changed)
-            })
+            let change = |editor: &mut Editor<'_>| edit(editor, home, &pair, (insert, update));
+            complete(worker, &mut editor, change).map(|changed| Outcome::Changed(cont, changed))
         }
     };
-    kv(worker).in_tx[under].pair = pair;
+    let spare = editor.spare();
+    if let Ok(Outcome::Changed(..)) = outcome {
+        let delta = editor.finish();
+        if delta != Delta::default() {
+            tx.when_committed(Cont::new(committed, pack(table, shard, delta)));
+        }
+    }
+    let entry = &mut kv(worker).in_tx[under];
+    (entry.pair, entry.spare) = (pair, spare);
     outcome
 }
 
-/// The target of an operation.
-struct Target {
-    first: Address,
-    buckets: u32,
-    layout: Layout,
-    home: u32,
-    spare: Option<ObjectId>,
-    elsewhere: bool,
-}
-
-impl Target {
-    fn editor<'a>(&self, worker: &'a mut Worker, tx: &'a mut Tx) -> Editor<'a> {
-        Editor {
-            elsewhere: self.elsewhere,
-            spare: self.spare,
-            ..Editor::new(worker, tx, self.layout, self.first, self.buckets)
-        }
-    }
-}
-
-fn look(
-    worker: &mut Worker,
-    tx: &mut Tx,
-    target: &Target,
-    key: &[u8],
-    cont: FoundCont,
-) -> Result<Outcome, Failed> {
-    let key: &Key = key.try_into().expect("the pair of a lookup is its key");
-    let mut editor = target.editor(worker, tx);
-    let found = editor.value(target.home, key);
-    let found = found.map_err(|error| (error, editor.missing))?;
-    let value = found.map(|(object, at)| ValueRef::new(object, at, &target.layout));
-    Ok(Outcome::Found(cont, value))
-}
-
 fn edit(
-    worker: &mut Worker,
-    tx: &mut Tx,
-    target: &Target,
+    editor: &mut Editor<'_>,
+    home: u32,
     pair: &[u8],
     (insert, update): (bool, bool),
-) -> Result<(Changed, Delta), Failed> {
-    let mut editor = target.editor(worker, tx);
-    let edited = match insert || update {
-        true => editor.put(target.home, pair, insert, update),
-        false => {
-            let key = pair[..KEY_BYTES].try_into().expect("a key");
-            editor.remove(target.home, key)
-        }
-    };
-    let edited = edited.and_then(|changed| editor.finish().map(|()| changed));
-    let changed = edited.map_err(|error| (error, editor.missing))?;
-    let (delta, unused) = (editor.delta, editor.spare);
-    if let Some(block) = unused {
-        tx.free(block);
+) -> Result<Changed, EditError> {
+    if insert || update {
+        return editor.put(home, pair, insert, update);
     }
-    Ok((changed, delta))
+    editor.remove(
+        home,
+        pair.try_into().expect("the pair of a remove is its key"),
+    )
 }
 
 /// Encodes a change of counts as the context of a continuation.

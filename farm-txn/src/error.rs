@@ -93,10 +93,9 @@ pub enum TxError {
     /// [`crate::retry::fail`] with this error.
     #[error("the body of the transaction gave it up")]
     GivenUp,
-    /// The object belongs to another transaction, or to one that has ended, or
-    /// [`Tx::all_or_nothing`](crate::Tx::all_or_nothing) took it back.
+    /// The object belongs to another transaction, or to one that has ended.
     #[error(
-        "the object does not belong to this transaction: it belongs to another transaction, or was taken back"
+        "the object does not belong to this transaction: it belongs to another transaction, or to one that has ended"
     )]
     OtherTransaction,
     /// The payload of the object was forgotten: [`Tx::forget_payload`](crate::Tx::forget_payload).

@@ -17,7 +17,6 @@ mod index;
 mod objects;
 mod payloads;
 pub(crate) mod reservation;
-mod undo;
 
 pub(crate) use entries::Entries;
 #[doc(hidden)]
@@ -27,7 +26,6 @@ use index::Index;
 use objects::Number;
 pub use objects::ObjectId;
 use payloads::{NOT_HELD, Payloads};
-use undo::Undo;
 
 /// Tries of a local read before the object counts as locked. A transaction whose objects are all on this machine
 /// commits in less time, unless its thread lost its core. A commit over several machines takes a round trip, which is
@@ -72,10 +70,6 @@ pub(crate) struct Entry {
     /// Whether the commit increments the incarnation.
     pub(crate) bump: bool,
     pub(crate) intent: Intent,
-    /// Whether [`Undo`] has recorded the state that the entry had before [`Tx::all_or_nothing`].
-    saved: bool,
-    /// Serial number of the entry. It is unique within the transaction, including entries that were taken back.
-    serial: u32,
     /// Offset of the payload in [`Payloads`], or [`NOT_HELD`].
     at: u32,
 }
@@ -98,13 +92,10 @@ pub struct Tx {
     forgotten: usize,
     words: Vec<u64>,
     limits: TxLimits,
-    undo: Undo,
     /// Continuations to resume after the commit.
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// Number of the current transaction, which is a part of each of its [`ObjectId`]s.
     number: Number,
-    /// Number of entries that the transaction has created so far.
-    pushed: u32,
     /// The commit only validates what was read, and writes nothing.
     given_up: bool,
     /// Operation that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
@@ -214,12 +205,11 @@ impl Tx {
     }
 
     /// Returns the object at an address, if the transaction has it and has not forgotten its payload.
+    ///
+    /// # Errors
+    /// [`TxError::NotAllocated`] if the transaction found no object there or has freed it; [`TxError::WrongSize`].
     #[inline]
-    pub(crate) fn known(
-        &self,
-        address: Address,
-        class: SizeClass,
-    ) -> Option<Result<ObjectId, TxError>> {
+    pub fn known(&self, address: Address, class: SizeClass) -> Option<Result<ObjectId, TxError>> {
         let known = self.position(address)?;
         let entry = &self.entries[known];
         Some(match entry.intent {
@@ -345,11 +335,8 @@ impl Tx {
             incarnation,
             bump: false,
             intent,
-            saved: false,
-            serial: self.pushed,
             at,
         };
-        self.pushed += 1;
         self.entries.push(entry);
         self.index.follow(&self.entries);
         self.id(self.entries.len() - 1)
@@ -384,12 +371,10 @@ impl Tx {
     pub(crate) fn clear(&mut self) {
         self.number.advance();
         self.given_up = false;
-        self.pushed = 0;
         self.entries.clear();
         self.index.clear();
         self.payloads.clear();
         self.forgotten = 0;
-        self.undo.clear();
         self.when_committed.clear();
     }
 
@@ -401,9 +386,6 @@ impl Tx {
         }
         if self.payloads.capacity() > KEPT_BYTES {
             self.payloads = Payloads::default();
-        }
-        if self.undo.capacity() > KEPT_BYTES {
-            self.undo = Undo::default();
         }
         if self.words.capacity() > KEPT_BYTES / 8 {
             self.words = Vec::new();

@@ -19,7 +19,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::blocking::{self, OwnedChange};
-use crate::shard::{Changed, Editor};
+use crate::shard::{Changed, Editor, ShardPlace, complete};
 use crate::{KEY_BYTES, TableSpec};
 
 /// Number of past states that are mixed.
@@ -206,19 +206,27 @@ fn move_within_a_transaction(machine: &Machine, pairs: Vec<(Key, Vec<u8>)>) {
 /// Returns the open transaction of [`move_within_a_transaction`].
 fn moves(worker: &mut Worker, pairs: &[(Key, Vec<u8>)]) -> Box<Tx> {
     let open = &kv(worker).tables[&0];
-    let (layout, first, buckets) = (open.layout, open.shards[0].first, open.spec.buckets);
+    let place = ShardPlace {
+        layout: open.layout,
+        first: open.shards[0].first,
+        buckets: open.spec.buckets,
+    };
     let homes: Vec<u32> = pairs.iter().map(|(key, _)| open.locate(key).1).collect();
     let mut tx = farm_txn::checkout(worker);
     for (home, (key, _)) in homes.iter().zip(pairs) {
-        let mut editor = Editor::new(worker, &mut tx, layout, first, buckets);
-        assert_eq!(editor.remove(*home, key).unwrap(), Changed::Removed);
-        editor.finish().unwrap();
+        let mut editor = Editor::new(&mut tx, place);
+        let removed = complete(worker, &mut editor, |editor| editor.remove(*home, key));
+        assert_eq!(removed.unwrap(), Changed::Removed);
+        editor.finish();
     }
     for (home, (key, value)) in homes.iter().zip(pairs) {
-        let mut editor = Editor::new(worker, &mut tx, layout, first, buckets);
-        let inserted = editor.put(*home, &[&key[..], value].concat(), true, false);
+        let mut editor = Editor::new(&mut tx, place);
+        let pair = [&key[..], value].concat();
+        let inserted = complete(worker, &mut editor, |editor| {
+            editor.put(*home, &pair, true, false)
+        });
         assert_eq!(inserted.unwrap(), Changed::Inserted);
-        editor.finish().unwrap();
+        editor.finish();
     }
     tx
 }

@@ -1,8 +1,6 @@
 //! Checks of the invariants of a whole shard.
 
-use farm_txn::TxError;
-
-use super::Editor;
+use super::{EditError, Editor};
 use crate::layout::{BLOCK_SLOTS, Next};
 use crate::{KEY_BYTES, Key};
 
@@ -17,60 +15,68 @@ pub struct ShardFacts {
     pub blocks: u64,
 }
 
+impl ShardFacts {
+    /// Adds the counts of another part of the shard.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.pairs += more.pairs;
+        self.chained += more.chained;
+        self.blocks += more.blocks;
+    }
+}
+
 impl Editor<'_> {
-    /// Reads the whole shard and checks its invariants; `home_of` returns the bucket of a key.
-    pub(crate) fn check(
-        &mut self,
+    /// Checks the invariants of a bucket and its chain; `home_of` returns the bucket of a key, and `joint` is the joint
+    /// version that the bucket before has. Returns the counts and the joint version for the next bucket, or a
+    /// description of the first violation.
+    pub(crate) fn check_bucket(
+        &self,
+        bucket: u32,
+        joint: u16,
         home_of: &dyn Fn(&Key) -> u32,
-    ) -> Result<Result<ShardFacts, String>, TxError> {
+    ) -> Result<Result<(ShardFacts, u16), String>, EditError> {
+        let view = self
+            .shard
+            .layout
+            .bucket(self.tx.payload(self.bucket(bucket)?));
+        let meta = view.meta();
+        if bucket > 0 && meta.backward != joint {
+            return Ok(Err(format!(
+                "joint versions before bucket {bucket} differ: {joint}, {}",
+                meta.backward
+            )));
+        }
         let mut facts = ShardFacts::default();
-        let mut joint = 0;
-        for bucket in 0..=self.buckets {
-            let object = self.bucket(bucket)?;
-            let view = self.layout.bucket(self.tx.payload(object));
-            let meta = view.meta();
-            if bucket > 0 && meta.backward != joint {
+        for slot in (0..self.shard.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
+            let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
+            let native = meta.native & 1 << slot != 0;
+            if home_of(key) + u32::from(!native) != bucket {
                 return Ok(Err(format!(
-                    "joint versions before bucket {bucket} differ: {joint}, {}",
-                    meta.backward
+                    "slot {slot} of bucket {bucket} contains a pair of bucket {}",
+                    home_of(key)
                 )));
             }
-            joint = meta.forward;
-            for slot in (0..self.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
-                let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
-                let native = meta.native & 1 << slot != 0;
-                if home_of(key) + u32::from(!native) != bucket {
-                    return Ok(Err(format!(
-                        "slot {slot} of bucket {bucket} contains a pair of bucket {}",
-                        home_of(key)
-                    )));
-                }
-                facts.pairs += 1;
-            }
-            let chain = view.next();
-            if let Err(why) = self.check_chain(bucket, chain, home_of, &mut facts)? {
-                return Ok(Err(why));
-            }
-            let (worker, tx) = (&mut *self.worker, &mut *self.tx);
-            tx.abort(worker);
+            facts.pairs += 1;
         }
-        Ok(Ok(facts))
+        let chain = self.check_chain(bucket, view.next(), home_of)?;
+        Ok(chain.map(|chain| {
+            facts.add(chain);
+            (facts, meta.forward)
+        }))
     }
 
     fn check_chain(
-        &mut self,
+        &self,
         bucket: u32,
         mut next: Option<Next>,
         home_of: &dyn Fn(&Key) -> u32,
-        facts: &mut ShardFacts,
-    ) -> Result<Result<(), String>, TxError> {
-        let mut index = 0;
+    ) -> Result<Result<ShardFacts, String>, EditError> {
+        let mut facts = ShardFacts::default();
         while let Some(pointer) = next {
             let block = self.block(pointer)?;
-            let view = self.layout.block(self.tx.payload(block));
+            let view = self.shard.layout.block(self.tx.payload(block));
             let occupied = view.occupied();
             let full = occupied == (1 << BLOCK_SLOTS) - 1;
-            let may_have_room = index == 1 || index == 0 && view.next().is_none();
+            let may_have_room = facts.blocks == 1 || facts.blocks == 0 && view.next().is_none();
             if occupied == 0 || !full && !may_have_room {
                 return Ok(Err(format!(
                     "a block of bucket {bucket}'s chain has the occupied slots {occupied:#b}"
@@ -88,9 +94,8 @@ impl Editor<'_> {
                 facts.chained += 1;
             }
             facts.blocks += 1;
-            index += 1;
             next = view.next();
         }
-        Ok(Ok(()))
+        Ok(Ok(facts))
     }
 }

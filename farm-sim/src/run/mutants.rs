@@ -70,7 +70,7 @@ pub const ALL: &[Mutant] = &[
     mutant("two workers own a shard", "table"),
     mutant("counts not told to the owner", "table"),
     mutant("still-born object not given back on abort", "table"),
-    mutant("an edit that failed is not taken back", "table"),
+    mutant("an edit writes before it has read everything", "table"),
     mutant("displacement leaves the pair in neither bucket", "table"),
     mutant("joint version not bumped", "table"),
     mutant("lookup ignores joint versions", "table"),

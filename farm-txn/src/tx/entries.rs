@@ -73,10 +73,6 @@ impl Entries {
         self.all.push(entry);
     }
 
-    pub(super) fn truncate(&mut self, entries: usize) {
-        self.all.truncate(entries);
-    }
-
     #[inline]
     pub(super) fn clear(&mut self) {
         self.all.clear();

@@ -11,7 +11,7 @@ impl Tx {
     /// transaction over many objects needs little memory. The object can be read again. It is then unchanged, or the
     /// transaction meets a conflict.
     ///
-    /// No-op for an object that the transaction writes, allocates or frees, and inside of [`Tx::all_or_nothing`].
+    /// No-op for an object that the transaction writes, allocates or frees.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Tx {
     /// If the object is not of this transaction: see [`Tx::check`].
     pub fn forget_payload(&mut self, object: ObjectId) {
         let entry = self.entry(object);
-        if entry.intent != Intent::Read || !entry.is_held() || self.undo.is_active() {
+        if entry.intent != Intent::Read || !entry.is_held() {
             return;
         }
         let payload = entry.payload();
@@ -70,7 +70,6 @@ impl Tx {
         if image.version() != version {
             return Err(Abort::Changed(address).into());
         }
-        self.touch(known);
         self.entries[known].at = self.payloads.add(class.payload_capacity());
         self.forgotten -= 1;
         let payload = self.entries[known].payload();

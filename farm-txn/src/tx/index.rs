@@ -14,9 +14,6 @@ const EMPTY: u32 = u32::MAX;
 
 /// Index of entries by address. For large transactions it is a hash table with linear probing, which small transactions
 /// never fill.
-///
-/// Entries are added and removed in the order of a stack. So removing an entry empties its slot and restores the
-/// earlier table: no slot of another entry was probed past a slot that was filled later.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// Number of the first entry of each address, or [`EMPTY`]; the length is a power of two, and at most 7/8 of the
@@ -45,20 +42,6 @@ impl Index {
         if entries.len() > LOOKED_THROUGH {
             self.note(entries);
         }
-    }
-
-    /// Removes the entries from `kept` on. Must be called before they are removed from `entries`.
-    pub(super) fn truncate(&mut self, entries: &Entries, kept: usize) {
-        if kept <= LOOKED_THROUGH {
-            return self.clear();
-        }
-        for place in (kept..self.noted).rev() {
-            let slot = self.probe(entries, entries[place].address);
-            if self.slots[slot] == place as u32 {
-                self.slots[slot] = EMPTY;
-            }
-        }
-        self.noted = kept.min(self.noted);
     }
 
     /// Removes all entries.

@@ -1,8 +1,7 @@
 //! The objects of a transaction, and the operations on them.
 //!
 //! An [`ObjectId`] contains the number of its transaction, which is unique in the process. One comparison detects the
-//! object of another transaction, or of one that has ended. It also contains the serial number of its entry, which
-//! detects an object that [`Tx::all_or_nothing`] took back.
+//! object of another transaction, or of one that has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +24,6 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub struct ObjectId {
     tx: u64,
     pub(super) index: u32,
-    serial: u32,
 }
 
 /// The number of a transaction, unique in the process.
@@ -82,14 +80,13 @@ impl Tx {
         ObjectId {
             tx: self.number.0,
             index: index as u32,
-            serial: self.entries[index].serial,
         }
     }
 
     #[inline]
     fn get(&self, object: ObjectId) -> Option<&Entry> {
-        let entry = self.entries.get(object.index as usize)?;
-        (object.tx == self.number.0 && object.serial == entry.serial).then_some(entry)
+        let of_this = object.tx == self.number.0;
+        of_this.then(|| self.entries.get(object.index as usize))?
     }
 
     #[inline]
@@ -109,9 +106,7 @@ impl Tx {
     #[inline]
     fn live_mut(&mut self, object: ObjectId) -> &mut Entry {
         self.live(object);
-        let index = object.index as usize;
-        self.touch(index);
-        &mut self.entries[index]
+        &mut self.entries[object.index as usize]
     }
 
     /// Returns the entry of an object that is not freed and whose payload is held, and marks it as written.
@@ -257,8 +252,8 @@ impl Tx {
 #[cold]
 fn unusable() -> ! {
     panic!(
-        "invalid ObjectId: its transaction is another one or has ended, or this transaction freed the object, took it \
-         back or forgot its payload; call Tx::check_payload before"
+        "invalid ObjectId: its transaction is another one or has ended, or this transaction freed the object or forgot \
+         its payload; call Tx::check_payload before"
     );
 }
 

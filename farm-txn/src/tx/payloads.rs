@@ -16,8 +16,6 @@ pub(super) struct Payloads {
     held: usize,
     /// Offsets of forgotten payloads, by length; a new payload of the same length reuses the room.
     vacant: Vec<(usize, Vec<u32>)>,
-    /// Whether new payloads are appended behind all others, so that [`Payloads::truncate`] can remove them.
-    appends: bool,
 }
 
 impl Payloads {
@@ -55,7 +53,7 @@ impl Payloads {
 
     #[inline]
     fn take_vacant(&mut self, bytes: usize) -> Option<u32> {
-        if self.vacant.is_empty() || self.appends {
+        if self.vacant.is_empty() {
             return None;
         }
         let as_long = self.vacant.iter_mut().find(|vacant| vacant.0 == bytes);
@@ -75,24 +73,6 @@ impl Payloads {
             Some((_, places)) => places.push(place),
             None => self.vacant.push((bytes, vec![place])),
         }
-    }
-
-    /// Starts appending: all payloads that are added from now on are placed behind the others. Returns the end of the
-    /// buffer, for [`Payloads::truncate`].
-    pub(super) fn begin_appending(&mut self) -> usize {
-        self.appends = true;
-        self.bytes.len()
-    }
-
-    pub(super) fn end_appending(&mut self) {
-        self.appends = false;
-    }
-
-    /// Removes the payloads that were added since [`Payloads::begin_appending`] returned `end`, when `held` bytes were
-    /// held.
-    pub(super) fn truncate(&mut self, end: usize, held: usize) {
-        self.bytes.truncate(end);
-        self.held = held;
     }
 
     pub(super) fn clear(&mut self) {
@@ -131,18 +111,5 @@ mod tests {
             payloads.forget(payload);
         }
         assert_eq!((payloads.held(), payloads.add(8)), (0, 0), "all is vacant");
-    }
-
-    #[test]
-    fn payloads_that_can_be_truncated_are_appended() {
-        let mut payloads = Payloads::with_capacity(0);
-        payloads.add(48);
-        payloads.add(48);
-        payloads.forget(0..48);
-        let (end, held) = (payloads.begin_appending(), payloads.held());
-        assert_eq!(payloads.add(48), 96);
-        payloads.truncate(end, held);
-        payloads.end_appending();
-        assert_eq!((payloads.held(), payloads.add(48)), (48, 0));
     }
 }

@@ -80,7 +80,6 @@ impl Tx {
         class: SizeClass,
         (version, incarnation): (Version, Incarnation),
     ) -> ObjectId {
-        self.touch(absent);
         let at = self.payloads.add(class.payload_capacity());
         let entry = &mut self.entries[absent];
         entry.intent = Intent::Allocate;
@@ -90,30 +89,6 @@ impl Tx {
         }
         entry.at = at;
         self.id(absent)
-    }
-
-    /// Performs several steps, and takes all of them back if one fails: the reads, writes, allocations and frees since
-    /// the start. The transaction then continues as if they had not been tried. The `ObjectId`s that the failed steps
-    /// returned for new objects of the transaction are invalid afterwards. Only what `body` changes is recorded.
-    ///
-    /// # Errors
-    /// Those of `body`.
-    ///
-    /// # Panics
-    /// If `body` calls [`Tx::all_or_nothing`].
-    pub fn all_or_nothing<T, E>(
-        &mut self,
-        worker: &mut Worker,
-        body: impl FnOnce(&mut Tx, &mut Worker) -> Result<T, E>,
-    ) -> Result<T, E> {
-        self.start_journal();
-        let outcome = body(self, worker);
-        if outcome.is_err() && !mutants::is_on("an edit that failed is not taken back") {
-            give_back(worker, self.reserved_since());
-            self.take_back();
-        }
-        self.end_journal();
-        outcome
     }
 
     /// Drops all writes and releases the reserved room. The reads remain, to be validated.

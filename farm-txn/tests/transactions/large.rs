@@ -5,9 +5,9 @@ use std::sync::mpsc;
 use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{Abort, Handle, ObjectId, Transaction, TxError, TxHandle, TxLimits, api};
+use farm_txn::{Abort, Handle, Transaction, TxError, TxHandle, TxLimits, api};
 
-use crate::cluster::{Cluster, cluster, cluster_of, commit, overwrite};
+use crate::cluster::{Cluster, cluster, cluster_of, commit};
 use crate::tasks::{add_one, comes_to_rest, task};
 
 const BYTES: usize = 8;
@@ -196,42 +196,6 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
         }
     });
     comes_to_rest(&cluster);
-    cluster.stop();
-}
-
-/// Inside of `all_or_nothing` no payload is forgotten. A payload that was read again is forgotten again if the steps
-/// are taken back.
-#[test]
-fn payloads_are_forgotten_again_when_steps_are_taken_back() {
-    let cluster = cluster("forgotten-back", 1, 1);
-    let [x, y] = [b"x", b"y"].map(|text| cluster.create(0, 0, text));
-    let (tx, ()) = cluster.open(0, 0, move |tx, w| {
-        let (a, b) = (tx.read(w, x, 1).unwrap(), tx.read(w, y, 1).unwrap());
-        tx.forget_payload(a);
-        let failed: Result<(), TxError> = tx.all_or_nothing(w, |tx, w| {
-            tx.forget_payload(b);
-            assert_eq!(
-                tx.payload(b)[0],
-                b'y',
-                "a payload was forgotten inside of all_or_nothing"
-            );
-            assert_eq!(tx.read(w, x, 1)?, a);
-            overwrite(tx, w, x, b"?")?;
-            overwrite(tx, w, y, b"?")?;
-            Err(TxError::GivenUp)
-        });
-        assert!(matches!(failed, Err(TxError::GivenUp)));
-        assert!(matches!(tx.check_payload(a), Err(TxError::Forgotten(at)) if at == x));
-        assert_eq!((tx.payload(b)[0], tx.is_written(b)), (b'y', false));
-        assert_eq!(tx.read(w, x, 1).unwrap(), a);
-        assert_eq!(tx.payload(a)[0], b'x');
-        let kept: Result<ObjectId, TxError> =
-            tx.all_or_nothing(w, |tx, w| overwrite(tx, w, x, b"X"));
-        assert_eq!(kept.unwrap(), a);
-    });
-    cluster.commit(0, 0, tx).unwrap();
-    let seen = [x, y].map(|at| cluster.contents(0, 0, at, 1).unwrap()[0]);
-    assert_eq!(seen, *b"Xy");
     cluster.stop();
 }
 

@@ -3,7 +3,6 @@
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
 mod arrays;
-mod attempts;
 mod cluster;
 mod conflicts;
 mod counts;
@@ -20,5 +19,5 @@ mod reused;
 mod room;
 mod shipping;
 mod tasks;
-#[cfg(debug_assertions)]
+mod when_committed;
 mod work;
