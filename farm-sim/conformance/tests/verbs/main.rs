@@ -367,7 +367,7 @@ fn strangers_are_refused_and_the_machines_meet() {
     let another_cluster: Change = |config| config.cluster = "other".into();
     let refused = [
         (another_secret, "secret"),
-        (another_cluster, "cluster \"conformance\""),
+        (another_cluster, "cluster names differ"),
     ];
     let (met, _) = both(
         || ours.connect(PEER),
