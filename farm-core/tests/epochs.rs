@@ -9,7 +9,7 @@ use farm_core::alloc::SizeClass;
 use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::{Machine, start_all};
-use farm_core::worker::{EpochCounters, Operation, Worker};
+use farm_core::worker::{EpochCounters, EpochGuard, Worker};
 
 const MACHINES: u16 = 3;
 const WORKERS: u16 = 2;
@@ -22,14 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct Kept {
     objects: Vec<Address>,
-    operation: Option<Operation>,
+    guard: Option<EpochGuard>,
     hooks_called: u64,
 }
 
 /// Starts machines with one region of 64 blocks each.
 fn cluster(name: &str) -> Vec<Machine> {
+    cluster_of(name, MACHINES, WORKERS)
+}
+
+fn cluster_of(name: &str, machines: u16, workers: u16) -> Vec<Machine> {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(MACHINES, WORKERS);
+    let mut config = Config::tiny_for(machines, workers);
     config.cluster.name = name.into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
     config.memory.region_bytes = 64 * 4096;
@@ -196,10 +200,10 @@ fn an_operation_of_any_worker_that_began_before_delays_the_reuse() {
     let machines = cluster("epoch-open");
     fill_and_free(&machines[0]);
     fill_and_free(&machines[1]);
-    let begin = |worker: &mut Worker| kept(worker).operation = Some(worker.begin_operation());
+    let begin = |worker: &mut Worker| kept(worker).guard = Some(worker.pin());
     let end = |worker: &mut Worker| {
-        let operation = kept(worker).operation.take().unwrap();
-        worker.end_operation(operation);
+        let guard = kept(worker).guard.take().unwrap();
+        worker.unpin(guard);
     };
     on(&machines[2], 1, begin);
     let short = Duration::from_millis(100);
@@ -234,5 +238,23 @@ fn an_operation_of_any_worker_that_began_before_delays_the_reuse() {
             "two machines needed memory, but the epoch is {epoch}"
         );
     }
+    stop(machines);
+}
+
+/// Regression: on a machine of one worker, without others to wait for, an allocation that failed ended the epoch
+/// itself, and called the hooks of layers within a layer's call.
+#[test]
+fn hooks_are_not_called_within_an_allocation() {
+    let machines = cluster_of("epoch-hooks", 1, 1);
+    fill(&machines[0], 0, SMALL);
+    free_all(&machines[0], 0);
+    let within = on(&machines[0], 0, |worker| {
+        let before = kept(worker).hooks_called;
+        assert!(worker.reserve_object(LARGE, None).is_err());
+        kept(worker).hooks_called - before
+    });
+    assert_eq!(within, 0);
+    assert!(fill_in_time(&machines[0], 0, LARGE, PATIENCE));
+    assert!(on(&machines[0], 0, |worker| kept(worker).hooks_called) > 0);
     stop(machines);
 }

@@ -53,18 +53,18 @@ fn begin(
     place: impl FnOnce(&Table) -> Place,
 ) -> Result<(), KvError> {
     let machine = worker.me().machine;
-    let operation = worker.begin_operation();
+    let guard = worker.pin();
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let open = match state.tables.open(table) {
         Ok(open) => open,
         Err(error) => {
-            worker.end_operation(operation);
+            worker.unpin(guard);
             return Err(error);
         }
     };
     let Some(slot) = arena.take(open.layout.lookup_bytes()) else {
         marks::mark("read: arena full");
-        worker.end_operation(operation);
+        worker.unpin(guard);
         return Err(KvError::Busy);
     };
     let place = place(open);
@@ -79,7 +79,7 @@ fn begin(
         reads: 1,
         restarts: 0,
         block: None,
-        operation: Some(operation),
+        guard: Some(guard),
         cont,
     });
     worker.read_within(slot, request, Cont::new(buckets_came, lookup as u64));

@@ -1,6 +1,6 @@
 //! Operations in flight: lookups, changes, and operations inside of transactions.
 
-use farm_core::worker::{Cont, Operation, Worker};
+use farm_core::worker::{Cont, EpochGuard, Worker};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle};
 
 use crate::layout::{Layout, Next};
@@ -38,13 +38,13 @@ pub(crate) struct Lookup {
     /// Pointer to the overflow block that is being read.
     pub(crate) block: Option<Next>,
     /// Operation from the first read to the last: the read of a bucket returns the address for the read of a block.
-    pub(crate) operation: Option<Operation>,
+    pub(crate) guard: Option<EpochGuard>,
     pub(crate) cont: GetCont,
 }
 
 /// The data that are needed to end a lookup.
 pub(crate) struct End {
-    pub(crate) operation: Operation,
+    pub(crate) guard: EpochGuard,
     pub(crate) cont: GetCont,
 }
 
@@ -52,9 +52,9 @@ impl Lookup {
     /// Takes the data that are needed to end the lookup; can be called once.
     #[inline]
     pub(crate) fn end(&mut self) -> End {
-        let operation = self.operation.take();
+        let guard = self.guard.take();
         End {
-            operation: operation.expect("a lookup ends once"),
+            guard: guard.expect("a lookup ends once"),
             cont: self.cont,
         }
     }
@@ -63,7 +63,7 @@ impl Lookup {
 impl End {
     #[inline]
     pub(crate) fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
-        worker.end_operation(self.operation);
+        worker.unpin(self.guard);
         self.cont.resume(worker, result);
     }
 }

@@ -4,7 +4,7 @@
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::object::{Image, Incarnation, Version};
-use farm_core::worker::{Cont, Operation, ReadError, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, EpochGuard, ReadError, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
 use farm_sim::fabric::SimConfig;
 use farm_txn::{Tx, TxError};
@@ -25,7 +25,7 @@ struct Reader {
     targets: Vec<Address>,
     /// What was seen last of each.
     seen: Vec<Option<Seen>>,
-    operation: Option<Operation>,
+    guard: Option<EpochGuard>,
     left: u32,
     wrong: Option<String>,
     /// Commits that have not ended.
@@ -76,8 +76,8 @@ fn came(worker: &mut Worker, target: u64, result: ReadResult) {
         let wait = std::time::Duration::from_nanos(wait);
         return worker.set_timer(wait, Cont::new(read, next));
     }
-    if let Some(operation) = state.operation.take() {
-        worker.end_operation(operation);
+    if let Some(guard) = state.guard.take() {
+        worker.unpin(guard);
     }
 }
 
@@ -182,11 +182,11 @@ fn run(seed: u64) -> (Result<(), String>, u64) {
             let targets: Vec<_> = (0..WATCHED)
                 .map(|target| all[(target * spread + index) % all.len()])
                 .collect();
-            let operation = Some(worker.begin_operation());
+            let guard = Some(worker.pin());
             *reader(worker) = Reader {
                 seen: vec![None; targets.len()],
                 targets,
-                operation,
+                guard,
                 left: 10 << (seed % 5),
                 ..Reader::default()
             };

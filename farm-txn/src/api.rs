@@ -8,7 +8,7 @@
 //! | `txRead` | [`read`], [`read_pointer`], [`read_array`] |
 //! | `txWrite` | [`payload_mut`] of an object that was read |
 //! | `txCommit` | [`commit`] |
-//! | `lockFreeStart`, `lockFreeRead`, `lockFreeEnd` | [`Worker::begin_operation`], [`Worker::read_lock_free`], [`Worker::end_operation`] |
+//! | `lockFreeStart`, `lockFreeRead`, `lockFreeEnd` | [`Worker::pin`], [`Worker::read_lock_free`], [`Worker::unpin`] |
 //! | `objGetIncarnation`, `objIncrementIncarnation` | [`with`] [`Tx::incarnation`], [`Tx::increment_incarnation`] |
 //! | `msgRegisterHandler`, `msgSend` | [`Worker::register`], [`Worker::call`] and [`Worker::send`] to [`Worker::worker_at`] an address |
 //!

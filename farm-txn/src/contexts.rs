@@ -12,8 +12,8 @@ use crate::tx::Tx;
 /// # Panics
 /// If the layer is not attached.
 pub fn checkout(worker: &mut Worker) -> Box<Tx> {
-    let operation = worker.begin_operation();
-    transactions(worker).context(operation)
+    let guard = worker.pin();
+    transactions(worker).context(guard)
 }
 
 /// Returns a context to the worker's pool; its transaction is aborted.
@@ -26,7 +26,7 @@ pub fn checkin(worker: &mut Worker, mut tx: Box<Tx>) {
 pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
     tx.abort(worker);
     tx.trim();
-    if let Some(operation) = tx.operation.take() {
-        worker.end_operation(operation);
+    if let Some(guard) = tx.guard.take() {
+        worker.unpin(guard);
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use farm_core::ids::WorkerRef;
-use farm_core::worker::{Operation, Worker};
+use farm_core::worker::{EpochGuard, Worker};
 
 use crate::calls::{ArrayCall, DeferredResult, RemoteCall};
 use crate::commit::coordinator::Coordinator;
@@ -77,13 +77,13 @@ impl Transactions {
     }
 
     /// Returns a context for a transaction within an operation.
-    pub(crate) fn context(&mut self, operation: Operation) -> Box<Tx> {
+    pub(crate) fn context(&mut self, guard: EpochGuard) -> Box<Tx> {
         let mut tx = match self.pool.pop() {
             Some(tx) => tx,
             None => Box::new(Tx::new()),
         };
         tx.set_limits(self.limits);
-        tx.operation = Some(operation);
+        tx.guard = Some(guard);
         tx
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn run_of(worker: &mut Worker, tx: TxHandle) -> Result<Option<usize>,
 }
 
 fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
-    let operation = worker.begin_operation();
+    let operation = worker.pin();
     let layer = transactions(worker);
     let tx = layer.context(operation);
     layer.generation = layer.generation.wrapping_add(1);

@@ -5,7 +5,7 @@ use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version};
-use farm_core::worker::{AddressError, Cont, Operation, Worker};
+use farm_core::worker::{AddressError, Cont, EpochGuard, Worker};
 use smallvec::SmallVec;
 
 use crate::error::{Abort, TxError};
@@ -98,8 +98,8 @@ pub struct Tx {
     number: Number,
     /// The commit only validates what was read, and writes nothing.
     given_up: bool,
-    /// Operation that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
-    pub(crate) operation: Option<Operation>,
+    /// EpochGuard that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
+    pub(crate) guard: Option<EpochGuard>,
 }
 
 impl Tx {

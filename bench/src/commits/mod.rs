@@ -289,8 +289,8 @@ fn bracket(machine: &Machine) -> Result<f64, CommitError> {
             .map(|_| {
                 let began = Instant::now();
                 for _ in 0..BRACKETS {
-                    let operation = std::hint::black_box(worker.begin_operation());
-                    worker.end_operation(operation);
+                    let operation = std::hint::black_box(worker.pin());
+                    worker.unpin(operation);
                 }
                 began.elapsed()
             })

@@ -24,10 +24,21 @@ use super::{Block, BlockAllocator, BlockHead, BlockKind, BlockSource, Slab, Tabl
 use crate::ids::WorkerId;
 use crate::limits::LOW_MEMORY_SHARE;
 use crate::marks;
+use crate::mem::Context;
 
 /// A moment that divides retired blocks into those that were retired before it and those after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cut(u64);
+pub struct Cut(pub(crate) u64);
+
+impl Context for Cut {
+    fn to_word(self) -> u64 {
+        self.0
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+}
 
 /// A vacant block, and the number of cuts when it was retired.
 #[derive(Clone, Copy, Debug)]

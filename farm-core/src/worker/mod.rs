@@ -29,7 +29,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use crate::mem::Context;
 pub use continuation::Cont;
-pub use epoch::{EpochCounters, Operation};
+use epoch::EpochBarrier;
+pub use epoch::{EpochCounters, EpochGuard};
 pub use idle::{Idle, IdlePolicy, Idler};
 pub use inbox::{Inbox, InboxFull};
 pub use log::{Append, LogCounters, LogHandler, LogId, LogRecord};
@@ -103,8 +104,8 @@ pub struct Worker {
     handlers: Vec<Option<Handler>>,
     timers: Timers,
     reads: Reads,
-    epochs: epoch::Epochs,
-    changes: epoch::Changes,
+    epochs: EpochBarrier,
+    end_of_epoch_hooks: Vec<fn(&mut Worker)>,
     regions: RegionTable,
     region_waits: memory::RegionWaits,
     store: Arc<Store>,
@@ -137,6 +138,7 @@ impl Worker {
         let slots = parts.endpoint.arena().slots();
         let classes = parts.endpoint.arena().classes();
         let logs = log::Logs::new(&mut parts.links, operations);
+        let epochs = EpochBarrier::new(parts.me, &parts.links.machines);
         let mut worker = Self {
             me: parts.me,
             now: parts.clock.now(),
@@ -148,8 +150,8 @@ impl Worker {
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
             reads: Reads::new(slots, operations, read_tries),
-            epochs: epoch::Epochs::default(),
-            changes: epoch::Changes::default(),
+            epochs,
+            end_of_epoch_hooks: Vec::new(),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
             slab: parts.store.slab(parts.me.worker),

@@ -10,7 +10,7 @@ mod done;
 use std::collections::VecDeque;
 
 use super::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
-use super::{Cont, Operation, Worker};
+use super::{Cont, EpochGuard, Worker};
 use crate::fabric::{Read, ReadKind, Rejected, Remote, Slot, Token};
 use crate::ids::{Address, MachineId};
 use crate::marks;
@@ -40,7 +40,7 @@ pub struct ReadCounters {
 pub(super) struct Begun {
     pub(super) request: ReadRequest,
     /// Operation of the read itself; `None` if the read runs within an operation of its caller.
-    operation: Option<Operation>,
+    guard: Option<EpochGuard>,
     cont: Cont<ReadResult>,
 }
 
@@ -48,7 +48,7 @@ struct InFlight {
     request: ReadRequest,
     region: RegionIndex,
     tries: u16,
-    operation: Option<Operation>,
+    guard: Option<EpochGuard>,
     posted: Nanos,
     cont: Cont<ReadResult>,
 }
@@ -139,7 +139,7 @@ impl Worker {
         Ok(())
     }
 
-    /// As [`Worker::read_lock_free`], with a slot that the caller provides, and within an [`Operation`] of the caller,
+    /// As [`Worker::read_lock_free`], with a slot that the caller provides, and within an [`EpochGuard`] of the caller,
     /// which must not end before the continuation is called. The caller may use [`Slot::index`] until it returns the
     /// slot to the arena. A read that fails returns the slot to the arena just before it calls the continuation.
     #[inline]
@@ -154,8 +154,8 @@ impl Worker {
     /// Starts a read that is an operation of its own.
     #[inline]
     fn begin_read(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
-        let operation = self.begin_operation();
-        self.route_read(slot, request, Some(operation), cont);
+        let guard = self.pin();
+        self.route_read(slot, request, Some(guard), cont);
     }
 
     #[inline]
@@ -163,12 +163,12 @@ impl Worker {
         &mut self,
         slot: Slot,
         request: ReadRequest,
-        operation: Option<Operation>,
+        guard: Option<EpochGuard>,
         cont: Cont<ReadResult>,
     ) {
         let read = Begun {
             request,
-            operation,
+            guard,
             cont,
         };
         match self.regions.find(request.address.region()) {
@@ -214,7 +214,7 @@ impl Worker {
         &mut self,
         Begun {
             request,
-            operation,
+            guard,
             cont,
         }: Begun,
         region: RegionIndex,
@@ -224,7 +224,7 @@ impl Worker {
             request,
             region,
             tries: 0,
-            operation,
+            guard,
             posted: self.now,
             cont,
         });
@@ -335,31 +335,31 @@ impl Worker {
     #[cold]
     fn finish(&mut self, slot: Slot, error: ReadError) {
         let read = self.reads.of(&slot);
-        let (operation, cont) = (read.operation.take(), read.cont);
-        self.fail_soon(operation, cont, slot, error);
+        let (guard, cont) = (read.guard.take(), read.cont);
+        self.fail_soon(guard, cont, slot, error);
     }
 
     /// As [`Worker::finish`], for a read that was never posted.
     pub(super) fn fail_begun(&mut self, read: Begun, slot: Slot, error: ReadError) {
-        self.fail_soon(read.operation, read.cont, slot, error);
+        self.fail_soon(read.guard, read.cont, slot, error);
     }
 
     fn fail_soon(
         &mut self,
-        operation: Option<Operation>,
+        guard: Option<EpochGuard>,
         cont: Cont<ReadResult>,
         slot: Slot,
         error: ReadError,
     ) {
-        self.end_own_operation(operation);
+        self.unpin_own(guard);
         self.failed_reads.push_back((cont, slot, error));
     }
 
     /// Ends the operation of a read that has one of its own.
     #[inline]
-    fn end_own_operation(&mut self, operation: Option<Operation>) {
-        if let Some(operation) = operation {
-            self.end_operation(operation);
+    fn unpin_own(&mut self, guard: Option<EpochGuard>) {
+        if let Some(guard) = guard {
+            self.unpin(guard);
         }
     }
 }

@@ -57,7 +57,7 @@ impl Worker {
             ("operations that have not ended", self.epochs.open()),
             (
                 "epoch changes that have not ended",
-                (self.epochs.unanswered() + self.changes.under_way()) as u64,
+                self.epochs.unanswered() as u64,
             ),
         ];
         match held.into_iter().find(|(_, count)| *count > 0) {

@@ -152,7 +152,7 @@ impl Worker {
                 crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
             }
             self.logs.mark_lost(machine);
-            self.abandon_change();
+            self.abandon_epoch_change();
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);
             for cont in lost {

@@ -94,7 +94,7 @@ fn look(
         reads: 1,
         restarts: 0,
         block: None,
-        operation: Default::default(),
+        guard: Default::default(),
         cont: GetCont::new(|_, _, _| {}, 0),
     };
     let mut value = vec![0; open.layout.value_bytes];
@@ -462,7 +462,7 @@ proptest! {
             reads: 1,
             restarts: 0,
             block: Some(Next::new(address, Incarnation(words[1]))),
-            operation: Default::default(),
+            guard: Default::default(),
             cont: GetCont::new(|_, _, _| {}, 0),
         };
         for search in [search_buckets, search_block] {

@@ -1,6 +1,6 @@
 //! Epochs: they determine when no operation can hold an address of a freed object any more (`FaRM'14 §3.5`).
 //!
-//! Every operation that holds addresses runs between [`Worker::begin_operation`] and [`Worker::end_operation`]: two
+//! Every operation that holds addresses runs between [`Worker::pin`] and [`Worker::unpin`]: two
 //! additions to a counter of the epoch in which it began. Each lock-free read does so itself. Code that takes an
 //! address out of one read and uses it for another, or keeps an address from turn to turn, must enclose all of that in
 //! one operation, which begins before the first read.
@@ -39,19 +39,25 @@
 //! An operation that never ends keeps freed memory, on all machines, from being used for another size class. A
 //! transaction whose allocation failed must therefore end before memory can become available: abort, and retry.
 //!
-//! Files: this file counts operations and replies to requests; `change` sends requests and forwards them.
+//! The first worker of a machine coordinates changes of that machine, one at a time. Several machines may do so at the
+//! same time, independently of each other. The loss of a machine ends a change without freeing memory, because the
+//! operations that the lost machine had in flight are unknown.
+//!
+//! Files: [`barrier`] decides, as a value; this file performs its actions and delivers its messages; [`shortage`] finds
+//! out that memory is short.
 
-mod change;
+mod barrier;
+mod shortage;
 
-pub use change::EpochCounters;
-pub(super) use change::{Changes, Shortage, Source};
+pub(super) use barrier::EpochBarrier;
+pub(super) use shortage::{Shortage, Source};
 
-use change::Purpose;
+use barrier::{Action, Kind, Message};
 
 use super::{Cont, Worker};
-use crate::ids::WorkerRef;
-use crate::messaging::MessageId;
-use crate::{marks, mutants};
+use crate::alloc::Cut;
+use crate::marks;
+use crate::messaging::{CallError, MessageId};
 
 /// To the first worker of the machine: memory is short.
 const MEMORY_IS_SHORT: MessageId = MessageId(MessageId::CORE + 20);
@@ -64,71 +70,52 @@ const END_EPOCH: MessageId = MessageId(MessageId::CORE + 23);
 /// The reply to one of the last three, with the number of the request.
 const DONE: MessageId = MessageId(MessageId::CORE + 24);
 
-/// An operation that is under way; identifies the epoch in which it began. [`Worker::end_operation`] consumes it. It
-/// cannot be copied, so that no operation ends twice, which would end another operation's epoch.
+/// Bytes zeroed in one turn, which takes tens of microseconds.
+const BYTES_PER_TURN: u64 = 1 << 20;
+
+/// Keeps the addresses that an operation has read valid, until [`Worker::unpin`] consumes it. It identifies the epoch
+/// in which the operation began. It cannot be copied, so that no operation ends twice, which would end another
+/// operation's epoch.
 ///
 /// ```compile_fail,E0382
 /// # fn twice(worker: &mut farm_core::worker::Worker) {
-/// let operation = worker.begin_operation();
-/// worker.end_operation(operation);
-/// worker.end_operation(operation); // error: use of moved value
+/// let guard = worker.pin();
+/// worker.unpin(guard);
+/// worker.unpin(guard); // error: use of moved value
 /// # }
 /// ```
 #[must_use = "an operation that does not end keeps freed memory from being used again"]
 #[derive(Debug)]
-pub struct Operation {
+pub struct EpochGuard {
     /// True if the number of its epoch is odd.
     odd: bool,
 }
 
-/// A request to be answered when the operations of the previous epoch have ended.
-#[derive(Clone, Copy, Debug)]
-enum Requester {
-    /// Request by another worker of this machine, with the number of its gathering.
-    Worker(WorkerRef, u64),
-    /// Gathering of this worker, by its number.
-    Own(u64),
-}
-
-/// The epochs of one worker.
-#[derive(Default)]
-pub(super) struct Epochs {
-    /// Number of the current epoch. Only it and the previous epoch can have open operations.
-    number: u64,
-    /// Number of open operations, by the parity of the epoch in which they began.
-    open: [u64; 2],
-    /// Requests to answer when the operations of the previous epoch have ended.
-    draining: Vec<Requester>,
-    /// Requests that arrived while `draining` was not empty: they need the end of another epoch.
-    waiting: Vec<Requester>,
-    hooks: Vec<fn(&mut Worker)>,
-}
-
-impl Epochs {
-    #[inline]
-    fn parity(&self) -> usize {
-        (self.number & 1) as usize
-    }
-
-    /// Returns the number of open operations, of both epochs.
-    pub(super) fn open(&self) -> u64 {
-        self.open[0] + self.open[1]
-    }
-
-    /// Returns the number of requests that were not answered yet.
-    pub(super) fn unanswered(&self) -> usize {
-        self.draining.len() + self.waiting.len()
-    }
+/// Counts of epoch changes that this worker coordinated, and of its part in the changes of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochCounters {
+    /// Changes begun, after blocks were retired.
+    pub begun: u64,
+    /// Changes that ended, and freed what was vacant.
+    pub ended: u64,
+    /// Changes abandoned because a machine was lost.
+    pub abandoned: u64,
+    /// Times that memory was short and no block of the machine could be freed.
+    pub fruitless: u64,
+    /// Bytes of blocks freed for use by any class.
+    pub bytes: u64,
+    /// Requests sent to other machines.
+    pub requests: u64,
+    /// Requests sent to other workers of this machine.
+    pub requests_within: u64,
 }
 
 impl Worker {
     /// Begins an operation that will hold addresses of objects that it has not looked up yet, in one turn or over many
     /// (`lockFreeStart` of `FaRM'14` figure 6). Allocates nothing.
     #[inline]
-    pub fn begin_operation(&mut self) -> Operation {
-        let parity = self.epochs.parity();
-        self.epochs.open[parity] += 1;
-        Operation { odd: parity == 1 }
+    pub fn pin(&mut self) -> EpochGuard {
+        self.epochs.pin()
     }
 
     /// Ends an operation, which holds no address any more (`lockFreeEnd`).
@@ -136,106 +123,150 @@ impl Worker {
     /// # Panics
     /// If the operation began on another worker, and this worker has no open operation in an epoch of that parity.
     #[inline]
-    pub fn end_operation(&mut self, operation: Operation) {
-        let parity = usize::from(operation.odd);
-        let open = &mut self.epochs.open[parity];
-        *open = open
-            .checked_sub(1)
-            .expect("the operation began on this worker");
-        if *open == 0 && parity != self.epochs.parity() {
-            self.defer(Cont::new(Self::epoch_drained, 0));
+    pub fn unpin(&mut self, guard: EpochGuard) {
+        if self.epochs.unpin(guard) {
+            self.defer(Cont::new(
+                |worker: &mut Self, (), ()| {
+                    worker.epochs.on_drained();
+                    worker.perform_epoch_actions((), ());
+                },
+                (),
+            ));
         }
     }
 
     /// Registers `hook` to be called whenever an epoch ends, so that a layer clears the addresses of objects that it
     /// has cached and that may be freed. The hook runs from the event loop, never within a call of a layer.
     pub fn on_end_of_epoch(&mut self, hook: fn(&mut Worker)) {
-        self.epochs.hooks.push(hook);
+        self.end_of_epoch_hooks.push(hook);
     }
 
     /// Returns the number of this worker's epoch, which never decreases.
     pub fn epoch(&self) -> u64 {
-        self.epochs.number
+        self.epochs.epoch()
+    }
+
+    /// Returns the counts of epoch changes so far.
+    pub fn epoch_counters(&self) -> EpochCounters {
+        self.epochs.counters()
     }
 
     pub(super) fn register_epoch_handlers(&mut self) {
-        self.register(MEMORY_IS_SHORT, |worker, _, _| worker.begin_change());
+        self.register(MEMORY_IS_SHORT, |worker, _, _| {
+            worker.epochs.on_shortage_report(worker.now);
+            worker.perform_epoch_actions((), ());
+        });
         self.register(RETIRE, |worker, request, body| {
-            if let Some(number) = number(body) {
-                worker.retire_blocks();
-                worker.send_done(request.from, number);
-            }
+            worker.on_epoch_message(body, |epochs, number| {
+                epochs.on_retire(request.from, number)
+            });
         });
         self.register(END_EPOCHS, |worker, request, body| {
-            if let Some(number) = number(body) {
-                worker.end_epochs_on_machine(Purpose::PassedOn(request.from, number));
-            }
+            worker.on_epoch_message(body, |epochs, number| {
+                epochs.on_end_epochs(request.from, number)
+            });
         });
         self.register(END_EPOCH, |worker, request, body| {
-            if let Some(number) = number(body) {
-                worker.end_epoch(Requester::Worker(request.from, number));
-            }
+            worker.on_epoch_message(body, |epochs, number| {
+                epochs.on_end_epoch(request.from, number)
+            });
         });
         self.register(DONE, |worker, _, body| {
-            if let Some(number) = number(body) {
-                worker.count_reply(number);
-            }
+            worker.on_epoch_message(body, EpochBarrier::on_done);
         });
     }
 
-    /// Ends this worker's epoch, and answers the request when the operations of that epoch have ended.
-    fn end_epoch(&mut self, requester: Requester) {
-        if !self.epochs.draining.is_empty() {
-            marks::mark("epoch: request waits for the one before");
-            return self.epochs.waiting.push(requester);
-        }
-        self.epochs.draining.push(requester);
-        self.begin_epoch();
-    }
-
-    fn begin_epoch(&mut self) {
-        for hook in 0..self.epochs.hooks.len() {
-            let hook = self.epochs.hooks[hook];
-            hook(self);
-        }
-        self.epochs.number += 1;
-        let before = self.epochs.parity() ^ 1;
-        if self.epochs.open[before] == 0
-            || mutants::is_on("epoch answered before old operations ended")
-        {
-            return self.answer_requesters();
-        }
-        marks::mark("epoch: operations of the one before are open");
-    }
-
-    /// Answers requests, if the last operation of the previous epoch has ended.
-    fn epoch_drained(&mut self, _: u64, (): ()) {
-        let before = self.epochs.parity() ^ 1;
-        if self.epochs.open[before] == 0 && !self.epochs.draining.is_empty() {
-            self.answer_requesters();
+    /// Handles a message with the number of a request. Ignores bodies of another length.
+    fn on_epoch_message(&mut self, body: &[u8], event: impl FnOnce(&mut EpochBarrier, u64)) {
+        if let Ok(number) = body.try_into() {
+            event(&mut self.epochs, u64::from_le_bytes(number));
+            self.perform_epoch_actions((), ());
         }
     }
 
-    fn answer_requesters(&mut self) {
-        let mut requesters = std::mem::take(&mut self.epochs.draining);
-        for requester in requesters.drain(..) {
-            match requester {
-                Requester::Worker(requester, number) => self.send_done(requester, number),
-                Requester::Own(number) => self.count_reply(number),
+    /// Handles a shortage of memory: the machine reclaims what it can, unless it does so already. Layers call this
+    /// within their allocations, so the first action is left to the event loop.
+    #[cold]
+    pub(super) fn memory_is_short(&mut self, shortage: Shortage) {
+        self.epochs.on_shortage(self.now, shortage);
+        self.defer(Cont::new(Self::perform_epoch_actions, ()));
+    }
+
+    /// Handles the loss of a machine.
+    pub(super) fn abandon_epoch_change(&mut self) {
+        self.epochs.on_lost(self.now);
+    }
+
+    fn perform_epoch_actions(&mut self, (): (), (): ()) {
+        while let Some(action) = self.epochs.next_action() {
+            match action {
+                Action::Send(message) => self.send_epoch_message(message),
+                Action::ReportShortage(first) => {
+                    // If the ring has no room, the next failed allocation reports again.
+                    if self.send(first, MEMORY_IS_SHORT, &[]).is_err() {
+                        marks::mark("epoch: no room to tell that memory is short");
+                    }
+                }
+                Action::Retire => _ = self.slab.retire(&mut Source::of(&self.store)),
+                Action::Cut => {
+                    let cut = self.store.cut();
+                    self.epochs.on_cut(self.now, cut);
+                }
+                Action::ClearCaches => {
+                    for hook in 0..self.end_of_epoch_hooks.len() {
+                        let hook = self.end_of_epoch_hooks[hook];
+                        hook(self);
+                    }
+                }
+                Action::Free(cut) => self.free_vacant_blocks(cut, ()),
             }
         }
-        // `waiting` holds the requests that arrived while operations were open. None is added meanwhile, because
-        // `draining` is empty now.
-        std::mem::swap(&mut self.epochs.waiting, &mut requesters);
-        if requesters.is_empty() {
-            return;
-        }
-        self.epochs.draining.append(&mut requesters);
-        self.begin_epoch();
     }
-}
 
-/// Decodes the number of a gathering from a message.
-fn number(body: &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(body.try_into().ok()?))
+    fn send_epoch_message(&mut self, message: Message) {
+        let id = match message.kind {
+            Kind::Retire => RETIRE,
+            Kind::EndEpochs => END_EPOCHS,
+            Kind::EndEpoch => END_EPOCH,
+            Kind::Done => DONE,
+        };
+        match self.send(message.to, id, &[&message.number.to_le_bytes()]) {
+            Ok(()) => self.epochs.on_sent(message),
+            Err(CallError::Busy) => {
+                if self.epochs.on_blocked(message) {
+                    self.when_room(Cont::new(
+                        |worker: &mut Self, (), ()| {
+                            worker.epochs.on_room();
+                            worker.perform_epoch_actions((), ());
+                        },
+                        (),
+                    ));
+                }
+            }
+            Err(_) => self.epochs.on_unsendable(self.now, message),
+        }
+    }
+
+    /// Frees the blocks that were vacant before the cut, a bounded number of bytes per turn.
+    fn free_vacant_blocks(&mut self, cut: Cut, (): ()) {
+        let mut freed = 0;
+        let ended = loop {
+            if freed >= BYTES_PER_TURN {
+                break false;
+            }
+            match self.store.free_vacant_before(cut) {
+                Ok(Some(bytes)) => freed += bytes,
+                Ok(None) => break true,
+                Err(error) => {
+                    tracing::error!(%error, "freeing retired blocks failed; ending the epoch change");
+                    break true;
+                }
+            }
+        };
+        self.epochs.on_freed(freed);
+        match ended {
+            true => self.epochs.on_all_freed(self.now),
+            false => self.defer(Cont::new(Self::free_vacant_blocks, cut)),
+        }
+    }
 }

@@ -138,8 +138,8 @@ impl Worker {
 
     #[inline]
     fn succeed(&mut self, slot: Slot, cont: Cont<ReadResult>) {
-        let operation = self.reads.of(&slot).operation.take();
-        self.end_own_operation(operation);
+        let guard = self.reads.of(&slot).guard.take();
+        self.unpin_own(guard);
         cont.resume(self, Ok(slot));
     }
 
@@ -183,11 +183,11 @@ impl Worker {
     fn peer_lost(&mut self, slot: Slot) {
         marks::mark("read: peer lost");
         let read = self.reads.of(&slot);
-        let (cont, region, operation) = (read.cont, read.region, read.operation.take());
+        let (cont, region, guard) = (read.cont, read.region, read.guard.take());
         let Access::Remote { machine, .. } = *self.regions.at(region) else {
             unreachable!("only a connection breaks")
         };
-        self.end_own_operation(operation);
+        self.unpin_own(guard);
         self.endpoint.arena().give(slot);
         cont.resume(self, Err(ReadError::PeerLost(machine)));
     }

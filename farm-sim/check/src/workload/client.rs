@@ -58,8 +58,8 @@ pub(super) fn next(worker: &mut Worker, index: usize) {
             let object = state.rng.random_range(0..work.addresses.len());
             let more = state.rng.random_range(0..MOST_READS);
             state.doing = Doing::Read { object, more };
-            let operation = worker.begin_operation();
-            self::work(worker).clients[index].operation = Some(operation);
+            let guard = worker.pin();
+            self::work(worker).clients[index].guard = Some(guard);
             read(worker, index as u64, ());
         }
         _ => begin_transaction(worker, index),

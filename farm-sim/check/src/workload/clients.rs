@@ -32,7 +32,7 @@ pub(super) fn begin_all(worker: &mut Worker) {
             sequence: 0,
             begun: 0,
             doing: Doing::Nothing,
-            operation: None,
+            guard: None,
             unsure: Vec::new(),
         }
     };
@@ -77,8 +77,8 @@ fn next(worker: &mut Worker, client: u64, (): ()) {
 pub(super) fn ended(worker: &mut Worker, client: usize) {
     let work = work(worker);
     work.progress.ended += 1;
-    if let Some(operation) = work.clients[client].operation.take() {
-        worker.end_operation(operation);
+    if let Some(guard) = work.clients[client].guard.take() {
+        worker.unpin(guard);
     }
     next(worker, client as u64, ());
 }

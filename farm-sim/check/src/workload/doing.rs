@@ -1,7 +1,7 @@
 //! A client, and what it is doing.
 
 use farm_core::ids::WorkerRef;
-use farm_core::worker::Operation;
+use farm_core::worker::EpochGuard;
 use farm_kv::shard::Changed;
 use farm_txn::TxHandle;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -22,7 +22,7 @@ pub(super) struct Client {
     pub(super) begun: u64,
     pub(super) doing: Doing,
     /// From the read of an entry until that of the object that it names.
-    pub(super) operation: Option<Operation>,
+    pub(super) guard: Option<EpochGuard>,
     /// What a transaction over rows does to keys, if it commits.
     pub(super) unsure: Vec<KeyOperation>,
 }
