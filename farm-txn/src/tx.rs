@@ -12,6 +12,8 @@ use crate::error::{Abort, TxError};
 use crate::limits::TxLimits;
 
 mod entries;
+#[cfg(feature = "mutants")]
+mod faults;
 mod forget;
 mod index;
 mod objects;

@@ -160,13 +160,3 @@ impl BlockAllocator {
         Ok(())
     }
 }
-
-/// Returns the objects of an array that was found in memory: those that are allocated. If none is, the block stays an
-/// array, because a transaction may still be about to fill it.
-pub(super) fn allocated(block: &Block) -> FreeSlots {
-    let mut held = FreeSlots::new(block.slots());
-    for slot in (0..block.slots()).filter(|slot| !block.is_allocated(*slot)) {
-        held.take(slot);
-    }
-    held
-}

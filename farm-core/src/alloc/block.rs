@@ -14,10 +14,10 @@ use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
 use crate::mem::Memory;
 
-use super::arrays::allocated;
+use super::bitmap::FreeSlots;
 use super::fit::{Demand, Fit, RegionBlocks};
+use super::reclassify::Vacancy;
 use super::region::ring_distance;
-use super::retire::Vacancy;
 use super::{
     AllocError, Block, BlockKind, BlockTable, BlockUsage, Geometry, LocateError, SizeClass,
     TableError,
@@ -400,3 +400,13 @@ impl BlockSource for Arc<Mutex<BlockAllocator>> {
 }
 
 const POISONED: &str = "a worker panicked while it held the lock of the block allocator";
+
+/// Returns the objects of an array that was found in memory: those that are allocated. If none is, the block stays an
+/// array, because a transaction may still be about to fill it.
+fn allocated(block: &Block) -> FreeSlots {
+    let mut held = FreeSlots::new(block.slots());
+    for slot in (0..block.slots()).filter(|slot| !block.is_allocated(*slot)) {
+        held.take(slot);
+    }
+    held
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ids::WorkerId;
 
 use super::bitmap::FreeSlots;
-use super::retire::Vacancy;
+use super::reclassify::Vacancy;
 use super::{Block, BlockHead, BlockKind, BlockState, BlockTable, Geometry, SizeClass, TableError};
 
 /// A region of the machine, and the state that its table does not store.

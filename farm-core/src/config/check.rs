@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::error::{Place, Problem, ProblemKind};
 use super::keys;
+use super::origin::{WHOLE, origin_of};
 use super::rdma::{LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
-use super::read::{WHOLE, origin_of};
 use super::size::exact_size;
 use super::{Config, Fabric, MachineConfig, RunDir};
 use crate::fabric::verbs::is_packet_size;

@@ -2,7 +2,8 @@
 
 use super::error::{ConfigError, Place, Problem, ProblemKind, nearest, one_of};
 use super::keys::{self, Key, MACHINE_KEYS};
-use super::read::{origin_of, refusal};
+use super::origin::origin_of;
+use super::read::refusal;
 use super::value::Value;
 use super::{Config, MachineConfig, Sections};
 use crate::ids::MachineId;

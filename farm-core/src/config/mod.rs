@@ -31,6 +31,7 @@ mod error;
 mod flags;
 pub mod host;
 mod keys;
+mod origin;
 mod rdma;
 mod read;
 mod section;
@@ -78,7 +79,7 @@ pub struct Config {
     /// RDMA devices: `[rdma]`.
     pub rdma: RdmaConfig,
     /// Where each key without its default value was written. Machines' keys have the names of
-    /// [`read::origin_of`].
+    /// [`origin::origin_of`].
     #[serde(skip)]
     origins: BTreeMap<String, Place>,
 }
@@ -489,7 +490,7 @@ impl Config {
             .drain(usize::from(machines).min(self.machines.len())..)
         {
             for key in keys::MACHINE_KEYS {
-                self.origins.remove(&read::origin_of(gone.id, key.name()));
+                self.origins.remove(&origin::origin_of(gone.id, key.name()));
             }
         }
         while self.machines.len() < usize::from(machines) {
@@ -565,7 +566,7 @@ impl Config {
         let problems = check::problems(self, limits);
         let name = self
             .origins
-            .get(read::WHOLE)
+            .get(origin::WHOLE)
             .unwrap_or(&Place::Program)
             .to_string();
         ConfigError::from_problems(&name, problems)

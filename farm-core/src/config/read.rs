@@ -12,13 +12,11 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::check;
 use super::error::{ConfigError, Place, Problem, ProblemKind, nearest, one_of};
 use super::keys::{self, Key, KeyFacts, MACHINE_KEYS};
+use super::origin::{WHOLE, origin_of};
 use super::value::{Misfit, Value};
 use super::{Config, MachineConfig, Sections};
 use crate::ids::MachineId;
 use crate::limits::Limits;
-
-/// Name under which the origin of the file as a whole is stored. It is not the name of a key.
-pub(super) const WHOLE: &str = "";
 
 /// Most bytes of a configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -379,11 +377,6 @@ impl<'a> Reader<'a> {
         }
         unsure
     }
-}
-
-/// Returns the name under which the origin of a machine's key is stored.
-pub(super) fn origin_of(machine: MachineId, name: &str) -> String {
-    format!("machine.{}.{name}", machine.get())
 }
 
 /// Returns the section that has a key of this name.

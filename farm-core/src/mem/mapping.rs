@@ -1,13 +1,12 @@
 //! Memory mappings, private or shared through a file. Their space is reserved when they are created.
 
-use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use super::file_system::FileSystem;
 use super::pages::{self, HUGE_PAGE_BYTES};
 
 /// Kinds of access that a mapping allows.
@@ -344,36 +343,6 @@ fn create_new(path: &Path) -> Result<File, MappingError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600);
     options.open(path).map_err(os("create", path))
-}
-
-/// Properties of a file system.
-pub(super) struct FileSystem {
-    pub(super) hugetlbfs: bool,
-    block_bytes: usize,
-    /// Bytes free to this process; `u64::MAX` for a file system without limit.
-    available_bytes: u64,
-}
-
-impl FileSystem {
-    fn at(dir: &Path) -> std::io::Result<Self> {
-        let name = CString::new(dir.as_os_str().as_bytes())?;
-        // SAFETY: statfs is plain data for which all zeroes is a valid value.
-        let mut stats: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: the name is a valid C string and `stats` outlives the call.
-        if unsafe { libc::statfs(name.as_ptr(), &mut stats) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        let block_bytes = stats.f_bsize as u64;
-        Ok(Self {
-            hugetlbfs: stats.f_type == libc::HUGETLBFS_MAGIC,
-            block_bytes: block_bytes as usize,
-            // A tmpfs or hugetlbfs without limit reports zero blocks.
-            available_bytes: match stats.f_blocks {
-                0 => u64::MAX,
-                _ => stats.f_bavail * block_bytes,
-            },
-        })
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod file_system;
 mod function;
 mod hook;
 mod lines;

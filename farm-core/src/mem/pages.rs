@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-use super::mapping::FileSystem;
+use super::file_system::FileSystem;
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;

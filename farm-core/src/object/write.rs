@@ -4,6 +4,9 @@
 //! fences, writes the line versions, and last the header. A reader that sees a new byte in a line therefore also sees
 //! the mark or the new version in that line's first word, or the lock in the header (`FaRM'14 §3.5`).
 
+#[cfg(feature = "mutants")]
+mod faults;
+
 use std::sync::atomic::Ordering;
 
 use super::header::{BEING_WRITTEN, Incarnation, LockMode, Version, VersionWord};
@@ -94,6 +97,36 @@ pub fn unlock(memory: &Memory, at: usize, version: Version) {
     );
 }
 
+/// What is done between the steps of [`install`]. Deliberate bugs are another implementation.
+trait BetweenSteps {
+    /// Before the first step.
+    ///
+    /// # Panics
+    /// If the object is not locked exclusively.
+    #[inline]
+    fn before_install(memory: &Memory, at: usize) {
+        assert_eq!(
+            load_version(memory, at).mode(),
+            LockMode::Exclusive,
+            "cannot install the object at {at}: it is not locked exclusively"
+        );
+    }
+
+    /// When all lines are marked, before payload is written.
+    #[inline]
+    fn before_data(_memory: &Memory, _at: usize, _lines: usize, _version: Version) {}
+}
+
+/// Nothing is done between the steps.
+enum Correct {}
+
+impl BetweenSteps for Correct {}
+
+#[cfg(not(feature = "mutants"))]
+type Chosen = Correct;
+#[cfg(feature = "mutants")]
+type Chosen = faults::Faulty;
+
 /// Installs a new version of an object that the caller has locked exclusively, and unlocks it. If the payload is
 /// shorter than the object's capacity, the rest stays as it was.
 ///
@@ -107,16 +140,7 @@ pub fn install(
     incarnation: Incarnation,
     payload: &[u8],
 ) {
-    let held = load_version(memory, at);
-    if mutants::is_on("unlock before install") {
-        unlock(memory, at, held.version());
-    } else {
-        assert_eq!(
-            held.mode(),
-            LockMode::Exclusive,
-            "cannot install the object at {at}: it is not locked exclusively"
-        );
-    }
+    Chosen::before_install(memory, at);
     write_locked(memory, at, bytes, version, incarnation, payload);
 }
 
@@ -163,11 +187,7 @@ fn write_locked(
         }
     }
     memory.fence(Ordering::Release);
-    let early = mutants::is_on("version before data");
-    if early {
-        write_line_versions(memory, at, lines, version);
-        unlock(memory, at, version);
-    }
+    Chosen::before_data(memory, at, lines, version);
     memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
     let (first, further) = payload.split_at(payload.len().min(FIRST_LINE_PAYLOAD));
     write_first_line(memory, at + HEADER_BYTES, first);
@@ -178,13 +198,11 @@ fn write_locked(
         memory.fence(Ordering::Release);
     }
     write_line_versions(memory, at, lines, version);
-    if !early {
-        memory.store(
-            at,
-            VersionWord::of(version, LockMode::Unlocked).0,
-            Ordering::Release,
-        );
-    }
+    memory.store(
+        at,
+        VersionWord::of(version, LockMode::Unlocked).0,
+        Ordering::Release,
+    );
 }
 
 #[inline]

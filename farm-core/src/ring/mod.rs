@@ -78,10 +78,13 @@
 //! longer polled is closed.
 
 mod credits;
+#[cfg(feature = "mutants")]
+mod faults;
 pub mod layout;
 mod log;
 mod receiver;
 mod sender;
+mod zeroing;
 
 // Public, because external tests include this module by its path.
 #[cfg(test)]

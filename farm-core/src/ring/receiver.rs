@@ -2,6 +2,7 @@
 //! space.
 
 use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
+use super::zeroing::{self, Space, Zeroing};
 use super::{SetupError, Wholeness, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Source, Write};
 use crate::ids::WorkerId;
@@ -108,12 +109,7 @@ pub struct RingReceiver<W = Memory> {
     /// for space.
     closed: bool,
     failed: Option<RingError>,
-    /// Position up to which consumed space is zero, for the mutant that zeroes space late.
-    #[cfg(feature = "mutants")]
-    zeroed: u64,
-    /// Number of peeks since the last one that found a record, for the same mutant.
-    #[cfg(feature = "mutants")]
-    empty_peeks: u32,
+    zeroing: zeroing::Chosen,
 }
 
 impl<W: Words> RingReceiver<W> {
@@ -158,10 +154,7 @@ impl<W: Words> RingReceiver<W> {
             notify: config.notify,
             closed: false,
             failed: None,
-            #[cfg(feature = "mutants")]
-            zeroed: position,
-            #[cfg(feature = "mutants")]
-            empty_peeks: 0,
+            zeroing: zeroing::Chosen::new(position),
         })
     }
 
@@ -192,8 +185,13 @@ impl<W: Words> RingReceiver<W> {
         if let Some(failed) = self.failed {
             return Err(failed);
         }
-        #[cfg(feature = "mutants")]
-        self.zero_late();
+        let space = Space {
+            buffer: &self.buffer,
+            capacity: self.capacity,
+        };
+        let at = self.capacity.offset(self.read) as usize;
+        let is_empty = || self.buffer.load_acquire(at) == 0;
+        self.zeroing.on_peek(space, self.head, is_empty);
         // Fast path: an empty ring, the most common case, needs one load and returns no record by
         // value.
         if self.staged.is_none() && self.head_word() != 0 {
@@ -268,46 +266,14 @@ impl<W: Words> RingReceiver<W> {
         );
         // With the last record, the filler after it is released.
         let end = if end == self.last_end { self.read } else { end };
-        if !mutants::is_on("head advanced before zeroing") {
-            self.clear_up_to(end);
-        }
+        let space = Space {
+            buffer: &self.buffer,
+            capacity: self.capacity,
+        };
+        self.zeroing.on_consumed(space, self.head, end);
         self.head = self.head.max(end);
         if self.report_is_due() {
             self.report(endpoint);
-        }
-    }
-
-    #[inline]
-    fn clear_up_to(&self, end: u64) {
-        let mut at = self.head;
-        while at < end {
-            let offset = self.capacity.offset(at);
-            let bytes = u64::from(self.capacity.bytes() - offset).min(end - at);
-            self.buffer.clear(offset as usize, bytes as usize);
-            at += bytes;
-        }
-    }
-
-    /// Zeroes consumed space long after the head was reported: while the ring is in use, the last
-    /// five eighths of the ring stay unzeroed.
-    #[cfg(feature = "mutants")]
-    fn zero_late(&mut self) {
-        if !mutants::is_on("head advanced before zeroing") {
-            return;
-        }
-        let empty = self.head_word() == 0;
-        self.empty_peeks = if empty { self.empty_peeks + 1 } else { 0 };
-        let kept = if self.empty_peeks < 2 {
-            u64::from(self.capacity.bytes() / 8 * 5)
-        } else {
-            0
-        };
-        while self.zeroed + kept < self.head {
-            let offset = self.capacity.offset(self.zeroed);
-            let to_end = u64::from(self.capacity.bytes() - offset);
-            let bytes = to_end.min(self.head - kept - self.zeroed);
-            self.buffer.clear(offset as usize, bytes as usize);
-            self.zeroed += bytes;
         }
     }
 

@@ -2,20 +2,17 @@
 
 use farm_core::fabric::Status;
 use farm_core::messaging::{CallError, ReplyCont};
-use farm_core::mutants;
 use farm_core::object::VersionWord;
 use farm_core::worker::{Cont, ReadResult, Worker};
 use smallvec::SmallVec;
 
-use super::coordinator::{
-    Action, Blocked, Coordinator, Sent, Settings, validates_before_exclusive,
-};
-use super::faults;
+use super::coordinator::{Action, Blocked, Coordinator, Sent, Settings};
 use super::id::{CommitId, CommitPart};
 use super::install::install_local;
 use super::lock::{encode_lock, lock_local, make_exclusive, unlock_local};
 use super::plan::Participant;
 use super::reserve::{release_reserved, reserve};
+use super::steps::{CommitSteps, Steps};
 use super::truncate::{self, Outgoing};
 use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
 use crate::calls::DeferredResult;
@@ -48,9 +45,7 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
 /// Runs a commit whose objects are all on this machine, in this call, if it is not so large that it takes several
 /// turns.
 fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
-    if mutants::is_on("lock at a newer version than read") {
-        faults::forget_versions(worker, &mut commit.tx);
-    }
+    Steps::before_local_commit(worker, &mut commit.tx);
     let blocked = run(worker, id, &mut commit);
     if blocked {
         let stored = transactions(worker).commits.insert(Some(commit));
@@ -122,11 +117,7 @@ fn on_header(worker: &mut Worker, at: CommitPart, result: ReadResult) {
 fn on_acknowledged(worker: &mut Worker, at: CommitPart, status: Status) {
     let mut commit = transactions(worker).take(at.commit);
     let first = commit.on_acknowledged(at.part, status);
-    if first && mutants::is_on("truncate before all primaries acknowledged") {
-        truncate_later(transactions(worker), &commit);
-        truncate::soon(worker);
-        commit.sequence = 0;
-    }
+    Steps::acknowledged(worker, &mut commit, first);
     go_on(worker, at.commit, commit);
 }
 
@@ -164,7 +155,7 @@ fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
             state.commits.remove(id.index());
             let logged = commit.sequence != 0;
             if logged {
-                truncate_later(state, &commit);
+                truncate::end(state, &commit);
             }
             state.spare_commits.push(commit);
             if logged {
@@ -210,9 +201,7 @@ fn perform(
             commit.on_locked_local(lock_local(worker, &commit.tx, mode));
         }
         Action::MakeExclusive => {
-            if validates_before_exclusive() {
-                faults::dawdle(worker, &commit.tx);
-            }
+            Steps::before_exclusive(worker, &commit.tx);
             make_exclusive(worker, &commit.tx);
         }
         Action::SendLock(at) => {
@@ -285,11 +274,4 @@ fn sent(appended: Result<(), CallError>) -> Sent {
         Err(CallError::Busy) => Sent::Full,
         Err(_) => Sent::Lost,
     }
-}
-
-/// Lets all participants truncate a transaction that they have acknowledged.
-fn truncate_later(state: &mut Transactions, commit: &Coordinator) {
-    let logged = commit.plan.participants.iter().filter(|one| one.asked);
-    let machines = logged.map(|one| one.machine);
-    state.truncations.end(commit.sequence, machines);
 }

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use farm_core::mutants;
-use farm_core::object::{LockMode, VersionWord, write};
+use farm_core::object::write;
 use farm_core::worker::Worker;
 
-use super::lock::{Rejected, held_version, memory_of, mode};
+use super::lock::{Rejected, memory_of};
+use super::steps::{CommitSteps, Steps};
 use super::{local, written};
 use crate::record::Lock;
 use crate::slots;
@@ -44,14 +45,7 @@ pub(super) fn install_record(worker: &mut Worker, lock: &Lock<'_>) -> Result<(),
     for object in lock.objects() {
         let object = object?;
         let (memory, at) = memory_of(worker, &object)?;
-        let late = mutants::is_on("answer LOCK-REPLY before locking");
-        let held = match late {
-            true => VersionWord::of(write::load_version(memory, at).version(), mode()),
-            false => held_version(memory, at, &object)?,
-        };
-        if late || held.mode() != LockMode::Exclusive {
-            write::make_exclusive(memory, at, held.version());
-        }
+        let held = Steps::held_exclusively(memory, at, &object)?;
         let bytes = object.class.object_bytes();
         let next = held.version().next();
         write::install(memory, at, bytes, next, object.incarnation, object.payload);

@@ -20,11 +20,12 @@
 //! | `drive` | actions of the coordinator |
 //! | `serve` | actions of a primary, for each record of its logs |
 //! | `reserve`, `lock`, `validate`, `install`, `abort`, `truncate` | the steps, named as in the paper |
-//! | `faults` | deliberate errors that are more than an expression |
+//! | `steps`, `faults` | the steps that deliberate bugs replace, and those bugs |
 
 mod abort;
 pub(crate) mod coordinator;
 pub(crate) mod drive;
+#[cfg(feature = "mutants")]
 mod faults;
 pub(crate) mod id;
 mod install;
@@ -35,6 +36,7 @@ pub(crate) mod queues;
 mod reply;
 mod reserve;
 pub(crate) mod serve;
+mod steps;
 pub(crate) mod truncate;
 pub(crate) mod truncations;
 pub(crate) mod validate;

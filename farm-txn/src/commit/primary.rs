@@ -196,6 +196,7 @@ impl LogState {
     }
 
     /// Returns the LOCK record of a transaction that is not truncated, if it holds its locks.
+    #[cfg(any(test, feature = "mutants"))]
     pub(super) fn locked(&self, sequence: u64) -> Option<RecordAt> {
         let tx = &self.txs[self.position(sequence).ok()?];
         (tx.state == State::Locked).then_some(tx.lock)

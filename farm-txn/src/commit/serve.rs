@@ -1,14 +1,14 @@
 //! Serves the records that coordinators write into the logs of this machine: performs the actions of [`LogState`]
 //! with the worker.
 
-use farm_core::mutants;
 use farm_core::worker::{LogId, LogRecord, Worker};
 
 use super::abort::abort_record;
 use super::install::install_record;
-use super::lock::{Rejected, lock_record, read_again};
+use super::lock::{Rejected, read_again};
 use super::primary::{Action, LogState, RecordAt};
 use super::reply::Verdict;
+use super::steps::{CommitSteps, Steps};
 use crate::layer::transactions;
 use crate::record::{Lock, Record};
 
@@ -48,10 +48,7 @@ fn log(worker: &mut Worker, id: LogId) -> &mut LogState {
 }
 
 fn lock(worker: &mut Worker, at: LogRecord, lock: &Lock<'_>) -> Result<(), Rejected> {
-    let verdict = match mutants::is_on("answer LOCK-REPLY before locking") {
-        true => super::faults::lock_later(worker, at),
-        false => lock_record(worker, lock)?,
-    };
+    let verdict = Steps::lock(worker, at, lock)?;
     if verdict == Verdict::Granted {
         log(worker, at.log).on_locked(at.token);
     }

@@ -9,7 +9,8 @@ use farm_core::marks;
 use farm_core::messaging::CallError;
 use farm_core::worker::{Append, Cont, Worker};
 
-use crate::layer::transactions;
+use super::coordinator::Coordinator;
+use crate::layer::{Transactions, transactions};
 use crate::record::{self, Kind, truncation_reserved};
 
 /// The time after which truncations are sent by a record of their own.
@@ -24,6 +25,13 @@ pub(crate) struct Outgoing {
     /// Bytes that were reserved for the record.
     pub(crate) reserved: u32,
     pub(crate) acknowledged: Option<Cont<Status>>,
+}
+
+/// Lets all participants truncate a transaction that they have acknowledged.
+pub(super) fn end(state: &mut Transactions, commit: &Coordinator) {
+    let logged = commit.plan.participants.iter().filter(|one| one.asked);
+    let machines = logged.map(|one| one.machine);
+    state.truncations.end(commit.sequence, machines);
 }
 
 /// Appends a record, and the truncations for its machine. `fill` appends the part of the record after its head.

@@ -7,21 +7,29 @@ use farm_core::object::{Incarnation, Version};
 use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
-use super::{Entry, Intent, ObjectId, Place, Tx};
+use super::{Entries, Entry, Intent, ObjectId, Place, Tx};
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
 use crate::slots;
 
+/// What an abort does beside releasing what was reserved. Deliberate bugs are another implementation.
+pub(super) trait AbortSteps {
+    /// Before the room of new objects is released.
+    #[inline]
+    fn before_abort(_worker: &mut Worker, _entries: &Entries) {}
+}
+
+#[cfg(not(feature = "mutants"))]
+enum Chosen {}
+#[cfg(not(feature = "mutants"))]
+impl AbortSteps for Chosen {}
+#[cfg(feature = "mutants")]
+use super::faults::Faulty as Chosen;
+
 impl Tx {
     /// Ends the transaction without effect, and releases the room that was reserved for new objects.
     pub fn abort(&mut self, worker: &mut Worker) {
-        for entry in self.entries.iter() {
-            let local = entry.machine.is_none();
-            if local && entry.intent == Intent::Free && mutants::is_on("free takes effect on abort")
-            {
-                slots::release_local(worker, entry.address, entry.class);
-            }
-        }
+        Chosen::before_abort(worker, &self.entries);
         if self.entries.iter().any(Entry::is_reserved) {
             marks::mark("tx: aborted with allocation");
             if !mutants::is_on("allocation leaked on abort") {

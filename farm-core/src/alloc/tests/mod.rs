@@ -1,7 +1,7 @@
 //! Models: the allocator against sets of live objects and runs, and damaged tables.
 
 mod blocks;
-mod retire;
+mod reclassify;
 mod slab_model;
 mod slabs;
 mod table;

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::CgroupMemory;
-use super::probe::{Files, Mount};
+use super::files::{Files, Mount};
 
 /// Version 1 represents "no limit" by a number close to the maximum.
 const NO_LIMIT: u64 = 1 << 60;
@@ -140,7 +140,7 @@ fn upwards(files: &Files<'_>, mount: &Mount, path: &Path) -> Vec<PathBuf> {
 mod tests {
     use std::fs;
 
-    use super::super::probe;
+    use super::super::files;
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn memory_of(root: &Path, mounts: &str) -> Option<CgroupMemory> {
-        memory(&Files { root }, &probe::mounts(mounts))
+        memory(&Files { root }, &files::mounts(mounts))
     }
 
     const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
@@ -216,7 +216,7 @@ mod tests {
             "more used than allowed leaves nothing"
         );
         let files = Files { root: root.path() };
-        assert_eq!(cpu_quota(&files, &probe::mounts(V1)), Some(1.5));
+        assert_eq!(cpu_quota(&files, &files::mounts(V1)), Some(1.5));
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         ]);
         assert_eq!(memory_of(root.path(), V2), None);
         assert_eq!(
-            cpu_quota(&Files { root: root.path() }, &probe::mounts(V2)),
+            cpu_quota(&Files { root: root.path() }, &files::mounts(V2)),
             None
         );
         assert_eq!(memory_of(root.path(), ""), None, "without cgroups at all");

@@ -4,6 +4,7 @@
 //! the evaluation can be tested for hosts that are not available.
 
 mod cgroup;
+mod files;
 mod probe;
 
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::Shared;
+use super::shared::Shared;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
     Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, receive_line, same_cluster,
@@ -37,6 +37,23 @@ pub(super) struct Hello {
     pub(super) boot: u64,
     pub(super) doorbells: Capability,
     pub(super) offer: Vec<Capability>,
+}
+
+impl Hello {
+    /// Returns the hello of this machine.
+    pub(super) fn of(shared: &Shared, offer: Vec<Capability>) -> Self {
+        Self {
+            machines: shared.machines().to_vec(),
+            asks_only: false,
+            version: VERSION,
+            cluster: shared.config.cluster.clone(),
+            digest: shared.config.digest,
+            machine: shared.config.machine,
+            boot: shared.boot,
+            doorbells: shared.doorbell_capability,
+            offer,
+        }
+    }
 }
 
 /// The answer of the accepting machine.
@@ -118,7 +135,7 @@ fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
     let mut socket = UnixStream::connect(shared.socket(machine)).ok()?;
     let hello = Hello {
         asks_only: true,
-        ..shared.hello(Vec::new())
+        ..Hello::of(shared, Vec::new())
     };
     send_line(&mut socket, &hello).ok()?;
     Some(socket)
@@ -133,7 +150,8 @@ fn dial(
 ) -> Result<Met, ConnectError> {
     let refused = |why: String| ConnectError::Refused { machine, why };
     socket.set_read_timeout(Some(timeout))?;
-    send_line(&mut socket, &shared.hello(offer)).map_err(|error| refused(error.to_string()))?;
+    send_line(&mut socket, &Hello::of(shared, offer))
+        .map_err(|error| refused(error.to_string()))?;
     let answer = receive_line::<Answer>(&socket).map_err(|error| {
         refused(match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -186,7 +204,7 @@ fn accept(
         let _ = send_line(&mut socket, &Answer::Fits);
         return Ok(None);
     }
-    let welcome = Answer::Welcome(Box::new(shared.hello(offer(machine))));
+    let welcome = Answer::Welcome(Box::new(Hello::of(shared, offer(machine))));
     send_line(&mut socket, &welcome).map_err(|error| ConnectError::Refused {
         machine,
         why: error.to_string(),

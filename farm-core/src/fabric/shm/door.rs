@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::connect::{Hello, check, refuse};
-use super::machine::Shared;
+use super::shared::Shared;
 use crate::fabric::meeting::{Callers, wait_readable};
 
 /// Time between two polls of the callers if nothing becomes readable.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::machine::Shared;
 use super::pending::PendingReads;
+use super::shared::Shared;
 use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,

@@ -20,7 +20,7 @@ use std::time::Duration;
 use fs4::fs_std::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::leavings::MemoryName;
+use super::memory_name::MemoryName;
 use crate::ids::MachineId;
 
 /// Number of attempts to take a held lock before its machine counts as running, and the delay

@@ -24,51 +24,8 @@ use std::path::{Path, PathBuf};
 use fs4::fs_std::FileExt;
 
 use super::files::{Names, StartError, os, remove};
+use super::memory_name::{MemoryName, decimal};
 use crate::ids::MachineId;
-
-/// The parsed name of a file of shared memory.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct MemoryName<'a> {
-    /// Prefix up to and including the start number, common to all files of one start.
-    start: &'a str,
-    machine: MachineId,
-    /// Key of the exported memory.
-    pub(super) key: u64,
-    /// Name of the cluster.
-    cluster: &'a str,
-}
-
-impl<'a> MemoryName<'a> {
-    /// Parses a file name. Returns `None` unless `Names::memory` creates such names.
-    pub(super) fn parse(name: &'a str) -> Option<Self> {
-        let mut parts = name.splitn(6, '-');
-        let mut part = || parts.next();
-        let (farm, identity, machine) = (part()?, part()?, part()?);
-        let (boot, key, cluster) = (part()?, part()?, part()?);
-        let number: u16 = decimal(machine.strip_prefix('m')?)?.try_into().ok()?;
-        let id = MachineId::new(number)?;
-        let fits = farm == "farm"
-            && is_hash(identity)
-            && is_hash(boot.strip_prefix('l')?)
-            && !cluster.is_empty();
-        let start = farm.len() + identity.len() + machine.len() + boot.len() + 3;
-        fits.then_some(Self {
-            start: &name[..start],
-            machine: id,
-            key: decimal(key)?,
-            cluster,
-        })
-    }
-}
-
-fn is_hash(text: &str) -> bool {
-    text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Parses a decimal number without a sign or leading zeros.
-fn decimal(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|n: &u64| n.to_string() == text)
-}
 
 /// Locks the first file of a start, for its machine or for a clean-up. Returns `None` if another
 /// process holds the lock, or removed the file before it was locked here.
@@ -342,32 +299,6 @@ mod tests {
             std::fs::write(path, b"x").unwrap();
         }
         paths
-    }
-
-    #[test]
-    fn only_exact_names_of_shared_memory_are_parsed() {
-        let path = names(Path::new("/d"), "r").memory(id(7), BOOT, 3);
-        let name = path.file_name().unwrap().to_str().unwrap();
-        let parsed = MemoryName::parse(name).expect("names of this protocol are parsed");
-        assert_eq!(
-            (parsed.key, parsed.machine, parsed.cluster),
-            (3, id(7), "c-1")
-        );
-        assert!(name.starts_with(parsed.start) && parsed.start.ends_with("-l000000000000dead"));
-        let others = [
-            "farm-0123456789abcdef-m7-000000000000dead-0-c",
-            "farm-0123456789abcdef-m7-l000000000000dead-0-",
-            "farm-0123456789abcdef-m7-l000000000000dead-0",
-            "farm-0123456789abcdef-m7-l000000000000dead-00-c",
-            "farm-0123456789abcdef-m7-l000000000000dead-+1-c",
-            "farm-0123456789abcdef-m7-l000000000000DEAD-0-c",
-            "farm-0123456789abcdef-m0-l000000000000dead-0-c",
-            "farm-0123456789abcde-m7-l000000000000dead-0-c",
-            "xfarm-0123456789abcdef-m7-l000000000000dead-0-c",
-        ];
-        for other in others {
-            assert_eq!(MemoryName::parse(other), None, "{other}");
-        }
     }
 
     #[test]

@@ -1,11 +1,9 @@
-//! The state that the workers of one machine share: the memory that it exports, and the peers to
-//! which it is connected.
+//! One machine on the shared-memory fabric: its start, its connections, the memory that it exports, and its end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::connect::{self, Hello};
@@ -14,186 +12,11 @@ use super::endpoint::ShmEndpoint;
 use super::files::{Claim, Names, StartError, is_in_memory, os};
 use super::leavings::{hold, remove_leavings};
 use super::park::Doorbells;
+use super::shared::{PeerState, Shared, ShmConfig, map_capability};
 use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words};
-use crate::fabric::{ArenaConfig, Capability, Departed, Departure, ImportError};
+use crate::fabric::{ArenaConfig, Capability, Departed};
 use crate::ids::{MachineId, WorkerId};
-use crate::mem::{Access, Mapping, MappingError, Memory};
-
-/// The configuration of a machine on this fabric.
-#[derive(Clone, Debug)]
-pub struct ShmConfig {
-    /// The cluster's name. Machines with the same name find each other, and each of them has only
-    /// one process.
-    pub cluster: String,
-    /// Directory of sockets and locks.
-    pub run_dir: PathBuf,
-    /// Directory of shared memory.
-    pub memory_dir: PathBuf,
-    /// Whether to request huge pages.
-    pub huge_pages: bool,
-    /// Id of this machine.
-    pub machine: MachineId,
-    /// Number of workers.
-    pub workers: usize,
-    /// Digest of the configuration. Peers with another digest are refused.
-    pub digest: u64,
-}
-
-const CONNECTED: u8 = 1;
-const LEFT: u8 = 2;
-const LOST: u8 = 3;
-
-/// A peer, from the viewpoint of this machine's workers.
-#[derive(Debug)]
-pub(super) struct PeerState {
-    pub(super) machine: MachineId,
-    boot: u64,
-    doorbells: Doorbells,
-    state: AtomicU8,
-}
-
-impl PeerState {
-    pub(super) fn departure(&self) -> Option<Departure> {
-        match self.state.load(Ordering::Acquire) {
-            LEFT => Some(Departure::Left),
-            LOST => Some(Departure::Lost),
-            _ => None,
-        }
-    }
-
-    /// Returns whether the peer has this worker.
-    #[inline]
-    pub(super) fn has(&self, worker: WorkerId) -> bool {
-        self.doorbells.has(worker)
-    }
-
-    pub(super) fn ring(&self, worker: WorkerId) -> bool {
-        self.doorbells.ring(worker)
-    }
-}
-
-/// State shared by a machine's workers and its monitor.
-pub(super) struct Shared {
-    pub(super) config: ShmConfig,
-    names: Names,
-    pub(super) boot: u64,
-    next_key: AtomicU64,
-    pub(super) doorbells: Doorbells,
-    doorbell_capability: Capability,
-    /// The machines that the configuration lists. Set when this machine begins to connect.
-    machines: OnceLock<Vec<MachineId>>,
-    /// Peers in ascending order of id, including this machine. Set once connected.
-    peers: OnceLock<Vec<PeerState>>,
-    /// Peers whose connections have ended, in the order in which this was noticed.
-    departed: Mutex<Vec<Departed>>,
-    /// Number of departures, so that a poll detects a new one with a single load.
-    pub(super) departures: AtomicU32,
-    /// Mapped memory of peers, by machine and key. One mapping serves all workers.
-    imported: Mutex<BTreeMap<(MachineId, u64), Memory>>,
-}
-
-impl Shared {
-    pub(super) fn peers(&self) -> &[PeerState] {
-        self.peers.get().map_or(&[], Vec::as_slice)
-    }
-
-    pub(super) fn peer_index(&self, machine: MachineId) -> Option<usize> {
-        self.peers()
-            .binary_search_by_key(&machine, |peer| peer.machine)
-            .ok()
-    }
-
-    pub(super) fn import(&self, capability: &Capability) -> Result<(Memory, usize), ImportError> {
-        let machine = capability.machine;
-        let index = self
-            .peer_index(machine)
-            .ok_or(ImportError::NotConnected(machine))?;
-        let peer = &self.peers()[index];
-        if peer.departure().is_some() {
-            return Err(ImportError::NotConnected(machine));
-        }
-        if capability.boot != peer.boot {
-            return Err(ImportError::Restarted {
-                machine,
-                stale: capability.boot,
-                current: peer.boot,
-            });
-        }
-        let mut imported = self
-            .imported
-            .lock()
-            .expect("no thread panics while it holds the lock of imported memory");
-        if let Some(memory) = imported.get(&(machine, capability.key)) {
-            return Ok((memory.clone(), index));
-        }
-        let memory = map_capability(&self.names, capability)?;
-        imported.insert((machine, capability.key), memory.clone());
-        Ok((memory, index))
-    }
-
-    /// Records that the connection of a peer has ended, with the failure that the peer reported, if
-    /// any.
-    pub(super) fn depart(&self, machine: MachineId, how: Departure, why: Option<String>) {
-        let Some(index) = self.peer_index(machine) else {
-            return;
-        };
-        let mut departed = self
-            .departed
-            .lock()
-            .expect("no thread panics while it holds the lock of departed peers");
-        // The monitor also reports connections that a worker broke. Record only the first report.
-        if !departed.iter().any(|known| known.machine == machine) {
-            departed.push(Departed { machine, how, why });
-        }
-        drop(departed);
-        let state = if how == Departure::Left { LEFT } else { LOST };
-        self.peers()[index].state.store(state, Ordering::Release);
-        self.departures.fetch_add(1, Ordering::Release);
-        self.wake_all();
-    }
-
-    pub(super) fn wake_all(&self) {
-        fence(Ordering::SeqCst);
-        for worker in 0..self.config.workers {
-            self.doorbells
-                .ring(WorkerId::new(worker as u16).expect("worker ids are valid"));
-        }
-    }
-
-    /// Returns the machines that the configuration lists.
-    pub(super) fn machines(&self) -> &[MachineId] {
-        self.machines.get().map_or(&[], Vec::as_slice)
-    }
-
-    pub(super) fn hello(&self, offer: Vec<Capability>) -> Hello {
-        Hello {
-            machines: self.machines().to_vec(),
-            asks_only: false,
-            version: connect::VERSION,
-            cluster: self.config.cluster.clone(),
-            digest: self.config.digest,
-            machine: self.config.machine,
-            boot: self.boot,
-            doorbells: self.doorbell_capability,
-            offer,
-        }
-    }
-
-    pub(super) fn socket(&self, machine: MachineId) -> PathBuf {
-        self.names.socket(machine)
-    }
-}
-
-fn map_capability(names: &Names, capability: &Capability) -> Result<Memory, MappingError> {
-    let access = if capability.writable {
-        Access::ReadWrite
-    } else {
-        Access::ReadOnly
-    };
-    let path = names.memory(capability.machine, capability.boot, capability.key);
-    let bytes = capability.bytes as usize;
-    Ok(Memory::of(Mapping::open(&path, bytes, access)?).window(0, bytes))
-}
+use crate::mem::{Mapping, MappingError, Memory};
 
 /// Creates the doorbells' file, which is the first file of a start, and takes the lock on it that
 /// marks the start's files as in use. Between these two steps another machine's start may take the
@@ -333,7 +156,7 @@ impl ShmMachine {
             offer,
             patience.into(),
         )?;
-        met.push((self.shared.hello(offer(own)), None));
+        met.push((Hello::of(&self.shared, offer(own)), None));
         met.sort_by_key(|(hello, _)| hello.machine);
 
         let mut peers = Vec::with_capacity(met.len());
@@ -347,12 +170,7 @@ impl ShmMachine {
                         source,
                     }
                 })?;
-            peers.push(PeerState {
-                machine: hello.machine,
-                boot: hello.boot,
-                doorbells: Doorbells::new(doorbells),
-                state: AtomicU8::new(CONNECTED),
-            });
+            peers.push(PeerState::connected(hello.machine, hello.boot, doorbells));
             sockets.extend(socket.map(|socket| (hello.machine, socket)));
             offers.push(PeerOffer {
                 machine: hello.machine,

@@ -9,9 +9,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `files` | file names, and the lock that a running machine holds |
+//! | `files`, `memory_name` | file names, and the lock that a running machine holds |
 //! | `leavings` | files left behind by machines of any cluster: found, counted and removed |
-//! | `machine` | the state that the workers of one machine share: exports, peers, doorbells |
+//! | `shared` | the state that the workers of one machine share: peers and their memory, doorbells |
+//! | `machine` | the start and the end of a machine, and the memory that it exports |
 //! | `connect` | the handshake |
 //! | `door` | refuses machines that call after the cluster is connected |
 //! | `endpoint` | a worker's posts and polls |
@@ -24,10 +25,13 @@ mod endpoint;
 mod files;
 mod leavings;
 mod machine;
+mod memory_name;
 mod park;
 mod pending;
+mod shared;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
 pub use leavings::{Leaving, Left, find_leavings, remove_leaving};
-pub use machine::{Exporter, ShmConfig, ShmMachine};
+pub use machine::{Exporter, ShmMachine};
+pub use shared::ShmConfig;

@@ -11,10 +11,10 @@ use super::checked::{CheckedRead, ObjectReads, Phase};
 use super::completions::Completions;
 use super::connection::{Action, Connection, Data, Purpose};
 use super::error::VerbsError;
-use super::machine::{Peer, Shared};
 use super::queue_pair::QueuePair;
 use super::queues::{PostError, Queues, ReadCounters};
 use super::registration::{Reach, Registration};
+use super::shared::{Peer, Shared};
 use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, Backend, Capabilities, Capability, Completion, Counters, Departure,

@@ -2,13 +2,13 @@
 //! know the secret, create queue pairs for each other and connect them.
 
 use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::control::{Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, Until, VERSION};
-use super::machine::{Shared, resolve};
 use super::queue_pair::QueuePair;
+use super::shared::Shared;
 use crate::fabric::Capability;
 use crate::fabric::meeting::{
     Awaited, Callers, ConnectError, Patience, REDIAL, random_words, receive_line, send_line,
@@ -245,4 +245,12 @@ fn answer(
         pairs,
         socket: talk.into_socket(),
     })
+}
+
+/// Returns the first socket address of a host name.
+pub(super) fn resolve(address: &str) -> std::io::Result<SocketAddr> {
+    let mut found = address.to_socket_addrs()?;
+    found
+        .next()
+        .ok_or_else(|| std::io::Error::other("the name resolves to no address"))
 }

@@ -20,7 +20,8 @@
 //! | `checked` | reads of objects from devices that do not return consistent lines |
 //! | `throttle` | the limit of requests in flight (SMART §4.2) |
 //! | `endpoint`, `parking` | a worker's posts and polls, and its sleep |
-//! | `machine` | the state that the workers of one machine share: exports, peers |
+//! | `shared` | the state that the workers of one machine share: device, exports, peers |
+//! | `machine` | the start and the end of a machine, and the memory that it exports |
 //! | `control`, `meet` | the handshake |
 #![allow(unsafe_code)]
 
@@ -41,6 +42,7 @@ mod parking;
 mod queue_pair;
 mod queues;
 mod registration;
+mod shared;
 mod throttle;
 
 pub use checked::ObjectReads;
@@ -54,5 +56,6 @@ pub use device::{
 pub use endpoint::VerbsEndpoint;
 pub use error::VerbsError;
 pub use library::LibraryError;
-pub use machine::{VerbsConfig, VerbsExporter, VerbsMachine, VerbsStartError};
+pub use machine::{VerbsExporter, VerbsMachine, VerbsStartError};
 pub use queue_pair::ConnectionConfig;
+pub use shared::VerbsConfig;
