@@ -140,9 +140,10 @@ fn the_end_is_an_answer_too() {
     assert!(linear::check_with_final(&gone, &BTreeMap::new()).is_ok());
     assert!(linear::check_with_final(&[], &BTreeMap::from([(1, 1)])).is_err());
     let finding = linear::check_with_final(&operations, &BTreeMap::new());
-    let told = "no order explains
+    let told = "no order of the operations explains this result
   at the end, 2 to 2: Get of key 1: Value(None)
-before it the key can have held a value that nobody saw, and these came before it or were under way:
+values that the key could hold before it: a value that no operation read;
+earlier and concurrent operations:
   client 0, 0 to 1: Insert(7) of key 1: Inserted
   client 2, from 2 on: Upsert(8) of key 1: no answer";
     assert_eq!(finding.expect_err("it is not gone").text, told);

@@ -139,7 +139,7 @@ fn stale_read() {
     let told = "a cycle of 2\n  \
         T1 = client 2, 11 to 20: read 1: 0 (version 1, after 0);\n  \
         T0 = client 1, 0 to 10: read 1: 0 (version 1, after 0); write 1: 11 after 0;\n  \
-        T1 -rw-> T0: T1 saw the initial value of object 1 (version 1), which T0 replaced by write 11 of object 1\n  \
+        T1 -rw-> T0: T1 read the initial value of object 1 (version 1), which T0 replaced by write 11 of object 1\n  \
         T0 -rt-> T1: T0 ended at 10, before T1 began at 11";
     let mut lines: Vec<&str> = told.lines().collect();
     lines.sort_unstable();

@@ -95,7 +95,7 @@ fn a_broken_chain_is_an_error_to_others_only() {
     assert!(check(&all).is_ok());
     let text = append::judge(&all).expect_err("what came before write 11?");
     assert!(
-        text.contains("nobody tells what write 11 of object 1 replaced"),
+        text.contains("no access records what write 11 of object 1 replaced"),
         "{text}"
     );
     assert!(append::to_json_lines(&all).is_err());
