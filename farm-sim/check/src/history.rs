@@ -54,7 +54,7 @@ pub enum Outcome {
     /// None of its writes took effect.
     Aborted,
     /// A machine was lost or the run ended before the outcome was known. The transaction may have taken effect, may
-    /// still take effect, or never does.
+    /// still take effect, or may never do so.
     Unknown,
 }
 
@@ -120,8 +120,8 @@ pub struct KeyOperation {
     pub ended: u64,
     /// The operation.
     pub asked: Asked,
-    /// The result. `None` if it is not known: the operation may have taken effect, may still take effect, or never
-    /// does.
+    /// The result. `None` if it is not known: the operation may have taken effect, may still take effect, or may
+    /// never do so.
     pub answered: Option<Answered>,
 }
 
