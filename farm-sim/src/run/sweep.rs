@@ -64,13 +64,17 @@ impl Sweep {
                         if !each(&outcome) {
                             next.store(end, Ordering::Relaxed);
                         }
-                        let mut swept = swept.lock().expect("counting does not panic");
+                        let mut swept = swept
+                            .lock()
+                            .expect("no thread panicked while it held the lock");
                         swept.add(outcome);
                     }
                 });
             }
         });
-        let mut swept = swept.into_inner().expect("counting does not panic");
+        let mut swept = swept
+            .into_inner()
+            .expect("no thread panicked while it held the lock");
         swept.failures.sort_by_key(|outcome| outcome.plan.seed);
         swept
     }
