@@ -58,7 +58,7 @@ impl Cluster {
 }
 
 impl Parts {
-    /// Lets machines that have stopped leave the fabric, as the end of a process does.
+    /// Lets machines that have stopped announce their departure to the fabric, as a process that ends does.
     fn leave_stopped(&self) {
         for machine in &self.machines {
             if machine.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {

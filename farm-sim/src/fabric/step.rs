@@ -19,8 +19,7 @@ const STEP_NANOS: u64 = 100;
 const STALL_NANOS: u64 = 1_000;
 /// Most doublings of that bound.
 const STALL_DOUBLINGS: u32 = 12;
-/// A step processes up to this fraction (1/32) of a long operation, so that the operation takes about twice as many
-/// steps on average.
+/// A step processes at most one part in this many of a long operation, and half of that on average.
 const LONG_OPERATION_STEPS: usize = 32;
 
 impl State {
