@@ -56,7 +56,7 @@ fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
         conclude,
         fail,
     };
-    execute::go(worker, shipped, tx, Some(retry));
+    execute::run_by_continuations(worker, shipped, tx, Some(retry));
 }
 
 /// Handles a try that has reached its commit: commits it. If its script found an invariant broken, the try refuses to
