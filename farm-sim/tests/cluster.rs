@@ -1,4 +1,4 @@
-//! The simulated cluster runs what production runs, and runs it the same every time.
+//! The simulated cluster runs the code of production, and repeats a run exactly from its seed.
 
 use farm_check::workload;
 use farm_core::alloc::class_for_payload;
@@ -52,7 +52,7 @@ fn until(cluster: &Cluster, what: &str, mut done: impl FnMut(&mut Worker) -> boo
         }
         assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
     }
-    panic!("{what} did not come to an end");
+    panic!("{what} did not end within 1,000,000 steps");
 }
 
 fn key(worker: usize) -> farm_kv::Key {
@@ -109,22 +109,22 @@ fn run(seed: u64) -> u64 {
 }
 
 #[test]
-fn a_table_is_served_and_everything_is_given_back() {
+fn a_table_is_served_and_every_resource_is_returned() {
     for seed in 0..50 {
         run(seed);
     }
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_repeats_the_same_run() {
     for seed in 0..5 {
         assert_eq!(run(seed), run(seed), "seed {seed}");
     }
     assert_ne!(run(1), run(2));
 }
 
-/// A machine whose memory is full cannot make its objects: the others, who ask it where they are, hear
-/// so and end, where they once asked forever.
+/// A machine whose memory is full cannot make its objects. It replies so to the other workers, which request the
+/// objects' addresses, and they end. An earlier version requested the addresses forever.
 #[test]
 fn a_workload_that_cannot_be_set_up_ends_on_every_worker() {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
@@ -155,14 +155,14 @@ fn a_workload_that_cannot_be_set_up_ends_on_every_worker() {
     let history = workload::Log::merge(logs.collect());
     assert!(history.transactions.is_empty());
     let [first, ..] = &history.violations[..] else {
-        panic!("nobody says why");
+        panic!("no worker recorded why the workload ended");
     };
     assert!(first.starts_with("object 0 could not be made: "), "{first}");
 }
 
-/// A worker without clients is done when it is set up.
+/// A worker without clients is done once it is set up.
 #[test]
-fn a_workload_of_no_clients_ends() {
+fn a_workload_without_clients_ends() {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(4);
     let limits = ClusterLimits::drawn(&mut rng);
     let pace = Pace::drawn(&mut rng);
@@ -179,5 +179,5 @@ fn a_workload_of_no_clients_ends() {
             workload::start(worker, spec, Box::new(|_| {}));
         });
     }
-    until(&cluster, "a workload of nobody", workload::is_done);
+    until(&cluster, "a workload without clients", workload::is_done);
 }

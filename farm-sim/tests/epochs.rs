@@ -1,5 +1,5 @@
-//! Epochs under faults: readers hold addresses across many reads while all that they read is freed, and
-//! its machine wants the memory for objects of other sizes.
+//! Epochs under faults: readers hold addresses across many reads while the objects at these addresses are freed and
+//! their machine reuses the memory for objects of other sizes.
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
@@ -13,22 +13,22 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 const SMALL: usize = 40;
 const LARGE: usize = 300;
-/// Objects of the first machine that are read while they are freed.
+/// Number of objects of the first machine that each reader reads while they are freed.
 const WATCHED: usize = 4;
 
-/// Version, incarnation, and first byte.
+/// Version, incarnation, and first byte of the payload.
 type Seen = (Version, Incarnation, u8);
 
-/// A reader, which has one operation for all of its reads.
+/// A reader. One operation spans all of its reads.
 #[derive(Default)]
 struct Reader {
     targets: Vec<Address>,
-    /// What was seen last of each.
+    /// What the last read of each target returned.
     seen: Vec<Option<Seen>>,
     guard: Option<EpochGuard>,
     left: u32,
     wrong: Option<String>,
-    /// Commits that have not ended.
+    /// Number of commits that have not ended.
     commits: u32,
 }
 
@@ -81,8 +81,8 @@ fn came(worker: &mut Worker, target: u64, result: ReadResult) {
     }
 }
 
-/// While the operation is open, an address that it holds leads to the header of the object it knew,
-/// which was freed at most once.
+/// While the operation is open, an address that it holds leads to the header of the object that it knew, which was
+/// freed at most once.
 fn judge(state: &mut Reader, target: usize, found: Result<Seen, ReadError>) {
     let (version, incarnation, payload) = match found {
         Ok(found) => found,
@@ -103,7 +103,7 @@ fn judge(state: &mut Reader, target: usize, found: Result<Seen, ReadError>) {
     state.seen[target] = Some((version, incarnation, payload));
 }
 
-/// Begins a commit, which must succeed.
+/// Starts a commit, which must succeed.
 fn commit(worker: &mut Worker, tx: Box<Tx>) {
     fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
         outcome.unwrap();
@@ -113,7 +113,7 @@ fn commit(worker: &mut Worker, tx: Box<Tx>) {
     farm_txn::commit(worker, tx, Cont::new(committed, 0));
 }
 
-/// Begins to make an object, if there is memory for it.
+/// Starts the transaction that makes an object, and returns its address; `None` if there is no memory.
 fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Option<Address> {
     let mut tx = farm_txn::checkout(worker);
     let Ok(object) = tx.alloc(worker, bytes, None) else {
@@ -126,7 +126,7 @@ fn make(worker: &mut Worker, bytes: usize, mark: u8) -> Option<Address> {
     Some(address)
 }
 
-/// Begins to free an object.
+/// Starts the transaction that frees an object.
 fn free(worker: &mut Worker, address: Address) {
     let mut tx = farm_txn::checkout(worker);
     let object = tx.read(worker, address, SMALL).unwrap();
@@ -134,7 +134,7 @@ fn free(worker: &mut Worker, address: Address) {
     commit(worker, tx);
 }
 
-/// Makes objects until there is no more memory.
+/// Makes objects until memory is exhausted.
 fn fill(cluster: &Cluster, worker: usize) -> Vec<Address> {
     let made = cluster.on(worker, |worker| {
         std::iter::from_fn(|| make(worker, SMALL, 7)).collect()
@@ -169,7 +169,8 @@ fn machines(seed: u64) -> (Cluster, ClusterLimits) {
     (Cluster::new(config, &limits, pace, attach), limits)
 }
 
-/// What was wrong, and how often the first machine's memory changed its class.
+/// Returns the first error of a run, and the bytes of blocks that epoch changes of the first machine freed for other
+/// size classes.
 fn run(seed: u64) -> (Result<(), String>, u64) {
     let (cluster, limits) = machines(seed);
     let own = limits.workers;
@@ -222,7 +223,9 @@ fn outcome(cluster: &Cluster, seed: u64, made: usize) -> Result<(), String> {
         }
     }
     if made == 0 {
-        return Err(format!("seed {seed}: memory never came back"));
+        return Err(format!(
+            "seed {seed}: no large object could be made: freed memory was not reused"
+        ));
     }
     cluster
         .come_to_rest()
@@ -244,10 +247,10 @@ fn addresses_held_by_an_operation_lead_to_the_objects_that_it_knew() {
         assert!(bytes >= 4096, "seed {seed}: {bytes} bytes were freed");
         freed += bytes;
     }
-    println!("{freed} bytes changed their class");
+    println!("{freed} bytes changed their size class");
 }
 
-/// A machine that is lost cannot say what it has in flight: nothing is freed.
+/// A lost machine cannot report the operations that it has in flight, so nothing is freed.
 #[test]
 fn a_lost_machine_ends_the_change_and_frees_nothing() {
     let mut abandoned = 0;
@@ -257,7 +260,7 @@ fn a_lost_machine_ends_the_change_and_frees_nothing() {
         for address in objects {
             cluster.on(0, |worker| free(worker, address));
         }
-        // It is silent from the beginning.
+        // The third machine never responds: its processors are paused.
         cluster.pause(2, u64::MAX);
         while cluster.inspect(0, |worker| worker.epoch_counters().begun) == 0 {
             assert!(cluster.on(0, |worker| make(worker, LARGE, 9).is_none()));
@@ -270,16 +273,16 @@ fn a_lost_machine_ends_the_change_and_frees_nothing() {
         }
         let counters = cluster.inspect(0, |worker| worker.epoch_counters());
         assert_eq!((counters.ended, counters.bytes), (0, 0), "seed {seed}");
-        // None, where it was stopped by another that had noticed first.
+        // Zero if another machine noticed the loss first and stopped this one.
         abandoned += counters.abandoned;
     }
     assert!(abandoned > 10, "{abandoned} changes abandoned");
 }
 
-/// Each deliberate bug is found by the readers.
+/// The readers find each of these mutants.
 #[cfg(feature = "mutants")]
 #[test]
-fn memory_that_comes_too_soon_is_found() {
+fn memory_reused_too_early_is_found() {
     for mutant in [
         "block reused before the epoch ended",
         "epoch answered before old operations ended",
@@ -287,13 +290,13 @@ fn memory_that_comes_too_soon_is_found() {
         farm_core::mutants::switch(Some(mutant));
         let found = (0..300).find(|seed| run(*seed).0.is_err());
         farm_core::mutants::switch(None);
-        let seed = found.unwrap_or_else(|| panic!("{mutant} lives"));
+        let seed = found.unwrap_or_else(|| panic!("no seed found the mutant {mutant:?}"));
         println!("{mutant}: found at seed {seed}");
     }
 }
 
 #[test]
-fn classes_differ() {
+fn small_and_large_objects_have_different_classes() {
     let class = |bytes| class_for_payload(bytes).unwrap();
     assert_eq!(class(SMALL), SizeClass::SMALLEST);
     assert!(class(LARGE).object_bytes() > class(SMALL).object_bytes());

@@ -1,10 +1,9 @@
-//! Fairness of a worker's turn: reads that never stop hold up neither a commit, nor a reply, nor a
-//! transaction's own read, and tasks that never stop do not keep a turn from ending.
+//! Fairness of a worker's turn: endless reads hold up neither a commit, nor a reply, nor a transaction's own read, and
+//! endless tasks do not keep a turn from ending.
 //!
-//! The fabric is drained between turns, so that the tests count turns, not time. Before slots and the
-//! room of an endpoint were handed out in order, a commit beside 80 reads that renew themselves never
-//! ended: their continuations took every slot and every completion entry again before the commit was
-//! resumed, and its object stayed locked.
+//! The fabric is drained between turns, so that the tests count turns, not time. Before slots and the room of an
+//! endpoint were granted in order, a commit beside 80 reads that renew themselves never ended: their continuations took
+//! every slot and every completion entry again before the commit was resumed, and its object stayed locked.
 
 use std::time::Duration;
 
@@ -19,15 +18,15 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 const PAYLOAD: usize = 40;
 const OPERATIONS: usize = 16;
-/// Reads that renew themselves: five times what the worker may have in flight.
+/// Number of reads that renew themselves: five times what the worker may have in flight.
 const READS: u64 = 80;
-/// Most turns that a read, a commit or a reply may take longer beside them.
+/// Most additional turns of a read, a commit or a reply beside the endless reads.
 const MORE_TURNS: u32 = 4;
 
-/// What the tests keep with a worker.
+/// The tests' state on a worker.
 #[derive(Default)]
 struct Load {
-    /// What the endless reads read.
+    /// The object that the endless reads read.
     target: Option<Address>,
     reads: u64,
     /// The object that the transaction changes.
@@ -44,7 +43,7 @@ fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Load>::default());
 }
 
-/// Three machines of one worker each on a fabric that refuses and delays nothing by chance.
+/// Creates three machines of one worker each, on a fabric that rejects and delays nothing by chance.
 fn cluster() -> Cluster {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
     let limits = ClusterLimits {
@@ -84,13 +83,13 @@ fn make(cluster: &Cluster, worker: usize) -> Address {
     address
 }
 
-/// Lets everything land that was posted.
+/// Completes every posted operation.
 fn deliver(cluster: &Cluster) {
     while cluster.fabric().step() {}
     cluster.fabric().drain();
 }
 
-/// One turn of every worker, with everything delivered in between.
+/// Runs one turn of every worker. Everything is delivered after each turn.
 fn round(cluster: &Cluster) {
     for index in 0..cluster.workers() {
         let now = cluster.now();
@@ -100,7 +99,7 @@ fn round(cluster: &Cluster) {
     cluster.fabric().advance_to(cluster.now() + 1_000);
 }
 
-/// Rounds until the worker's transaction has ended, at most `most`.
+/// Returns the number of rounds until the worker's transaction has ended, at most `most`.
 fn rounds_until_done(cluster: &Cluster, worker: usize, most: u32) -> u32 {
     for rounds in 0..most {
         if let Some(done) = cluster.inspect(worker, |worker| load(worker).done.take()) {
@@ -112,8 +111,8 @@ fn rounds_until_done(cluster: &Cluster, worker: usize, most: u32) -> u32 {
     panic!("the transaction did not end within {most} turns");
 }
 
-/// Starts reads that renew themselves on a worker, more than it may have in flight.
-fn read_for_ever(cluster: &Cluster, worker: usize, target: Address) {
+/// Starts reads that renew themselves on a worker: more than it may have in flight.
+fn start_endless_reads(cluster: &Cluster, worker: usize, target: Address) {
     cluster.on(worker, |worker| {
         load(worker).target = Some(target);
         for number in 0..READS {
@@ -145,7 +144,7 @@ fn came(worker: &mut Worker, number: u64, result: ReadResult) {
     issue(worker, number, ());
 }
 
-/// Begins a transaction that reads an object and writes it.
+/// Starts a transaction that reads an object and writes it.
 fn transact(cluster: &Cluster, worker: usize, object: Address) {
     cluster.on(worker, |worker| {
         load(worker).object = Some(object);
@@ -176,15 +175,15 @@ fn ended(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
     load(worker).done = Some(outcome.map_err(|error| error.to_string()));
 }
 
-/// A transaction's own read and its commit, beside reads of the same worker to the same machine.
+/// A transaction's own read and its commit, beside endless reads by the same worker of the same machine.
 #[test]
-fn reads_that_never_stop_do_not_hold_up_a_transaction() {
+fn endless_reads_do_not_hold_up_a_transaction() {
     let cluster = cluster();
     let (target, object) = (make(&cluster, 1), make(&cluster, 1));
     deliver(&cluster);
     transact(&cluster, 0, object);
     let alone = rounds_until_done(&cluster, 0, 1_000);
-    read_for_ever(&cluster, 0, target);
+    start_endless_reads(&cluster, 0, target);
     for _ in 0..20 {
         transact(&cluster, 0, object);
         let beside = rounds_until_done(&cluster, 0, 1_000);
@@ -195,15 +194,15 @@ fn reads_that_never_stop_do_not_hold_up_a_transaction() {
     }
 }
 
-/// The same of the primary, which has to answer LOCK.
+/// As `endless_reads_do_not_hold_up_a_transaction`, with the reads on the primary, which must reply to LOCK.
 #[test]
-fn reads_that_never_stop_do_not_hold_up_a_reply() {
+fn endless_reads_do_not_hold_up_a_reply() {
     let cluster = cluster();
     let (target, object) = (make(&cluster, 0), make(&cluster, 1));
     deliver(&cluster);
     transact(&cluster, 0, object);
     let alone = rounds_until_done(&cluster, 0, 1_000);
-    read_for_ever(&cluster, 1, target);
+    start_endless_reads(&cluster, 1, target);
     transact(&cluster, 0, object);
     let beside = rounds_until_done(&cluster, 0, 1_000);
     assert!(
@@ -212,12 +211,12 @@ fn reads_that_never_stop_do_not_hold_up_a_reply() {
     );
 }
 
-/// A timer that sets itself again for no time at all once kept its worker in one turn for ever.
+/// A timer that sets itself again with a delay of zero once kept its worker in one turn forever.
 #[test]
-fn a_turn_ends_though_its_timers_renew_themselves() {
+fn a_turn_ends_although_its_timers_renew_themselves() {
     fn again(worker: &mut Worker, _: u64, (): ()) {
         load(worker).reads += 1;
-        // A bound for the test, not for the worker.
+        // Bounds the test if the turn does not end.
         if load(worker).reads < 100_000 {
             worker.set_timer(Duration::ZERO, Cont::new(again, 0));
         }
@@ -228,7 +227,7 @@ fn a_turn_ends_though_its_timers_renew_themselves() {
         let now = cluster.now();
         cluster.on(0, |worker| worker.turn(now));
         let ran = cluster.inspect(0, |worker| load(worker).reads);
-        assert_eq!(ran, turn + 1, "one call of the timer a turn");
+        assert_eq!(ran, turn + 1, "each turn calls the timer once");
     }
 }
 
@@ -248,8 +247,8 @@ fn header_came(worker: &mut Worker, number: u64, result: ReadResult) {
     issue_header(worker, number, ());
 }
 
-/// Headers that are read for ever, more than there are slots, as commits of large read sets do together.
-fn headers_that_renew_themselves(cluster: &Cluster) {
+/// Starts endless header reads, more than there are slots, as the concurrent commits of large read sets issue them.
+fn start_endless_header_reads(cluster: &Cluster) {
     let target = make(cluster, 1);
     deliver(cluster);
     cluster.on(0, |worker| {
@@ -263,28 +262,29 @@ fn headers_that_renew_themselves(cluster: &Cluster) {
 
 const HEADERS: u64 = 2_000;
 
-/// A header that was issued from the completion of another took the slot for which one waited: "did not end within
-/// 20000 turns".
+/// Once, a header read that was issued from the completion of another took the slot for which a waiting one was queued:
+/// "did not end within 20000 turns".
 #[test]
-fn headers_that_renew_themselves_do_not_hold_up_one_that_waits() {
+fn endless_header_reads_do_not_hold_up_a_waiting_one() {
     let cluster = cluster();
-    headers_that_renew_themselves(&cluster);
+    start_endless_header_reads(&cluster);
     cluster.on(0, |worker| {
         let got = |worker: &mut Worker, _: u64, (): ()| load(worker).done = Some(Ok(()));
         worker.when_header_slot(Cont::new(got, 0));
     });
-    // All others wait before it, and get their slots in order.
+    // All other header reads are queued before this one, and get their slots in order.
     rounds_until_done(&cluster, 0, HEADERS as u32);
 }
 
-/// Headers that waited went before all reads, those of transactions included: "did not end within 20000 turns".
+/// Once, waiting header reads went before all other reads, including those of transactions: "did not end within 20000
+/// turns".
 #[test]
-fn headers_that_renew_themselves_do_not_hold_up_a_transaction() {
+fn endless_header_reads_do_not_hold_up_a_transaction() {
     let cluster = cluster();
     let object = make(&cluster, 1);
-    headers_that_renew_themselves(&cluster);
+    start_endless_header_reads(&cluster);
     transact(&cluster, 0, object);
-    // It reads and locks; nothing that it waits for waits behind the headers.
+    // The transaction reads and locks; none of its steps is queued behind the header reads.
     let rounds = rounds_until_done(&cluster, 0, 20_000);
     assert!(rounds <= 4 * MORE_TURNS, "{rounds} turns");
 }

@@ -13,7 +13,7 @@ const BYTES: usize = 8;
 const PATIENCE_MS: u32 = 500;
 const MS: u64 = 1_000_000;
 
-/// The increment of an object, and its outcome when there is one.
+/// A transaction that increments an object, and its outcome once it has ended.
 struct Increment {
     address: Address,
     tries: u64,
@@ -56,7 +56,7 @@ fn ended(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
     increment(worker).outcome = Some(outcome);
 }
 
-/// Locks an object as the commit of a machine that stands still has, or unlocks it.
+/// Locks an object as a commit of a paused machine has, or unlocks it.
 fn set_lock(worker: &mut Worker, address: Address, mode: LockMode) {
     let (memory, at) = worker.local_memory(address).unwrap();
     let version = write::load_version(memory, at).version();
@@ -66,7 +66,7 @@ fn set_lock(worker: &mut Worker, address: Address, mode: LockMode) {
     }
 }
 
-/// A cluster, the place of the first worker of its second machine, and an object there.
+/// Creates a cluster. Returns it with the index of the first worker of its second machine, and an object there.
 fn cluster(seed: u64) -> (Cluster, usize, Address) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut limits = ClusterLimits::drawn(&mut rng);
@@ -92,7 +92,7 @@ fn cluster(seed: u64) -> (Cluster, usize, Address) {
     (cluster, other, address)
 }
 
-/// Steps until the increment of the first worker has ended, or so much time has passed.
+/// Steps until the first worker's increment has ended, for at most `nanos` of virtual time. Returns its outcome.
 fn outcome_within(cluster: &Cluster, nanos: u64) -> Option<Result<(), TxError>> {
     let until = cluster.now() + nanos;
     while cluster.now() < until {
@@ -105,10 +105,10 @@ fn outcome_within(cluster: &Cluster, nanos: u64) -> Option<Result<(), TxError>> 
     None
 }
 
-/// Four reads that timed out were an error, however little time they took: a machine that stood still while it held
-/// a lock failed the transactions of others.
+/// Once, four reads that timed out were an error, however little time they took: a paused machine that held a lock
+/// failed the transactions of other machines.
 #[test]
-fn a_machine_that_stands_still_fails_nobody_elses_transactions() {
+fn a_paused_machine_does_not_fail_the_transactions_of_others() {
     let (cluster, other, address) = cluster(1);
     cluster.on(other, |worker| {
         set_lock(worker, address, LockMode::Exclusive)
@@ -127,9 +127,9 @@ fn a_machine_that_stands_still_fails_nobody_elses_transactions() {
     cluster.come_to_rest().unwrap();
 }
 
-/// A lock that nothing will ever release ends the transaction, with the object in the error.
+/// A lock that is never released ends the transaction. The error contains the object's address.
 #[test]
-fn a_lock_that_is_never_released_ends_a_transaction_when_patience_does() {
+fn a_lock_that_is_never_released_ends_a_transaction_after_patience_ms() {
     let (cluster, other, address) = cluster(2);
     cluster.on(other, |worker| {
         set_lock(worker, address, LockMode::Exclusive)

@@ -1,9 +1,8 @@
-//! A bug that the simulator found (docs/decisions/0007), at every point of the commit where it could
-//! show.
+//! A bug that the simulator found (docs/decisions/0007), tested at every point of the commit where it could occur.
 //!
-//! T1 reads x and writes y. In the middle of its commit its processor stops; T2 writes x, commits, and
-//! is heard of; then a lock-free read of y begins. If T1 saw x as it was before T2, and the read saw y as
-//! it was before T1, then T1 comes before T2, T2 before the read, and the read before T1.
+//! T1 reads x and writes y. In the middle of T1's commit its processor stops. T2 writes x, commits, and
+//! reports its outcome; then a lock-free read of y begins. If T1 saw x before T2's write, and the read saw y before T1's write,
+//! then T1 is before T2, T2 before the read, and the read before T1: a cycle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,10 +18,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 const OBJECT_BYTES: usize = 64;
 
-/// The outcome of a worker's commit, when there is one.
+/// The outcome of a worker's commit, once it has ended.
 struct Outcome(Option<Result<(), TxError>>);
 
-/// Runs a transaction of a worker to its end, by turns of that worker alone.
+/// Runs a transaction of a worker to its end, by turns of that worker only.
 fn transact<T>(
     cluster: &Cluster,
     worker: usize,
@@ -75,7 +74,7 @@ fn write(tx: &mut Tx, worker: &mut Worker, at: Address) -> Result<(), TxError> {
     Ok(())
 }
 
-/// What a lock-free read of this machine's own memory brings; nothing while a writer is in the way.
+/// Returns what a lock-free read of this machine's own memory sees; `None` while a writer holds the object.
 fn lock_free(worker: &mut Worker, at: Address) -> Option<u8> {
     let (memory, at) = worker.local_memory(at).unwrap();
     let mut words = [0; OBJECT_BYTES / 8];
@@ -86,7 +85,8 @@ fn lock_free(worker: &mut Worker, at: Address) -> Option<u8> {
     Some(payload[0])
 }
 
-/// One machine of two workers; `others` may be called between any two accesses of a turn.
+/// Creates one machine with two workers. Between any two accesses of a turn, the function set with `let_others_run` may
+/// be called.
 fn cluster(seed: u64) -> Arc<Cluster> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let limits = ClusterLimits {
@@ -112,12 +112,13 @@ fn cluster(seed: u64) -> Arc<Cluster> {
     ))
 }
 
-/// Stops T1 at the `stop`-th point; whether there was such a point, and what everybody saw.
+/// Interrupts T1 at point number `stop`, checks what T1, T2 and the read saw, and returns whether T1 has such a point.
 fn run(seed: u64, stop: u32) -> bool {
     let cluster = cluster(seed);
     cluster.fabric().let_others_run(Arc::new(|| {}));
     let (x, y) = (make(&cluster), make(&cluster));
-    // What T2 and the reader found: bit 0 T2 committed, bits 8.. what the read saw, plus one.
+    // The results of T2 and of the read. Bit 0: T2 committed. Bits 8 and up: the value that the read saw plus one, or 0
+    // if it saw none.
     let (calls, found) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
     let (their_calls, their_found) = (Arc::clone(&calls), Arc::clone(&found));
     let weak = Arc::downgrade(&cluster);
@@ -141,15 +142,18 @@ fn run(seed: u64, stop: u32) -> bool {
     let t1_before_t2 = matches!(saw, Ok(0));
     assert!(
         !(t1_before_t2 && t2_committed && read_saw_old),
-        "seed {seed}, stopped at {stop}: T1 < T2 < the read < T1"
+        "seed {seed}, T1 interrupted at point {stop}: cycle T1 < T2 < the read < T1"
     );
     calls.load(Ordering::Relaxed) > stop
 }
 
 #[test]
-fn no_lock_free_read_comes_before_a_commit_that_comes_before_one_that_it_follows() {
+fn a_lock_free_read_forms_no_cycle_with_two_commits() {
     for seed in 0..20 {
         let points = (0..).take_while(|stop| run(seed, *stop)).count();
-        assert!(points > 10, "only {points} points");
+        assert!(
+            points > 10,
+            "seed {seed}: T1 has only {points} interruption points"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Sweeps over seeds: right, the same every time, and in whatever order the seeds are run.
+//! Sweeps over seeds: they pass, and their results depend neither on the repetition nor on the order of the runs.
 
 use farm_sim::run::sweep::Sweep;
 use farm_sim::run::{Plan, RunOptions, Scenario, run};
@@ -14,7 +14,7 @@ fn sweep(first: u64, jobs: usize) -> Sweep {
 }
 
 #[test]
-fn the_same_seeds_are_the_same_runs_on_one_thread_and_on_two() {
+fn the_same_seeds_give_the_same_runs_on_one_thread_and_on_two() {
     let [one, two] = [1, 2].map(|jobs| sweep(0, jobs).run(|_| true));
     let failures: Vec<_> = one
         .failures

@@ -1,18 +1,18 @@
-//! What the clients of a run asked for, and what they were answered.
+//! The history of a run: the operations of all clients, and their results.
 //!
-//! Moments are nanoseconds of one clock that all clients share. Operation A came before operation B if
-//! A ended *before* B began; equal moments order nothing.
+//! Moments are ticks of one clock that all clients share: nanoseconds of the host's clock, or ticks of virtual time.
+//! Operation A precedes operation B in real time if A ended *before* B began. Equal moments imply no order.
 
 use serde::{Deserialize, Serialize};
 
-/// Names a write: unique in a history. [`WriteId::INITIAL`] is the value that an object was made with.
+/// The id of a write, unique in a history. [`WriteId::INITIAL`] is the value that an object was made with.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct WriteId(pub u64);
 
 impl WriteId {
-    /// The value that an object was made with.
+    /// The id of the initial value of an object.
     pub const INITIAL: WriteId = WriteId(0);
 }
 
@@ -20,122 +20,124 @@ impl WriteId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectId(pub u32);
 
-/// What a transaction did with one object. One that reads and writes an object has both, the read
-/// first; it writes an object once.
+/// One access of a transaction to an object. If a transaction reads and writes an object, it has both accesses, the
+/// read first. It writes an object at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
-    /// It saw a value.
+    /// The transaction read a value.
     Read {
         /// The object.
         object: ObjectId,
         /// Version of the object that was read.
         version: u64,
-        /// Who wrote what was seen.
+        /// The write that produced the value.
         id: WriteId,
-        /// What that write replaced, as the value itself tells.
+        /// The write that `id` replaced, as recorded in the value itself.
         parent: WriteId,
     },
-    /// It replaced the value.
+    /// The transaction replaced the value.
     Write {
         /// The object.
         object: ObjectId,
         /// The write.
         id: WriteId,
-        /// The write that it replaced: what the same transaction read.
+        /// The write that `id` replaced: the value that the same transaction read.
         parent: WriteId,
     },
 }
 
-/// How an operation ended, as far as its client knows.
+/// The outcome of a transaction, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// All of it took effect.
+    /// All of its writes took effect.
     Committed,
-    /// Nothing of it did.
+    /// None of its writes took effect.
     Aborted,
-    /// A machine was lost, or the run ended: it took effect or not, or will yet.
+    /// A machine was lost or the run ended before the outcome was known. The transaction may have taken effect, may
+    /// still take effect, or may never do so.
     Unknown,
 }
 
 /// A transaction, or a single lock-free read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// The client; it does one thing at a time.
+    /// The client. A client has one operation at a time.
     pub client: u32,
-    /// The moment just before it was asked for.
+    /// The moment just before the client requested the transaction.
     pub begun: u64,
-    /// The moment just after its outcome was known; of an unknown outcome of no meaning.
+    /// The moment just after the client knew the outcome. Meaningless if the outcome is unknown.
     pub ended: u64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What it did, or would have done; of an unknown outcome perhaps not all of it is known.
+    /// The accesses that the transaction made or attempted. If the outcome is unknown, the list may be incomplete.
     pub accesses: Vec<Access>,
 }
 
-/// What was asked of a key of a hashtable. Values are numbers that are written once.
+/// An operation on a key of a hashtable. Every value is a number that is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Asked {
-    /// The value.
+    /// Returns the value.
     Get,
-    /// A new pair; nothing if the key is there.
+    /// Inserts a new pair. Does nothing if the key is present.
     Insert(u64),
-    /// A new value; nothing if the key is not there.
+    /// Replaces the value. Does nothing if the key is absent.
     Update(u64),
-    /// A new pair or a new value.
+    /// Inserts a new pair or replaces the value.
     Upsert(u64),
-    /// The pair goes.
+    /// Removes the pair.
     Remove,
 }
 
-/// What the table answered.
+/// The result of an operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answered {
-    /// To a get.
+    /// The result of a get: the value, or `None` if the key is absent.
     Value(Option<u64>),
-    /// There is a new pair.
+    /// A new pair was inserted.
     Inserted,
-    /// There is a new value.
+    /// The value was replaced.
     Updated,
-    /// The pair is gone.
+    /// The pair was removed.
     Removed,
-    /// Nothing was done: the key was there.
+    /// No effect: the key was present.
     Exists,
-    /// Nothing was done: the key was not there.
+    /// No effect: the key was absent.
     Absent,
-    /// Nothing was done: there was no room, or conflicts did not end.
+    /// No effect: the table was full, or conflicts did not end.
     Refused,
 }
 
 /// An operation on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyOperation {
-    /// The client; it does one thing at a time.
+    /// The client. A client has one operation at a time.
     pub client: u32,
     /// The key.
     pub key: u64,
-    /// The moment just before it was asked for.
+    /// The moment just before the client requested the operation.
     pub begun: u64,
-    /// The moment just after its answer was known; of one without answer of no meaning.
+    /// The moment just after the client knew the result. Meaningless if there is no result.
     pub ended: u64,
-    /// What was asked.
+    /// The operation.
     pub asked: Asked,
-    /// What was answered; `None` if that is not known: it took effect or not, or will yet.
+    /// The result. `None` if it is not known: the operation may have taken effect, may still take effect, or may
+    /// never do so.
     pub answered: Option<Answered>,
 }
 
-/// A history.
+/// The history of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// Transactions and lock-free reads of objects, in no order.
+    /// Transactions and lock-free reads of objects, in any order.
     pub transactions: Vec<Transaction>,
-    /// Operations on a hashtable, in no order.
+    /// Operations on a hashtable, in any order.
     pub operations: Vec<KeyOperation>,
-    /// What the workload itself saw that must not be: torn values, broken invariants.
+    /// Violations that the workload itself detected: torn values and broken invariants.
     pub violations: Vec<String>,
 }
 
 impl History {
-    /// Adds what others recorded.
+    /// Appends another history.
     pub fn merge(&mut self, other: History) {
         self.transactions.extend(other.transactions);
         self.operations.extend(other.operations);

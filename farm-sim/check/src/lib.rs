@@ -1,9 +1,8 @@
-//! Workloads whose answers are judged, and the checkers that judge them: never a dependency of the
-//! library.
+//! Judged workloads, and the checkers that judge their histories. The library never depends on this package.
 //!
 //! * [`workload`]: workloads that run on the workers of a cluster, simulated or real.
-//! * [`history`]: the records of a run: what clients asked for, and what they were answered.
-//! * [`checkers`]: whether a correct platform may show such a history.
+//! * [`history`]: the records of a run: the operations of clients and their results.
+//! * [`checkers`]: decide whether a correct platform may produce such a history.
 #![forbid(unsafe_code)]
 
 pub mod checkers;

@@ -1,4 +1,4 @@
-//! Machines and workers, put together from the parts that `farm_core::machine` puts them together from.
+//! Assembles machines and workers from the parts that `farm_core::machine` also uses.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use farm_core::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
 use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Seat};
 use crate::fabric::{SimConfig, SimFabric};
 
-/// Memory that one machine exports for another's rings, and how to reach it.
+/// Memory that one machine (`owner`) exports for the rings and logs that another (`peer`) writes, and its capability.
 struct Segment {
     owner: MachineId,
     peer: MachineId,
@@ -26,7 +26,7 @@ struct Segment {
 }
 
 impl Cluster {
-    /// A cluster on a fabric of its own; `attach` puts the layers on each worker, as in production.
+    /// Creates a cluster on a new fabric. `attach` attaches the layers to each worker, as in production.
     pub fn new(
         config: SimConfig,
         limits: &ClusterLimits,
@@ -123,7 +123,7 @@ fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Ve
     pairs.map(segment).collect()
 }
 
-/// The part of a segment that holds rings and logs.
+/// Returns the part of a segment that holds rings and logs.
 fn rings_of(fabric: &SimFabric, segment: &Segment, limits: &ClusterLimits) -> Memory {
     let bytes = layout(limits, segment.owner, segment.peer).head(0);
     fabric.as_seen(&segment.capability).window(0, bytes)
@@ -166,7 +166,7 @@ fn store(
     Store::new(blocks, id, Placement::new(ids), seed, export)
 }
 
-#[allow(clippy::too_many_arguments)] // The parts of a worker.
+#[allow(clippy::too_many_arguments)] // They are the parts of a worker.
 fn worker(
     fabric: &SimFabric,
     limits: &ClusterLimits,

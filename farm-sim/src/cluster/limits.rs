@@ -1,4 +1,4 @@
-//! Sizes and paces of a simulated cluster.
+//! Sizes of a simulated cluster and the pace of its scheduler.
 
 use farm_core::config::TransactionsConfig;
 use farm_core::limits::{
@@ -9,38 +9,38 @@ use farm_core::ring::Wholeness;
 use rand::Rng;
 use serde::Serialize;
 
-/// A log whose greatest record, an eighth, has the writes of a small transaction.
+/// Bytes of the smallest log. Its largest record, an eighth of the log, has room for the writes of a small transaction.
 const LEAST_LOG_BYTES: usize = 8 << 10;
 
-/// Operations that a worker keeps in flight, at most.
+/// Most operations that a worker keeps in flight.
 const MOST_OPERATIONS: usize = 16;
 
-/// Share of turns, out of 1024, that the slowest worker is passed over: it does come on while others take
-/// the steps after which a run counts as standing still.
+/// Largest share of turns, out of 1024, that the slow worker is skipped. At this share the worker still runs within the
+/// steps after which a run counts as standing still.
 const SLOWEST: u32 = 1008;
 
-/// Blocks of a region in which there is room for tables.
+/// Least blocks of a region with room for tables.
 const BLOCKS_FOR_TABLES: usize = 32;
 
-/// What a record of a log has besides the objects, at most.
+/// Most bytes of a log record besides the objects.
 const LOG_RECORD_BYTES: usize = 192;
 
-/// Sizes of a cluster, so small that what is rare in production is common.
+/// Sizes of a cluster, so small that events that are rare in production are common.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ClusterLimits {
-    /// Machines.
+    /// Number of machines.
     pub machines: usize,
-    /// Workers of each.
+    /// Workers of each machine.
     pub workers: usize,
     /// Bytes of a ring.
     pub ring_bytes: usize,
-    /// Bytes of a log.
+    /// Bytes of a transaction log.
     pub log_bytes: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
     /// Bytes of a region.
     pub region_bytes: usize,
-    /// Bytes of regions on a machine.
+    /// Most bytes of all regions of a machine.
     pub per_machine_bytes: u64,
     /// Operations that a worker keeps in flight, and slots of its arena for small reads.
     pub operations: usize,
@@ -48,16 +48,16 @@ pub struct ClusterLimits {
     pub most_outstanding: usize,
     /// Bytes of an inline write.
     pub max_inline_bytes: usize,
-    /// Tries of a read before it is given up.
+    /// Tries of a read before it fails.
     pub read_tries: u16,
-    /// What transactions may hold, and how long they are retried.
+    /// Limits of transactions, and how long they are retried.
     pub transactions: TransactionsConfig,
-    /// How receivers know that a record is whole.
+    /// How a receiver detects that a record has arrived completely.
     pub wholeness: Wholeness,
 }
 
 impl ClusterLimits {
-    /// Three machines, everything else drawn.
+    /// Draws the limits of three machines.
     pub fn drawn(rng: &mut impl Rng) -> Self {
         let workers = rng.random_range(1..=2usize);
         let least_ring = (LARGEST_REPLY_BYTES + RECORD_OVERHEAD_BYTES)
@@ -83,21 +83,20 @@ impl ClusterLimits {
         }
     }
 
-    /// The smallest logs, each of the only worker there is, with as many operations at one time as there may
-    /// be.
+    /// Makes logs fill up: one worker per machine, with the smallest logs and the most operations in flight.
     pub fn crowd_logs(&mut self) {
         self.workers = 1;
         self.log_bytes = LEAST_LOG_BYTES;
         self.operations = MOST_OPERATIONS;
     }
 
-    /// Memory for the shards of several tables, each of which takes a block at least.
+    /// Raises the memory sizes so that the shards of several tables fit. Each shard takes at least one block.
     pub fn make_room_for_tables(&mut self) {
         self.region_bytes = self.region_bytes.max(BLOCKS_FOR_TABLES * self.block_bytes);
         self.per_machine_bytes = self.per_machine_bytes.max(2 * self.region_bytes as u64);
     }
 
-    /// What rings and logs are like.
+    /// Returns the format of rings and logs.
     pub fn ring_format(&self) -> RingFormat {
         RingFormat {
             ring_bytes: self.ring_bytes,
@@ -106,38 +105,39 @@ impl ClusterLimits {
         }
     }
 
-    /// Most bytes that a transaction may write on one machine, with what each object adds to its record.
+    /// Returns the most bytes that a transaction may write on one machine. They include the record's overhead per
+    /// object.
     pub fn max_log_writes(&self) -> usize {
         self.log_bytes / MESSAGES_PER_RING as usize - LOG_RECORD_BYTES
     }
 
-    /// Most bytes of a message's body.
+    /// Returns the most bytes of a message's body.
     pub fn max_body_bytes(&self) -> usize {
         self.ring_bytes / MESSAGES_PER_RING as usize - RECORD_OVERHEAD_BYTES as usize
     }
 }
 
-/// How the scheduler deals out time. Shares are out of 1024.
+/// How the scheduler distributes time. Shares are out of 1024.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pace {
-    /// Share of steps that are a worker's turn; the others are the fabric's.
+    /// Share of steps that are a worker's turn. The others are steps of the fabric.
     pub turns: u32,
-    /// Share of idle turns after which a worker goes to sleep, where it may.
+    /// Share of idle turns after which the worker sleeps, if it need not poll.
     pub sleeps: u32,
-    /// Share of steps that let a processor stop.
+    /// Share of steps, out of 16 * 1024, that pause the processors of a machine.
     pub pauses: u32,
     /// Nanoseconds of the shortest pause; every doubling is half as likely.
     pub pause_nanos: u64,
-    /// Share of turns that a slow worker is passed over.
+    /// Share of turns that the slow worker is skipped.
     pub slow: u32,
-    /// The slow worker, counted over all machines.
+    /// The number of the slow worker, over all machines and modulo the number of workers.
     pub slow_worker: usize,
-    /// Most steps of others between two accesses of one turn.
+    /// Most steps of the fabric and of other workers at one interruption of a turn.
     pub nested_steps: u32,
 }
 
 impl Pace {
-    /// Over orders of magnitude.
+    /// Draws a pace; its shares span orders of magnitude.
     pub fn drawn(rng: &mut impl Rng) -> Self {
         Self {
             turns: rng.random_range(128..=896),

@@ -1,16 +1,16 @@
-//! A whole cluster in one thread, under virtual time: the workers of production, put together from the
-//! same parts, on the simulated fabric.
+//! A whole cluster in one thread under virtual time: production workers, assembled from the same parts as in
+//! production, on the simulated fabric.
 //!
-//! Nothing here knows a protocol. A worker is stepped by [`Worker::turn`] and sleeps by
-//! [`Worker::sleep`], as its thread would do it; its memory and its endpoint are the simulator's. Who
-//! runs next, how long a processor stops, and what breaks is drawn from the seed.
+//! Nothing in this module depends on a protocol. The scheduler calls [`Worker::turn`] and [`Worker::sleep`], as a
+//! worker's thread does; the worker's memory and endpoint belong to the simulator. Which worker runs next, how long
+//! processors pause, and what breaks is drawn from the seed.
 //!
 //! | file | what |
 //! |---|---|
 //! | `limits` | sizes, drawn small so that rare paths become common ones |
-//! | `build` | machines and workers from their parts |
-//! | `schedule` | who runs next; turns inside of turns |
-//! | `rest` | what must hold when nothing is under way |
+//! | `build` | assembles machines and workers from their parts |
+//! | `schedule` | which worker runs next; nested turns |
+//! | `rest` | what must hold when no operation is under way |
 
 mod build;
 mod limits;
@@ -32,10 +32,10 @@ use crate::fabric::{Event, SimFabric};
 pub use limits::{ClusterLimits, Pace};
 pub use schedule::Stepped;
 
-/// A place for a worker: empty while it is in its turn.
+/// The place of a worker; empty while the worker's turn runs.
 struct Seat {
     me: WorkerRef,
-    /// Its machine's place.
+    /// Index of its machine.
     machine: usize,
     worker: Mutex<Option<Box<Worker>>>,
     in_turn: AtomicBool,
@@ -57,13 +57,13 @@ struct Machine {
     id: MachineId,
     control: Arc<Control>,
     store: Arc<Store>,
-    /// Its processors stand still until then.
+    /// The machine's processors are paused until this virtual time in nanoseconds.
     paused_until: AtomicU64,
-    /// Its processors stop for good at the next moment at which one stands inside of a turn.
+    /// Set to stop the machine's processors for good, at the next interruption of a turn of one of its workers.
     stopping: AtomicBool,
-    /// Its end was told to the others, or it was killed.
+    /// Whether the machine has left the fabric, or was killed.
     gone: AtomicBool,
-    /// The rings in its memory, that were made with it.
+    /// The rings and logs in the machine's memory, one piece for each machine that writes there, its own included.
     rings: Vec<Memory>,
 }
 
@@ -72,12 +72,12 @@ struct Parts {
     pace: Pace,
     seats: Vec<Seat>,
     machines: Vec<Machine>,
-    /// Turns that stand inside of one another now.
+    /// Number of interruptions that are nested now: each may run turns inside of the interrupted turn.
     depth: AtomicU32,
-    /// Places of the workers whose turns they are, the innermost last.
+    /// Indices of the workers whose turns are running, the innermost last.
     under_way: Mutex<Vec<usize>>,
     turns: AtomicU64,
-    /// Turns since one found anything to do.
+    /// Turns since the last one that did any work.
     idle_turns: AtomicU32,
 }
 
@@ -87,35 +87,35 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Its fabric.
+    /// Returns the fabric.
     pub fn fabric(&self) -> &SimFabric {
         &self.parts.fabric
     }
 
-    /// The moment it is.
+    /// Returns the virtual time.
     pub fn now(&self) -> Nanos {
         self.parts.fabric.now()
     }
 
-    /// Its machines.
+    /// Returns the ids of all machines.
     pub fn machines(&self) -> impl Iterator<Item = MachineId> + '_ {
         self.parts.machines.iter().map(|machine| machine.id)
     }
 
-    /// Workers, counted over all machines.
+    /// Returns the number of workers of all machines.
     pub fn workers(&self) -> usize {
         self.parts.seats.len()
     }
 
-    /// Turns that workers have taken.
+    /// Returns the number of turns that workers have taken.
     pub fn turns(&self) -> u64 {
         self.parts.turns.load(Ordering::Relaxed)
     }
 
-    /// Does something on a worker, as if it were in its turn.
+    /// Calls `work` on a worker, as in a turn of that worker. Workers are numbered over all machines.
     ///
     /// # Panics
-    /// If there is no such worker, or this is called from inside of a turn.
+    /// If there is no such worker, or a turn of that worker is running.
     pub fn on<T>(&self, worker: usize, work: impl FnOnce(&mut Worker) -> T) -> T {
         let seat = &self.parts.seats[worker];
         let mut worker = seat.take().expect("no turn is under way");
@@ -126,7 +126,7 @@ impl Cluster {
         done
     }
 
-    /// Looks at a worker from outside: what it does to memory is seen at once, and nobody else runs.
+    /// Calls `look` on a worker, outside of any turn: its stores are visible at once, and no interruption occurs.
     ///
     /// # Panics
     /// As [`Cluster::on`].
@@ -135,17 +135,17 @@ impl Cluster {
         look(guard.as_mut().expect("no turn is under way"))
     }
 
-    /// Whether the machine of a worker still runs.
+    /// Returns true if the machine of a worker still runs.
     pub fn is_running(&self, worker: usize) -> bool {
         self.parts.machines[self.parts.seats[worker].machine].is_running()
     }
 
-    /// Whether every machine has stopped.
+    /// Returns true if every machine has stopped.
     pub fn has_stopped(&self) -> bool {
         !self.parts.machines.iter().any(Machine::is_running)
     }
 
-    /// Why machines stopped, if one did because of a failure.
+    /// Returns the failures that stopped machines, a text for each such machine.
     pub fn failures(&self) -> Vec<String> {
         let failure = |machine: &Machine| {
             let why = machine.control.failure()?;
@@ -154,7 +154,7 @@ impl Cluster {
         self.parts.machines.iter().filter_map(failure).collect()
     }
 
-    /// A machine's processors stand still for so many nanoseconds; its memory still answers.
+    /// Pauses a machine's processors for `nanos` nanoseconds. Its memory still serves remote operations.
     pub fn pause(&self, machine: usize, nanos: u64) {
         let machine = &self.parts.machines[machine];
         let until = self.now() + nanos;
@@ -163,22 +163,22 @@ impl Cluster {
         self.parts.fabric.note(Event::Paused { machine: id, until });
     }
 
-    /// A machine's processors stop for good, in the middle of a turn if they come to be in one; its
-    /// memory still answers, with the locks that were held.
+    /// Stops a machine's processors for good, at the next interruption of a turn of one of its workers. Its memory
+    /// still serves remote operations, and locks that the turn held stay locked.
     pub fn stop_processors(&self, machine: usize) {
         self.parts.machines[machine]
             .stopping
             .store(true, Ordering::Relaxed);
     }
 
-    /// A machine is gone without a word, its memory with it.
+    /// Removes a machine and its memory, without notice to its peers.
     pub fn kill(&self, machine: usize) {
         let machine = &self.parts.machines[machine];
         machine.gone.store(true, Ordering::Relaxed);
         self.parts.fabric.kill(machine.id);
     }
 
-    /// The connection between two machines breaks.
+    /// Breaks the connections between two machines.
     pub fn break_connection(&self, one: usize, other: usize) {
         let id = |machine: usize| self.parts.machines[machine].id;
         self.parts.fabric.break_connection(id(one), id(other));
@@ -192,12 +192,14 @@ impl Machine {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("the simulation has failed elsewhere")
+    mutex
+        .lock()
+        .expect("cannot lock the simulated cluster: an earlier panic poisoned the lock")
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The fabric's callback holds the parts, and they hold the fabric.
+        // Breaks a reference cycle: the fabric's callback owns the parts, and the parts own the fabric.
         self.parts.fabric.let_others_run(Arc::new(|| {}));
     }
 }

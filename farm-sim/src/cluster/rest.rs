@@ -1,4 +1,4 @@
-//! What must hold when nothing is under way: everything that was taken has been given back.
+//! Checks of a cluster at rest: everything that operations took has been returned.
 
 use std::sync::atomic::Ordering;
 
@@ -6,24 +6,25 @@ use farm_core::worker::Worker;
 
 use super::{Cluster, Stepped};
 
-/// Steps that a cluster gets to come to rest.
+/// Most steps until the cluster is at rest.
 const MOST_STEPS: u64 = 2_000_000;
-/// A cluster is at rest when nothing has happened in so many steps.
+/// Steps in a row in which the cluster must look at rest.
 const QUIET_STEPS: u32 = 200;
 
 impl Cluster {
-    /// Steps until nothing is under way any more, and looks whether everything was given back.
+    /// Steps the cluster until no operation is under way, and checks that everything has been returned.
     ///
     /// # Errors
-    /// When that does not come to an end, machines have stopped, or something was kept.
+    /// If the cluster does not come to rest, if all machines stop, or if something was not returned.
     pub fn come_to_rest(&self) -> Result<(), String> {
         self.come_to_rest_with(&|_| None)
     }
 
-    /// As [`Cluster::come_to_rest`], with layers above that tell what they still have of operations.
+    /// As [`Cluster::come_to_rest`]. In addition, `left_over` describes what the layers above still hold of operations
+    /// on a worker; `None` if nothing.
     ///
     /// # Errors
-    /// As [`Cluster::come_to_rest`], and what a layer has.
+    /// As [`Cluster::come_to_rest`], and if a layer still holds something.
     pub fn come_to_rest_with(
         &self,
         left_over: &dyn Fn(&mut Worker) -> Option<String>,
@@ -34,7 +35,10 @@ impl Cluster {
         for _ in 0..MOST_STEPS {
             let stepped = self.step();
             if stepped == Stepped::Stopped {
-                return Err(format!("the cluster stopped: {:?}", self.failures()));
+                return Err(format!(
+                    "the cluster stopped before it was at rest: {:?}",
+                    self.failures()
+                ));
             }
             let at_rest = (0..self.workers())
                 .all(|worker| self.inspect(worker, |worker| worker.check_at_rest().is_ok()));
@@ -49,21 +53,21 @@ impl Cluster {
         }
         self.check_at_rest()?;
         is_left().map_or(Ok(()), Err)?;
-        Err("the cluster does not come to rest".into())
+        Err("the cluster is not at rest after the allowed steps, although no worker holds a resource".into())
     }
 
-    /// Bytes that all rings and logs have carried: sent, and received and given back.
+    /// Returns the bytes that all workers sent through rings and logs, and the bytes that they received and freed.
     fn carried(&self) -> (u64, u64) {
         let all = (0..self.workers())
             .map(|worker| self.inspect(worker, |worker| worker.ring_bytes_carried()));
         all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Whether anything was kept that should have been given back, and whether every ring is empty and
-    /// zero.
+    /// Checks that everything was returned, that all sent bytes were received, and that all rings and logs are empty
+    /// and zero.
     ///
     /// # Errors
-    /// What is not as it should be.
+    /// The first violation.
     pub fn check_at_rest(&self) -> Result<(), String> {
         for worker in 0..self.workers() {
             self.inspect(worker, |worker| worker.check_at_rest())
@@ -72,7 +76,7 @@ impl Cluster {
         let (sent, received) = self.carried();
         if sent != received {
             return Err(format!(
-                "{sent} bytes were sent over rings, and {received} received"
+                "{sent} bytes were sent through rings and logs, but {received} bytes were received and freed"
             ));
         }
         for machine in &self.parts.machines {
@@ -81,7 +85,7 @@ impl Cluster {
                 if let Some(at) = (0..rings.len()).step_by(8).find(word) {
                     let id = machine.id;
                     return Err(format!(
-                        "a ring of machine {id} is not zero at byte {at:#x}"
+                        "machine {id} has a ring or log that is not empty: the word at byte {at:#x} is not zero"
                     ));
                 }
             }

@@ -1,4 +1,4 @@
-//! Who runs next.
+//! The scheduler: which worker runs next, and when time passes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
@@ -10,32 +10,32 @@ use farm_core::worker::Worker;
 use super::{Cluster, Parts, lock};
 use crate::fabric::Event;
 
-/// Longest sleep of a worker that nobody notifies. Longer than any run is patient: a notification that
-/// is lost is then seen as a run that stands still, not as a late one.
+/// Longest sleep of a worker without a notification. Longer than the time after which a run counts as standing still: a
+/// lost notification then appears as a run that stands still, not as a delay.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// Turns that stand inside of one another at most.
+/// Most nested interruptions. A deeper one runs nothing.
 const DEEPEST: u32 = 3;
-/// A pause is doubled at most so often.
+/// Most doublings of a pause.
 const PAUSE_DOUBLINGS: u32 = 10;
-/// Nanoseconds that pass at a time while workers that are awake find nothing.
+/// Virtual nanoseconds that pass at a time while awake workers find no work.
 const AWAKE_NANOS: u64 = 500;
-/// When every worker has found nothing so often, on average, time passes until something is due.
+/// When the workers have found no work for this many turns each, on average, time passes.
 const IDLE_TURNS: u32 = 4;
-/// Out of so many, shares are.
+/// Shares are out of this number.
 const WHOLE: u64 = 1024;
 
-/// What a step was.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
-    /// Something ran.
+    /// A worker took a turn, or the fabric took a step.
     Ran,
-    /// Nobody had anything to do: time passed until the next sleep or pause ended.
+    /// No work was found: time passed until the next sleep or pause ended.
     Waited,
     /// Every machine has stopped.
     Stopped,
 }
 
-/// The earlier of two moments to come; there is none at the end of time.
+/// Returns the earlier of `one` and `other`. Ignores `other` if it is not in the future or is the end of time.
 fn sooner(one: Option<Nanos>, other: Nanos, now: Nanos) -> Option<Nanos> {
     if other <= now || other.0 == u64::MAX {
         return one;
@@ -43,13 +43,13 @@ fn sooner(one: Option<Nanos>, other: Nanos, now: Nanos) -> Option<Nanos> {
     Some(one.map_or(other, |one| one.min(other)))
 }
 
-/// Unwinds a turn in the middle of which its processor stopped for good.
+/// The payload of the unwinding that ends a turn whose processor stops for good.
 struct Stopped;
 
 impl Cluster {
-    /// Lets one worker take a turn, or the fabric a step, or time pass.
+    /// Takes one step: a worker's turn, a step of the fabric, or the passing of time.
     pub fn step(&self) -> Stepped {
-        self.parts.bury();
+        self.parts.leave_stopped();
         if self.has_stopped() {
             return Stepped::Stopped;
         }
@@ -58,8 +58,8 @@ impl Cluster {
 }
 
 impl Parts {
-    /// Machines that stopped by themselves say so to the others, as a process does that ends.
-    fn bury(&self) {
+    /// Lets machines that have stopped announce their departure to the fabric, as a process that ends does.
+    fn leave_stopped(&self) {
         for machine in &self.machines {
             if machine.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {
                 self.fabric.leave(machine.id);
@@ -70,7 +70,7 @@ impl Parts {
     fn step(&self) -> Stepped {
         let pace = &self.pace;
         if pace.pauses > 0 && self.fabric.draw(WHOLE * 16) < u64::from(pace.pauses) {
-            self.pause_somebody();
+            self.pause_a_machine();
         }
         let fabric_first = self.fabric.draw(WHOLE) >= u64::from(pace.turns);
         if fabric_first && self.fabric.step() {
@@ -89,7 +89,7 @@ impl Parts {
         }
     }
 
-    /// Nobody is awake or has anything to do: the fabric goes on, or else time.
+    /// Handles a step without work: the fabric takes a step. If nothing is in flight, time passes.
     fn idle(&self) -> Stepped {
         self.idle_turns.store(0, Ordering::Relaxed);
         if self.fabric.step() {
@@ -102,7 +102,7 @@ impl Parts {
             next = sooner(next, Nanos(paused), now);
         }
         if self.choose().is_some() {
-            // Who is awake has patience of its own, of which nobody else knows the end.
+            // An awake worker may wait for a moment that only its own code knows.
             next = sooner(next, now + AWAKE_NANOS, now);
         }
         self.fabric
@@ -110,7 +110,8 @@ impl Parts {
         Stepped::Waited
     }
 
-    /// A worker that may take a turn: awake, of a machine that runs, and not in a turn already.
+    /// Draws a worker that may take a turn: it is awake, its machine runs and is not paused, and its turn is not
+    /// running already.
     fn choose(&self) -> Option<usize> {
         let now = self.fabric.now();
         let (first, seats) = (
@@ -131,7 +132,7 @@ impl Parts {
     fn is_ready(&self, index: usize, now: Nanos) -> bool {
         let seat = &self.seats[index];
         let machine = &self.machines[seat.machine];
-        // A worker that allocates holds a lock that the others of its machine may want.
+        // An interrupted worker that allocates holds a lock that other workers of its machine may need.
         let interrupted = self.depth.load(Ordering::Relaxed) > 0;
         machine.is_running()
             && machine.paused_until.load(Ordering::Relaxed) <= now.0
@@ -140,7 +141,7 @@ impl Parts {
             && self.fabric.is_awake(seat.me)
     }
 
-    /// A worker takes a turn; where that finds nothing to do, it may go to sleep, as its thread would.
+    /// Runs a turn of a worker. If the turn finds no work, the worker may go to sleep, as its thread would.
     fn turn(&self, index: usize) {
         let seat = &self.seats[index];
         let Some(mut worker) = seat.take() else {
@@ -178,14 +179,14 @@ impl Parts {
             true => self.idle_turns.store(0, Ordering::Relaxed),
             false => _ = self.idle_turns.fetch_add(1, Ordering::Relaxed),
         }
-        let tired = !busy && !worker.must_poll();
-        if tired && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
+        let may_sleep = !busy && !worker.must_poll();
+        if may_sleep && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
             worker.sleep(LONGEST_SLEEP);
         }
         busy
     }
 
-    /// Lets others run while a worker stands between two accesses of its turn.
+    /// Runs the fabric and other workers at an interruption: between two accesses of the running turn.
     pub(super) fn run_others(&self) {
         let innermost = lock(&self.under_way).last().copied();
         let machine = innermost.map(|index| &self.machines[self.seats[index].machine]);
@@ -205,7 +206,7 @@ impl Parts {
         self.depth.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn pause_somebody(&self) {
+    fn pause_a_machine(&self) {
         let machine = &self.machines[self.fabric.draw(self.machines.len() as u64) as usize];
         let doublings = (self.fabric.draw(1 << 20) + 1)
             .trailing_zeros()

@@ -1,44 +1,47 @@
-//! What a simulated fabric is made of: its odds, its limits, and the bugs that prove the checkers.
+//! The configuration of a simulated fabric: its odds, its limits, and deliberate bugs that prove the checkers.
 
 use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// How often the fabric does what it rarely does. Shares are out of [`Odds::WHOLE`].
+/// How often rare behaviours of the fabric occur. Shares are out of [`Odds::WHOLE`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Odds {
-    /// Share of posts that are answered `Full` although there is room.
+    /// Share of posts that return `Full` although there is room.
     pub full: u32,
-    /// Share of steps that make a connection stand still for a heavy-tailed time instead.
+    /// Share of steps that stall a connection for a heavy-tailed time, instead of advancing an operation.
     pub stall: u32,
-    /// Share of steps that go on with operations although a completion could be delivered.
+    /// Share of steps that advance an operation although a completion could be delivered.
     pub late_completion: u32,
-    /// Share of waits that end `Notified` although nobody notified.
+    /// Share of waits that return `Notified` although no notification has arrived.
     pub spurious_wake: u32,
-    /// Most steps that the fabric takes on its own at one poll.
+    /// Most steps that the fabric takes at one poll, or at one interruption of a turn.
     pub steps_per_poll: u32,
-    /// Most words that land or are collected in one step (more for long operations).
+    /// Most words of a write, or pieces of a read (words, or lines of objects), that one step processes; more for long
+    /// operations.
     pub words_per_step: u32,
-    /// The words of a write land in the order of their addresses; else in any.
+    /// Whether the words of a write land in increasing address order. Otherwise they land in any order.
     pub places_in_order: bool,
-    /// A read of objects is one pass over its lines in any order, as a NIC makes it: the lines' versions
-    /// alone tell that they belong together. Else it looks at the headers before and after, as the
-    /// checked copy of shared memory does.
+    /// Whether a read of objects is one pass over its lines in any order, as a NIC makes it: then only the lines'
+    /// versions show whether the lines belong together. Otherwise the read also compares the headers before and after,
+    /// as the checked copy of shared memory does.
     pub one_pass: bool,
-    /// Most times a read of objects starts again before it is torn; drawn per read.
+    /// Upper bound of the restarts of a read of objects before it completes as torn. The limit of each read is drawn
+    /// from 0 to this.
     pub most_retries: u32,
-    /// Share of words that processors see later than the fabric; what comes after waits for them.
+    /// Share of remotely written words that the machine's processors see late. Later words of any write to that machine
+    /// queue behind a late one.
     pub late_arrival: u32,
-    /// Accesses of a turn to memory between two moments at which others run, on average.
+    /// Mean number of memory accesses between two interruptions of a turn. At each, the fabric takes steps.
     pub accesses_between_others: u32,
-    /// Share of those moments at which other workers take turns; else the fabric alone goes on.
+    /// Share of interruptions at which other workers also take turns.
     pub nested_turn: u32,
 }
 
 impl Odds {
-    /// The share that is always.
+    /// The share of an event that always occurs.
     pub const WHOLE: u32 = 1024;
 
-    /// Odds over orders of magnitude.
+    /// Draws odds that span orders of magnitude.
     pub fn drawn(rng: &mut Xoshiro256PlusPlus) -> Self {
         let mut share = |most: u32| most >> rng.random_range(0..8u32);
         let (full, stall) = (share(128), share(64));
@@ -60,50 +63,50 @@ impl Odds {
     }
 }
 
-/// A deliberate bug of the simulated fabric. The conformance suite must find each: a check that
-/// never fails proves nothing.
+/// A deliberate bug of the simulated fabric. The conformance suite must find each of them: a check that never fails
+/// proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// Fences do nothing.
+    /// Fences have no effect.
     FencesIgnored,
     /// A read may pass an earlier write.
     ReadsPassWrites,
-    /// Writes of one connection pass each other.
+    /// The writes of one connection may pass each other.
     WritesUnordered,
-    /// A write lands from its end to its start.
+    /// A write lands in decreasing address order.
     PlacedBackwards,
-    /// Some completions come twice.
+    /// Some completions are delivered twice.
     CompletedTwice,
-    /// Some completions never come.
+    /// Some completions are never delivered.
     CompletionLost,
-    /// Unsignalled writes complete too.
+    /// Unsignalled writes also produce a completion.
     UnsignalledCompletes,
-    /// Completions of writes keep their slots.
+    /// Completions of writes do not return their slots.
     SlotKept,
-    /// Some notifications wake nobody.
+    /// Some notifications are dropped.
     WakeLost,
-    /// A notification overtakes the data it tells of.
+    /// A notification may pass the earlier write that it announces.
     WakeEarly,
-    /// Reads of objects see torn lines.
+    /// Reads of objects return torn lines.
     LinesTorn,
-    /// Reads of objects do not look at the headers again.
+    /// Reads of objects do not check the headers again at their end.
     HeadersUnchecked,
-    /// Operations outstanding at a break never complete.
+    /// Operations that are outstanding when a connection breaks never complete.
     BreakForgets,
-    /// A post to a machine that is gone is taken.
+    /// A broken connection still accepts posts.
     BreakForgiven,
-    /// Ranges and rights are not checked.
+    /// A write outside of the imported range, or to read-only memory, is accepted and dropped.
     AccessUnchecked,
-    /// A capability of an earlier start is accepted.
+    /// A capability from an earlier start of the machine is accepted.
     StaleAccepted,
-    /// Atomics are a read and a write.
+    /// An atomic reads in one step and writes in another.
     AtomicsTorn,
     /// Reads are counted twice.
     Miscounted,
 }
 
 impl Defect {
-    /// All of them.
+    /// All defects.
     pub const ALL: [Defect; 18] = [
         Defect::FencesIgnored,
         Defect::ReadsPassWrites,
@@ -126,29 +129,30 @@ impl Defect {
     ];
 }
 
-/// What a [`SimFabric`](super::SimFabric) is made from.
+/// The configuration of a [`SimFabric`](super::SimFabric).
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// Seed of everything that is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Workers of each machine.
+    /// Number of workers of each machine.
     pub workers: usize,
-    /// Most outstanding operations of an endpoint.
+    /// Most outstanding operations of an endpoint: of its reads and atomics, and again as many signalled writes.
     pub most_outstanding: usize,
     /// Most bytes of an inline write.
     pub max_inline_bytes: usize,
-    /// `None`: drawn from the seed.
+    /// The odds; `None` to draw them from the seed.
     pub odds: Option<Odds>,
-    /// Processors buffer stores and see writes late; others run between the accesses of a turn.
+    /// Whether to simulate processors: they buffer stores and see remote writes late, and other workers run between the
+    /// accesses of a turn.
     pub processors: bool,
-    /// Keep every event, for reading.
+    /// Whether to keep every event for [`SimFabric::trace`](super::SimFabric::trace).
     pub keep_events: bool,
-    /// A bug to be found.
+    /// The deliberate bug, if any.
     pub defect: Option<Defect>,
 }
 
 impl SimConfig {
-    /// The usual fabric of a seed: two workers per machine, odds drawn.
+    /// Returns the default configuration for a seed: two workers per machine, odds drawn from the seed.
     pub fn seeded(seed: u64) -> Self {
         Self {
             seed,

@@ -1,15 +1,15 @@
-//! One connection of one endpoint, as an RC queue pair has it: the outstanding operations in the
-//! order they were posted, and which of them may go on.
+//! One connection of one endpoint, modelled on an RC queue pair: the outstanding operations in post order, and which of
+//! them may proceed.
 //!
-//! | later operation | waits for an earlier |
+//! | later operation | waits for every earlier |
 //! |---|---|
 //! | write, notification, read, atomic | write |
 //! | atomic | atomic |
 //! | any, with a fence | read, atomic |
 //!
-//! Whatever else is in flight may pass: reads pass reads, and writes, reads and atomics pass
-//! earlier reads. Guarded by the conformance suite and by `tests/sim_fabric.rs`, which demands that
-//! every pass the table allows is seen.
+//! All other operations in flight may pass each other: reads pass reads, and writes, reads and atomics pass earlier
+//! reads. The conformance suite guards the table, and so does `tests/sim_fabric.rs` of `farm-conformance`, which
+//! demands that every permitted pass occurs.
 
 use std::collections::VecDeque;
 
@@ -19,17 +19,17 @@ use farm_core::time::Nanos;
 
 use super::config::Defect;
 
-/// A word of exported memory, or the first of several.
+/// The location of a word of exported memory, or of the first of several words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Location {
-    /// The memory's place among all that are exported.
+    /// Index of the memory among all exports of the fabric.
     pub(super) export: usize,
-    /// In bytes.
+    /// Offset in bytes from the start of the export.
     pub(super) offset: usize,
 }
 
 impl Location {
-    /// So many bytes on.
+    /// Returns the location `bytes` bytes further.
     pub(super) fn plus(self, bytes: usize) -> Self {
         Self {
             offset: self.offset + bytes,
@@ -38,7 +38,7 @@ impl Location {
     }
 }
 
-/// An operation on its way.
+/// An outstanding operation.
 #[derive(Debug)]
 pub(super) struct Operation {
     pub(super) number: u64,
@@ -63,9 +63,9 @@ pub(super) enum Kind {
 pub(super) struct Writing {
     pub(super) to: Location,
     pub(super) words: Vec<u64>,
-    /// Words that have landed.
+    /// Number of words that have landed.
     pub(super) landed: usize,
-    /// In which order they do, where that is not that of their addresses.
+    /// The order in which words land, as indices of `words`; `None` for the order of their addresses.
     pub(super) order: Option<Vec<usize>>,
     pub(super) signal: Option<Token>,
     pub(super) slot: Option<Slot>,
@@ -74,30 +74,30 @@ pub(super) struct Writing {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) from: Location,
-    /// Stride of a read of objects.
+    /// Bytes of one object in a read of objects; `None` in a raw read.
     pub(super) stride: Option<usize>,
     pub(super) out: Vec<u64>,
-    /// Pieces (words, or lines of objects) that have not been collected.
+    /// Indices of the pieces (words, or lines of objects) that have not been collected.
     pub(super) left: Vec<u32>,
-    /// The objects' headers at the moment when the read began; empty until then.
+    /// The first words of the objects at the moment when the read began; empty until then.
     pub(super) headers: Vec<u64>,
-    /// Words of a piece.
+    /// Number of words of a piece.
     pub(super) piece: usize,
-    /// Times it may still start again.
+    /// Number of times that the read may still restart.
     pub(super) retries_left: u32,
     pub(super) token: Token,
     pub(super) slot: Slot,
 }
 
 impl Reading {
-    /// Starts from nothing collected.
+    /// Discards what was collected, and starts the read over.
     pub(super) fn restart(&mut self) {
         self.headers.clear();
         self.left.clear();
         self.left.extend(0..(self.out.len() / self.piece) as u32);
     }
 
-    /// Where the objects' headers are, in bytes from the start of the read.
+    /// Returns the offsets of the objects' headers, in bytes from the start of the read. Empty for a raw read.
     pub(super) fn header_offsets(&self) -> impl Iterator<Item = usize> + use<> {
         let (bytes, stride) = (self.out.len() * 8, self.stride.unwrap_or(usize::MAX));
         let bytes = if self.stride.is_some() { bytes } else { 0 };
@@ -105,12 +105,12 @@ impl Reading {
     }
 }
 
-/// A completion that its poster cannot see yet.
+/// A completion that has not been delivered to its poster's endpoint.
 #[derive(Debug)]
 pub(super) struct Ack {
     pub(super) number: u64,
     pub(super) completion: Completion,
-    /// What a read brought.
+    /// The words that a read returned; empty for other operations.
     pub(super) data: Vec<u64>,
 }
 
@@ -141,7 +141,7 @@ impl Connection {
         !(self.operations.is_empty() && self.acks.is_empty())
     }
 
-    /// Appends the places of the operations that may go on now.
+    /// Appends the indices of the operations that may proceed now, by the table above.
     pub(super) fn ready(&self, defect: Option<Defect>, out: &mut Vec<usize>) {
         let (mut writes, mut reads, mut atomics) = (0, 0, 0);
         let has = |which: Defect| defect == Some(which);

@@ -1,4 +1,4 @@
-//! A worker's handle on the simulated fabric.
+//! A worker's endpoint on the simulated fabric.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::lock;
 use super::state::{Sleeper, State};
 use super::trace::{self, Event};
 
-/// Nanoseconds that a poll takes when nothing is in flight.
+/// Virtual nanoseconds that a poll takes if nothing is in flight.
 const IDLE_POLL_NANOS: u64 = 50;
-/// Unsignalled writes in flight, for each signalled operation that may be.
+/// Most unsignalled writes in flight, as a multiple of `most_outstanding`.
 const UNSIGNALLED_SHARE: usize = 4;
 
 /// The simulated endpoint of one worker.
@@ -30,24 +30,24 @@ pub(super) struct SimEndpoint {
     worker: WorkerRef,
     capabilities: Capabilities,
     arena: Arena,
-    /// Workers to be notified at the next flush, each with the connection that leads there.
+    /// Workers to notify at the next flush, each with the index of the connection to its machine.
     notify: Vec<(usize, WorkerRef)>,
 }
 
-/// An access that was found good.
+/// An access that passed all checks.
 struct Access {
     at: Location,
     connection: usize,
 }
 
-/// The room of an endpoint that an operation takes up.
+/// The limit of the endpoint that a post counts against.
 #[derive(Clone, Copy)]
 enum Room {
-    /// Of reads and atomics.
+    /// Reads and atomics: `most_outstanding` signalled operations.
     Read,
-    /// Of signalled writes, beyond that of reads.
+    /// Signalled writes: twice `most_outstanding` signalled operations, so that reads leave room for writes.
     Write,
-    /// Of writes that do not complete.
+    /// Unsignalled writes: `UNSIGNALLED_SHARE * most_outstanding` of them.
     Unsignalled,
 }
 
@@ -95,8 +95,9 @@ impl SimEndpoint {
         }
     }
 
-    /// Judges a post: the range, the right, the connection, and whether there is room.
-    fn judge(
+    /// Checks a post: the range, the right to write, the connection, and the room. Rejects some posts as full by
+    /// chance.
+    fn check_access(
         &self,
         state: &mut State,
         at: Remote,
@@ -143,7 +144,7 @@ impl SimEndpoint {
         })
     }
 
-    /// Puts a judged operation on its connection.
+    /// Appends a checked operation to its connection.
     fn enqueue(&self, state: &mut State, connection: usize, fence: bool, kind: Kind, bytes: usize) {
         let (what, signalled) = match &kind {
             Kind::Write(write) => (trace::Operation::Write, write.signal.is_some()),
@@ -178,14 +179,14 @@ impl SimEndpoint {
             });
     }
 
-    /// Takes back the slots of unsignalled writes that have been read.
+    /// Returns the slots of landed unsignalled writes to the arena.
     fn reclaim(arena: &mut Arena, state: &mut State, port: usize) {
         for slot in state.ports[port].returned.drain(..) {
             arena.give(slot);
         }
     }
 
-    /// A worker that posts or polls is awake, whatever it was before.
+    /// Ends the worker's sleep: a worker that posts or polls is awake.
     fn wake_up(&self, state: &mut State) {
         let sleeper = state.sleeper(self.worker);
         if sleeper.parked.is_some() {
@@ -220,7 +221,7 @@ impl Backend for SimEndpoint {
         if !read.is_well_formed(slot.bytes()) {
             return Err(Rejected::BadAccess(Some(slot)));
         }
-        let access = match self.judge(&mut state, read.from, bytes, false, Room::Read) {
+        let access = match self.check_access(&mut state, read.from, bytes, false, Room::Read) {
             Ok(access) => access,
             Err(fault) => return Err(fault.reject(Some(slot))),
         };
@@ -279,8 +280,8 @@ impl Backend for SimEndpoint {
             Some(_) => Room::Write,
             None => Room::Unsignalled,
         };
-        let judged = self.judge(&mut state, write.to, bytes, true, room);
-        let access = match judged {
+        let checked = self.check_access(&mut state, write.to, bytes, true, room);
+        let access = match checked {
             Ok(access) => access,
             Err(Fault::BadAccess) if state.has(Defect::AccessUnchecked) => {
                 slot.into_iter().for_each(|slot| self.arena.give(slot));
@@ -322,7 +323,7 @@ impl Backend for SimEndpoint {
         self.wake_up(&mut state);
         state.drain(self.port);
         let access = self
-            .judge(&mut state, at, WORD_BYTES, true, Room::Read)
+            .check_access(&mut state, at, WORD_BYTES, true, Room::Read)
             .map_err(|fault| fault.reject(None))?;
         state.ports[self.port].counters.atomics += 1;
         let kind = Kind::Atomic {
@@ -386,7 +387,7 @@ impl Backend for SimEndpoint {
     }
 
     fn close(&mut self, machine: MachineId) {
-        lock(&self.state).part(self.worker.machine, machine, Departure::Lost);
+        lock(&self.state).disconnect(self.worker.machine, machine, Departure::Lost);
     }
 
     fn arm(&mut self) {
@@ -403,8 +404,8 @@ impl Backend for SimEndpoint {
         *lock(&self.state).sleeper(self.worker) = Sleeper::default();
     }
 
-    /// Never blocks: a scheduler sees that the worker is parked, and steps it no more until it is
-    /// notified or its time has come.
+    /// Never blocks. The worker is parked instead: the scheduler does not run it until it is notified or its sleep has
+    /// ended.
     fn wait(&mut self, most: Duration) -> Wake {
         let mut state = lock(&self.state);
         let until = state.now.after(most);

@@ -1,26 +1,25 @@
-//! A fabric in one thread, under virtual time, with every weakness that the promises of
-//! [`farm_core::fabric`] leave room for.
+//! A fabric in one thread under virtual time, with every weakness that the guarantees of [`farm_core::fabric`] permit.
 //!
-//! Writes land a few words at a time, in increasing order; reads collect their lines at different
-//! moments and in any order; operations pass each other wherever no fence forbids it; completions
-//! come late and out of order; posts are refused; connections stall for heavy-tailed times and break
-//! with operations half done. Which of it happens is drawn from the seed, and nothing else: the
-//! same seed and the same calls give the same run, to the last bit of [`SimFabric::trace_hash`].
+//! Writes land a few words at a time, in increasing address order unless the odds say otherwise. Reads collect their
+//! lines at different moments and in any order. Operations pass each other wherever no fence forbids it. Completions
+//! arrive late and out of order. Posts are rejected. Connections stall for heavy-tailed times and break while
+//! operations are half done. All of these choices are drawn from the seed: the same seed and the same calls produce the
+//! same run, and the same [`SimFabric::trace_hash`].
 //!
-//! Time and data move when somebody calls [`SimFabric::step`], and a little at every poll. An
-//! endpoint's `wait` never blocks: it answers `Notified` if a notification has come, else it
-//! answers `TimedOut` and the worker is [`SimFabric::parked`], which tells the scheduler to leave it
-//! alone until it is notified or its time has come.
+//! Time and data advance when the scheduler calls [`SimFabric::step`], and by a few steps at each poll and between the
+//! accesses of a turn. An endpoint's `wait` never blocks: it returns `Notified` if a notification has arrived.
+//! Otherwise it returns `TimedOut` and the worker is [`SimFabric::parked`]: the scheduler must not run the worker until
+//! it is notified or its sleep has ended.
 //!
 //! | file | what |
 //! |---|---|
-//! | `config` | odds, limits, and the deliberate bugs |
-//! | `state` | machines, exports, sleepers; how connections end |
-//! | `connection` | what is in flight, and which of it may go on: the table of who passes whom |
+//! | `config` | odds, limits, and deliberate bugs |
+//! | `state` | machines, exports and sleeping workers; how connections end |
+//! | `connection` | the operations in flight, and the table of which may pass which |
 //! | `step` | one step of one operation |
-//! | `processor` | store buffers, late arrival, and others between the accesses of a turn |
+//! | `processor` | store buffers, late arrival of remote writes, and interruptions between the accesses of a turn |
 //! | `endpoint` | posts and polls |
-//! | `trace` | what happened, as a hash and as lines to read |
+//! | `trace` | the events of a run, as a hash and as readable lines |
 //!
 //! ```
 //! use farm_core::fabric::{ArenaConfig, Remote, Source, Write};
@@ -34,7 +33,7 @@
 //! let mut endpoint = fabric.endpoint(machines[0], WorkerId::FIRST, &ArenaConfig::for_reads(8, 0));
 //! let to = Remote { memory: endpoint.import(&capability).unwrap(), offset: 64 };
 //! let write = Write { to, fence: false, notify: None, signal: None };
-//! while endpoint.post_write(write, Source::Inline(&[42])).is_err() {} // Full, now and then.
+//! while endpoint.post_write(write, Source::Inline(&[42])).is_err() {} // Sometimes `Full`.
 //! fabric.settle();
 //! assert_eq!(memory.load(64, Ordering::Acquire), 42);
 //! ```
@@ -62,14 +61,16 @@ use endpoint::SimEndpoint;
 use processor::ProcessorHook;
 use state::{Sleeper, State};
 
-/// Who was in its turn before: see [`SimFabric::begin_turn`].
+/// The worker whose turn was running before: see [`SimFabric::begin_turn`].
 pub struct Turn(Option<usize>);
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("the simulation has failed elsewhere")
+    state
+        .lock()
+        .expect("cannot lock the simulated fabric: an earlier panic poisoned the lock")
 }
 
-/// A simulated fabric and the machines on it. Clones are handles of the same one.
+/// A simulated fabric and the machines on it. A clone is a handle of the same fabric.
 #[derive(Clone)]
 pub struct SimFabric {
     state: Arc<Mutex<State>>,
@@ -77,7 +78,7 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    /// A fabric on which `machines` are, all connected with each other and with themselves.
+    /// Creates a fabric of `machines`, each connected to all machines including itself.
     pub fn new(config: SimConfig, machines: &[MachineId]) -> Self {
         Self {
             state: Arc::new(Mutex::new(State::new(&config, machines))),
@@ -89,7 +90,7 @@ impl SimFabric {
         lock(&self.state)
     }
 
-    /// Memory of a machine that its peers can import.
+    /// Exports new memory of a machine, which its peers can import.
     ///
     /// # Panics
     /// If the machine is not on this fabric.
@@ -103,47 +104,48 @@ impl SimFabric {
         (memory.hooked(Box::new(hook)), capability)
     }
 
-    /// Memory that a machine exported, as everybody sees it: no store on its way is in it, and nobody runs
-    /// because it is looked at.
+    /// Returns exported memory as all processors see it: without the stores that are still buffered. Accesses to the
+    /// returned memory bypass the simulated processors, so they let no other worker run.
     ///
     /// # Panics
-    /// If the capability is not of this fabric.
+    /// If the capability does not belong to this fabric.
     pub fn as_seen(&self, capability: &Capability) -> Memory {
         self.state().as_seen(capability)
     }
 
-    /// The worker's turn begins: from now on it is the one who accesses memory. Hand what comes back
-    /// to [`SimFabric::end_turn`] when it ends; turns may stand inside of others.
+    /// Begins a turn of the worker: from now on memory accesses count as its own. Pass the returned value to
+    /// [`SimFabric::end_turn`] when the turn ends. Turns nest.
     pub fn begin_turn(&self, worker: WorkerRef) -> Turn {
         Turn(self.state().begin_turn(worker))
     }
 
-    /// The turn ends.
+    /// Ends the turn, and continues the turn that was running before it.
     pub fn end_turn(&self, turn: Turn) {
         self.state().end_turn(turn.0);
     }
 
-    /// Calls `others` between two accesses of a turn, as often as the odds say.
+    /// Sets the function that is called between two accesses of a turn, as often as the odds say. It lets other workers
+    /// take turns.
     pub fn let_others_run(&self, others: Arc<dyn Fn() + Send + Sync>) {
         self.state().processors.others = Some(others);
     }
 
-    /// Everything that a processor has stored, or is to see, becomes visible.
+    /// Makes every buffered store visible, and every word of a remote write that processors do not see yet.
     pub fn drain(&self) {
         self.state().drain_all();
     }
 
-    /// A random number below `below`, of the fabric's own: for schedulers.
+    /// Draws a random number below `below` from the fabric's generator, for schedulers.
     pub fn draw(&self, below: u64) -> u64 {
         self.state().rng.random_range(0..below)
     }
 
-    /// Adds what else tells runs apart to the trace.
+    /// Adds an event of the scheduler to the trace, and so to the hash.
     pub fn note(&self, event: Event) {
         self.state().note(event);
     }
 
-    /// The endpoint of a worker.
+    /// Creates the endpoint of a worker.
     ///
     /// # Panics
     /// If the machine is not on this fabric or has no such worker.
@@ -153,7 +155,7 @@ impl SimFabric {
         Endpoint::Other(Box::new(endpoint))
     }
 
-    /// Takes one step: something that is in flight goes on. False if nothing is.
+    /// Takes one step of something that is in flight. Returns false if nothing is.
     pub fn step(&self) -> bool {
         self.state().step()
     }
@@ -163,34 +165,34 @@ impl SimFabric {
         while self.step() {}
     }
 
-    /// Virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Nanos {
         self.state().now
     }
 
-    /// Virtual time as a clock to hand to workers.
+    /// Returns virtual time as a clock for workers.
     pub fn clock(&self) -> Clock {
         Clock::Virtual(Arc::clone(&self.state().clock))
     }
 
-    /// Lets time pass until `moment`, if that is not past.
+    /// Advances virtual time to `moment`, unless that has passed.
     pub fn advance_to(&self, moment: Nanos) {
         let mut state = self.state();
         let moment = moment.max(state.now);
         state.set_now(moment);
     }
 
-    /// Until when a worker sleeps; `None` if it is awake or was notified.
+    /// Returns the end of a worker's sleep; `None` if the worker is awake or was notified.
     pub fn parked(&self, machine: MachineId, worker: WorkerId) -> Option<Nanos> {
         self.state().sleeper(WorkerRef::new(machine, worker)).parked
     }
 
-    /// Ends a worker's sleep because its time has come.
+    /// Ends a worker's sleep, because its end has come.
     pub fn unpark(&self, machine: MachineId, worker: WorkerId) {
         *self.state().sleeper(WorkerRef::new(machine, worker)) = Sleeper::default();
     }
 
-    /// Whether a worker does not sleep; a sleep whose time has come ends.
+    /// Returns true if a worker is awake. Ends a sleep whose end has come.
     pub fn is_awake(&self, worker: WorkerRef) -> bool {
         let mut state = self.state();
         let now = state.now;
@@ -205,39 +207,39 @@ impl SimFabric {
         }
     }
 
-    /// The earliest moment to come at which a sleep ends by itself.
+    /// Returns the earliest future moment at which a sleep ends without a notification.
     pub fn next_wake(&self) -> Option<Nanos> {
         self.state().next_wake()
     }
 
-    /// The connection between two machines breaks, for all their workers and in both directions.
-    /// Of what was in flight, a prefix has taken place.
+    /// Breaks the connections between two machines, for all their workers and in both directions. Operations in flight
+    /// stop where they are: the steps that they have taken remain in effect.
     pub fn break_connection(&self, one: MachineId, other: MachineId) {
-        self.state().part(one, other, Departure::Lost);
+        self.state().disconnect(one, other, Departure::Lost);
     }
 
-    /// A machine is gone, without a word.
+    /// Removes a machine without notice: its peers observe [`Departure::Lost`].
     pub fn kill(&self, machine: MachineId) {
         self.state().depart(machine, Departure::Lost);
     }
 
-    /// A machine says that it is leaving, and is gone.
+    /// Removes a machine that announces its departure: its peers observe [`Departure::Left`].
     pub fn leave(&self, machine: MachineId) {
         self.state().depart(machine, Departure::Left);
     }
 
-    /// Hash of everything that happened: equal for equal seeds and equal calls.
+    /// Returns the hash of all events: equal for equal seeds and equal calls.
     pub fn trace_hash(&self) -> u64 {
         self.state().trace.hash()
     }
 
-    /// What happened so far, a line each, if the configuration keeps events.
+    /// Returns the events so far as lines of text; none unless the configuration keeps events.
     pub fn trace(&self) -> Vec<String> {
         let line = |(at, event): &(Nanos, Event)| format!("{:>12} {event}", at.0);
         self.state().trace.events().iter().map(line).collect()
     }
 
-    /// The events themselves, if the configuration keeps them.
+    /// Returns the events so far; none unless the configuration keeps events.
     pub fn events(&self) -> Vec<Event> {
         self.state()
             .trace

@@ -1,10 +1,10 @@
-//! Processors between a turn and memory: when a store becomes visible to others, and when a processor
-//! sees what the fabric has written.
+//! Simulated processors, between a worker's turn and memory: when a store becomes visible to other processors, and when
+//! a processor sees a remote write.
 //!
-//! A store waits in its processor's buffer. Others see the stores of one processor one at a time, in
-//! any order that its fences and releases allow; the processor itself sees its own at once. What the
-//! fabric writes is in memory when it is acknowledged, but the processors of that machine may see it
-//! later, word after word. Loads are not reordered: `loom` checks what depends on their order.
+//! A store waits in its processor's buffer. Other processors see the stores of one processor one at a time, in any
+//! order that its fences and releases allow; the processor itself sees its own stores at once. A remote write is in
+//! memory when the write is acknowledged, but the processors of that machine may see it later, word after word. Loads
+//! are not reordered: `loom` tests check the code that depends on the order of loads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -19,49 +19,49 @@ use super::connection::Location;
 use super::state::State;
 use super::trace::Event;
 
-/// Runs others for a while between two accesses of a turn: the scheduler's.
+/// Lets other workers run between two accesses of a turn. Set by the scheduler.
 pub(super) type Others = Arc<dyn Fn() + Send + Sync>;
 
-/// A store that others do not see yet.
+/// A store that other processors do not see yet.
 #[derive(Debug)]
 struct Store {
     at: Location,
     value: u64,
-    /// It becomes visible after every store of a lower group.
+    /// The store becomes visible after every store of a lower group.
     group: u64,
 }
 
-/// The stores of one worker's processor.
+/// The buffered stores of one worker's processor.
 #[derive(Debug, Default)]
 struct Buffer {
     stores: Vec<Store>,
-    /// Group of the next store: one more after each fence.
+    /// Least group of the next store. A fence raises it above the groups of all buffered stores.
     group: u64,
 }
 
-/// What a load has to know, most often: beside the lock of the state, as there are a thousand loads to
-/// everything else. One thread at a time runs a fabric.
+/// The two values that most loads need, kept outside the lock of the state because loads are about a thousand times as
+/// frequent as all other operations. One thread at a time runs a fabric, so relaxed accesses suffice.
 #[derive(Debug, Default)]
-pub(super) struct Glance {
-    /// Accesses before others run.
+pub(super) struct FastPath {
+    /// Accesses left until the next interruption of the turn.
     until_others: AtomicU32,
-    /// Stores that wait in the buffer of the worker whose turn it is; all there can be if it is nobody's.
+    /// Number of buffered stores of the worker whose turn is running; `usize::MAX` if no turn is running.
     own_stores: AtomicUsize,
 }
 
 /// The processors of a fabric.
 pub(super) struct Processors {
-    /// Whether they are simulated; if not, memory is as all see it at any moment.
+    /// Whether processors are simulated. If not, every store and every remote write is visible at once.
     simulated: bool,
-    /// By port.
+    /// Store buffers, indexed by port.
     buffers: Vec<Buffer>,
-    /// Stores in all buffers.
+    /// Number of stores in all buffers.
     waiting: usize,
-    /// The port whose worker's turn it is.
+    /// The port of the worker whose turn is running.
     running: Option<usize>,
-    /// Words that the fabric has written and the machine's processors do not see yet, oldest first.
+    /// Remotely written words that the machine's processors do not see yet, oldest first.
     arriving: BTreeMap<MachineId, VecDeque<(Location, u64)>>,
-    glance: Arc<Glance>,
+    fast_path: Arc<FastPath>,
     pub(super) others: Option<Others>,
 }
 
@@ -73,7 +73,7 @@ impl Processors {
             waiting: 0,
             running: None,
             arriving: BTreeMap::new(),
-            glance: Arc::new(Glance {
+            fast_path: Arc::new(FastPath {
                 until_others: AtomicU32::new(1),
                 own_stores: AtomicUsize::new(usize::MAX),
             }),
@@ -81,18 +81,18 @@ impl Processors {
         }
     }
 
-    /// Notes how many stores wait in the buffer of the worker whose turn it is.
-    fn look_at_own(&self) {
+    /// Publishes the number of buffered stores of the worker whose turn is running.
+    fn publish_own_stores(&self) {
         let own = self.running.map(|port| self.buffers[port].stores.len());
         let own = own.unwrap_or(usize::MAX);
-        self.glance.own_stores.store(own, Ordering::Relaxed);
+        self.fast_path.own_stores.store(own, Ordering::Relaxed);
     }
 
     pub(super) fn add(&mut self) {
         self.buffers.push(Buffer::default());
     }
 
-    fn something_waits(&self) -> bool {
+    fn has_pending(&self) -> bool {
         self.waiting > 0 || !self.arriving.is_empty()
     }
 }
@@ -124,7 +124,8 @@ impl Buffer {
         self.group = self.group.max(last.map_or(0, |last| last + 1));
     }
 
-    /// Takes the next to become visible: any of the lowest group, of one place the oldest.
+    /// Removes the next store to become visible: one drawn from the lowest group, and of the stores to its location the
+    /// oldest.
     fn take(&mut self, rng: &mut impl Rng) -> Option<Store> {
         let lowest = self.stores.iter().map(|store| store.group).min()?;
         let ready = self.stores.iter().filter(|store| store.group == lowest);
@@ -139,21 +140,22 @@ impl Buffer {
 }
 
 impl State {
-    /// The worker's turn begins: what is accessed now, it accesses. Gives who did before.
+    /// Begins a turn of the worker: memory accesses count as its own until the turn ends. Returns the port whose turn
+    /// was running before.
     pub(super) fn begin_turn(&mut self, worker: WorkerRef) -> Option<usize> {
         let port = self.ports.iter().position(|port| port.worker == worker);
         let before = std::mem::replace(&mut self.processors.running, port);
-        self.processors.look_at_own();
+        self.processors.publish_own_stores();
         before
     }
 
-    /// The turn ends.
+    /// Ends a turn: `before` is what [`State::begin_turn`] returned.
     pub(super) fn end_turn(&mut self, before: Option<usize>) {
         self.processors.running = before;
-        self.processors.look_at_own();
+        self.processors.publish_own_stores();
     }
 
-    /// A word as the fabric sees it.
+    /// Loads a word as remote operations see it: including words that the machine's own processors do not see yet.
     pub(super) fn look(&self, at: Location) -> u64 {
         let export = &self.exports[at.export];
         if let Some(arriving) = self.processors.arriving.get(&export.machine)
@@ -164,7 +166,8 @@ impl State {
         export.memory.load(at.offset, Ordering::Relaxed)
     }
 
-    /// The fabric writes a word.
+    /// Stores a word of a remote write. The machine's processors may see it late; once one word is late, later words
+    /// queue behind it.
     pub(super) fn land_word(&mut self, at: Location, value: u64) {
         let machine = self.exports[at.export].machine;
         if self.processors.simulated {
@@ -183,14 +186,14 @@ impl State {
             .store(at.offset, value, Ordering::Release);
     }
 
-    /// Now and then something that waits becomes visible.
-    pub(super) fn memory_moves(&mut self) {
-        if self.processors.something_waits() && self.chance(Odds::WHOLE / 4) {
+    /// By chance, makes a pending store or late word visible.
+    pub(super) fn maybe_retire(&mut self) {
+        if self.processors.has_pending() && self.chance(Odds::WHOLE / 4) {
             self.retire_some();
         }
     }
 
-    /// Something that waits becomes visible; false if nothing waits.
+    /// Makes a pending store, or some late words of one machine, visible. Returns false if nothing is pending.
     pub(super) fn retire_some(&mut self) -> bool {
         let processors = &self.processors;
         let buffers = (0..processors.buffers.len())
@@ -203,10 +206,10 @@ impl State {
         let pick = self.rng.random_range(0..sources);
         if pick < waiting {
             let port = buffers.clone().nth(pick);
-            self.retire_store(port.expect("there are so many"));
+            self.retire_store(port.expect("`pick` is below the number of sources"));
         } else {
             let machine = self.processors.arriving.keys().nth(pick - waiting).copied();
-            self.arrive_some(machine.expect("there are so many"));
+            self.arrive_some(machine.expect("`pick` is below the number of sources"));
         }
         true
     }
@@ -217,7 +220,7 @@ impl State {
             return;
         };
         self.processors.waiting -= 1;
-        self.processors.look_at_own();
+        self.processors.publish_own_stores();
         self.store(store.at, store.value);
         self.note(Event::Stored {
             worker: self.ports[port].worker,
@@ -247,14 +250,14 @@ impl State {
         });
     }
 
-    /// A machine's processors see everything that has landed.
+    /// Makes all late words visible to a machine's processors.
     pub(super) fn arrive_all(&mut self, machine: MachineId) {
         while self.processors.arriving.contains_key(&machine) {
             self.arrive_some(machine);
         }
     }
 
-    /// All stores of a worker become visible, in the order in which they were made.
+    /// Makes all buffered stores of a worker visible, in the order in which they were made.
     pub(super) fn drain(&mut self, port: usize) {
         let stores = std::mem::take(&mut self.processors.buffers[port].stores);
         self.processors.waiting -= stores.len();
@@ -264,10 +267,10 @@ impl State {
         let stores_made = &mut self.processors.buffers[port].stores;
         *stores_made = stores;
         stores_made.clear();
-        self.processors.look_at_own();
+        self.processors.publish_own_stores();
     }
 
-    /// Everything that any processor has stored or is to see becomes visible.
+    /// Makes every buffered store and every late word visible.
     pub(super) fn drain_all(&mut self) {
         for port in 0..self.ports.len() {
             self.drain(port);
@@ -277,8 +280,8 @@ impl State {
         }
     }
 
-    fn others_are_due(&mut self) -> bool {
-        let until_others = &self.processors.glance.until_others;
+    fn count_access_and_check_due(&mut self) -> bool {
+        let until_others = &self.processors.fast_path.until_others;
         let left = until_others.load(Ordering::Relaxed) - 1;
         until_others.store(left, Ordering::Relaxed);
         if left > 0 {
@@ -291,36 +294,39 @@ impl State {
     }
 }
 
-/// Stands between the processors of one machine and one piece of its memory.
+/// Intercepts the accesses of one machine's processors to one export.
 pub(super) struct ProcessorHook {
     state: Arc<Mutex<State>>,
-    glance: Arc<Glance>,
+    fast_path: Arc<FastPath>,
     memory: Memory,
     export: usize,
 }
 
 impl ProcessorHook {
-    /// Stands before an export's memory.
+    /// Creates the hook of an export's memory.
     pub(super) fn new(state: Arc<Mutex<State>>, export: usize) -> Self {
-        let (glance, memory) = {
+        let (fast_path, memory) = {
             let state = super::lock(&state);
-            let glance = Arc::clone(&state.processors.glance);
-            (glance, state.exports[export].memory.clone())
+            let fast_path = Arc::clone(&state.processors.fast_path);
+            (fast_path, state.exports[export].memory.clone())
         };
         Self {
             state,
-            glance,
+            fast_path,
             memory,
             export,
         }
     }
 
-    /// Whether an access is one before others run, of a worker that sees memory as it is.
+    /// Returns true if a load can skip the lock, and counts it: no interruption is due, and the worker whose turn is
+    /// running has no buffered stores, so that it sees memory as it is.
     fn is_plain(&self) -> bool {
-        let left = self.glance.until_others.load(Ordering::Relaxed);
-        let plain = left > 1 && self.glance.own_stores.load(Ordering::Relaxed) == 0;
+        let left = self.fast_path.until_others.load(Ordering::Relaxed);
+        let plain = left > 1 && self.fast_path.own_stores.load(Ordering::Relaxed) == 0;
         if plain {
-            self.glance.until_others.store(left - 1, Ordering::Relaxed);
+            self.fast_path
+                .until_others
+                .store(left - 1, Ordering::Relaxed);
         }
         plain
     }
@@ -332,10 +338,10 @@ impl ProcessorHook {
         }
     }
 
-    /// Lets others run, now and then, and locks.
+    /// Locks the state, after an interruption if one is due: the fabric takes steps, and other workers may take turns.
     fn locked(&self) -> MutexGuard<'_, State> {
         let mut state = super::lock(&self.state);
-        if state.processors.running.is_none() || !state.others_are_due() {
+        if state.processors.running.is_none() || !state.count_access_and_check_due() {
             return state;
         }
         let most = state.odds.steps_per_poll;
@@ -374,9 +380,9 @@ impl Hook for ProcessorHook {
             Some(port) => {
                 state.processors.buffers[port].add(at, value, order);
                 state.processors.waiting += 1;
-                state.processors.look_at_own();
+                state.processors.publish_own_stores();
             }
-            // Whoever sets the cluster up or looks at it afterwards.
+            // Outside of any turn, such as during set-up and inspection, stores are not buffered.
             None => state.store(at, value),
         }
     }
@@ -427,7 +433,7 @@ mod tests {
         Location { export: 0, offset }
     }
 
-    /// Every order in which the buffer's stores become visible, over many seeds.
+    /// Returns every order in which the buffer's stores become visible, over many seeds.
     fn orders(fill: impl Fn(&mut Buffer)) -> std::collections::BTreeSet<Vec<u64>> {
         let order = |seed| {
             let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -439,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_between_fences_come_in_any_order_and_no_store_passes_a_fence() {
+    fn stores_between_fences_retire_in_any_order_and_no_store_passes_a_fence() {
         let seen = orders(|buffer| {
             buffer.add(at(0), 1, Ordering::Relaxed);
             buffer.add(at(8), 2, Ordering::Relaxed);
@@ -452,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_comes_after_what_was_before_it_and_one_place_keeps_its_order() {
+    fn a_release_store_retires_after_all_earlier_stores_and_each_location_keeps_its_order() {
         let seen = orders(|buffer| {
             buffer.add(at(0), 1, Ordering::Relaxed);
             buffer.add(at(8), 2, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The state of a simulated fabric: machines, what they export, who sleeps, and the connections.
+//! The state of a simulated fabric: machines, their exports, sleeping workers, and connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::connection::{Ack, Connection, Kind, Operation};
 use super::processor::Processors;
 use super::trace::{Event, Trace};
 
-/// Where a worker stands between `arm` and the end of `wait`.
+/// The sleep state of a worker, from `arm` to the end of `wait`.
 #[derive(Debug, Default)]
 pub(super) struct Sleeper {
     pub(super) armed: bool,
     pub(super) notified: bool,
-    /// Set while a scheduler should not step the worker: until this moment, or until notified.
+    /// End of the sleep, set while the scheduler must not run the worker. A notification ends the sleep earlier.
     pub(super) parked: Option<Nanos>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Sleeper {
 #[derive(Debug)]
 pub(super) struct Export {
     pub(super) machine: MachineId,
-    /// As every processor and the fabric see it: no store on its way is in it.
+    /// The memory without the stores that are still buffered and without remote writes that arrive late.
     pub(super) memory: Memory,
     writable: bool,
 }
@@ -39,7 +39,7 @@ pub(super) struct Export {
 struct Machine {
     boot: u64,
     gone: bool,
-    /// Places among all exports; a capability's key counts them from 1.
+    /// Indices among all exports. A capability's key is the position in this list, counted from 1.
     exports: Vec<usize>,
     workers: Vec<Sleeper>,
 }
@@ -53,16 +53,16 @@ pub(super) struct Import {
     pub(super) connection: usize,
 }
 
-/// The fabric's side of an endpoint.
+/// The fabric's state of an endpoint.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) worker: WorkerRef,
     pub(super) most_outstanding: usize,
     pub(super) imports: Vec<Import>,
     connections: BTreeMap<MachineId, usize>,
-    /// Completions to be polled, with what reads brought.
+    /// Completions that wait to be polled, each with the words that a read returned.
     pub(super) arrived: VecDeque<(Completion, Vec<u64>)>,
-    /// Slots of unsignalled writes that the fabric has read.
+    /// Slots of unsignalled writes that have landed, to be returned to the endpoint's arena.
     pub(super) returned: Vec<Slot>,
     pub(super) departed: VecDeque<(MachineId, Departure)>,
     pub(super) outstanding: usize,
@@ -84,7 +84,7 @@ pub(super) struct State {
     pub(super) ports: Vec<Port>,
     pub(super) connections: Vec<Connection>,
     pub(super) next_operation: u64,
-    /// Scratch of `step`.
+    /// Scratch space of `step`.
     pub(super) choices: Vec<usize>,
 }
 
@@ -123,7 +123,7 @@ impl State {
         self.defect == Some(defect)
     }
 
-    /// True with a probability of `share` in [`Odds::WHOLE`].
+    /// Returns true with a probability of `share` in [`Odds::WHOLE`].
     pub(super) fn chance(&mut self, share: u32) -> bool {
         self.rng.random_range(0..Odds::WHOLE) < share
     }
@@ -140,7 +140,7 @@ impl State {
     pub(super) fn add_port(&mut self, worker: WorkerRef, most_outstanding: usize) -> usize {
         assert!(
             self.machine(worker.machine).workers.len() > worker.worker.index(),
-            "{worker} is no worker of this fabric"
+            "cannot create an endpoint: {worker} is not a worker of this fabric"
         );
         self.ports.push(Port {
             worker,
@@ -161,10 +161,10 @@ impl State {
     fn machine(&self, id: MachineId) -> &Machine {
         self.machines
             .get(&id)
-            .unwrap_or_else(|| panic!("{id} is no machine of this fabric"))
+            .unwrap_or_else(|| panic!("cannot use machine {id}: it is not on this fabric"))
     }
 
-    /// Makes memory of a machine; gives its place among all exports, too.
+    /// Exports new memory of a machine. Returns the memory, its capability, and its index among all exports.
     pub(super) fn export(
         &mut self,
         id: MachineId,
@@ -176,7 +176,7 @@ impl State {
         let machine = self
             .machines
             .get_mut(&id)
-            .unwrap_or_else(|| panic!("{id} is no machine of this fabric"));
+            .unwrap_or_else(|| panic!("cannot use machine {id}: it is not on this fabric"));
         machine.exports.push(export);
         let key = machine.exports.len() as u64;
         let capability = Capability {
@@ -255,7 +255,7 @@ impl State {
 
     pub(super) fn sleeper(&mut self, worker: WorkerRef) -> &mut Sleeper {
         let machine = self.machines.get_mut(&worker.machine);
-        &mut machine.expect("ports are of machines that exist").workers[worker.worker.index()]
+        &mut machine.expect("the machine of a worker exists").workers[worker.worker.index()]
     }
 
     pub(super) fn has_worker(&self, worker: WorkerRef) -> bool {
@@ -264,7 +264,7 @@ impl State {
             .is_some_and(|machine| worker.worker.index() < machine.workers.len())
     }
 
-    /// Wakes a worker that sleeps or is about to.
+    /// Notifies a worker. If the worker sleeps or is about to, wakes it and returns true.
     pub(super) fn notify(&mut self, worker: WorkerRef) -> bool {
         let sleeper = self.sleeper(worker);
         let woken = sleeper.armed;
@@ -279,19 +279,20 @@ impl State {
         woken
     }
 
-    /// Earliest end of a sleep that is still to come: one that is over may be of a machine whose
-    /// processors stand still.
+    /// Returns the earliest future end of a sleep. Past ends are skipped: while its machine is paused, a worker remains
+    /// parked after its sleep has ended.
     pub(super) fn next_wake(&self) -> Option<Nanos> {
         let sleepers = self.machines.values().flat_map(|machine| &machine.workers);
         let ends = sleepers.filter_map(|sleeper| sleeper.parked);
         ends.filter(|end| *end > self.now).min()
     }
 
-    /// A machine ends all its connections, and takes no part any more.
+    /// Breaks all connections of a machine, and marks the machine as gone: it can import nothing and cannot be imported
+    /// from.
     pub(super) fn depart(&mut self, id: MachineId, how: Departure) {
         let others: Vec<MachineId> = self.machines.keys().copied().filter(|m| *m != id).collect();
         for other in others {
-            self.part(id, other, how);
+            self.disconnect(id, other, how);
         }
         let own = |c: &Connection, ports: &[Port]| c.to == id && ports[c.port].worker.machine == id;
         for index in 0..self.connections.len() {
@@ -302,8 +303,8 @@ impl State {
         self.machines.get_mut(&id).expect("the machine exists").gone = true;
     }
 
-    /// The connection between two machines breaks, in both directions.
-    pub(super) fn part(&mut self, one: MachineId, other: MachineId, how: Departure) {
+    /// Breaks all connections between two machines, in both directions, and notifies all their workers.
+    pub(super) fn disconnect(&mut self, one: MachineId, other: MachineId, how: Departure) {
         if self.parted.contains_key(&(one, other)) {
             return;
         }
@@ -334,7 +335,8 @@ impl State {
         }
     }
 
-    /// Everything outstanding ends broken; what had taken place already may still complete well.
+    /// Completes every outstanding operation as `Broken`. Each completion of an operation that has already taken place
+    /// is changed to `Broken` with a chance of one half.
     fn break_connection(&mut self, index: usize) {
         if self.has(Defect::BreakForgets) {
             self.connections[index].operations.clear();
@@ -389,8 +391,9 @@ impl State {
         }
     }
 
-    /// The end of an operation is on its way to its poster; a slot without a token goes back.
-    #[allow(clippy::too_many_arguments)] // The parts of a completion.
+    /// Queues the completion of an operation for delivery to its poster. If `token` is `None`, the operation is
+    /// unsignalled: it has no completion, and its slot returns to the arena.
+    #[allow(clippy::too_many_arguments)] // They are the parts of a completion.
     pub(super) fn acknowledge(
         &mut self,
         connection: usize,

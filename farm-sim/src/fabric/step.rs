@@ -1,5 +1,5 @@
-//! One step of the fabric: a few words land, a few lines are collected, an atomic takes place, a
-//! notification or a completion arrives, or a connection stalls.
+//! One step of the fabric: words of a write land, pieces of a read are collected, an atomic executes, a notification or
+//! a completion arrives, or a connection stalls.
 
 use farm_core::fabric::{Atomic, Status};
 use farm_core::ids::WorkerRef;
@@ -13,18 +13,19 @@ use super::connection::{Kind, Operation, Reading, Writing};
 use super::state::State;
 use super::trace::Event;
 
-/// Nanoseconds that one step takes at most.
+/// Most virtual nanoseconds that one step takes.
 const STEP_NANOS: u64 = 100;
-/// Nanoseconds of the shortest stall; every doubling is half as likely.
+/// Upper bound of the shortest stalls, in nanoseconds. Each doubling of the bound is half as likely.
 const STALL_NANOS: u64 = 1_000;
+/// Most doublings of that bound.
 const STALL_DOUBLINGS: u32 = 12;
-/// A long operation is done in at most about this many steps.
-const LONGEST_OPERATION_STEPS: usize = 32;
+/// A step processes at most one part in this many of a long operation, and half of that on average.
+const LONG_OPERATION_STEPS: usize = 32;
 
 impl State {
-    /// Takes one step. False if nothing is in flight.
+    /// Takes one step. Returns false if nothing is in flight.
     pub(super) fn step(&mut self) -> bool {
-        self.memory_moves();
+        self.maybe_retire();
         let Some(connection) = self.choose_connection() else {
             return self.retire_some();
         };
@@ -48,7 +49,8 @@ impl State {
         true
     }
 
-    /// One of the connections that have something in flight. When all of them stall, time passes.
+    /// Draws one of the active connections that are not stalled. If all of them are stalled, advances time to the
+    /// earliest end of a stall. Returns `None` if no connection is active.
     fn choose_connection(&mut self) -> Option<usize> {
         let mut choices = std::mem::take(&mut self.choices);
         choices.clear();
@@ -92,7 +94,7 @@ impl State {
         });
     }
 
-    /// A completion reaches its poster.
+    /// Delivers one completion to its poster's endpoint, in any order.
     fn deliver(&mut self, index: usize) {
         let pick = self.rng.random_range(0..self.connections[index].acks.len());
         let port = self.connections[index].port;
@@ -116,22 +118,22 @@ impl State {
         arrived.extend(again.map(|completion| (completion, Vec::new())));
     }
 
-    /// One operation goes on by one step, and is acknowledged when that was its last.
+    /// Advances one operation by one step. Its last step removes it from the connection and queues its completion.
     fn advance(&mut self, index: usize, place: usize) {
         let operation = self.connections[index].operations.remove(place);
         let Operation {
             number,
             fence,
             kind,
-        } = operation.expect("ready operations are outstanding");
+        } = operation.expect("a ready operation is outstanding");
         let unfinished = match kind {
             Kind::Write(write) => self.land(index, number, write).map(Kind::Write),
             Kind::Read(read) => self.collect(index, number, read).map(Kind::Read),
-            Kind::Atomic { .. } => self.swap(index, number, kind),
+            Kind::Atomic { .. } => self.execute_atomic(index, number, kind),
             Kind::Notify(worker) => {
                 let connection = &self.connections[index];
                 let (port, worker) = (connection.port, WorkerRef::new(connection.to, worker));
-                // Who is woken finds what was written before.
+                // A woken worker must see all earlier writes.
                 self.arrive_all(worker.machine);
                 let lost = self.has(Defect::WakeLost) && self.chance(Odds::WHOLE / 16);
                 if !lost && self.notify(worker) {
@@ -153,9 +155,9 @@ impl State {
         }
     }
 
-    /// How much of `len` goes in one step.
+    /// Draws how many words or pieces of an operation of `len` one step processes.
     fn portion(&mut self, len: usize) -> usize {
-        let most = (self.odds.words_per_step as usize).max(len / LONGEST_OPERATION_STEPS);
+        let most = (self.odds.words_per_step as usize).max(len / LONG_OPERATION_STEPS);
         self.rng.random_range(1..=most)
     }
 
@@ -252,7 +254,8 @@ impl State {
         None
     }
 
-    /// Whether the headers are what they were when the read began, and are what it collected.
+    /// Returns true if every header equals the header that the read collected and the one at its begin. Always true if
+    /// reads are one pass.
     fn headers_unchanged(&self, read: &Reading) -> bool {
         if self.odds.one_pass || mutants::is_on("skip the header recheck") {
             return true;
@@ -263,7 +266,7 @@ impl State {
         })
     }
 
-    fn swap(&mut self, index: usize, number: u64, kind: Kind) -> Option<Kind> {
+    fn execute_atomic(&mut self, index: usize, number: u64, kind: Kind) -> Option<Kind> {
         let Kind::Atomic {
             at,
             op,

@@ -1,4 +1,4 @@
-//! What happened, folded into one hash: the same seed gives the same trace, to the last event.
+//! The events of a run, folded into one hash: the same seed produces the same trace, to the last event.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::time::Nanos;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// One thing that happened on the simulated fabric.
+/// One event of the simulated fabric or its scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The names of the fields say all there is to say.
+#[allow(missing_docs)] // The names of the fields suffice.
 pub enum Event {
     /// A worker posted an operation.
     Posted {
@@ -20,35 +20,35 @@ pub enum Event {
         bytes: u64,
         fence: bool,
     },
-    /// A post was answered with `Full` although there was room.
+    /// A post returned `Full` although there was room.
     Refused { by: WorkerRef },
-    /// Part of a write became visible.
+    /// Words of a write landed.
     Landed {
         operation: u64,
         words: u64,
         left: u64,
     },
-    /// Part of a read was collected; the digest is of what was seen.
+    /// Pieces of a read were collected. The digest is over their contents.
     Collected {
         operation: u64,
         pieces: u64,
         digest: u64,
     },
-    /// A read of objects saw a header change and starts again.
+    /// A read of objects found a changed header and restarts.
     Retried { operation: u64 },
-    /// An atomic took place.
+    /// An atomic executed on the value `old`.
     Swapped { operation: u64, old: u64 },
-    /// A notification arrived; whether it woke anybody.
+    /// A notification arrived. `woken`: whether it woke the worker.
     Notified { worker: WorkerRef, woken: bool },
-    /// A completion became visible to its poster.
+    /// A completion was delivered to the poster's endpoint.
     Completed { operation: u64, status: Status },
-    /// A connection stands still until a moment.
+    /// A connection stalls until a moment.
     Stalled {
         by: WorkerRef,
         to: MachineId,
         until: Nanos,
     },
-    /// A connection between two machines ended.
+    /// The connection between two machines ended.
     Broke {
         one: MachineId,
         other: MachineId,
@@ -56,18 +56,18 @@ pub enum Event {
     },
     /// A worker went to sleep.
     Slept { worker: WorkerRef, until: Nanos },
-    /// A store of a worker became visible to others.
+    /// A buffered store of a worker became visible to all processors.
     Stored {
         worker: WorkerRef,
         export: u64,
         offset: u64,
         value: u64,
     },
-    /// A worker took a turn, and whether it found anything to do.
+    /// A worker took a turn. `busy`: whether the turn did any work.
     Turned { worker: WorkerRef, busy: bool },
-    /// A machine's processors stand still until a moment.
+    /// A machine's processors are paused until a moment.
     Paused { machine: MachineId, until: Nanos },
-    /// Words that the fabric had written became visible to a machine's processors.
+    /// Words that remote writes had stored became visible to a machine's processors.
     Arrived {
         machine: MachineId,
         words: u64,
@@ -75,7 +75,7 @@ pub enum Event {
     },
 }
 
-/// What was posted.
+/// The kind of a posted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -102,7 +102,7 @@ impl fmt::Display for Event {
                     "{by} posts #{operation} to {to}: {what:?} of {bytes} bytes{fence}"
                 )
             }
-            Event::Refused { by } => write!(f, "{by} is told that its queue is full"),
+            Event::Refused { by } => write!(f, "{by}'s post is rejected: Full"),
             Event::Landed {
                 operation,
                 words,
@@ -113,8 +113,10 @@ impl fmt::Display for Event {
             Event::Collected {
                 operation, pieces, ..
             } => write!(f, "#{operation} collects {pieces} pieces"),
-            Event::Retried { operation } => write!(f, "#{operation} saw a header change, again"),
-            Event::Swapped { operation, old } => write!(f, "#{operation} takes place on {old:#x}"),
+            Event::Retried { operation } => {
+                write!(f, "#{operation} found a changed header and restarts")
+            }
+            Event::Swapped { operation, old } => write!(f, "#{operation} executes on {old:#x}"),
             Event::Notified {
                 worker,
                 woken: true,
@@ -142,7 +144,7 @@ impl fmt::Display for Event {
             Event::Turned {
                 worker,
                 busy: false,
-            } => write!(f, "{worker} took a turn and found nothing"),
+            } => write!(f, "{worker} took a turn and found no work"),
             Event::Paused { machine, until } => {
                 write!(f, "{machine}'s processors stand still until {}", until.0)
             }
@@ -150,12 +152,15 @@ impl fmt::Display for Event {
                 machine,
                 words,
                 left,
-            } => write!(f, "{machine} sees {words} words that landed, {left} to go"),
+            } => write!(
+                f,
+                "{machine}'s processors see {words} landed words, {left} to go"
+            ),
         }
     }
 }
 
-/// The run so far: its hash always, its events when asked for.
+/// The events so far: their hash always, the events themselves if the configuration keeps them.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     hash: u64,
@@ -191,7 +196,7 @@ impl Trace {
     }
 }
 
-/// An event as words, the first of which tells the kinds apart.
+/// Encodes an event as words. The low byte of the first word is the kind of the event.
 fn words_of(event: Event) -> [u64; 5] {
     let worker = |w: WorkerRef| u64::from(w.to_bits());
     let machine = |m: MachineId| u64::from(m.get());

@@ -1,4 +1,4 @@
-//! One run, from the first turn to the verdict.
+//! The execution of one run, from the first turn to the verdict.
 
 use farm_check::checkers;
 use farm_check::history::{History, Transaction};
@@ -13,22 +13,23 @@ use super::verdict::{Failure, Judge, Outcome};
 use super::{Reached, RunOptions};
 use crate::cluster::{Cluster, Stepped};
 
-/// A run in which nothing ends for so long has come to a standstill. Longer than every delay and pause
-/// that is drawn, shorter than the longest sleep.
+/// Virtual nanoseconds without an ended operation after which a run counts as standing still. Longer than every delay
+/// and pause that is drawn, shorter than the longest sleep of a worker.
 const STANDSTILL_NANOS: u64 = 1_000_000_000;
-/// So many steps without an end are one, too.
+/// Steps without an ended operation after which a run also counts as standing still.
 const STANDSTILL_STEPS: u64 = 3_000_000;
-/// The same after a loss, where nothing is demanded any more.
+/// As [`STANDSTILL_STEPS`], after a loss: from then on operations need not end.
 const STANDSTILL_STEPS_AFTER_LOSS: u64 = 20_000;
-/// The same where locks may have been left: so long that reads of what is locked are given up.
+/// As [`STANDSTILL_STEPS`], after a loss that may leave locks: enough steps for the reads of locked objects to run out
+/// of tries.
 const STANDSTILL_STEPS_WITH_LOCKS: u64 = 60_000;
-/// Steps between two looks at how far the clients are.
+/// Steps between two checks of the clients' progress.
 const STEPS_PER_LOOK: u64 = 64;
 
 /// How the clients' part of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Memory was filled with so many objects on the way.
+    /// All clients ended. The value is the number of arrays that [`fill_memory`] reserved.
     Done(u64),
     Stopped,
     Standstill,
@@ -53,12 +54,15 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             .come_to_rest_with(&left_over)
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Standstill, None) => Err(standstill(&cluster)),
-        // Whoever notices a loss stops, and calls do not wait for the dead.
+        // A machine that notices the loss stops, and calls to a lost machine fail. So the clients must end here too.
         (End::Standstill, Some((_, Loss::Machine(_) | Loss::Connection(..)))) => {
             Err(standstill(&cluster))
         }
         (End::Stopped, None) => {
-            let why = format!("{:?}, and nothing was lost", cluster.failures());
+            let why = format!(
+                "all machines stopped although nothing was lost: {:?}",
+                cluster.failures()
+            );
             Err(Failure::new(Judge::Stopped, why))
         }
         (_, Some(_)) => Ok(()),
@@ -91,7 +95,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         history: None,
     };
     let words = [cluster.fabric().trace_hash(), outcome.turns, outcome.nanos];
-    // What adya says of a wrong history may depend on its patience.
+    // The text of the failure is not part of the hash: that of `adya` may depend on its time limit.
     let judge = outcome.failure.as_ref().map(|failure| failure.judge);
     let answers = format!("{history:?} {judge:?}");
     outcome.hash = xxh3_64_with_seed(answers.as_bytes(), words[0] ^ words[1] ^ words[2] << 32);
@@ -102,7 +106,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     outcome
 }
 
-/// What the layers above the cluster still have of operations.
+/// Returns what the transaction and table layers still hold of operations on a worker; `None` if nothing.
 fn left_over(worker: &mut Worker) -> Option<String> {
     farm_txn::left_over(worker).or_else(|| farm_kv::left_over(worker))
 }
@@ -146,10 +150,9 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
     }
 }
 
-/// Takes every block of every machine that nobody has yet, each by an array of one object. Gives how
-/// many.
+/// Reserves arrays of one object until no machine has a free block left. Returns the number of arrays.
 fn fill_memory(cluster: &Cluster) -> u64 {
-    let class = class_for_payload(1).expect("the least class");
+    let class = class_for_payload(1).expect("a payload of one byte has a size class");
     let fill = |worker: &mut Worker| {
         let taken = std::iter::repeat_with(|| worker.reserve_array(class, 1, None));
         taken.take_while(Result::is_ok).count() as u64
@@ -165,20 +168,25 @@ fn ended(cluster: &Cluster) -> u64 {
 }
 
 fn standstill(cluster: &Cluster) -> Failure {
-    let mut text = format!("nothing ends any more at {} ns", cluster.now().0);
+    let mut text = format!(
+        "the run stands still at {} ns of virtual time: operations no longer end",
+        cluster.now().0
+    );
     for worker in 0..cluster.workers() {
         let left = cluster.inspect(worker, |worker| worker.check_at_rest());
         let (progress, done) = cluster.inspect(worker, |worker| {
             (workload::progress(worker), workload::is_done(worker))
         });
         let transactions = cluster.inspect(worker, left_over);
-        text +=
-            &format!("\n  worker {worker}: {progress:?}, done {done}, {left:?}, {transactions:?}");
+        text += &format!(
+            "\n  worker {worker}: {progress:?}, done: {done}, check: {left:?}, left over: {transactions:?}"
+        );
     }
     Failure::new(Judge::Liveness, text)
 }
 
-/// What there is at the end, which must be as the workload demands: told as a transaction's read.
+/// Checks the final state of all workers against the workload, and returns it as a transaction that reads every object.
+/// `filled` is the number of arrays that [`fill_memory`] reserved.
 fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transaction>, Failure> {
     let failure = |why| Failure::new(Judge::Rest, why);
     let mut all = Vec::new();
@@ -188,7 +196,7 @@ fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transact
         let overtaken = cluster.inspect(worker, farm_txn::most_overtaken);
         if overtaken > 0 {
             return Err(failure(format!(
-                "a commit of worker {worker} that waited for room in a log was overtaken by {overtaken}"
+                "a commit of worker {worker} that waited for room in a log was overtaken by {overtaken} later commit(s)"
             )));
         }
     }
@@ -214,7 +222,7 @@ fn judge(history: &History, demands: bool, options: RunOptions) -> Result<(), Fa
     let facts = checkers::check(history)
         .map_err(|finding| Failure::new(Judge::History, finding.to_string()))?;
     if demands && facts.committed + facts.changed == 0 {
-        let why = "nothing took effect, and nothing stood in the way";
+        let why = "no operation took effect, although nothing was lost and memory was not full";
         return Err(Failure::new(Judge::Liveness, why));
     }
     if options.without_adya {

@@ -2,8 +2,8 @@
 
 use farm_core::marks::Reached;
 
-/// Marks that a sweep over all scenarios reaches: one that it does not reach is a branch that nothing
-/// tests, and one that is not here is a branch that nobody demands.
+/// Marks that a sweep over all scenarios must reach. If a sweep does not reach a mark, nothing tests its branch. If a
+/// mark is missing here, nothing demands that a run reaches its branch.
 pub const ALL: &[&str] = &[
     "abort: at a primary",
     "alloc: array given back",
@@ -89,12 +89,12 @@ pub const ALL: &[&str] = &[
     "worker: woken",
 ];
 
-/// Marks that no right run of today reaches: garbage and strangers are for unit tests and fuzzing, and
-/// who loses a machine stops before a reply of it
-/// could be late.
+/// Marks that a correct run does not reach, so that no sweep has to reach them. Garbage and unknown peers are tested by
+/// unit tests and fuzzing. A machine that notices a loss stops before it could receive a late reply of the lost
+/// machine.
 ///
-/// One lookup in many thousand seeds meets a pair that moves between its two buckets: two mutants, for
-/// which as many seeds are run as it takes, demand that.
+/// The mark `kv: lookup restarted: joint version` is reached about once in many thousand seeds, when a pair moves
+/// between its two buckets during a lookup. Two mutants demand this: for each of them, as many seeds run as it takes.
 pub const UNDEMANDED: &[&str] = &[
     "kv: lookup restarted: joint version",
     "fabric: copy torn",
@@ -103,7 +103,7 @@ pub const UNDEMANDED: &[&str] = &[
     "worker: peer cut off",
 ];
 
-/// Those of [`ALL`] that were not reached.
+/// Returns the marks of [`ALL`] that were not reached.
 pub fn missing(reached: &Reached) -> Vec<&'static str> {
     ALL.iter()
         .copied()
@@ -111,7 +111,7 @@ pub fn missing(reached: &Reached) -> Vec<&'static str> {
         .collect()
 }
 
-/// Those that were reached and are in neither list.
+/// Returns the marks that were reached and are in neither list.
 pub fn unknown(reached: &Reached) -> Vec<&'static str> {
     reached
         .keys()

@@ -1,7 +1,7 @@
-//! Runs: a cluster, a workload and trouble, all drawn from one seed, and judged.
+//! Runs: a cluster, a workload and faults, all drawn from one seed, and a verdict.
 //!
-//! Read in this order: `scenario` (what a run is of) → `plan` (what its seed decides) → [`run`] → `sweep`
-//! (many seeds) → `mutants` (bugs that a sweep must find) → `marks` (branches that it must reach).
+//! Read in this order: `scenario` (workload and faults of a run) → `plan` (the choices that the seed makes) → [`run`] →
+//! `sweep` (many seeds) → `mutants` (bugs that a sweep must find) → `marks` (branches that a sweep must reach).
 
 mod drive;
 pub mod marks;
@@ -21,16 +21,16 @@ pub use plan::{Loss, Plan};
 pub use scenario::{NoScenario, Scenario, Trouble};
 pub use verdict::{Failure, Judge, Outcome};
 
-/// What a run does besides.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Keeps what happened, a line each.
+    /// Whether to keep the events and operations of the run, as lines of text.
     pub trace: bool,
-    /// Leaves out the second, independent checker.
+    /// Whether to skip `adya`, the second, independent checker.
     pub without_adya: bool,
 }
 
-/// Runs one seed. A panic of the platform is a failure of the run.
+/// Runs the plan of one seed. A panic during the run is a failure of the run.
 pub fn run(plan: &Plan, options: RunOptions) -> Outcome {
     #[cfg(feature = "mutants")]
     farm_core::mutants::set_version_step(plan.version_step);
@@ -54,5 +54,6 @@ pub fn run(plan: &Plan, options: RunOptions) -> Outcome {
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic whose payload is not a text")
+        .to_owned()
 }

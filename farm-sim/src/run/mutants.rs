@@ -1,7 +1,7 @@
-//! Deliberate bugs, each of which a sweep must find: what proves that the checkers have teeth.
+//! Mutants: deliberate bugs, each of which a sweep must find. They prove that the checkers find bugs.
 //!
-//! The bugs stand in the code of the platform behind [`farm_core::mutants::is_on`], where no program
-//! that serves has them; and one in the simulated fabric.
+//! The bugs are in the code of the platform, and one is in the simulated fabric, behind [`farm_core::mutants::is_on`].
+//! A program that serves is built without them.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use super::{Failure, Judge, Outcome, Plan, RunOptions, Scenario, run};
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
-    /// Its name, as the code has it.
+    /// Its name, as passed to [`farm_core::mutants::is_on`].
     pub name: &'static str,
-    /// A scenario in which it shows.
+    /// A scenario whose runs can find it.
     pub scenario: &'static str,
 }
 
-/// Seeds within which every mutant is found.
+/// Number of seeds within which every mutant is found.
 pub const MOST_SEEDS: u64 = 20_000;
 
 const fn mutant(name: &'static str, scenario: &'static str) -> Mutant {
@@ -79,36 +79,36 @@ pub const ALL: &[Mutant] = &[
     mutant("lookup ignores incarnations", "table"),
 ];
 
-/// What became of a mutant.
+/// The result of a hunt for a mutant.
 #[derive(Clone, Debug)]
 pub struct Fate {
     /// The mutant.
     pub mutant: Mutant,
-    /// Seeds that were run.
+    /// Number of seeds that were run.
     pub seeds: u64,
-    /// The run that found it, if one did.
+    /// The seed of the run that found it, and the failure; `None` if no run did.
     pub killed_by: Option<(u64, Failure)>,
-    /// Runs that ended by a panic: they prove no checker.
+    /// Number of runs that ended with a panic. A panic is not counted as found: it proves no checker.
     pub panics: u64,
-    /// Whether its code was run at all.
+    /// Whether any run executed its code.
     pub met: bool,
 }
 
 impl Mutant {
-    /// Runs seeds with this bug switched on until a checker finds it.
+    /// Runs seeds with this mutant switched on until a checker finds it.
     ///
     /// # Panics
     /// If the program was built without mutants.
-    #[allow(clippy::assertions_on_constants)] // Which constant it is, the build decides.
+    #[allow(clippy::assertions_on_constants)] // The value depends on the features of the build.
     pub fn hunt(self, seeds: Range<u64>, options: RunOptions) -> Fate {
         assert!(
             farm_core::mutants::BUILT_IN,
-            "this program was built without mutants"
+            "cannot switch on a mutant: this program was built without mutants; build it with the feature `mutants`"
         );
         let scenario: Scenario = self
             .scenario
             .parse()
-            .expect("the list names scenarios there are");
+            .expect("every mutant names an existing scenario");
         let mut fate = Fate {
             mutant: self,
             seeds: 0,
@@ -123,7 +123,7 @@ impl Mutant {
             fate.met |= met;
             match outcome.failure {
                 Some(failure) if failure.judge == Judge::Panic => fate.panics += 1,
-                // A seed that is wrong without the bug proves nothing about it.
+                // A seed that also fails without the mutant proves nothing about it.
                 Some(failure) if run(&plan, options).failure.is_none() => {
                     fate.killed_by = Some((seed, failure));
                     break;
@@ -134,21 +134,21 @@ impl Mutant {
         fate
     }
 
-    /// Gives the calling thread this bug from now on.
+    /// Switches this mutant on for the calling thread, and any other off.
     ///
     /// # Panics
     /// If the program was built without mutants.
-    #[allow(clippy::assertions_on_constants)] // Which constant it is, the build decides.
+    #[allow(clippy::assertions_on_constants)] // The value depends on the features of the build.
     pub fn switch_on(self) {
         assert!(
             farm_core::mutants::BUILT_IN,
-            "this program was built without mutants"
+            "cannot switch on a mutant: this program was built without mutants; build it with the feature `mutants`"
         );
         #[cfg(feature = "mutants")]
         farm_core::mutants::switch(Some(self.name));
     }
 
-    /// One run with this bug switched on, and whether its code was run.
+    /// Runs a plan with this mutant switched on. Returns the outcome, and whether the mutant's code was executed.
     #[cfg(feature = "mutants")]
     pub fn run(self, plan: &Plan, options: RunOptions) -> (Outcome, bool) {
         farm_core::mutants::switch(Some(self.name));
@@ -158,7 +158,7 @@ impl Mutant {
         (outcome, met)
     }
 
-    /// One run without this bug: the program was built without mutants.
+    /// Runs a plan without the mutant: this program was built without mutants.
     #[cfg(not(feature = "mutants"))]
     pub fn run(self, plan: &Plan, options: RunOptions) -> (Outcome, bool) {
         (run(plan, options), false)
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mutant_has_a_name_of_its_own_and_a_scenario_that_is_there() {
+    fn mutant_names_are_unique_and_their_scenarios_exist() {
         let names: std::collections::BTreeSet<_> = ALL.iter().map(|mutant| mutant.name).collect();
         assert_eq!(names.len(), ALL.len());
         for mutant in ALL {

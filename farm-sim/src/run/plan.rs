@@ -1,4 +1,4 @@
-//! Everything that a seed decides, before the run begins.
+//! The plan of a run: all choices that a seed makes before the run begins.
 
 use std::fmt;
 
@@ -11,50 +11,51 @@ use super::scenario::{Scenario, Trouble};
 use crate::cluster::{Cluster, ClusterLimits, Pace};
 use crate::fabric::{Odds, SimConfig};
 
-/// Kept apart from the seeds of what the plan describes.
+/// XORed into the seed, so that the plan's generator differs from those of what the plan describes.
 const PLAN: u64 = 0x706C_616E;
 
-/// Of so many seeds one has a fabric whose writes land in any order.
+/// One in this many seeds has a fabric whose writes land in any order.
 const UNORDERED_EVERY: u64 = 9;
 
-/// How a machine or a connection is lost.
+/// What is lost during a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
-    /// A machine is gone, without a word.
+    /// A machine leaves without notice, with its memory.
     Machine(usize),
     /// The connection between two machines breaks.
     Connection(usize, usize),
-    /// The processors of a machine stop between two turns and do not go on; its memory answers.
+    /// The processors of a machine stop for good, between two turns. Its memory still serves remote operations.
     Processors(usize),
-    /// The same, in the middle of a turn: locks stay as they are at that moment.
+    /// As [`Loss::Processors`], in the middle of a turn: locks that the turn holds stay locked.
     ProcessorsInTurn(usize),
 }
 
-/// Everything that a seed decides.
+/// All choices that a seed makes.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// What the run is of.
+    /// The workload and its faults.
     pub scenario: Scenario,
-    /// Sizes.
+    /// Sizes of the cluster.
     pub limits: ClusterLimits,
-    /// How time is dealt out.
+    /// How the scheduler distributes time.
     pub pace: Pace,
-    /// What the fabric does.
+    /// The odds of the fabric.
     pub odds: Odds,
     /// The workload.
     pub spec: Spec,
-    /// By how much versions grow; more than 1 where the program was built for it.
+    /// Increment of versions. It has an effect only if the program was built with the feature `mutants`.
     pub version_step: u64,
-    /// After so many operations nobody gets a block of memory any more.
+    /// Number of ended operations after which all free memory is taken, so that later block allocations fail; `None`
+    /// for never.
     pub full_after: Option<u64>,
-    /// What is lost, and when: after so many of the workload's operations.
+    /// What is lost, and the number of ended operations after which it is lost.
     pub loss: Option<(u64, Loss)>,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     pub fn new(seed: u64, scenario: Scenario) -> Self {
         let rng = &mut Xoshiro256PlusPlus::seed_from_u64(seed ^ PLAN);
         let mut limits = ClusterLimits::drawn(rng);
@@ -70,21 +71,21 @@ impl Plan {
         let mut spec = super::spec::drawn(rng, scenario.kind, &limits);
         if crowded {
             super::spec::crowd_logs(&mut spec, &limits);
-            // Who is passed over too often holds too many up.
+            // A worker that is skipped more often would hold up too many transactions.
             pace.slow = pace.slow.min(511);
         }
         if super::spec::moves_pairs(&spec) {
-            // Reads that take long, while others move what they look for.
+            // Makes reads slow and turns frequent, so that other workers move the pairs that a lookup reads.
             (odds.words_per_step, odds.one_pass) = (1, true);
             pace.turns = pace.turns.max(768);
         }
         let version_step = match rng.random_range(0..4u32) {
-            // Where lines alone tell, 16 bits must not come round while a read lasts.
+            // If only the versions of lines show a change, their 16 bits must not wrap around during a read.
             0 if !odds.one_pass => 1 << rng.random_range(13..=15u32),
             _ => 1,
         };
         if seed % UNORDERED_EVERY == 1 {
-            // Not drawn: what other seeds draw does not change by it.
+            // Not drawn from `rng`, so that the choices of the other seeds do not depend on it.
             odds.places_in_order = false;
             limits.wholeness = Wholeness::Checksum;
         }
@@ -104,7 +105,8 @@ impl Plan {
             (rng.random_range(0..operations), loss)
         });
         if let Some((_, Loss::ProcessorsInTurn(_))) = loss {
-            // What they leave locked is read until that is given up: thousands of tries show no more.
+            // Reads of objects that stay locked are repeated until they run out of tries. Thousands of tries would find
+            // no more bugs.
             limits.read_tries = 64 << rng.random_range(0..5u32);
             limits.transactions.patience_ms = rng.random_range(0..=2);
         }
@@ -121,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// The fabric of the run.
+    /// Returns the configuration of the run's fabric.
     pub(super) fn fabric(&self, keep_events: bool) -> SimConfig {
         SimConfig {
             most_outstanding: self.limits.most_outstanding,
@@ -134,7 +136,7 @@ impl Plan {
 }
 
 impl Loss {
-    /// Brings it about.
+    /// Causes the loss.
     pub(super) fn strike(self, cluster: &Cluster) {
         match self {
             Loss::Machine(machine) => cluster.kill(machine),
@@ -152,13 +154,13 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:?}", self.pace)?;
         writeln!(f, "  {:?}", self.odds)?;
         writeln!(f, "  {:?}", self.spec)?;
-        write!(f, "  versions grow by {}", self.version_step)?;
+        write!(f, "  versions are incremented by {}", self.version_step)?;
         if let Some(after) = self.full_after {
-            write!(f, "; after {after} operations memory is full")?;
+            write!(f, "; after {after} operations all free memory is taken")?;
         }
         match self.loss {
             None => write!(f, "; nothing is lost"),
-            Some((after, loss)) => write!(f, "; after {after} operations: {loss:?}"),
+            Some((after, loss)) => write!(f, "; after {after} operations lost: {loss:?}"),
         }
     }
 }

@@ -1,32 +1,31 @@
-//! What a run is of: a workload, and what befalls the cluster.
+//! Scenarios: the workload of a run, and the faults that befall the cluster.
 
 use std::fmt;
 use std::str::FromStr;
 
 use farm_check::workload::Kind;
 
-/// What befalls the cluster besides slow fabrics and processors that stop for a while, which every run
-/// has.
+/// The faults of a run, in addition to slow fabrics and paused processors, which every run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
-    /// Nothing: the run must come to its end, and give everything back.
+    /// Nothing is lost: the run must end, and return every resource.
     None,
-    /// A machine is lost, a connection breaks, or the processors of a machine stop for good. Without
-    /// replicas that ends the cluster; what it did until then must be right.
+    /// A machine is lost, a connection breaks, or the processors of a machine stop for good. There are no replicas, so
+    /// the cluster ends; the history until then must be correct.
     Loss,
 }
 
-/// What a run is of.
+/// The workload and the faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scenario {
     /// The workload.
     pub kind: Kind,
-    /// What befalls the cluster.
+    /// The faults.
     pub trouble: Trouble,
 }
 
 impl Scenario {
-    /// All there are.
+    /// Returns all scenarios.
     pub fn all() -> Vec<Scenario> {
         let kinds = |trouble| {
             Kind::ALL
@@ -36,7 +35,7 @@ impl Scenario {
         kinds(Trouble::None).chain(kinds(Trouble::Loss)).collect()
     }
 
-    /// The scenario of a seed in a sweep over all of them: three in four have no trouble.
+    /// Returns the scenario of a seed in a sweep over all scenarios. Three seeds in four have no faults.
     pub fn of_seed(seed: u64) -> Scenario {
         let kinds = Kind::ALL;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
@@ -57,9 +56,9 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// There is no such scenario.
+/// The error for an unknown scenario name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no scenario {name:?}; there are {}", names().join(", "))]
+#[error("unknown scenario {name:?}; the scenarios are {}", names().join(", "))]
 pub struct NoScenario {
     name: String,
 }
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scenario_is_found_by_its_name_and_drawn_by_some_seed() {
+    fn every_scenario_parses_from_its_name_and_is_drawn_by_some_seed() {
         for scenario in Scenario::all() {
             assert_eq!(scenario.to_string().parse(), Ok(scenario));
             assert!(

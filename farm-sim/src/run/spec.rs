@@ -1,31 +1,31 @@
-//! Workloads of a size that a simulated cluster has room for.
+//! Draws workloads whose size fits a simulated cluster.
 
 use farm_check::workload::{Kind, Spec};
 use rand::Rng;
 
 use crate::cluster::ClusterLimits;
 
-/// Operations of the whole cluster, about.
+/// Approximate number of operations of the whole cluster.
 const OPERATIONS: u64 = 200;
-/// Bytes of a change's message besides the value.
+/// Bytes of the message of a change to the table, besides the value.
 const CHANGE_BYTES: usize = 28;
 
-/// What an object adds to a record of a log, and what rounding up to its size class may add.
+/// Bytes that an object adds to a log record besides its payload, including the rounding up to its size class.
 const OBJECT_BYTES: usize = 32 + 64;
-/// Bytes of the greatest object that churn's entries name.
+/// Most bytes of an object that an entry of churn names.
 const MOST_NAMED: usize = 640;
 
-/// Most clients of a worker; and those whose records are to fill the logs.
+/// Most clients of a worker, and the number of clients of each worker whose records are to fill the logs.
 const MOST_CLIENTS: usize = 6;
 const CROWD: usize = 16;
 
-/// Bytes of a payload such that four objects of a transaction may be of one machine, or an entry and two
-/// objects that it names.
+/// Returns a payload size such that one log record has room for four objects of one machine, or for an entry and the
+/// two objects that it names.
 fn most_payload(limits: &ClusterLimits) -> usize {
     (limits.max_log_writes() / 4 - OBJECT_BYTES).max(40)
 }
 
-/// Makes as many transactions at one time write as much as they may: their records fill the logs.
+/// Makes logs fill up: many concurrent transactions, each of which writes as much as it may.
 pub(super) fn crowd_logs(spec: &mut Spec, limits: &ClusterLimits) {
     spec.clients = CROWD;
     spec.operations = operations_of_one(limits, spec.clients);
@@ -33,25 +33,25 @@ pub(super) fn crowd_logs(spec: &mut Spec, limits: &ClusterLimits) {
     (spec.read_only, spec.lock_free) = (0, 0);
 }
 
-/// Operations of one client.
+/// Returns the number of operations of one client.
 fn operations_of_one(limits: &ClusterLimits, clients: usize) -> u64 {
     OPERATIONS.div_ceil((limits.machines * limits.workers * clients) as u64)
 }
 
-/// A workload for a cluster of these limits.
+/// Draws a workload for a cluster of these limits.
 pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> Spec {
     let clients = rng.random_range(1..=limits.operations.min(MOST_CLIENTS));
     let most_value = (limits.max_body_bytes() - CHANGE_BYTES).min(40);
     let most_payload = most_payload(limits);
     let most_named = (limits.max_log_writes() - most_payload) / 2 - OBJECT_BYTES;
     let most_named = most_named.clamp(40, MOST_NAMED);
-    // The buckets that a transaction over rows writes fit a record of the least log.
+    // The buckets that a transaction over rows writes must fit a record of the smallest log.
     let most = if kind.has_rows() { 2 } else { 5 };
     let neighbourhood = [2, 4, 6, 8, 12][rng.random_range(0..most)];
     let shards = rng.random_range(1..=4u32);
     let buckets = rng.random_range(1..=4u32);
-    // A table of few slots, in which pairs are moved all the time; and of few clients, so that there are
-    // lookups of a pair that nobody changes meanwhile.
+    // Half of the tables have few slots, so that pairs are moved all the time, and few clients, so that some lookups
+    // are of a pair that no client changes meanwhile.
     let narrow = kind == Kind::Table && rng.random_bool(0.5);
     let (neighbourhood, shards, buckets, clients) = match narrow {
         true => (2, 1, rng.random_range(3..=8u32), clients.min(2)),
@@ -78,12 +78,12 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
     }
 }
 
-/// Whether the table has so few slots that pairs are moved all the time.
+/// Returns true if the table has so few slots that pairs are moved all the time.
 pub(super) fn moves_pairs(spec: &Spec) -> bool {
     spec.kind == Kind::Table && (spec.neighbourhood, spec.shards) == (2, 1)
 }
 
-/// Operations of all clients together.
+/// Returns the number of operations of all clients together.
 pub(super) fn operations(spec: &Spec, limits: &ClusterLimits) -> u64 {
     (limits.machines * limits.workers * spec.clients) as u64 * spec.operations
 }

@@ -1,4 +1,4 @@
-//! Many seeds, on several threads, each run in one of them.
+//! Runs many seeds on several threads. Each run is within one thread.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,38 +7,38 @@ use farm_core::marks::Reached;
 
 use super::{Outcome, Plan, RunOptions, Scenario, run};
 
-/// What to sweep over.
+/// The seeds and options of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
     /// The first seed.
     pub first: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: u64,
-    /// What each is of; all scenarios in turn, if not given.
+    /// The scenario of every run; `None` for all scenarios in turn.
     pub scenario: Option<Scenario>,
-    /// Threads.
+    /// The number of threads.
     pub jobs: usize,
-    /// How each is run.
+    /// The options of every run.
     pub options: RunOptions,
 }
 
-/// What came of it.
+/// The results of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct Swept {
-    /// Runs that came to a verdict.
+    /// Number of runs.
     pub runs: u64,
-    /// Those that failed, by ascending seeds.
+    /// The failed runs, by ascending seed.
     pub failures: Vec<Outcome>,
-    /// Rare branches that were taken.
+    /// The marks that runs reached, with counts.
     pub reached: Reached,
-    /// Operations of the workloads.
+    /// Number of ended operations of all runs.
     pub operations: u64,
-    /// Hash of all runs: equal for equal sweeps.
+    /// Hash of all runs: equal for equal sweeps, in any order of the runs.
     pub hash: u64,
 }
 
 impl Sweep {
-    /// The plan of a seed in this sweep.
+    /// Returns the plan of a seed in this sweep.
     pub fn plan(&self, seed: u64) -> Plan {
         Plan::new(
             seed,
@@ -46,7 +46,8 @@ impl Sweep {
         )
     }
 
-    /// Runs all seeds; `each` hears of every run as it ends, in no order, and says whether to go on.
+    /// Runs all seeds. Calls `each` with the outcome of every run as it ends, in no order. If `each` returns false, no
+    /// further run begins.
     pub fn run(&self, each: impl Fn(&Outcome) -> bool + Sync) -> Swept {
         let next = AtomicU64::new(self.first);
         let end = self.first.saturating_add(self.seeds);
@@ -63,13 +64,17 @@ impl Sweep {
                         if !each(&outcome) {
                             next.store(end, Ordering::Relaxed);
                         }
-                        let mut swept = swept.lock().expect("counting does not panic");
+                        let mut swept = swept
+                            .lock()
+                            .expect("no thread panicked while it held the lock");
                         swept.add(outcome);
                     }
                 });
             }
         });
-        let mut swept = swept.into_inner().expect("counting does not panic");
+        let mut swept = swept
+            .into_inner()
+            .expect("no thread panicked while it held the lock");
         swept.failures.sort_by_key(|outcome| outcome.plan.seed);
         swept
     }
@@ -79,7 +84,7 @@ impl Swept {
     fn add(&mut self, outcome: Outcome) {
         self.runs += 1;
         self.operations += outcome.operations;
-        // In whatever order runs end.
+        // Addition does not depend on the order in which runs end.
         self.hash = self.hash.wrapping_add(outcome.hash);
         for (mark, count) in &outcome.reached {
             *self.reached.entry(mark).or_default() += count;

@@ -1,4 +1,4 @@
-//! What happened in a run, as lines to read.
+//! The events and operations of a run, as lines of text.
 
 use farm_check::history::{Access, History, KeyOperation, Outcome, Transaction};
 
@@ -6,7 +6,7 @@ use farm_core::time::VirtualTime;
 
 use crate::cluster::Cluster;
 
-/// The fabric's events and the clients' operations, by time.
+/// Returns the fabric's events and the clients' operations, in order of time.
 pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
     let mut lines: Vec<(u64, String)> = cluster
         .fabric()
@@ -24,7 +24,7 @@ pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
         if transaction.outcome != Outcome::Unknown {
             add(
                 VirtualTime::of_tick(transaction.ended).0,
-                format!("client {client} hears: {:?}", transaction.outcome),
+                format!("client {client} ends: {:?}", transaction.outcome),
             );
         }
     }
@@ -34,12 +34,12 @@ pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
         } = operation;
         add(
             VirtualTime::of_tick(operation.begun).0,
-            format!("client {client} asks of key {key}: {asked:?}"),
+            format!("client {client} requests of key {key}: {asked:?}"),
         );
         if let Some(answered) = operation.answered {
             add(
                 VirtualTime::of_tick(operation.ended).0,
-                format!("client {client} is told of key {key}: {answered:?}"),
+                format!("client {client} receives for key {key}: {answered:?}"),
             );
         }
     }
@@ -62,11 +62,14 @@ fn accesses(transaction: &Transaction) -> String {
             id,
             ..
         } => format!(
-            "reads {} of version {version} written by {}",
+            "reads object {}: version {version}, written by write {}",
             object.0, id.0
         ),
         Access::Write { object, id, parent } => {
-            format!("writes {} as {} over {}", object.0, id.0, parent.0)
+            format!(
+                "writes object {}: write {} replaces write {}",
+                object.0, id.0, parent.0
+            )
         }
     });
     accesses.collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! How a run ended.
+//! The verdict of a run.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ use farm_core::marks::Reached;
 
 use super::plan::Plan;
 
-/// What found a failure.
+/// The judge that found a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Judge {
-    /// A checker of histories.
+    /// The checkers of histories of this project.
     History,
     /// The independent checker of list-append histories.
     Adya,
-    /// The workload: a torn value, a broken invariant.
+    /// The workload itself: a torn value or a broken invariant.
     Workload,
-    /// What was taken was not given back, or the allocator and memory differ.
+    /// A resource was not returned, or the allocator and memory differ.
     Rest,
     /// The run stood still.
     Liveness,
     /// The cluster stopped although nothing was lost.
     Stopped,
-    /// A panic: the platform's or the simulator's own. It finds a bug, but proves no checker.
+    /// A panic, of the platform or of the simulator. It shows a bug, but proves no checker.
     Panic,
 }
 
@@ -43,9 +43,9 @@ impl fmt::Display for Judge {
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Who found it.
+    /// The judge that found the failure.
     pub judge: Judge,
-    /// What was found.
+    /// The description of the failure.
     pub text: String,
 }
 
@@ -64,31 +64,31 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What it was of.
+    /// The plan of the run.
     pub plan: Plan,
-    /// Hash of everything that happened and everything that was answered.
+    /// Hash of all events and of everything that clients received.
     pub hash: u64,
-    /// Virtual nanoseconds that it took.
+    /// Virtual duration of the run, in nanoseconds.
     pub nanos: u64,
-    /// Turns that workers took.
+    /// Number of turns that workers took.
     pub turns: u64,
-    /// Operations of the workload that ended, by their clients' knowledge.
+    /// Number of operations of the workload that ended, as known to their clients.
     pub operations: u64,
-    /// Rare branches that were taken.
+    /// The marks that the run reached, with counts.
     pub reached: Reached,
-    /// What was wrong.
+    /// The failure, if the run failed.
     pub failure: Option<Failure>,
-    /// What happened, a line each, if it was asked for.
+    /// The events and operations as lines of text, if requested.
     pub trace: Vec<String>,
-    /// What clients did and were answered, if the trace was asked for.
+    /// The operations of all clients and their results, if the trace was requested.
     pub history: Option<History>,
 }
 
 impl Outcome {
-    /// The command that runs it again.
+    /// Returns the command that repeats the run.
     pub fn command(&self) -> String {
         let Plan { seed, scenario, .. } = self.plan;
         format!("farm sim --seed {seed} --scenario {scenario}")

@@ -1,10 +1,10 @@
-//! The same transactions in the words of others: a history of appends to lists, as the checker `adya`
-//! (Elle's method) and other tools read it.
+//! Converts transactions to a history of appends to lists, which the checker `adya` (Elle's method) and other tools
+//! read.
 //!
-//! A write is an append of its number to the object's list, and a read saw the list of all writes
-//! that led to what it saw, each of which tells what it replaced. A transaction of unknown outcome of
-//! which a write was seen completes at the end of the history; the others never do. A client that
-//! goes on while an earlier transaction of its own has not completed is a new process, as with Jepsen.
+//! A write becomes an append of its id to the object's list. A read becomes a read of the list of all writes that led
+//! to the value; each value records the write that it replaced. A transaction of unknown outcome completes at the end
+//! of the history if it took effect; otherwise it never completes. If a client goes on while an earlier transaction of
+//! its own has not completed, it becomes a new process, as in Jepsen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,19 +17,19 @@ use serde_json::{Value, json};
 
 use super::versions::effective;
 
-/// Most examples of one anomaly that a verdict tells.
+/// Most examples of one anomaly that a verdict lists.
 const MOST_EXAMPLES: usize = 2;
 
-/// How long `adya` may look for the name of a cycle; that there is one it says anyway.
+/// Time limit for `adya` to name a cycle. It reports the existence of a cycle in any case.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An access in the words of the format; of a read that tells nothing, no list.
+/// An access in the list-append format. The list of a read is `None` if its result is not known.
 enum Micro {
     Append(ObjectId, WriteId),
     Read(ObjectId, Option<Vec<WriteId>>),
 }
 
-/// An operation of the format: an invocation, or its completion.
+/// An operation in the list-append format: an invocation, or its completion.
 struct Entry {
     kind: OpType,
     process: u32,
@@ -37,7 +37,7 @@ struct Entry {
     micros: Vec<Micro>,
 }
 
-/// What each write replaced, as far as anybody tells.
+/// The write that each write replaced, as far as an access records it.
 struct Parents(BTreeMap<(ObjectId, WriteId), WriteId>);
 
 impl Parents {
@@ -62,7 +62,7 @@ impl Parents {
         Self(parents)
     }
 
-    /// The list that ends with `id`, which replaced `parent`.
+    /// Returns the list that ends with `id`, which replaced `parent`.
     fn list(&self, object: ObjectId, id: WriteId, parent: WriteId) -> Result<Vec<WriteId>, String> {
         let mut list = Vec::new();
         let (mut at, mut before) = (id, Some(parent));
@@ -70,13 +70,15 @@ impl Parents {
             list.push(at);
             let Some(next) = before else {
                 return Err(format!(
-                    "nobody tells what write {} of object {} replaced, which led to write {}",
+                    "no access records what write {} of object {} replaced, which led to write {}",
                     at.0, object.0, id.0
                 ));
             };
             if list.len() > self.0.len() + 1 {
                 let (object, id) = (object.0, id.0);
-                return Err(format!("write {id} of object {object} led to itself"));
+                return Err(format!(
+                    "write {id} of object {object} led to itself: the writes form a circle"
+                ));
             }
             at = next;
             before = self.0.get(&(object, at)).copied();
@@ -86,12 +88,12 @@ impl Parents {
     }
 }
 
-/// Whether `adya` finds the transactions of a history strictly serializable.
+/// Checks that `adya` finds the transactions of a history strictly serializable.
 ///
 /// # Errors
 ///
-/// What it found. A verdict that it could not reach is an error as well, and so is a history that
-/// cannot be told as one of appends: the chain of some version is broken, or a write is not unique.
+/// The anomalies that `adya` found. It is also an error if `adya` reaches no verdict, or if the history cannot be
+/// converted: the chain of some version is broken, or a write is not unique.
 pub fn judge(history: &History) -> Result<(), String> {
     let entries = entries(&history.transactions)?;
     check_unique(&entries)?;
@@ -107,21 +109,21 @@ pub fn judge(history: &History) -> Result<(), String> {
         ..Opts::default()
     };
     let report = adya::check(&history, Workload::ListAppend, &options);
-    // Transactions of which none depends on any other are in order, whatever the order.
+    // If no transaction depends on any other, every order is correct.
     let independent = report.anomaly_types == ["empty-transaction-graph"];
     match report.valid {
         Valid::True => Ok(()),
         Valid::Unknown if independent => Ok(()),
-        Valid::False => Err(in_words(&report)),
-        Valid::Unknown => Err(format!("adya cannot tell\n{}", in_words(&report))),
+        Valid::False => Err(describe(&report)),
+        Valid::Unknown => Err(format!("adya reached no verdict\n{}", describe(&report))),
     }
 }
 
-/// The transactions as the lines of JSON that `adya` and `elle-cli` read, by the model list-append.
+/// Returns the transactions as the lines of JSON that `adya` and `elle-cli` read, for the model list-append.
 ///
 /// # Errors
 ///
-/// The chain of some version is broken.
+/// If the chain of some version is broken, or a transaction ended before it began.
 pub fn to_json_lines(history: &History) -> Result<String, String> {
     let mut lines = String::new();
     for (index, entry) in entries(&history.transactions)?.iter().enumerate() {
@@ -146,7 +148,7 @@ pub fn to_json_lines(history: &History) -> Result<String, String> {
     Ok(lines)
 }
 
-/// Invocations and completions in order; of equal moments, invocations first.
+/// Returns the invocations and completions in order of time. At equal moments, invocations are first.
 fn entries(transactions: &[Transaction]) -> Result<Vec<Entry>, String> {
     let effective = effective(transactions);
     let parents = Parents::of(transactions, &effective);
@@ -155,7 +157,7 @@ fn entries(transactions: &[Transaction]) -> Result<Vec<Entry>, String> {
         events.push((transaction.begun, false, index));
         if transaction.outcome != Outcome::Unknown {
             if transaction.ended < transaction.begun {
-                return Err(format!("T{index} ended before it began"));
+                return Err(format!("transaction T{index} ended before it began"));
             }
             events.push((transaction.ended, true, index));
         }
@@ -179,8 +181,8 @@ fn entries(transactions: &[Transaction]) -> Result<Vec<Entry>, String> {
             (kind, processes.end(index, transaction.client))
         };
         let micros = match kind {
-            OpType::Ok => told(transaction, &parents)?,
-            _ => asked(transaction),
+            OpType::Ok => completed(transaction, &parents)?,
+            _ => requested(transaction),
         };
         entries.push(Entry {
             kind,
@@ -192,8 +194,8 @@ fn entries(transactions: &[Transaction]) -> Result<Vec<Entry>, String> {
     Ok(entries)
 }
 
-/// What a transaction asked for.
-fn asked(transaction: &Transaction) -> Vec<Micro> {
+/// Returns the accesses of an invocation, or of a completion without results.
+fn requested(transaction: &Transaction) -> Vec<Micro> {
     let accesses = transaction.accesses.iter();
     accesses
         .map(|access| match *access {
@@ -203,8 +205,8 @@ fn asked(transaction: &Transaction) -> Vec<Micro> {
         .collect()
 }
 
-/// What a transaction was answered.
-fn told(transaction: &Transaction, parents: &Parents) -> Result<Vec<Micro>, String> {
+/// Returns the accesses of a successful completion, with the lists that were read.
+fn completed(transaction: &Transaction, parents: &Parents) -> Result<Vec<Micro>, String> {
     let accesses = transaction.accesses.iter();
     accesses
         .map(|access| match *access {
@@ -216,12 +218,12 @@ fn told(transaction: &Transaction, parents: &Parents) -> Result<Vec<Micro>, Stri
         .collect()
 }
 
-/// Which process does what a client does: the client itself, or another if that is busy.
+/// Assigns processes to the transactions of clients: the client's own number, or another process while that is busy.
 struct Processes {
     next: u32,
-    /// Processes of a client that have nothing under way.
+    /// Processes of each client that have no transaction under way.
     free: BTreeMap<u32, Vec<u32>>,
-    /// The process of a transaction under way, by its place in the history.
+    /// The process of each transaction under way, by the transaction's index in the history.
     busy: BTreeMap<usize, u32>,
 }
 
@@ -254,7 +256,7 @@ impl Processes {
     }
 }
 
-/// `adya` calls a history valid that appends a number twice, for it cannot analyse it.
+/// Checks that every write is unique. `adya` cannot analyse a history that appends a number twice, and calls it valid.
 fn check_unique(entries: &[Entry]) -> Result<(), String> {
     let mut appended = BTreeSet::new();
     let invoked = entries.iter().filter(|entry| entry.kind == OpType::Invoke);
@@ -283,7 +285,7 @@ fn op(index: usize, entry: &Entry, interner: &mut Interner) -> Op {
 }
 
 fn mop(micro: &Micro, interner: &mut Interner) -> Mop {
-    // Numbers stand for themselves: those above the range of the format would clash otherwise.
+    // Numbers outside the range of the format become texts: otherwise they would collide.
     let mut id = |number: u64| -> Id {
         interner.intern(match i64::try_from(number) {
             Ok(number) => Scalar::Int(number),
@@ -321,7 +323,7 @@ fn as_json(micro: &Micro) -> Value {
     }
 }
 
-fn in_words(report: &Report) -> String {
+fn describe(report: &Report) -> String {
     let mut text = report.anomaly_types.join(", ");
     for (kind, anomalies) in &report.anomalies {
         for anomaly in anomalies.iter().take(MOST_EXAMPLES) {

@@ -1,4 +1,4 @@
-//! Findings in words: who did what, when, and why one must have come before the other.
+//! Formats findings as text: the transactions involved, and why one must precede the other.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,15 @@ use super::finding::Anomaly;
 use super::graph::{Edge, Kinds, NONE};
 use super::version::Version;
 
-/// Most accesses of a transaction that are told.
+/// Most accesses of a transaction that are listed.
 const MOST_ACCESSES: usize = 24;
 
-/// The transactions of a history, which are named by their place in it.
+/// The transactions of a history. A transaction is named by its index there.
 pub(super) struct Names<'h>(pub(super) &'h [Transaction]);
 
 impl Names<'_> {
-    /// What a transaction is called. Those that the history does not list come after those it does.
+    /// Returns the name of a transaction. `T` names the listed ones. `U` names those that the history does not list;
+    /// their indices follow the listed ones.
     fn name(&self, transaction: u32) -> String {
         let listed = self.0.len() as u32;
         match transaction.checked_sub(listed) {
@@ -24,15 +25,15 @@ impl Names<'_> {
         }
     }
 
-    /// A line for each of these transactions, of which some may be nobody.
-    pub(super) fn tell(&self, transactions: &[u32]) -> String {
-        let mut told: Vec<u32> = Vec::new();
+    /// Describes these transactions, one per line. Ignores [`NONE`] and duplicates.
+    pub(super) fn describe(&self, transactions: &[u32]) -> String {
+        let mut listed: Vec<u32> = Vec::new();
         for &transaction in transactions {
-            if transaction != NONE && !told.contains(&transaction) {
-                told.push(transaction);
+            if transaction != NONE && !listed.contains(&transaction) {
+                listed.push(transaction);
             }
         }
-        let lines: Vec<String> = told.iter().map(|t| self.line(*t)).collect();
+        let lines: Vec<String> = listed.iter().map(|t| self.line(*t)).collect();
         lines.join("\n")
     }
 
@@ -61,13 +62,14 @@ impl Names<'_> {
         line
     }
 
-    /// A cycle: its transactions, which are numbered below `transactions`, then why each comes before the
+    /// Describes a cycle: its transactions, whose indices are below `transactions`, and why each of them precedes the
     /// next.
     pub(super) fn cycle(&self, cycle: &[Edge], transactions: u32, versions: &[Version]) -> String {
-        // Moments come after transactions, and are named by those that they lie between.
+        // Moments have indices from `transactions` on. They are omitted: the reason of an edge names the two
+        // transactions that the moments connect.
         let edges = cycle.iter().filter(|edge| edge.from < transactions);
         let who: Vec<u32> = edges.clone().map(|edge| edge.from).collect();
-        let mut text = format!("a cycle of {}\n{}", who.len(), self.tell(&who));
+        let mut text = format!("a cycle of {}\n{}", who.len(), self.describe(&who));
         for (edge, to) in edges.zip(who.iter().cycle().skip(1)) {
             let _ = write!(text, "\n  {}", self.reason(edge, *to, versions));
         }
@@ -88,12 +90,12 @@ impl Names<'_> {
         let what = version(edge.version);
         if edge.kind == Kinds::WW {
             let old = version(what.parent);
-            format!("{a} -ww-> {b}: {b} made {what} of {a}'s {old}")
+            format!("{a} -ww-> {b}: {b} replaced {a}'s {old} by {what}")
         } else if edge.kind == Kinds::WR {
-            format!("{a} -wr-> {b}: {b} saw {a}'s {what}")
+            format!("{a} -wr-> {b}: {b} read {a}'s {what}")
         } else {
             let new = version(what.child);
-            format!("{a} -rw-> {b}: {a} saw {what}, which {b} replaced by {new}")
+            format!("{a} -rw-> {b}: {a} read {what}, which {b} replaced by {new}")
         }
     }
 }
@@ -115,9 +117,9 @@ fn in_words(access: &Access) -> String {
     }
 }
 
-/// Why a version is wrong that no transaction wrote that took effect; none, if one of unknown outcome
-/// may have written it without telling.
-pub(super) fn nobody_wrote(names: &Names, version: &Version) -> Option<(Anomaly, String)> {
+/// Returns the anomaly of a version that was read although no effective transaction wrote it. Returns `None` if a
+/// transaction of unknown outcome that lists no accesses may have written it.
+pub(super) fn missing_writer(names: &Names, version: &Version) -> Option<(Anomaly, String)> {
     let mut elsewhere = None;
     for (index, transaction) in names.0.iter().enumerate() {
         for access in &transaction.accesses {
@@ -129,22 +131,24 @@ pub(super) fn nobody_wrote(names: &Names, version: &Version) -> Option<(Anomaly,
             }
             let line = names.line(index as u32);
             if *object == version.object {
-                let text = format!("{version} was seen, but its writer had no effect\n{line}");
+                let text =
+                    format!("{version} was read or replaced, but its writer had no effect\n{line}");
                 return Some((Anomaly::AbortedRead, text));
             }
             elsewhere = Some(format!(
-                "{version} was seen, but is of object {}\n{line}",
+                "{version} was read or replaced, but that write is of object {}\n{line}",
                 object.0
             ));
         }
     }
-    // What it did may not be told at all.
+    // Such a transaction may have made any access.
     let unknown = |transaction: &Transaction| {
         transaction.outcome == Outcome::Unknown && transaction.accesses.is_empty()
     };
     if elsewhere.is_none() && names.0.iter().any(unknown) {
         return None;
     }
-    let text = elsewhere.unwrap_or_else(|| format!("{version} was seen, but nobody wrote it"));
+    let text = elsewhere
+        .unwrap_or_else(|| format!("{version} was read or replaced, but no transaction wrote it"));
     Some((Anomaly::UnknownValue, text))
 }

@@ -1,41 +1,41 @@
-//! The verdicts of checkers.
+//! The results of checkers.
 
 use std::fmt;
 
-/// What is wrong with a history, by the field's names.
+/// An anomaly of a history, by its standard name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Anomaly {
-    /// The workload itself saw what must not be, or recorded what cannot be.
+    /// The workload itself detected a violation, or an operation is recorded as ended before it began.
     Violation,
-    /// A value was seen that nobody wrote.
+    /// A value was read that no transaction wrote.
     UnknownValue,
     /// Reads of a transaction contradict its own writes.
     Internal,
-    /// G1a: what an aborted transaction wrote was seen.
+    /// G1a: a write of an aborted transaction was read.
     AbortedRead,
-    /// G1b: what its own writer replaced was seen by another.
+    /// G1b: a transaction read a version that the version's own writer replaced.
     IntermediateRead,
-    /// Two writes replaced the same one.
+    /// Two writes replaced the same version.
     LostUpdate,
-    /// Two writes of an object have one version, or one write has two.
+    /// Two writes of an object have the same version number, or one write has two.
     DuplicateVersion,
-    /// No order of an object's writes explains what was seen of it.
+    /// No order of an object's writes explains the reads.
     IncompatibleOrder,
-    /// G0: a cycle of writes that replaced each other.
+    /// G0: a cycle of transactions, each of which replaced a write of the one before.
     WriteCycle,
-    /// G1c: a cycle of transactions of which each saw or replaced what the one before wrote.
+    /// G1c: a cycle of transactions, each of which read or replaced a write of the one before.
     CircularInformationFlow,
-    /// G-single of two: a transaction saw a part of another, and missed a part.
+    /// G-single of two transactions: one read some writes of the other and missed others.
     FracturedRead,
-    /// G-single: a cycle in which one transaction missed what another wrote.
+    /// G-single: a cycle in which one transaction missed a write of another.
     ReadSkew,
-    /// G2: a cycle in which several transactions missed what others wrote.
+    /// G2: a cycle in which several transactions missed writes of others.
     WriteSkew,
-    /// A cycle only because one transaction ended before another began: somebody saw the past.
+    /// A cycle only because of real-time order: a transaction ended before another began, but must follow it.
     StaleRead,
-    /// No order of the operations on a key explains their answers.
+    /// No order of the operations on a key explains their results.
     Linearizability,
-    /// There are too many orders to try them all.
+    /// There are too many orders to try all of them.
     Undecided,
 }
 
@@ -62,12 +62,12 @@ impl fmt::Display for Anomaly {
     }
 }
 
-/// Why a history is not what a correct platform may show.
+/// The reason why a correct platform cannot produce a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The anomaly.
     pub kind: Anomaly,
-    /// Who, when, and which objects; several lines.
+    /// The transactions or operations involved, as several lines of text.
     pub text: String,
 }
 
@@ -86,21 +86,22 @@ impl fmt::Display for Finding {
 
 impl std::error::Error for Finding {}
 
-/// How much a verdict is worth: a history in which nothing happened is always right.
+/// Counts of what a verdict covers. A history without effects always passes, so its verdict proves little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Transactions and lock-free reads, whatever their outcome.
+    /// Transactions and lock-free reads, of any outcome.
     pub transactions: usize,
-    /// Those that took effect: committed, or of unknown outcome and seen by one that took effect.
+    /// Effective transactions: committed ones, and those of unknown outcome whose writes an effective one saw or
+    /// replaced.
     pub committed: usize,
-    /// Reads of those that took effect.
+    /// Reads of effective transactions.
     pub reads: usize,
-    /// Writes of those that took effect.
+    /// Writes of effective transactions.
     pub writes: usize,
-    /// Dependencies between them.
+    /// Dependencies between effective transactions.
     pub edges: usize,
     /// Operations on keys.
     pub operations: usize,
-    /// Those that changed something, as far as they were answered.
+    /// Operations on keys that are known to have changed a pair.
     pub changed: usize,
 }

@@ -1,26 +1,26 @@
 //! Dependencies between transactions as a directed graph, and the search for cycles in it.
 //!
-//! Vertices below [`Graph::transactions`] are transactions. Those above are moments: links of the
-//! chain that carries the order of real time, which cost nothing on a path.
+//! Vertices below [`Graph::transactions`] are transactions. The others are moments: they form the chain of real-time
+//! order, and add nothing to the length of a path.
 
 use std::collections::VecDeque;
 
-/// Steps of a search for a short cycle. It ends with what it has found by then.
+/// Most steps of a search for a short cycle. The search then returns the shortest cycle found so far.
 const MOST_STEPS: u64 = 20_000_000;
 
-/// No vertex, version or edge.
+/// Stands for no vertex, no version or no edge.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A set of kinds of edges; also a single one.
+/// A set of kinds of edges, or a single kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kinds(u8);
 
 impl Kinds {
     /// `to` replaced what `from` wrote.
     pub(super) const WW: Kinds = Kinds(1);
-    /// `to` saw what `from` wrote.
+    /// `to` read what `from` wrote.
     pub(super) const WR: Kinds = Kinds(2);
-    /// `to` replaced what `from` saw.
+    /// `to` replaced what `from` read.
     pub(super) const RW: Kinds = Kinds(4);
     /// `from` ended before `to` began.
     pub(super) const REAL_TIME: Kinds = Kinds(8);
@@ -36,25 +36,26 @@ impl Kinds {
     }
 }
 
-/// `from` comes before `to` in every order that explains the history.
+/// An edge: `from` precedes `to` in every order that explains the history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) kind: Kinds,
-    /// What it is about: of a ww edge the version that `to` wrote, else the one that was read.
+    /// Index of the version behind the edge: of a ww edge the version that `to` wrote, of a wr or rw edge the version
+    /// that was read.
     pub(super) version: u32,
 }
 
-/// A graph whose edges are sorted by where they begin.
+/// A graph whose edges are sorted by their first vertex.
 pub(super) struct Graph {
-    /// Vertices that are transactions.
+    /// Number of vertices that are transactions.
     pub(super) transactions: u32,
     starts: Vec<u32>,
     edges: Vec<Edge>,
 }
 
-/// The strongly connected component of every vertex, under some kinds of edges.
+/// The strongly connected components of a graph, restricted to some kinds of edges.
 pub(super) struct Components {
     of: Vec<u32>,
     /// Whether there is a cycle: a component of more than one vertex.
@@ -62,7 +63,8 @@ pub(super) struct Components {
 }
 
 impl Graph {
-    /// A graph of `vertices`, of which the first `transactions` are. No edge leads to where it began.
+    /// Creates a graph of `vertices` vertices. The first `transactions` of them are transactions. No edge may lead to
+    /// its own first vertex.
     pub(super) fn new(transactions: u32, vertices: u32, edges: &[Edge]) -> Self {
         let mut starts = vec![0u32; vertices as usize + 1];
         for edge in edges {
@@ -89,8 +91,8 @@ impl Graph {
         self.starts.len() - 1
     }
 
-    /// The strongly connected components of the graph of edges of these kinds, by one depth-first
-    /// search without recursion.
+    /// Computes the strongly connected components for edges of these kinds, by one depth-first search without
+    /// recursion.
     pub(super) fn components(&self, kinds: Kinds) -> Components {
         let vertices = self.vertices();
         let mut of = vec![NONE; vertices];
@@ -141,8 +143,8 @@ impl Graph {
         Components { of, cyclic }
     }
 
-    /// A short cycle of one edge of kind `first` and then edges of kinds `rest`; the shortest one,
-    /// unless the graph is huge.
+    /// Returns a short cycle of one edge of kind `first`, followed by edges of kinds `rest`. It is the shortest one
+    /// unless the search runs out of steps.
     pub(super) fn cycle(
         &self,
         components: &Components,
@@ -160,7 +162,7 @@ impl Graph {
             if let Some(length) = search.run(self, components, *edge, rest, most) {
                 best = Some((length, search.unwind(self, *edge)));
             }
-            // No cycle is shorter than two.
+            // A cycle has at least two transactions.
             if search.steps > MOST_STEPS || best.as_ref().is_some_and(|(length, _)| *length == 2) {
                 break;
             }
@@ -169,7 +171,7 @@ impl Graph {
     }
 }
 
-/// Takes the component of `vertex` off the open vertices.
+/// Removes the component of `vertex` from the stack of open vertices.
 fn close(open: &mut Vec<u32>, vertex: u32, of: &mut [u32], component: u32) {
     while let Some(closed) = open.pop() {
         of[closed as usize] = component;
@@ -179,10 +181,10 @@ fn close(open: &mut Vec<u32>, vertex: u32, of: &mut [u32], component: u32) {
     }
 }
 
-/// Breadth-first searches over one graph; each is a round.
+/// Breadth-first searches over one graph. Each search is a round.
 struct Search {
     round: u32,
-    /// The round in which a vertex was reached last, at what cost, and by which edge.
+    /// For each vertex: the round that reached it last, the cost of the path, and the path's last edge.
     reached: Vec<(u32, u32, u32)>,
     queue: VecDeque<(u32, u32)>,
     steps: u64,
@@ -198,8 +200,8 @@ impl Search {
         }
     }
 
-    /// The length of the shortest cycle through `edge`, if it is at most `most`. To leave a
-    /// transaction costs one, to leave a moment nothing.
+    /// Returns the length of the shortest cycle through `edge`, if it is at most `most`. A step from a transaction
+    /// costs one, a step from a moment costs nothing.
     fn run(
         &mut self,
         graph: &Graph,
@@ -241,7 +243,7 @@ impl Search {
         None
     }
 
-    /// The cycle that the last search found, beginning with its first edge.
+    /// Returns the cycle that the last search found, beginning with `first`.
     fn unwind(&self, graph: &Graph, first: Edge) -> Vec<Edge> {
         let mut cycle = Vec::new();
         let mut vertex = first.from;
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_cycle_is_found_among_others() {
+    fn the_shortest_cycle_is_found() {
         let (ww, rw) = (Kinds::WW, Kinds::RW);
         let graph = graph(
             6,
@@ -305,9 +307,9 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_free() {
+    fn moments_add_nothing_to_the_length_of_a_cycle() {
         let (ww, time) = (Kinds::WW, Kinds::REAL_TIME);
-        // A cycle of three transactions over one moment, and one of two over five.
+        // A cycle of three transactions over one moment, and one of two transactions over five moments.
         let mut edges = vec![(0, 5, time), (5, 1, time), (1, 2, ww), (2, 0, ww)];
         edges.extend([(3, 6, time), (10, 4, time), (4, 3, ww)]);
         edges.extend((6..10).map(|moment| (moment, moment + 1, time)));

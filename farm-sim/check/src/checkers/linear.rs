@@ -1,16 +1,16 @@
-//! Linearizability of a hashtable, key by key.
+//! Decides linearizability of a hashtable, key by key.
 //!
-//! The checker is exact: it walks the operations on a key in time and keeps every state that the key
-//! can be in, together with which of the operations under way have taken effect already. Where an
-//! operation ends, all orders of those under way are tried until it has taken effect; if there is
-//! none, the history is not linearizable. Some things keep states few:
+//! The checker is exact. It walks over the operations on a key in order of time, and keeps every state that the key can
+//! have, together with the set of operations under way that have already taken effect. When an operation ends, the
+//! checker tries all orders of the operations under way until that operation has taken effect. If no order exists, the
+//! history is not linearizable. These rules keep the number of states small:
 //!
-//! * What changes nothing and fits takes effect at once: it can never be better to wait.
-//! * Values that nobody ever saw are all the same.
-//! * Operations without an answer stay under way for ever, but need not take effect. A state that
-//!   needed fewer of them makes those that needed more superfluous.
-//! * Of those that do the same one is as good as another.
-//! * Those that took effect in every state that is left are settled, and no longer under way.
+//! * An operation that changes nothing and fits its result takes effect at once: to wait is never better.
+//! * All values that no operation read are equivalent.
+//! * Operations without a result stay under way forever, but need not take effect. A state that needed fewer of them
+//!   makes states that needed more of them superfluous.
+//! * Operations without a result that make the same change are equivalent.
+//! * Operations without a result that took effect in every remaining state are settled, and no longer under way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -19,26 +19,26 @@ use crate::history::{Answered, Asked, KeyOperation};
 
 use super::finding::{Anomaly, Finding};
 
-/// Most states that are visited to explain one answer.
+/// Most states that are visited to explain one result.
 const MOST_STATES: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
-/// Most operations that a finding shows.
+/// Most operations that a finding lists.
 const MOST_SHOWN: usize = 16;
 
-/// Whether operations on a table that was empty are linearizable; their number.
+/// Checks that operations on an initially empty table are linearizable. Returns the number of operations.
 ///
 /// # Errors
 ///
-/// The first answer, of the least key, that no order explains.
+/// The first result, of the smallest key, that no order explains.
 pub fn check(operations: &[KeyOperation]) -> Result<usize, Finding> {
     check_keys(operations, None)
 }
 
-/// As [`check`], and the table held these pairs when all that was answered had ended.
+/// As [`check`], and checks that the table could hold exactly these pairs after the last result.
 ///
 /// # Errors
 ///
-/// The first answer, of the least key, that no order explains, or a pair that cannot be.
+/// The first result, of the smallest key, that no order explains, or a pair that cannot exist.
 pub fn check_with_final(
     operations: &[KeyOperation],
     pairs: &BTreeMap<u64, u64>,
@@ -59,23 +59,23 @@ fn check_keys(
     }
     for (key, value) in pairs.into_iter().flatten() {
         if !touched.contains(key) {
-            let text = format!("key {key} holds {value} at the end, but nobody touched it");
+            let text = format!("key {key} holds {value} at the end, but no operation used the key");
             return Err(Finding::new(Anomaly::Linearizability, text));
         }
     }
     Ok(operations.len())
 }
 
-/// Operations under way without an answer that have taken effect, in order of their numbers.
+/// Operations without a result that have taken effect, by ascending index.
 type Lost = Vec<usize>;
 
-/// A value that the key can have, and the operations under way that have taken effect.
+/// A state that the key can have: its value, and the operations under way that have taken effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     value: Option<u64>,
-    /// Those that are going to be answered, in order of their numbers.
+    /// Effective operations whose result is still to come, by ascending index.
     done: Vec<usize>,
-    /// Those that never are.
+    /// Effective operations that never get a result.
     lost: Lost,
 }
 
@@ -84,7 +84,7 @@ impl State {
         self.done.binary_search(&index).is_ok() || self.lost.binary_search(&index).is_ok()
     }
 
-    /// This state once an operation has taken effect in it.
+    /// Returns this state after operation `index` has taken effect. `answered`: whether the operation has a result.
     fn after(&self, index: usize, answered: bool, value: Option<u64>) -> State {
         let mut next = self.clone();
         next.value = value;
@@ -100,16 +100,16 @@ impl State {
     }
 }
 
-/// States without those that others make superfluous.
+/// A set of states, without superfluous ones.
 #[derive(Default)]
 struct States {
-    /// Of each value and `done`, the least of `lost`.
+    /// For each value and `done`, the minimal sets of `lost`.
     lost_by: BTreeMap<(Option<u64>, Vec<usize>), Vec<Lost>>,
     count: usize,
 }
 
 impl States {
-    /// Adds a state; false if it is superfluous.
+    /// Adds a state. Returns false if the state is superfluous.
     fn insert(&mut self, state: &State) -> bool {
         let known = self.lost_by.entry((state.value, state.done.clone()));
         let known = known.or_default();
@@ -139,7 +139,7 @@ impl States {
     }
 }
 
-/// An operation as far as it matters to the others.
+/// The part of an operation that affects other operations.
 #[derive(Clone, Copy)]
 struct Effect {
     asked: Asked,
@@ -147,8 +147,9 @@ struct Effect {
 }
 
 impl Effect {
-    /// The value after this effect, if it can have come when it was `value`, and been answered so.
-    /// One without an answer changed something, or it does not matter whether it came.
+    /// Returns the value after this effect, if the effect is possible on `value` and gives the recorded result; else
+    /// `None`. An operation without a result takes effect only where it changes the key: otherwise it makes no
+    /// difference.
     fn apply(self, value: Option<u64>) -> Option<Option<u64>> {
         use Answered::{Absent, Exists, Inserted, Refused, Removed, Updated, Value};
         let present = value.is_some();
@@ -169,8 +170,8 @@ impl Effect {
     }
 }
 
-/// What operations on one key do. Values that nobody saw become one that nobody saw either, which is
-/// told as well.
+/// Returns the effects of operations on one key. All values that no operation read are replaced by one such value,
+/// which is the second result.
 fn effects(operations: &[KeyOperation]) -> (Vec<Effect>, u64) {
     let answers = operations.iter().filter_map(|operation| operation.answered);
     let seen: BTreeSet<u64> = answers
@@ -180,13 +181,13 @@ fn effects(operations: &[KeyOperation]) -> (Vec<Effect>, u64) {
         })
         .collect();
     let unseen = (0..).find(|value| !seen.contains(value));
-    let unseen = unseen.expect("there are fewer operations than numbers");
+    let unseen = unseen.expect("there are fewer operations than values of a u64");
     let merged = |value| if seen.contains(&value) { value } else { unseen };
     let effect = |operation: &KeyOperation| Effect {
         asked: match operation.asked {
             Asked::Insert(value) => Asked::Insert(merged(value)),
             Asked::Update(value) => Asked::Update(merged(value)),
-            // Another value that nobody saw in place of one that is there makes no difference.
+            // To replace a present value by one that no operation reads makes no difference: only an insert does.
             Asked::Upsert(value) if operation.answered.is_none() && merged(value) == unseen => {
                 Asked::Insert(unseen)
             }
@@ -198,20 +199,20 @@ fn effects(operations: &[KeyOperation]) -> (Vec<Effect>, u64) {
     (operations.iter().map(effect).collect(), unseen)
 }
 
-/// The walk over the operations on one key.
+/// The walk over the operations on one key, in order of time.
 struct Walk<'h> {
     operations: &'h [KeyOperation],
     effects: Vec<Effect>,
-    /// What stands for the values that nobody saw.
+    /// The value that replaces all values that no operation read.
     unseen: u64,
-    /// Those under way, in order of their numbers.
+    /// The operations under way, by ascending index.
     under_way: Vec<usize>,
-    /// What can be; never empty.
+    /// The possible states; never empty.
     states: Vec<State>,
 }
 
-/// Whether operations on one key, which was absent, are linearizable; and what it held at the end, if
-/// that is known.
+/// Checks that operations on one key, initially absent, are linearizable. `last` is the value of the key at the end, if
+/// known.
 fn check_key(operations: &[KeyOperation], last: Option<Option<u64>>) -> Result<(), Finding> {
     let mut operations = operations.to_vec();
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(operations.len() * 2);
@@ -219,7 +220,7 @@ fn check_key(operations: &[KeyOperation], last: Option<Option<u64>>) -> Result<(
         events.push((operation.begun, false, index));
         if operation.answered.is_some() {
             if operation.ended < operation.begun {
-                let text = format!("it ended before it began\n{}", line(operation));
+                let text = format!("an operation ended before it began\n{}", line(operation));
                 return Err(Finding::new(Anomaly::Violation, text));
             }
             events.push((operation.ended, true, index));
@@ -263,7 +264,7 @@ fn check_key(operations: &[KeyOperation], last: Option<Option<u64>>) -> Result<(
 
 impl Walk<'_> {
     fn begin(&mut self, index: usize) {
-        // Numbers are not in order of time: several clients were merged.
+        // Indices are not in order of time: the records of several clients were merged.
         if let Err(place) = self.under_way.binary_search(&index) {
             self.under_way.insert(place, index);
         }
@@ -271,7 +272,7 @@ impl Walk<'_> {
         self.states = states.into_iter().map(|state| self.settle(state)).collect();
     }
 
-    /// Lets take effect what changes nothing and fits.
+    /// Applies every operation under way that changes nothing and fits its result.
     fn settle(&self, mut state: State) -> State {
         for &index in &self.under_way {
             let effect = self.effects[index];
@@ -283,7 +284,7 @@ impl Walk<'_> {
         state
     }
 
-    /// Keeps the states in which an operation has taken effect.
+    /// Keeps the states in which the ended operation has taken effect.
     fn end(&mut self, index: usize) -> Result<(), Finding> {
         let mut ended = States::default();
         let mut seen = States::default();
@@ -303,7 +304,10 @@ impl Walk<'_> {
                 }
             }
             if seen.count > MOST_STATES {
-                let finding = self.finding(index, "too many orders to try");
+                let finding = self.finding(
+                    index,
+                    "too many orders of the operations to try all of them for this result",
+                );
                 return Err(Finding {
                     kind: Anomaly::Undecided,
                     ..finding
@@ -311,7 +315,7 @@ impl Walk<'_> {
             }
         }
         if ended.lost_by.is_empty() {
-            return Err(self.finding(index, "no order explains"));
+            return Err(self.finding(index, "no order of the operations explains this result"));
         }
         self.under_way.retain(|other| *other != index);
         self.states = ended.into_states();
@@ -319,7 +323,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The states after one more of the operations under way has taken effect.
+    /// Returns the states after one more of the operations under way has taken effect.
     fn successors(&self, state: &State) -> Vec<State> {
         let mut successors = Vec::new();
         let mut tried: Vec<Asked> = Vec::new();
@@ -339,7 +343,7 @@ impl Walk<'_> {
         successors
     }
 
-    /// Drops what has taken effect in every state.
+    /// Removes the operations without a result that have taken effect in every state.
     fn forget(&mut self) {
         let mut settled = self.states[0].lost.clone();
         settled.retain(|index| self.states.iter().all(|state| state.has(*index)));
@@ -354,13 +358,18 @@ impl Walk<'_> {
 
     fn finding(&self, index: usize, why: &str) -> Finding {
         let answer = &self.operations[index];
-        let mut text = format!("{why}\n  {}\nbefore it the key can have held", line(answer));
+        let mut text = format!(
+            "{why}\n  {}\nvalues that the key could hold before it:",
+            line(answer)
+        );
         let values: BTreeSet<Option<u64>> = self.states.iter().map(|state| state.value).collect();
         for value in values {
             let _ = match value {
-                Some(value) if value == self.unseen => write!(text, " a value that nobody saw,"),
-                Some(value) => write!(text, " {value},"),
-                None => write!(text, " nothing,"),
+                Some(value) if value == self.unseen => {
+                    write!(text, " a value that no operation read;")
+                }
+                Some(value) => write!(text, " {value};"),
+                None => write!(text, " nothing;"),
             };
         }
         let mut shown: Vec<usize> = (0..self.operations.len())
@@ -371,7 +380,7 @@ impl Walk<'_> {
             KeyOperation { ended, .. } => (ended, *other),
         });
         let from = shown.len().saturating_sub(MOST_SHOWN);
-        let _ = write!(text, " and these came before it or were under way:");
+        let _ = write!(text, "\nearlier and concurrent operations:");
         for other in &shown[from..] {
             let _ = write!(text, "\n  {}", line(&self.operations[*other]));
         }
@@ -405,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_many_orders_are_no_verdict() {
+    fn too_many_orders_give_no_verdict() {
         let mut operations = Vec::new();
         for value in 0..12 {
             for (begun, asked, answered) in [
@@ -423,7 +432,8 @@ mod tests {
             }
         }
         operations[0].answered = Some(Answered::Inserted);
-        let finding = check(&operations).expect_err("twelve take thousands of states");
+        let finding =
+            check(&operations).expect_err("twelve concurrent upserts take thousands of states");
         assert_eq!(finding.kind, Anomaly::Undecided, "{finding}");
         assert_eq!(check(&operations[..12]), Ok(12));
     }

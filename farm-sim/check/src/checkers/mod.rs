@@ -1,11 +1,12 @@
-//! Judges of histories: whether what clients saw is what a correct platform may show.
+//! The checkers of histories: they decide whether a correct platform may produce a history.
 //!
-//! Read in this order: [`check`] runs everything that this project wrote itself; [`serial`] decides
-//! whether transactions are strictly serializable, from the true versions that values carry;
-//! [`linear`] does the same for the keys of a hashtable; [`append`] hands the transactions to a
-//! checker written by others, so that no one judges his own work alone.
+//! Read in this order: [`check`] runs all checkers of this project. [`serial`] decides whether transactions are
+//! strictly serializable, from the true versions that values carry. [`linear`] does the same for the keys of a
+//! hashtable. [`append`] passes the transactions to an independent checker, so that the verdict does not depend on this
+//! project's checkers alone.
 //!
-//! The same history always gives the same verdict, to the letter.
+//! The same history always produces the same verdict and the same text. The exception is the text of [`append`], which
+//! may depend on a time limit.
 
 pub mod append;
 mod explain;
@@ -20,11 +21,11 @@ use crate::history::{Answered, History, KeyOperation};
 
 pub use finding::{Anomaly, Facts, Finding};
 
-/// Most violations of a workload that a finding tells.
+/// Most violations of a workload that a finding lists.
 const MOST_VIOLATIONS: usize = 10;
 
-/// Whether a correct platform may show this history: the workload saw no violation, transactions are
-/// strictly serializable, operations on each key are linearizable.
+/// Checks that a correct platform may produce this history: the workload detected no violation, transactions are
+/// strictly serializable, and the operations on each key are linearizable.
 ///
 /// # Errors
 ///
@@ -37,7 +38,11 @@ pub fn check(history: &History) -> Result<Facts, Finding> {
             .take(MOST_VIOLATIONS)
             .map(String::as_str)
             .collect();
-        let text = format!("{} seen\n  {}", violations.len(), shown.join("\n  "));
+        let text = format!(
+            "{} detected by the workload\n  {}",
+            violations.len(),
+            shown.join("\n  ")
+        );
         return Err(Finding::new(Anomaly::Violation, text));
     }
     let facts = serial::check(&history.transactions)?;

@@ -1,17 +1,16 @@
-//! Strict serializability of transactions, decided from true versions.
+//! Decides strict serializability of transactions, from true versions.
 //!
-//! Values carry who wrote them and what that write replaced, so the order of an object's versions
-//! is known, not guessed, and the direct serialization graph is complete: transactions are
-//! strictly serializable exactly if it has no cycle together with the order of real time. That
-//! order is a chain of the moments at which transactions ended, each transaction leading to its own
-//! moment and following from the last one before it began: three edges for each instead of one for
-//! each pair.
+//! Each value carries its write and the write that it replaced. So the order of an object's versions is known, not
+//! guessed, and the direct serialization graph is complete. Transactions are strictly serializable if and only if that
+//! graph has no cycle together with the real-time order. The real-time order is a chain of the moments at which
+//! transactions ended: each transaction has an edge to the moment of its own end, and an edge from the last moment
+//! before it began. This takes three edges for each transaction instead of one for each pair.
 //!
-//! A transaction of unknown outcome has a beginning, but no end. It counts if any of its writes was
-//! seen, otherwise leaving it out is always right. If a version was seen that no listed transaction
-//! wrote, some transaction of unknown outcome did that did not tell all of its accesses, if there is
-//! one; such a writer stands for itself. Where nobody tells what such a version replaced, the chain
-//! of versions is broken and no dependency is known across the gap.
+//! A transaction of unknown outcome has a beginning, but no end. It counts if any of its writes was read or replaced;
+//! otherwise it can be left out. If a version was read that no listed transaction wrote, its writer must be a
+//! transaction of unknown outcome that does not list all of its accesses, if one exists; such a writer becomes a
+//! transaction of its own. If no access records what such a version replaced, the chain of versions is broken, and no
+//! dependency is known across the gap.
 
 use crate::history::{Access, Outcome, Transaction};
 
@@ -20,11 +19,11 @@ use super::finding::{Anomaly, Facts, Finding};
 use super::graph::{Edge, Graph, Kinds, NONE};
 use super::versions::{Versions, effective};
 
-/// Whether these transactions and lock-free reads are strictly serializable.
+/// Checks that these transactions and lock-free reads are strictly serializable.
 ///
 /// # Errors
 ///
-/// The first anomaly found; of cycles, a short one of the worst kind.
+/// The first anomaly found. Of cycles, a short one of the worst kind.
 pub fn check(transactions: &[Transaction]) -> Result<Facts, Finding> {
     let effective = effective(transactions);
     for (index, transaction) in transactions.iter().enumerate() {
@@ -50,7 +49,7 @@ pub fn check(transactions: &[Transaction]) -> Result<Facts, Finding> {
     Err(worst_cycle(&graph, transactions, &versions))
 }
 
-/// What one transaction tells does not contradict itself.
+/// Checks that the accesses of one transaction do not contradict each other.
 fn check_alone(
     transactions: &[Transaction],
     index: usize,
@@ -58,11 +57,14 @@ fn check_alone(
 ) -> Result<(), Finding> {
     let names = Names(transactions);
     let finding = |kind, text: String| {
-        let text = format!("{text}\n{}", names.tell(&[index as u32]));
+        let text = format!("{text}\n{}", names.describe(&[index as u32]));
         Err(Finding::new(kind, text))
     };
     if transaction.outcome == Outcome::Committed && transaction.ended < transaction.begun {
-        return finding(Anomaly::Violation, "it ended before it began".into());
+        return finding(
+            Anomaly::Violation,
+            "a transaction ended before it began".into(),
+        );
     }
     let accesses = &transaction.accesses;
     let wrote = accesses.iter().any(|a| matches!(a, Access::Write { .. }));
@@ -76,14 +78,17 @@ fn check_alone(
         let before = accesses[..place].iter().rfind(own);
         let after = accesses[place + 1..].iter().find(|access| is_it(access));
         if before.is_some_and(|write| !is_it(write)) || after.is_some() {
-            let text = format!("a read of object {} contradicts its own writes", object.0);
+            let text = format!(
+                "a read of object {} contradicts the writes of its own transaction",
+                object.0
+            );
             return finding(Anomaly::Internal, text);
         }
     }
     Ok(())
 }
 
-/// Who replaced or saw what whom wrote.
+/// Returns the dependencies between transactions that follow from their reads and writes.
 fn dependencies(versions: &Versions) -> Vec<Edge> {
     let all = &versions.versions;
     let mut edges = Vec::with_capacity(all.len() + versions.reads.len() * 5);
@@ -115,8 +120,8 @@ fn dependencies(versions: &Versions) -> Vec<Edge> {
     edges
 }
 
-/// Adds the order of real time, by a vertex for each moment at which a transaction ended; the number
-/// of vertices then.
+/// Adds the edges of real-time order, with a vertex for each moment at which a transaction ended. Returns the number of
+/// vertices.
 fn real_time(
     transactions: &[Transaction],
     effective: &[bool],
@@ -166,7 +171,7 @@ fn real_time(
     vertices + moments.len() as u32
 }
 
-/// The finding of a graph that has a cycle.
+/// Returns the finding of a graph that has a cycle.
 fn worst_cycle(graph: &Graph, transactions: &[Transaction], versions: &Versions) -> Finding {
     let (ww, wr, rw) = (Kinds::WW, Kinds::WR, Kinds::RW);
     let seen = ww.or(wr);
@@ -197,7 +202,7 @@ fn worst_cycle(graph: &Graph, transactions: &[Transaction], versions: &Versions)
     )
 }
 
-/// What a cycle is called in which one transaction missed what another wrote.
+/// Returns the name of a cycle in which one transaction missed a write of another.
 fn read_skew(cycle: &[Edge], versions: &Versions) -> Anomaly {
     let object = |edge: &Edge| versions.versions[edge.version as usize].object;
     let same = cycle.iter().all(|edge| object(edge) == object(&cycle[0]));

@@ -1,4 +1,4 @@
-//! A version of an object, as a history tells it.
+//! A version of an object, as derived from a history.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::history::{ObjectId, WriteId};
 pub(super) struct Version {
     pub(super) object: ObjectId,
     pub(super) id: WriteId,
-    /// Its number, if it was read.
+    /// The version number, if a transaction read it.
     pub(super) number: Option<u64>,
-    /// What it replaced.
+    /// Index of the version that it replaced, or [`NONE`](super::graph::NONE).
     pub(super) parent: u32,
-    /// What replaced it.
+    /// Index of the version that replaced it, or [`NONE`](super::graph::NONE).
     pub(super) child: u32,
-    /// The transaction that wrote it; [`NONE`](super::graph::NONE) wrote the initial value. Numbers from that of
-    /// transactions on are of those that the history does not tell.
+    /// Index of the transaction that wrote it; [`NONE`](super::graph::NONE) for the initial value. Indices beyond the
+    /// listed transactions stand for writers that the history does not list.
     pub(super) writer: u32,
 }
 

@@ -1,8 +1,8 @@
-//! Versions of objects in the order in which they replaced each other, as histories tell it.
+//! The versions of objects, in the order in which they replaced each other, as derived from a history.
 //!
-//! Every write replaced another, and every value carries what its write replaced: so the versions of
-//! an object are a chain that begins with the initial value. What does not fit into one chain is a
-//! finding. What transactions did that had no effect is left out, but for what it explains.
+//! Every write replaced another, and every value records the write that its own write replaced. So the versions of an
+//! object form a chain that begins with the initial value. A violation of this is a finding. Accesses of transactions
+//! without effect are ignored, except to explain a finding.
 
 use crate::history::{Access, ObjectId, Outcome, Transaction, WriteId};
 
@@ -18,17 +18,17 @@ pub(super) struct Read {
     pub(super) reader: u32,
 }
 
-/// All versions that transactions saw or made, by object and write.
+/// All versions that effective transactions read or wrote, sorted by object and write.
 pub(super) struct Versions {
     pub(super) versions: Vec<Version>,
     pub(super) reads: Vec<Read>,
     /// Number of writes.
     pub(super) writes: usize,
-    /// Transactions, and above them one for each version whose writer is not told.
+    /// Number of transactions: the listed ones, followed by one for each version whose writer is not listed.
     pub(super) transactions: u32,
 }
 
-/// The object, the write, and the write that it replaced.
+/// Returns the object, the write, and the write that it replaced.
 fn parts(access: &Access) -> (ObjectId, WriteId, WriteId) {
     match *access {
         Access::Read {
@@ -38,8 +38,8 @@ fn parts(access: &Access) -> (ObjectId, WriteId, WriteId) {
     }
 }
 
-/// Which transactions took effect: the committed ones, and those of unknown outcome of which such a
-/// one saw a write.
+/// Returns for each transaction whether it took effect: the committed ones do, and those of unknown outcome if an
+/// effective one names one of their writes, as a value or as its parent.
 pub(super) fn effective(transactions: &[Transaction]) -> Vec<bool> {
     let mut effective: Vec<bool> = transactions
         .iter()
@@ -79,8 +79,7 @@ pub(super) fn effective(transactions: &[Transaction]) -> Vec<bool> {
     effective
 }
 
-/// An access of a transaction that took effect, and the versions it names: the one it read or wrote,
-/// and that one's parent.
+/// An access of an effective transaction, with the versions it names: the one it read or wrote, and that one's parent.
 struct Named<'h> {
     transaction: u32,
     access: &'h Access,
@@ -88,7 +87,7 @@ struct Named<'h> {
     parent: u32,
 }
 
-/// Numbers the versions that accesses name, by object and write.
+/// Collects the versions that the accesses name, sorted by object and write.
 fn number<'h>(
     transactions: &'h [Transaction],
     effective: &[bool],
@@ -113,7 +112,7 @@ fn number<'h>(
         }
     }
     let slots = u32::try_from(named.len() * 2);
-    slots.expect("a history is in memory and has fewer accesses");
+    slots.expect("a history in memory has fewer accesses than 2^31");
     keys.sort_unstable();
     let mut versions: Vec<Version> = Vec::new();
     let mut last = None;
@@ -142,7 +141,7 @@ fn number<'h>(
 }
 
 impl Versions {
-    /// What these transactions tell about versions.
+    /// Derives the versions from these transactions, and checks them.
     pub(super) fn of(transactions: &[Transaction], effective: &[bool]) -> Result<Self, Finding> {
         let (versions, named) = number(transactions, effective);
         let reads = named.iter().filter_map(|name| {
@@ -168,8 +167,8 @@ impl Versions {
         Ok(this)
     }
 
-    /// Who wrote each version. One that nobody wrote is wrong, unless a transaction of unknown
-    /// outcome may have.
+    /// Finds the writer of each version. A version without a writer is a finding, unless a transaction of unknown
+    /// outcome may have written it.
     fn find_writers(&mut self, names: &Names, named: &[Named]) -> Result<(), Finding> {
         for name in named {
             let Access::Write { .. } = name.access else {
@@ -179,7 +178,7 @@ impl Versions {
             if version.id == WriteId::INITIAL || version.writer != NONE {
                 let text = format!(
                     "{version} was written twice\n{}",
-                    names.tell(&[version.writer, name.transaction])
+                    names.describe(&[version.writer, name.transaction])
                 );
                 return Err(Finding::new(Anomaly::DuplicateVersion, text));
             }
@@ -188,12 +187,15 @@ impl Versions {
         for version in 0..self.versions.len() {
             let seen = &mut self.versions[version];
             if seen.writer == NONE && seen.id != WriteId::INITIAL {
-                if let Some((kind, text)) = explain::nobody_wrote(names, seen) {
+                if let Some((kind, text)) = explain::missing_writer(names, seen) {
                     let by = named
                         .iter()
                         .find(|name| [name.version, name.parent].contains(&(version as u32)));
                     let by = by.map_or(NONE, |name| name.transaction);
-                    return Err(Finding::new(kind, format!("{text}\n{}", names.tell(&[by]))));
+                    return Err(Finding::new(
+                        kind,
+                        format!("{text}\n{}", names.describe(&[by])),
+                    ));
                 }
                 seen.writer = self.transactions;
                 self.transactions += 1;
@@ -202,14 +204,14 @@ impl Versions {
         Ok(())
     }
 
-    /// What each version replaced, of which all must say the same.
+    /// Finds the version that each version replaced. All accesses must agree on it.
     fn find_parents(&mut self, names: &Names, named: &[Named]) -> Result<(), Finding> {
         for name in named {
             let (_, id, parent) = parts(name.access);
             if id == WriteId::INITIAL {
                 if parent != WriteId::INITIAL {
                     let what = &self.versions[name.version as usize];
-                    let text = format!("{what} replaced write {}", parent.0);
+                    let text = format!("{what} is recorded as replacing write {}", parent.0);
                     return Err(order(text, names, &[name.transaction]));
                 }
                 continue;
@@ -218,7 +220,7 @@ impl Versions {
             if before != NONE && before != name.parent {
                 let [what, one, other] = [name.version, before, name.parent]
                     .map(|version| &self.versions[version as usize]);
-                let text = format!("{what} replaced {one} and {other}");
+                let text = format!("{what} is recorded as replacing {one} and also {other}");
                 return Err(order(text, names, &[what.writer, name.transaction]));
             }
             self.versions[name.version as usize].parent = name.parent;
@@ -226,7 +228,7 @@ impl Versions {
         Ok(())
     }
 
-    /// What replaced each version: one write only.
+    /// Finds the version that replaced each version. There may be at most one.
     fn find_children(&mut self, names: &Names) -> Result<(), Finding> {
         for child in 0..self.versions.len() {
             let parent = self.versions[child].parent as usize;
@@ -239,7 +241,7 @@ impl Versions {
                     [parent, other as usize, child].map(|version| &self.versions[version]);
                 let text = format!(
                     "{what} was replaced by {one} and by {other}\n{}",
-                    names.tell(&[one.writer, other.writer])
+                    names.describe(&[one.writer, other.writer])
                 );
                 return Err(Finding::new(Anomaly::LostUpdate, text));
             }
@@ -248,7 +250,7 @@ impl Versions {
         Ok(())
     }
 
-    /// The number of each version that was read.
+    /// Finds the number of each version that was read. All reads must agree on it.
     fn find_numbers(&mut self, names: &Names, named: &[Named]) -> Result<(), Finding> {
         for name in named {
             let Access::Read { version, .. } = *name.access else {
@@ -264,7 +266,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Every version is in a chain, and numbers grow along it.
+    /// Checks that every version is in a chain, and that numbers grow along it.
     fn find_chains(&self, names: &Names) -> Result<(), Finding> {
         let mut chained = vec![false; self.versions.len()];
         for first in 0..self.versions.len() {
@@ -281,7 +283,9 @@ impl Versions {
                     continue;
                 };
                 if let Some((before, earlier)) = last.filter(|(before, _)| *before >= number) {
-                    let text = format!("{version} came after {earlier}");
+                    let text = format!(
+                        "{version} replaced {earlier}, directly or not, but has no higher version number"
+                    );
                     let who = [earlier.writer, version.writer];
                     return Err(if before == number {
                         duplicate(text, names, &who)
@@ -294,13 +298,13 @@ impl Versions {
         }
         if let Some(at) = chained.iter().position(|chained| !chained) {
             let version = &self.versions[at];
-            let text = format!("{version} replaced, by way of others, itself");
+            let text = format!("{version} replaced itself, through other writes");
             return Err(order(text, names, &[version.writer]));
         }
         self.compare_chains(names)
     }
 
-    /// Where a chain is broken, since nobody tells what a version replaced, its parts still have
+    /// If some writers are not listed, chains may be broken. Checks that all parts of an object's chains still have
     /// different numbers.
     fn compare_chains(&self, names: &Names) -> Result<(), Finding> {
         if self.transactions as usize == names.0.len() {
@@ -314,14 +318,14 @@ impl Versions {
         for pair in numbers.windows(2) {
             if (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1) {
                 let [one, other] = [pair[0].2, pair[1].2].map(|at| &self.versions[at as usize]);
-                let text = format!("{one} is not {other}");
+                let text = format!("{one} and {other} have the same version number");
                 return Err(duplicate(text, names, &[one.writer, other.writer]));
             }
         }
         Ok(())
     }
 
-    /// Nobody else saw what its own writer replaced.
+    /// Checks that no transaction read a version that the version's own writer replaced, except that writer.
     fn check_reads(&self, names: &Names) -> Result<(), Finding> {
         for read in &self.reads {
             let version = &self.versions[read.version as usize];
@@ -329,8 +333,8 @@ impl Versions {
             let replaced = next.is_some_and(|next| next.writer == version.writer);
             if version.writer != NONE && replaced && read.reader != version.writer {
                 let text = format!(
-                    "{version} was seen, but its own writer replaced it\n{}",
-                    names.tell(&[version.writer, read.reader])
+                    "{version} was read by another transaction, but its own writer replaced it\n{}",
+                    names.describe(&[version.writer, read.reader])
                 );
                 return Err(Finding::new(Anomaly::IntermediateRead, text));
             }
@@ -340,11 +344,11 @@ impl Versions {
 }
 
 fn order(text: String, names: &Names, who: &[u32]) -> Finding {
-    let text = format!("{text}\n{}", names.tell(who));
+    let text = format!("{text}\n{}", names.describe(who));
     Finding::new(Anomaly::IncompatibleOrder, text)
 }
 
 fn duplicate(text: String, names: &Names, who: &[u32]) -> Finding {
-    let text = format!("{text}\n{}", names.tell(who));
+    let text = format!("{text}\n{}", names.describe(who));
     Finding::new(Anomaly::DuplicateVersion, text)
 }

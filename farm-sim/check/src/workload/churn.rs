@@ -1,11 +1,11 @@
-//! Objects that come and go: entries that name an object by fat pointer, or none.
+//! Objects that are allocated and freed: entries that name an object by fat pointer, or none.
 //!
-//! An entry's data is the pointer, and the id of the write by which the object got its incarnation. The
-//! object carries that id, too: who reads an object that a pointer names must find the same in it. An object
-//! may be the first of an array, which comes and goes as a whole: each member carries the array's id.
+//! An entry's data is the pointer, and the id of the write by which the object got its incarnation. The object carries
+//! that id too: a reader of an object that a pointer names must find the same id in it. An object may be the first of
+//! an array, which is allocated and freed as a whole; each member carries the array's id.
 //!
-//! Clients also keep pointers and follow them later, when the memory may serve objects of other sizes. And they
-//! read objects with a wrong size, which the platform must refuse.
+//! Clients also keep pointers and follow them later, when the memory may store objects of other sizes. They also read
+//! objects with a wrong size, which the platform must refuse.
 
 use farm_core::object::FatPointer;
 use farm_txn::{ObjectId as TxObject, Tx};
@@ -15,7 +15,7 @@ use super::named::pointer;
 use super::notes::{Got, Notes, Read, Torn, Want};
 use super::value::{LEAST_BYTES, Value};
 
-/// Objects of the longest array.
+/// Most members of an array.
 const MOST_MEMBERS: u32 = 3;
 
 /// One transaction on one entry.
@@ -28,7 +28,7 @@ pub(super) struct Churn {
 enum Step {
     Entry,
     Named(FatPointer),
-    /// What is to go is an array, which another may follow.
+    /// The members of an array that is to be freed. `another`: whether new objects replace it.
     Members {
         array: u64,
         another: bool,
@@ -77,7 +77,7 @@ impl Churn {
                         Got::Nothing | Got::NotThere => return Ok(Want::Commit),
                     };
                     if new.len() > 1 && notes.rng.random_bool(0.5) {
-                        // One of an array may go before the others.
+                        // Sometimes one member is freed before the others.
                         new.pop().into_iter().for_each(|last| tx.free(last));
                     }
                     old.into_iter().for_each(|old| tx.free(old));
@@ -89,7 +89,7 @@ impl Churn {
         }
     }
 
-    /// Objects go, and others may come.
+    /// Frees the old objects. If `another`, allocates new ones first.
     fn replace(
         &mut self,
         notes: &mut Notes,
@@ -108,7 +108,7 @@ impl Churn {
             0 => notes.rng.random_range(2..=MOST_MEMBERS),
             _ => 1,
         };
-        // All of them are in one record of a log.
+        // All members must fit one record of a log.
         let most = notes.spec.named_bytes / count as usize;
         Want::Allocate {
             bytes: notes.rng.random_range(LEAST_BYTES..=most.max(LEAST_BYTES)),
@@ -117,13 +117,15 @@ impl Churn {
         }
     }
 
-    /// The object that the entry names, or should.
+    /// Handles the object that the entry names.
     fn named(&mut self, notes: &mut Notes, tx: &mut Tx, pointer: FatPointer, got: Got) -> Want {
         let (entry, read) = (self.entry, self.read.expect("the entry was read"));
         let Got::Object(named) = got else {
-            // The entry was read before another transaction changed it, which validation finds out.
+            // Not a violation if another transaction changed the entry meanwhile: then validation fails, and `broken`
+            // is ignored.
             let address = pointer.address;
-            let why = format!("entry {entry} names {address:?}, which is not there");
+            let why =
+                format!("entry {entry} names an object at {address:?}, which is not allocated");
             notes.broken.push(why);
             return Want::Commit;
         };
@@ -134,7 +136,7 @@ impl Churn {
             Ok(found) if meant && found.data[0] == born_by => found,
             found => {
                 let why = format!(
-                    "entry {entry} names an object born by {born_by}, and there is {found:?}"
+                    "entry {entry} names an object born by write {born_by}, but the object contains {found:?}"
                 );
                 notes.broken.push(why);
                 return Want::Commit;
@@ -155,7 +157,7 @@ impl Churn {
         }
     }
 
-    /// All objects of an array whose first the entry names: each is there, and of this array.
+    /// Checks all members of the array that the entry names: each must exist and carry the array's id.
     fn members(
         &mut self,
         notes: &mut Notes,
@@ -164,7 +166,10 @@ impl Churn {
         (array, another): (u64, bool),
     ) -> Want {
         let Got::Objects(all) = got else {
-            let why = format!("array {array} of entry {} is not there", self.entry);
+            let why = format!(
+                "entry {} names array {array}, which is not allocated",
+                self.entry
+            );
             notes.broken.push(why);
             return Want::Commit;
         };
@@ -172,7 +177,7 @@ impl Churn {
             let found = member.map(|member| Value::read(tx.payload(member)));
             if !matches!(&found, Some(Ok(found)) if found.data[2] == array) {
                 let why = format!(
-                    "entry {} names array {array}, and in it is {found:?}",
+                    "entry {} names array {array}, but a member contains {found:?}",
                     self.entry
                 );
                 notes.broken.push(why);
@@ -183,7 +188,7 @@ impl Churn {
     }
 }
 
-/// Writes the object that an entry names, which may get a new incarnation.
+/// Writes the object that an entry names. If `incarnation`, the object gets a new incarnation.
 fn renew(
     notes: &mut Notes,
     tx: &mut Tx,
@@ -194,7 +199,7 @@ fn renew(
     let id = notes.next_id();
     let [mut born_by, members, array] = found.data;
     if incarnation {
-        // Pointers to the object as it was stop naming it.
+        // Older pointers no longer name the object.
         tx.increment_incarnation(named);
         born_by = id.0;
     }
@@ -208,7 +213,7 @@ fn renew(
     notes.write(tx, read, [address, rest, born_by]);
 }
 
-/// Makes new objects carry the id of the entry's write, and gives the entry's data, which names the first.
+/// Writes the id of the entry's write to new objects. Returns the entry's data, which names the first of them.
 fn born(notes: &mut Notes, tx: &mut Tx, objects: &[TxObject]) -> [u64; 3] {
     let id = notes.next_id();
     let value = Value {

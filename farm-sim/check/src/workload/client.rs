@@ -1,4 +1,4 @@
-//! The clients' loop: each client does one thing at a time, and begins the next when the last has ended.
+//! The clients' loop: each client has one operation at a time, and begins the next when the last has ended.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use rand::Rng;
 
-use super::clients::{BACKOFF_NANOS, MOST_ATTEMPTS, again_soon, end_all, ended, tell_done};
+use super::clients::{BACKOFF_NANOS, MOST_ATTEMPTS, again_soon, call_done, end_all, ended};
 use super::doing::Doing;
 use super::follow::{self, image_of};
 use super::log::Asked;
@@ -20,10 +20,10 @@ use super::value::Value;
 use super::{rows, table};
 use crate::history::{Access, ObjectId, Outcome, Transaction};
 
-/// Reads of objects one after the other.
+/// Most lock-free reads of one operation, one after the other.
 const MOST_READS: u32 = 3;
 
-/// A client begins its next operation, or ends.
+/// Begins the client's next operation, or ends the client.
 pub(super) fn next(worker: &mut Worker, index: usize) {
     let now = moment(worker);
     let work = work(worker);
@@ -36,7 +36,7 @@ pub(super) fn next(worker: &mut Worker, index: usize) {
     if state.left == 0 {
         work.clients_left -= 1;
         if work.clients_left == 0 {
-            tell_done(worker);
+            call_done(worker);
         }
         return;
     }
@@ -113,7 +113,7 @@ fn ship(worker: &mut Worker, client: u64, (): ()) {
             work(worker)
                 .log
                 .violations
-                .push(format!("a transaction cannot be shipped: {error}"));
+                .push(format!("cannot ship a transaction to worker {to}: {error}"));
             end_all(worker);
         }
     }
@@ -152,7 +152,7 @@ fn answered(worker: &mut Worker, client: u64, reply: Result<&[u8], CallError>) {
         .iter_mut()
         .rev()
         .find(|asked| asked.number == number);
-    // The log was taken already if the cluster was lost.
+    // If the cluster was lost, the log may have been taken already.
     if let Some(asked) = asked {
         asked.ended = Some((now, outcome));
     }
@@ -172,14 +172,14 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     let class = class_for_payload(bytes).expect("the object was made");
     let request = ReadRequest::object(work.addresses[object], class);
     if worker
-        .read_lock_free(request, Cont::new(came, client))
+        .read_lock_free(request, Cont::new(read_done, client))
         .is_err()
     {
         again_soon(worker, client, read);
     }
 }
 
-fn came(worker: &mut Worker, client: u64, result: ReadResult) {
+fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
     let now = moment(worker);
     let index = client as usize;
     let Doing::Read { object, more } = work(worker).clients[index].doing else {
@@ -189,13 +189,12 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
         Ok(slot) => slot,
         Err(ReadError::Busy) => return again_soon(worker, client, read),
         Err(ReadError::PeerLost(_)) => return end_all(worker),
-        // It was locked for as long as anybody tries: of one that crashed, say.
+        // The object stayed locked for all tries of the read: its locker may have crashed.
         Err(ReadError::StaysLocked(_)) => return ended(worker, index),
         Err(error) => {
-            work(worker)
-                .log
-                .violations
-                .push(format!("object {object} cannot be read: {error}"));
+            work(worker).log.violations.push(format!(
+                "cannot read object {object} without locks: {error}"
+            ));
             return end_all(worker);
         }
     };
@@ -206,7 +205,7 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
     let value = match Value::read(&payload) {
         Ok(value) => value,
         Err(torn) => {
-            let violation = format!("object {object}, version {version}, lock-free: {torn}");
+            let violation = format!("lock-free read of object {object}, version {version}: {torn}");
             work(worker).log.violations.push(violation);
             return ended(worker, index);
         }
@@ -231,7 +230,7 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
     }
 }
 
-/// Reads on, mostly objects near the last one, which the same transactions write.
+/// Reads further objects, mostly on the machine of the last one: the same transactions write them.
 fn read_more(worker: &mut Worker, index: usize, more: u32) {
     if more == 0 {
         return ended(worker, index);

@@ -1,4 +1,4 @@
-//! The beginning and the end of clients, and of what each does.
+//! The beginning and the end of clients and of their operations.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::doing::{Client, Doing};
 use super::state::{place, work};
 
-/// Times that a transaction is shipped again after conflicts.
+/// Most times that a transaction is attempted again after conflicts.
 pub(super) const MOST_ATTEMPTS: u8 = 60;
-/// Longest pause before a transaction is shipped again; drawn up to this times the attempts so far.
+/// Longest pause before a transaction is attempted again, in nanoseconds for each attempt so far.
 pub(super) const BACKOFF_NANOS: u64 = 2_000;
-/// Pause before a worker asks again for what another has not made yet.
+/// Pause before a worker requests again what another worker has not made yet.
 pub(super) const ASK_AGAIN: Duration = Duration::from_micros(5);
-/// Longest pause when the arena is full.
+/// Longest pause before an operation that found no room is tried again, in nanoseconds.
 const ROOM_NANOS: u64 = 1_000;
 
-/// Makes the clients, and lets each begin.
+/// Creates the clients, and begins the first operation of each.
 pub(super) fn begin_all(worker: &mut Worker) {
     let (place, _) = place(worker);
     let work = work(worker);
@@ -38,23 +38,23 @@ pub(super) fn begin_all(worker: &mut Worker) {
     };
     work.clients = (0..spec.clients).map(client).collect();
     if work.clients.is_empty() {
-        return tell_done(worker);
+        return call_done(worker);
     }
     for client in 0..work.clients.len() {
         worker.defer(Cont::new(next, client as u64));
     }
 }
 
-/// All clients of this worker end, because the cluster does.
+/// Ends all clients of this worker, because the cluster ends.
 pub(super) fn end_all(worker: &mut Worker) {
     for client in &mut work(worker).clients {
         client.left = 0;
     }
     work(worker).clients_left = 0;
-    tell_done(worker);
+    call_done(worker);
 }
 
-pub(super) fn tell_done(worker: &mut Worker) {
+pub(super) fn call_done(worker: &mut Worker) {
     if let Some(done) = work(worker).done.take() {
         done(worker);
     }
@@ -67,13 +67,13 @@ pub(super) fn give_up(worker: &mut Worker, why: String) {
     end_all(worker);
 }
 
-/// Lets a client begin its next operation, or end.
+/// Begins a client's next operation, or ends the client.
 fn next(worker: &mut Worker, client: u64, (): ()) {
     let next = work(worker).next.expect("the workload was started");
     next(worker, client as usize);
 }
 
-/// What was under way has ended; the next begins from the event loop.
+/// Ends a client's operation. The next operation begins at once.
 pub(super) fn ended(worker: &mut Worker, client: usize) {
     let work = work(worker);
     work.progress.ended += 1;
@@ -83,7 +83,7 @@ pub(super) fn ended(worker: &mut Worker, client: usize) {
     next(worker, client as u64, ());
 }
 
-/// Calls `what` again when slots may have come back.
+/// Calls `what` again after a short random pause, when there may be room.
 pub(super) fn again_soon(
     worker: &mut Worker,
     client: u64,
@@ -95,7 +95,7 @@ pub(super) fn again_soon(
     worker.set_timer(Duration::from_nanos(wait), Cont::new(what, client));
 }
 
-/// Records what is under way and will not be answered.
+/// Records the key operations that are under way and will get no result.
 pub(super) fn note_unanswered(worker: &mut Worker) {
     let work = work(worker);
     for client in &work.clients {

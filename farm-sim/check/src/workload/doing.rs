@@ -1,4 +1,4 @@
-//! A client, and what it is doing.
+//! A client and its current operation.
 
 use farm_core::ids::WorkerRef;
 use farm_core::worker::EpochGuard;
@@ -18,30 +18,31 @@ pub(super) struct Client {
     pub(super) number: u32,
     pub(super) left: u64,
     pub(super) sequence: u64,
-    /// The moment at which what is under way was begun.
+    /// The moment at which the current operation began.
     pub(super) begun: u64,
     pub(super) doing: Doing,
-    /// From the read of an entry until that of the object that it names.
+    /// The open operation of lock-free reads, from the read of an entry until the read of the object that the entry
+    /// names.
     pub(super) guard: Option<EpochGuard>,
-    /// What a transaction over rows does to keys, if it commits.
+    /// The key operations that take effect if the pending transaction over rows commits.
     pub(super) unsure: Vec<KeyOperation>,
 }
 
-/// What is under way.
+/// The current operation of a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Doing {
     #[default]
     Nothing,
-    /// A transaction, by its number and where it runs.
+    /// A transaction that was shipped to worker `to`.
     Transaction {
         number: u64,
         to: WorkerRef,
         seed: u64,
         attempt: u8,
     },
-    /// A lock-free read of an object, and how many more are to follow.
+    /// A lock-free read of an object. `more`: number of reads that follow.
     Read { object: usize, more: u32 },
-    /// An object that churn's entry named.
+    /// A lock-free read of the object that an entry of churn named.
     Named(Named),
     /// An operation on the table.
     Table(TableOperation),
@@ -54,16 +55,17 @@ pub(super) enum Doing {
 pub(super) struct TableOperation {
     pub(super) key: u64,
     pub(super) asked: Asked,
-    /// It is a transaction of its own, run by the client's worker; else the owner changes the table.
+    /// Whether the client's worker runs the operation as a transaction. Otherwise the owner of the key's shard changes
+    /// the table.
     pub(super) in_tx: bool,
-    /// An upsert removes and then inserts, a remove inserts first: what one transaction did and undid, or
-    /// moved, nobody may see.
+    /// Whether the transaction makes the change in two steps: an upsert removes and then inserts, a remove inserts and
+    /// then removes. Other clients must not see the state between the steps.
     pub(super) in_two: bool,
-    /// What the first of the two did.
+    /// The result of the first of the two steps.
     pub(super) first: Option<Changed>,
     pub(super) attempt: u8,
     pub(super) tx: Option<TxHandle>,
-    /// What the transaction answers, if it commits.
+    /// The result of the operation if the transaction commits.
     pub(super) answer: Option<Answered>,
 }
 
@@ -96,8 +98,8 @@ impl TableOperation {
 pub(super) struct RowsTransaction {
     pub(super) what: Drawn,
     pub(super) attempt: u8,
-    /// The place of this attempt in the log, from just before its commit on.
+    /// The index of this attempt in the log, set just before its commit.
     pub(super) tried: Option<usize>,
-    /// The place of the transaction there.
+    /// The index of the transaction in the log.
     pub(super) asked: Option<usize>,
 }

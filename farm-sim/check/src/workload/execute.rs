@@ -1,5 +1,5 @@
-//! Running transactions, on the worker that a client shipped them to: in one turn up to the commit if all their objects
-//! are on its machine, else by continuations.
+//! Runs transactions on the worker that a client shipped them to. If all their objects are on its machine, one turn
+//! runs the transaction up to its commit; otherwise continuations run it.
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
@@ -16,14 +16,14 @@ use super::script::Script;
 use super::state::{place, work};
 use crate::history::Access;
 
-/// Tries before a conflict is told to the client. Each has write ids of its own.
+/// Tries of a transaction before the worker replies `CONFLICT`. Each try has its own write ids.
 const TRIES: u64 = 3;
-/// Bits of a write's id that tell the writes of one try apart.
+/// Bits of a write id that number the writes of one try.
 const PLACE_BITS: u32 = 4;
-/// Bits that tell the tries of one transaction apart.
+/// Bits of a write id that number the tries of one transaction.
 const TRY_BITS: u32 = 10;
 
-/// The next try of a transaction.
+/// Returns the script of the next try of a transaction.
 fn script(worker: &mut Worker, shipped: &Shipped) -> Script {
     let (_, machine) = place(worker);
     let work = work(worker);
@@ -39,14 +39,14 @@ fn script(worker: &mut Worker, shipped: &Shipped) -> Script {
 }
 
 fn address_of(worker: &mut Worker, object: usize) -> Result<Address, Stop> {
-    // A worker serves the others' transactions from the moment it runs, before it is told the workload.
+    // A worker runs shipped transactions as soon as it runs, possibly before the workload is started on it.
     let known = work(worker).addresses.get(object).copied();
     known
         .filter(|address| !address.is_null())
         .ok_or(Stop::NotReady)
 }
 
-/// What a failed try means for its client; `None` if it may be tried again.
+/// Returns the reply code for a failed try; `None` if the transaction may be tried again.
 pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
     match stop {
         Stop::Tx(TxError::Abort(farm_txn::Abort::Lost(_)) | TxError::InDoubt(_)) => Some(IN_DOUBT),
@@ -61,12 +61,12 @@ pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
     }
 }
 
-/// Runs a try whose objects are all here: in one turn, but for its commit.
+/// Runs a try whose objects are all on this machine: in one turn, except for its commit.
 fn run(worker: &mut Worker, shipped: Shipped) {
     let mut script = script(worker, &shipped);
     let mut tx = farm_txn::checkout(worker);
-    let outcome = go_through(worker, &mut tx, &mut script);
-    // Whatever stops this processor from here on, its outcome is not known.
+    let outcome = run_to_commit(worker, &mut tx, &mut script);
+    // Recorded before the commit: if this processor stops from here on, the outcome is unknown.
     let tried = note(
         worker,
         &shipped,
@@ -95,7 +95,7 @@ fn committed_here(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
     end(worker, shipped, outcome.map_err(Stop::from));
 }
 
-fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(), Stop> {
+fn run_to_commit(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(), Stop> {
     let mut got = Got::Nothing;
     loop {
         let read = match next(worker, tx, script, got)? {
@@ -109,14 +109,14 @@ fn go_through(worker: &mut Worker, tx: &mut Tx, script: &mut Script) -> Result<(
                 got = follow_all(worker, tx, pointer, count)?;
                 continue;
             }
-            // Arrays come with a message and a read, which takes continuations.
+            // Single objects only: to allocate an array takes a message and a read, which need continuations.
             Want::Allocate { bytes, .. } => tx.alloc(worker, bytes, None),
         };
         got = got_of(read)?;
     }
 }
 
-/// Reads the objects of an array of this machine.
+/// Reads all objects of an array on this machine.
 fn follow_all(
     worker: &mut Worker,
     tx: &mut Tx,
@@ -152,17 +152,22 @@ fn got_of(read: Result<TxObject, TxError>) -> Result<Got, Stop> {
     }
 }
 
-/// Begins a try: by continuations, unless its objects are all here.
+/// Begins a try: in one turn if all objects are on this machine, otherwise by continuations.
 pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
     if !work(worker).spec.spread {
         return run(worker, shipped);
     }
     let tx = api::begin(worker);
-    go(worker, shipped, tx, None);
+    run_by_continuations(worker, shipped, tx, None);
 }
 
-/// Goes through a try.
-pub(super) fn go(worker: &mut Worker, shipped: Shipped, tx: TxHandle, retry: Option<Retry>) {
+/// Runs a try by continuations.
+pub(super) fn run_by_continuations(
+    worker: &mut Worker,
+    shipped: Shipped,
+    tx: TxHandle,
+    retry: Option<Retry>,
+) {
     let script = script(worker, &shipped);
     let running = Running {
         shipped,
@@ -177,7 +182,7 @@ pub(super) fn go(worker: &mut Worker, shipped: Shipped, tx: TxHandle, retry: Opt
 
 fn step(worker: &mut Worker, key: u64, got: Got) {
     let running = work(worker).running[key as usize].take();
-    let mut running = running.expect("it is gone on with once at a time");
+    let mut running = running.expect("no other step of this try is running");
     let (tx, script) = (running.tx, &mut running.script);
     let want = api::with(worker, tx, |tx, worker| next(worker, tx, script, got));
     let want = want.map_err(Stop::from).and_then(|want| want);
@@ -193,7 +198,7 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
         running.tried = note(worker, &running.shipped, None, accesses);
     }
     work(worker).running[key as usize] = Some(running);
-    let cont = Cont::new(came, key);
+    let cont = Cont::new(object_read, key);
     match wanted {
         Ok((Want::Read(_), address)) => api::read(worker, tx, address, payload, cont),
         Ok((Want::Follow(pointer), _)) => {
@@ -201,11 +206,11 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
         }
         Ok((Want::FollowAll(pointer, count), _)) => {
             let (first, class) = (pointer.address, pointer.class());
-            api::read_array(worker, tx, first, class, count, Cont::new(all_came, key));
+            api::read_array(worker, tx, first, class, count, Cont::new(all_read, key));
         }
         Ok((Want::Allocate { bytes, count, .. }, near)) => match class_for_payload(bytes) {
             Ok(class) if count > 1 => {
-                let cont = Cont::new(array_came, key);
+                let cont = Cont::new(array_allocated, key);
                 api::alloc_array(worker, tx, class, count, Some(near), cont);
             }
             _ => api::alloc(worker, tx, bytes, Some(near), cont),
@@ -215,26 +220,27 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
     }
 }
 
-fn came(worker: &mut Worker, key: u64, read: Result<TxObject, TxError>) {
+fn object_read(worker: &mut Worker, key: u64, read: Result<TxObject, TxError>) {
     match got_of(read) {
         Ok(got) => step(worker, key, got),
         Err(stop) => give_up(worker, key, stop),
     }
 }
 
-fn all_came(worker: &mut Worker, key: u64, read: Result<arrays::Objects, TxError>) {
+fn all_read(worker: &mut Worker, key: u64, read: Result<arrays::Objects, TxError>) {
     match read {
         Ok(objects) => step(worker, key, Got::Objects(objects)),
-        Err(error) => came(worker, key, Err(error)),
+        Err(error) => object_read(worker, key, Err(error)),
     }
 }
 
-fn array_came(worker: &mut Worker, key: u64, made: Result<Vec<TxObject>, TxError>) {
+fn array_allocated(worker: &mut Worker, key: u64, made: Result<Vec<TxObject>, TxError>) {
     let made = made.map(|objects| objects.into_iter().map(Some).collect());
-    all_came(worker, key, made);
+    all_read(worker, key, made);
 }
 
-/// Notes a try: before it commits, for nobody knows what comes between. Tells where in the log it is.
+/// Appends a try to the log, and returns its index there. Called before the try commits, since the worker may stop
+/// before it knows the outcome.
 fn note(
     worker: &mut Worker,
     shipped: &Shipped,
@@ -252,7 +258,7 @@ fn note(
 
 fn commit(worker: &mut Worker, key: u64) {
     let running = work(worker).running[key as usize].as_ref();
-    let running = running.expect("it is not being gone on with");
+    let running = running.expect("no step of this try is running");
     match (running.retry, running.tx) {
         (None, tx) => api::commit(worker, tx, Cont::new(committed, key)),
         (Some(retry), tx) => {
@@ -264,10 +270,10 @@ fn commit(worker: &mut Worker, key: u64) {
 
 fn take(worker: &mut Worker, key: u64) -> Running {
     let running = work(worker).running.remove(key as usize);
-    running.expect("it is not being gone on with")
+    running.expect("no step of this try is running")
 }
 
-/// Ends a try that did not come as far as to commit.
+/// Ends a try that did not reach its commit.
 fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
     let Running {
         tx,
@@ -295,7 +301,7 @@ fn committed(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
     end(worker, shipped, outcome.map_err(Stop::from));
 }
 
-/// Whether a try took effect, if that is known.
+/// Returns whether a try took effect; `None` if that is not known.
 pub(super) fn known(outcome: &Result<(), TxError>) -> Option<bool> {
     match outcome {
         Ok(()) => Some(true),
@@ -304,11 +310,11 @@ pub(super) fn known(outcome: &Result<(), TxError>) -> Option<bool> {
     }
 }
 
-/// Notes what became of a try that came to its commit: where in the log it is, and what its script found broken
-/// if it took effect.
+/// Records the outcome of a try that reached its commit: `tried` is its index in the log. If the try took effect, also
+/// records the invariants that its script found broken.
 pub(super) fn settle(worker: &mut Worker, (tried, broken): Tried, committed: Option<bool>) {
     let log = &mut work(worker).log;
-    // The log was taken already if the cluster was lost.
+    // If the cluster was lost, the log may have been taken already.
     if let Some(tried) = log.tried.get_mut(tried) {
         tried.committed = committed;
     }
@@ -317,7 +323,7 @@ pub(super) fn settle(worker: &mut Worker, (tried, broken): Tried, committed: Opt
     }
 }
 
-/// A try has ended: its client is told, or it is tried again.
+/// Ends a try: begins the next one if the transaction may be tried again, otherwise replies to the client.
 fn end(worker: &mut Worker, mut shipped: Shipped, outcome: Result<(), Stop>) {
     let code = match outcome {
         Ok(()) => Some(DONE),

@@ -1,4 +1,4 @@
-//! What a worker must hold when nothing is under way any more.
+//! Checks of the final state, when no operation is under way.
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
@@ -15,10 +15,10 @@ use super::value::Value;
 use crate::history::{Access, ObjectId};
 
 impl Finished {
-    /// Whether every slot that is taken has an object, and every invariant of the workload holds.
+    /// Checks that every allocated slot has an object, and that every invariant of the workload holds.
     ///
     /// # Errors
-    /// What does not.
+    /// The first violation.
     pub fn check(&self, spec: &Spec) -> Result<(), String> {
         let Finished {
             taken,
@@ -28,7 +28,7 @@ impl Finished {
         } = self;
         if taken != live {
             return Err(format!(
-                "allocators have {taken} slots taken, and there are {live} objects"
+                "allocators have {taken} slots taken, but {live} objects exist"
             ));
         }
         if spec.kind.has_rows() {
@@ -72,8 +72,8 @@ pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
     Ok(finished)
 }
 
-/// Looks at the objects of this machine: how many they and those are that they name, and what each
-/// is.
+/// Checks the objects of this machine. Returns the number of objects, including those that entries name, and the final
+/// value of each object.
 fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
@@ -90,7 +90,7 @@ fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
         let [one, two, born] = value.data;
         let named = FatPointer::from_words([one, two]).filter(|pointer| !pointer.address.is_null());
         if let Some(pointer) = named.filter(|_| spec.kind == Kind::Churn) {
-            // It was allocated near its entry.
+            // The object is on this machine: it was allocated near its entry.
             live += check_named(worker, object, pointer, born)?;
         }
         let read = Access::Read {
@@ -104,7 +104,7 @@ fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
     Ok((live, objects))
 }
 
-/// Looks at the object that an entry names, and at the others of its array. Gives how many they are.
+/// Checks the object that an entry names, and the other members of its array. Returns the number of members.
 fn check_named(
     worker: &mut Worker,
     entry: usize,
@@ -112,34 +112,36 @@ fn check_named(
     born: u64,
 ) -> Result<u64, String> {
     let class = pointer.class();
-    let what = |why| format!("what entry {entry} names: {why}");
+    let what = |why| format!("the object that entry {entry} names: {why}");
     let (_, named) = look(worker, pointer.address, class).map_err(what)?;
     let [found, members, array] = named.data;
     if found != born {
         return Err(format!(
-            "entry {entry} names {named:?}, not what was born by {born}"
+            "entry {entry} names an object born by write {born}, but the object contains {named:?}"
         ));
     }
     for index in 1..members {
         let address = member(pointer, index as u32);
-        let address = address.ok_or_else(|| format!("entry {entry} names {named:?}"))?;
+        let address = address.ok_or_else(|| {
+            format!("entry {entry} names an array with too many members: {named:?}")
+        })?;
         let (_, found) = look(worker, address, class).map_err(what)?;
         if found.data[2] != array {
             return Err(format!(
-                "entry {entry} names array {array}, with {found:?} in it"
+                "entry {entry} names array {array}, but member {index} contains {found:?}"
             ));
         }
     }
     Ok(members)
 }
 
-/// An object of this machine that nobody writes: its version and its value.
+/// Returns the version and the value of an object of this machine. It must not be locked.
 fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64, Value), String> {
     let (memory, at) = worker
         .local_memory(address)
         .map_err(|error| error.to_string())?;
     if write::load_version(memory, at).mode() != LockMode::Unlocked {
-        return Err("a lock is left on it".into());
+        return Err("a lock is left on the object".into());
     }
     let mut tx = farm_txn::checkout(worker);
     let value = tx
@@ -153,7 +155,7 @@ fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64,
     value
 }
 
-/// What must hold for the first words of objects, the first of which is `first`.
+/// Checks the workload's invariant over the first data words of objects. `first` is the index of the first object.
 fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
     match kind {
         Kind::Bank => {
@@ -162,7 +164,9 @@ fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
                 .fold(0u64, |sum, value| sum.wrapping_add(*value));
             match sum == BALANCE * values.len() as u64 {
                 true => Ok(()),
-                false => Err(format!("accounts from {first} on sum up to {sum}")),
+                false => Err(format!(
+                    "the accounts from object {first} on have the wrong sum {sum}"
+                )),
             }
         }
         Kind::Cycle => {
@@ -172,7 +176,7 @@ fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
                 at = next.map_or(usize::MAX, |next| *next as usize);
                 if (at == first) != (step == values.len()) {
                     return Err(format!(
-                        "the cycle from {first} on is broken after {step} steps, at {at}"
+                        "the cycle from object {first} on is broken after {step} steps, at object {at}"
                     ));
                 }
             }

@@ -1,40 +1,42 @@
-//! What workers hold when nothing is under way any more.
+//! The final state of workers, when no operation is under way.
 
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Access, Outcome, Transaction};
 
-/// The client of the last read: none of the workload's.
-const NOBODY: u32 = u32::MAX / 2;
+/// The client number of the last read; no client of the workload has it.
+const LAST_READ_CLIENT: u32 = u32::MAX / 2;
 
-/// Later than all that clients did.
+/// A moment after all operations of clients.
 const END_OF_TIME: u64 = i64::MAX as u64;
 
-/// What a worker holds.
+/// The final state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Slots that its allocator says are taken.
+    /// Slots that its allocator counts as allocated. For workloads over objects, the first worker of a machine adds the
+    /// machine's array objects.
     pub taken: u64,
-    /// Objects that there are; told by each machine's first worker.
-    pub live: u64,
-    /// Its machine's objects, as they are at the end; told by the first worker. Rows are told by the
+    /// Number of objects and table blocks. Objects are counted by each machine's first worker, table blocks by the
     /// owners of their shards.
+    pub live: u64,
+    /// The final objects of its machine, reported by the machine's first worker. Rows are reported by the owners of
+    /// their shards.
     pub objects: Vec<Last>,
-    /// What this worker's clients added to all the money there is, in cents.
+    /// Cents that this worker's clients added to the total of all accounts.
     pub paid_in: i64,
 }
 
-/// An object at the end.
+/// The final state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Last {
-    /// As a transaction would have read it.
+    /// The object as a transaction would read it.
     pub read: Access,
     /// The first word of its data.
     pub value: u64,
 }
 
 impl Finished {
-    /// What all workers of a cluster hold, in their order.
+    /// Combines the final states of all workers of a cluster, in their order.
     pub fn all(finished: impl IntoIterator<Item = Finished>) -> Finished {
         let mut all = Finished::default();
         for one in finished {
@@ -46,12 +48,12 @@ impl Finished {
         all
     }
 
-    /// A transaction of nobody that reads every object when all others have ended: what was written last
-    /// is still there.
+    /// Returns a transaction that reads every object after all others have ended, so that the checkers verify that the
+    /// last writes are present. `None` if there are no objects.
     pub fn last_read(&self) -> Option<Transaction> {
         let accesses: Vec<Access> = self.objects.iter().map(|object| object.read).collect();
         (!accesses.is_empty()).then_some(Transaction {
-            client: NOBODY,
+            client: LAST_READ_CLIENT,
             begun: END_OF_TIME - 1,
             ended: END_OF_TIME,
             outcome: Outcome::Committed,

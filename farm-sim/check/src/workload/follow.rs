@@ -1,4 +1,4 @@
-//! Reads, without locks, of objects that entries of churn name.
+//! Lock-free reads of objects that entries of churn name.
 
 use farm_core::alloc::SizeClass;
 use farm_core::object::Image;
@@ -14,7 +14,8 @@ use super::value::Value;
 /// Most pointers that a worker keeps.
 const MOST_KEPT: usize = 32;
 
-/// Reads the object that an entry named, without locks; one time in eight with a wrong size.
+/// Reads the object that an entry named, without locks. One read in eight uses a wrong size class. Of the others, half
+/// also keep the pointer for a later read.
 pub(super) fn follow(worker: &mut Worker, client: usize, mut named: Named) {
     let rng = &mut work(worker).clients[client].rng;
     if rng.random_bool(0.125) {
@@ -54,7 +55,7 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     let Doing::Named(named) = work(worker).clients[client as usize].doing else {
         return;
     };
-    let cont = Cont::new(came, client);
+    let cont = Cont::new(read_done, client);
     let posted = match named.is_fresh {
         true => worker.read_lock_free(
             ReadRequest::object(named.pointer.address, named.class),
@@ -67,7 +68,7 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     }
 }
 
-fn came(worker: &mut Worker, client: u64, result: ReadResult) {
+fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
     let index = client as usize;
     let Doing::Named(named) = work(worker).clients[index].doing else {
         return;
@@ -80,7 +81,8 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
             let held = named.is_fresh && named.class == named.pointer.class();
             if held && !matches!(error, ReadError::StaysLocked(_)) {
                 let why = format!(
-                    "client {index} has an operation open on {}, named by entry {}, and its read failed: {error}",
+                    "client {index} cannot read the object at {}, named by entry {}, although its operation is open: \
+                     {error}",
                     named.pointer.address, named.entry
                 );
                 work(worker).log.violations.push(why);
@@ -97,7 +99,7 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
     worker.arena().give(slot);
     if named.class != named.pointer.class() {
         let why = format!(
-            "client {index} read {} of version {version} with {bytes} bytes, and the object has {}",
+            "client {index} read the object at {}, version {version}, as {bytes} bytes, but its class has {} bytes",
             named.pointer.address,
             named.pointer.class().object_bytes()
         );
@@ -108,7 +110,8 @@ fn came(worker: &mut Worker, client: u64, result: ReadResult) {
     ended(worker, index);
 }
 
-/// An object that a pointer still names is the one that was meant: of the same write, or updated since.
+/// Checks that an object that the pointer still names is the one that the entry meant: born by the same write, perhaps
+/// updated since.
 fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload: &[u8]) {
     let found = Value::read(payload);
     if found
@@ -118,14 +121,14 @@ fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload
         return;
     }
     let why = format!(
-        "client {client} read {} of version {version}, which entry {} names as born by {}, and found \
+        "client {client} read the object at {}, version {version}, which entry {} names as born by write {}, but found \
          {found:?}",
         named.pointer.address, named.entry, named.born
     );
     work(worker).log.violations.push(why);
 }
 
-/// The version and the payload of an image that was found consistent.
+/// Returns the version and the payload of an image that was found consistent.
 pub(super) fn image_of(words: &[u64], bytes: usize) -> (u64, Vec<u8>) {
     let image = Image::check(&words[..bytes / 8]).expect("lock-free reads bring consistent images");
     let mut payload = vec![0; image.payload_len()];

@@ -1,4 +1,4 @@
-//! What a worker recorded, as client and as executor of others' transactions.
+//! The records of a worker, for its clients and for the transactions that it ran.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Access, History, KeyOperation, Outcome, Transaction};
 
-/// A transaction as its client saw it.
+/// A transaction, as recorded for its client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Asked {
     pub(super) number: u64,
     pub(super) client: u32,
     pub(super) begun: u64,
-    /// When and how it ended; `None` while that is not known.
+    /// The moment of its end and its outcome; `None` while that is not known.
     pub(super) ended: Option<(u64, Outcome)>,
 }
 
-/// One try of a transaction as its executor made it.
+/// One try of a transaction, as recorded by the worker that ran it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Tried {
     pub(super) number: u64,
-    /// `None` while that is not known.
+    /// Whether the try committed; `None` while that is not known.
     pub(super) committed: Option<bool>,
     pub(super) accesses: Vec<Access>,
 }
 
-/// What one worker recorded.
+/// The records of one worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Log {
     pub(super) asked: Vec<Asked>,
@@ -36,9 +36,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// The history that all workers' logs together are; that of no worker may be missing.
+    /// Merges the logs of all workers into a history. No log may be missing.
     ///
-    /// A try that did not commit is an aborted transaction of its own: nobody may see what it wrote.
+    /// A try that did not commit becomes an aborted transaction of its own: no transaction may read its writes.
     pub fn merge(logs: Vec<Log>) -> History {
         let mut history = History::default();
         let (mut asked, mut tried) = (Vec::new(), BTreeMap::<u64, Vec<Tried>>::new());
@@ -71,17 +71,17 @@ impl Log {
                 accesses: one.accesses,
             };
             history.transactions.extend(failed.into_iter().map(aborted));
-            // A try is noted before it commits: where there is none, nothing took effect.
+            // A try is recorded before it commits. If there is none, nothing took effect.
             let unknown = match committed.is_empty() {
                 true => Outcome::Aborted,
                 false => Outcome::Unknown,
             };
             let (ended, outcome) = ended.unwrap_or((begun, unknown));
             if committed.len() > 1 || (outcome == Outcome::Aborted) != committed.is_empty() {
-                let heard = outcome != Outcome::Unknown;
-                if heard && known || committed.len() > 1 {
+                let received = outcome != Outcome::Unknown;
+                if received && known || committed.len() > 1 {
                     history.violations.push(format!(
-                        "transaction {number:#x} committed {} times, its client heard {outcome:?}",
+                        "transaction {number:#x} committed {} times; its client received the outcome {outcome:?}",
                         committed.len()
                     ));
                 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_are_joined_with_what_their_client_heard() {
+    fn tries_are_joined_with_the_outcome_that_their_client_received() {
         let client = Log {
             asked: vec![
                 asked(1, Some((20, Outcome::Committed))),

@@ -2,25 +2,25 @@
 
 use farm_core::messaging::MessageId;
 
-/// Asks for the addresses of some objects, or whether a worker has loaded its rows.
+/// Requests the addresses of some objects, or asks whether a worker has loaded its rows.
 pub(super) const WHERE: MessageId = MessageId(MessageId::APPLICATION);
 /// Runs a transaction.
 pub(super) const RUN: MessageId = MessageId(MessageId::APPLICATION + 1);
 
-/// The body of [`WHERE`] that asks a worker whether its rows are loaded.
-pub(super) const LOADED: [u8; 4] = u32::MAX.to_le_bytes();
-/// The reply once they are.
-pub(super) const THEY_ARE: &[u8] = &[1];
-/// The reply of a worker that could not make its objects.
-pub(super) const NEVER: &[u8] = &[0];
+/// The body of a [`WHERE`] message that asks whether the worker's rows are loaded.
+pub(super) const ASK_LOADED: [u8; 4] = u32::MAX.to_le_bytes();
+/// The reply of a worker whose rows are loaded.
+pub(super) const ROWS_LOADED: &[u8] = &[1];
+/// The reply of a worker that could not set up its objects or rows.
+pub(super) const SETUP_FAILED: &[u8] = &[0];
 
 /// The reply to [`RUN`]: the transaction committed.
 pub(super) const DONE: u8 = 0;
-/// The reply to [`RUN`]: it met conflicts. The client ships it again.
+/// The reply to [`RUN`]: the transaction met conflicts. The client ships it again.
 pub(super) const CONFLICT: u8 = 1;
-/// The reply to [`RUN`]: no part of it took effect, and no part will.
+/// The reply to [`RUN`]: the transaction did not take effect, and will not.
 pub(super) const REFUSED: u8 = 2;
-/// The reply to [`RUN`]: machines are lost, and whether it took effect is not known.
+/// The reply to [`RUN`]: machines are lost, and it is not known whether the transaction took effect.
 pub(super) const IN_DOUBT: u8 = 3;
 
 const BODY_BYTES: usize = 17;

@@ -1,26 +1,26 @@
-//! Workloads that know what a correct platform answers: each keeps an invariant, writes values that
-//! describe themselves, and records a history that checkers judge.
+//! Judged workloads: each keeps an invariant, writes values that describe themselves, and records a history that
+//! checkers judge.
 //!
-//! The simulator runs them under faults, and `farm workload` on real machines.
+//! The simulator runs the workloads under faults, and `farm workload` runs them on real machines.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `spec` | the parameters of a workload |
 //! | `value` | payloads that describe themselves |
-//! | `state`, `doing`, `running`, `notes` | a worker's state, its clients', and that of transactions |
+//! | `state`, `doing`, `running`, `notes` | the state of a worker, of its clients, and of transactions |
 //! | `message` | the messages between workers |
-//! | `clients` | the beginning and the end of clients, and of what each does |
+//! | `clients` | the beginning and the end of clients and of their operations |
 //! | `client` | the clients' loop: ship a transaction, read without locks, use the table |
-//! | `objects` | making the objects, and learning where all of them are |
+//! | `objects` | making the objects, and requesting the addresses of all others |
 //! | `shipped` | the handler of transactions that are shipped |
 //! | `execute` | running transactions, in place or by continuations |
-//! | `retried` | transactions that the platform's helper retries until they commit |
-//! | `script` | what transactions do, a step at a time |
+//! | `retried` | transactions that [`farm_txn::retry`] runs until they commit |
+//! | `script` | the steps of transactions |
 //! | `table` | operations on a hashtable |
-//! | `churn`, `named`, `follow` | objects that come and go, and reads by pointers to them |
+//! | `churn`, `named`, `follow` | objects that are allocated and freed, and reads by pointers to them |
 //! | `rows` | SmallBank and TATP |
-//! | `finish`, `finished` | what must hold at the end |
-//! | `log` | records of a worker, to be merged into a [`history`](crate::history) |
+//! | `finish`, `finished` | checks of the final state |
+//! | `log` | the records of a worker, which are merged into a [`history`](crate::history) |
 
 mod churn;
 mod client;
@@ -54,7 +54,7 @@ pub use log::Log;
 pub use spec::{Kind, NoKind, Spec};
 pub use state::{Done, Progress};
 
-use message::{LOADED, RUN, WHERE};
+use message::{ASK_LOADED, RUN, WHERE};
 use state::{Work, work};
 
 /// Registers the workload's messages on a worker, on top of [`farm_kv::attach`].
@@ -64,11 +64,11 @@ pub fn attach(worker: &mut Worker) {
     worker.register(RUN, shipped::handle);
 }
 
-/// Starts the workload on a worker; every worker of the cluster has to. `done` is called when the
-/// clients of this one have ended; it serves the others' transactions on.
+/// Starts the workload on a worker. It must be started on every worker of the cluster. Calls `done` when this worker's
+/// clients have ended; the worker then continues to run transactions for other workers' clients.
 ///
 /// # Panics
-/// If the workload is not attached.
+/// If [`attach`] was not called for this worker.
 pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
     let machines = worker.machines().len();
     let kind = spec.kind;
@@ -90,34 +90,34 @@ pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
     }
 }
 
-/// How far this worker's clients are.
+/// Returns the progress of this worker's clients.
 pub fn progress(worker: &mut Worker) -> Progress {
     work(worker).progress
 }
 
-/// Whether this worker's clients have ended.
+/// Returns true if this worker's clients have ended.
 pub fn is_done(worker: &mut Worker) -> bool {
     let work = work(worker);
     work.clients_left == 0 && work.done.is_none()
 }
 
-/// Takes what this worker recorded.
+/// Takes the log of this worker, including its unfinished operations.
 pub fn take_log(worker: &mut Worker) -> Log {
     clients::note_unanswered(worker);
     std::mem::take(&mut work(worker).log)
 }
 
-/// Looks at what this worker holds when nothing is under way any more.
+/// Checks and returns this worker's part of the final state. To be called when no operation is under way.
 ///
 /// # Errors
-/// What is not as it must be.
+/// The first violation.
 pub fn finish(worker: &mut Worker) -> Result<Finished, String> {
     finish::finish(worker)
 }
 
-/// Answers where objects are, or whether rows are loaded.
+/// Replies with the addresses of objects, or whether rows are loaded.
 fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    if body == LOADED {
+    if body == ASK_LOADED {
         rows::answer(worker, request);
     } else {
         objects::answer(worker, request, body);

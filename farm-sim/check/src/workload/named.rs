@@ -7,20 +7,20 @@ use farm_core::object::FatPointer;
 use super::spec::Kind;
 use super::value::Value;
 
-/// An object that an entry named when it was read without locks.
+/// An object that an entry named when the entry was read without locks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
     pub(super) entry: usize,
     pub(super) born: u64,
     pub(super) pointer: FatPointer,
-    /// Size class of the read; another one than the pointer's in a read that must be refused.
+    /// Size class of the read. If it differs from the pointer's, the platform must refuse the read.
     pub(super) class: SizeClass,
     /// Whether the operation that read the entry is still open.
     pub(super) is_fresh: bool,
 }
 
 impl Named {
-    /// Returns what an entry names.
+    /// Returns the object that an entry names, if any.
     pub(super) fn by(kind: Kind, entry: usize, value: &Value) -> Option<Self> {
         let pointer = pointer(value).filter(|_| kind == Kind::Churn)?;
         Some(Self {
@@ -33,7 +33,7 @@ impl Named {
     }
 }
 
-/// Returns the pointer in an entry.
+/// Returns the pointer in an entry, unless it is null.
 pub(super) fn pointer(value: &Value) -> Option<FatPointer> {
     let [address, rest, _] = value.data;
     FatPointer::from_words([address, rest]).filter(|pointer| !pointer.address.is_null())

@@ -1,4 +1,4 @@
-//! What a script wants of the platform, what it gets, and what it notes about one try.
+//! The requests of a script, their results, and the records of one try.
 
 use farm_core::object::FatPointer;
 use farm_txn::{ObjectId as TxObject, Tx, arrays};
@@ -8,56 +8,57 @@ use super::spec::Spec;
 use super::value::Value;
 use crate::history::{Access, ObjectId, WriteId};
 
-/// What a script wants next.
+/// A request of a script.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Want {
     /// Read an object of the workload.
     Read(usize),
-    /// Read what a pointer names.
+    /// Read the object that a pointer names.
     Follow(FatPointer),
-    /// Read all objects of the array whose first a pointer names.
+    /// Read all objects of an array. The pointer names the first, the number is their count.
     FollowAll(FatPointer, u32),
-    /// Allocate, near an object of the workload.
+    /// Allocate near an object of the workload.
     Allocate {
         /// Bytes of payload.
         bytes: usize,
-        /// How many adjacent ones.
+        /// Number of adjacent objects.
         count: u32,
-        /// The object.
+        /// The index of the object of the workload.
         near: usize,
     },
     /// Commit.
     Commit,
 }
 
-/// What it got.
+/// The result of a request.
 pub(super) enum Got {
-    /// It is to begin.
+    /// None: the script begins.
     Nothing,
     /// The object.
     Object(TxObject),
-    /// The objects of an array; none where there is none.
+    /// The objects of an array. A freed member is `None`.
     Objects(arrays::Objects),
-    /// Nothing is there.
+    /// The object is not allocated.
     NotThere,
 }
 
-/// A value that no write wrote.
+/// The error for a value that no correct write produces, or for an object that is not allocated.
 pub(super) struct Torn(pub(super) String);
 
 /// The choices and the records of one try of a transaction.
 pub(super) struct Notes {
     pub(super) spec: Spec,
     pub(super) rng: Xoshiro256PlusPlus,
-    /// The objects that it may touch.
+    /// The first object that the try may access.
     pub(super) first: usize,
+    /// Number of objects that the try may access.
     pub(super) count: usize,
-    /// What the ids of its writes begin with.
+    /// The common high bits of the ids of the try's writes.
     pub(super) name: u64,
     pub(super) accesses: Vec<Access>,
-    /// Broken invariants, of no meaning unless the transaction commits.
+    /// Broken invariants. They are meaningless unless the transaction commits.
     pub(super) broken: Vec<String>,
-    /// The object that was asked for last.
+    /// The object that the last [`Want::Read`] requested.
     pub(super) asked: usize,
 }
 
@@ -70,18 +71,22 @@ pub(super) struct Read {
 }
 
 impl Notes {
-    /// What was got, if it is the object that was asked for; noted as read.
+    /// Records and returns the object that [`Want::Read`] requested. Returns `None` if the script begins.
     pub(super) fn read(&mut self, tx: &Tx, got: &Got) -> Result<Option<Read>, Torn> {
         let (object, handle) = match got {
             Got::Nothing => return Ok(None),
             Got::Object(handle) => (self.asked, *handle),
             Got::Objects(_) | Got::NotThere => {
-                return Err(Torn(format!("object {} is not there", self.asked)));
+                return Err(Torn(format!(
+                    "read of object {} in a transaction: the object is not allocated",
+                    self.asked
+                )));
             }
         };
         let version = tx.version(handle).get();
         let value = Value::read(tx.payload(handle)).map_err(|torn| {
-            let why = format!("object {object}, version {version}, in a transaction: {torn}");
+            let why =
+                format!("read of object {object}, version {version}, in a transaction: {torn}");
             Torn(why)
         })?;
         let id = ObjectId(object as u32);
@@ -101,7 +106,7 @@ impl Notes {
         }))
     }
 
-    /// The id that the next write of this try has.
+    /// Returns the id of the next write of this try.
     pub(super) fn next_id(&self) -> WriteId {
         let writes = self
             .accesses
@@ -110,7 +115,7 @@ impl Notes {
         WriteId(self.name | writes.count() as u64)
     }
 
-    /// Replaces the value of an object that was read.
+    /// Replaces the value of an object that was read, and records the write.
     pub(super) fn write(&mut self, tx: &mut Tx, read: Read, data: [u64; 3]) {
         let id = self.next_id();
         let parent = read.value.id;

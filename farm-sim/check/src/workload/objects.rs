@@ -1,4 +1,4 @@
-//! Making the objects, and learning where all of them are.
+//! Makes this worker's objects, and requests the addresses of all others.
 
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont, Request};
@@ -6,16 +6,16 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::TxError;
 
 use super::clients::{ASK_AGAIN, begin_all, end_all, give_up};
-use super::message::{NEVER, WHERE};
+use super::message::{SETUP_FAILED, WHERE};
 use super::spec::{BALANCE, Kind, Spec};
 use super::state::{id, place, work, workers};
 use super::value::Value;
 
-/// Addresses asked for at a time: as many as the least reply brings.
+/// Number of addresses per request: as many as fit the smallest reply.
 const AT_A_TIME: usize = 4;
 const ADDRESS_BYTES: usize = 8;
 
-/// Makes this worker's objects, and asks for the others.
+/// Makes this worker's objects, and requests the addresses of all others.
 pub(super) fn set_up(worker: &mut Worker) {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
@@ -38,7 +38,7 @@ pub(super) fn set_up(worker: &mut Worker) {
     }
 }
 
-/// The data that an object begins with.
+/// Returns the data that an object is made with.
 fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
     match spec.kind {
         Kind::Cycle => {
@@ -50,7 +50,7 @@ fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
     }
 }
 
-/// Makes an object: [`made`] follows when its transaction has ended.
+/// Starts the transaction that makes an object. [`made`] is called when it has ended.
 fn make(worker: &mut Worker, object: usize) -> Result<(), TxError> {
     let machines = worker.machines().len();
     let spec = &work(worker).spec;
@@ -88,7 +88,7 @@ fn not_made(worker: &mut Worker, object: usize, error: &TxError) {
     );
 }
 
-/// The objects that one message asks for: from `first` on those of the same worker.
+/// Returns the objects whose addresses one message requests: from `first` on, those of the same worker.
 fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
     let per_machine = work(worker).spec.objects_per_machine;
     let machine = first / per_machine;
@@ -103,16 +103,20 @@ fn ask(worker: &mut Worker, first: u64, (): ()) {
     let owner = local % workers(worker, machine);
     let to = WorkerRef::new(worker.machines()[machine].0, id(owner));
     let most = AT_A_TIME * ADDRESS_BYTES;
-    let cont = ReplyCont::new(told, first);
+    let cont = ReplyCont::new(addresses_received, first);
     match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, first)),
         Err(CallError::PeerLost(_)) => end_all(worker),
-        Err(error) => give_up(worker, format!("objects cannot be asked for: {error}")),
+        Err(error) => give_up(
+            worker,
+            format!("cannot request the addresses of objects from worker {to}: {error}"),
+        ),
     }
 }
 
-/// Answers where objects are; nothing while they are not made, and [`NEVER`] if they will not be.
+/// Replies with the addresses of objects. The reply is empty while one of them is not made, and [`SETUP_FAILED`] if it
+/// will not be made.
 pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let first = body
         .try_into()
@@ -129,20 +133,20 @@ pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
         let address = work(worker).addresses[object];
         if address.is_null() {
             let gave_up = work(worker).gave_up;
-            return worker.reply(request, if gave_up { &[NEVER] } else { &[] });
+            return worker.reply(request, if gave_up { &[SETUP_FAILED] } else { &[] });
         }
         reply.extend_from_slice(&address.to_bits().to_le_bytes());
     }
     worker.reply(request, &[&reply]);
 }
 
-fn told(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
+fn addresses_received(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
     let Ok(body) = reply else {
         return end_all(worker);
     };
     match body {
         [] => return worker.set_timer(ASK_AGAIN, Cont::new(ask, first)),
-        NEVER => return end_all(worker),
+        SETUP_FAILED => return end_all(worker),
         _ => {}
     }
     let objects = asked_for(worker, first as usize);
@@ -150,10 +154,17 @@ fn told(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
         let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
         match Address::from_bits(bits) {
             Some(address) => found(worker, *object, address),
-            None => return give_up(worker, format!("object {object} is said to be nowhere")),
+            None => {
+                return give_up(
+                    worker,
+                    format!(
+                        "the reply to a request for addresses has an invalid address for object {object}"
+                    ),
+                );
+            }
         }
     }
-    // The same worker's next ones.
+    // Requests the next objects of the same worker.
     let per_machine = work(worker).spec.objects_per_machine;
     let machine = first as usize / per_machine;
     let next = first as usize + objects.len() * workers(worker, machine);

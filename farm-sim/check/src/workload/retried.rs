@@ -1,5 +1,4 @@
-//! Transactions that the platform's own helper tries until they commit ([`farm_txn::retry`]): some of those
-//! that are shipped.
+//! Shipped transactions that the platform's helper [`farm_txn::retry`] runs until they commit: some of all.
 
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{BackoffConfig, TxError, TxHandle, retry};
@@ -9,17 +8,17 @@ use super::message::{DONE, IN_DOUBT, REFUSED};
 use super::running::{Retried, Retry, Shipped, Stop, Tried};
 use super::state::work;
 
-/// Of so many that may be tried so one is.
+/// One in this many transactions that may be retried this way is.
 const ONE_IN: u64 = 4;
-/// Tries, each of which has write ids of its own.
+/// Most tries of a transaction. Each try has its own write ids.
 const MOST_TRIES: u64 = 1_000;
 
-/// Whether a transaction is one of these.
+/// Returns true if [`farm_txn::retry`] runs this transaction.
 pub(super) fn is_of(shipped: &Shipped) -> bool {
     shipped.seed.is_multiple_of(ONE_IN)
 }
 
-/// Few run at once on a worker, so that others wait for their turn.
+/// Limits the transactions that run at once on a worker to a few, so that others have to wait.
 pub(super) fn configure(worker: &mut Worker) {
     let concurrency = 1 + work(worker).spec.seed as usize % 3;
     let config = BackoffConfig {
@@ -57,11 +56,12 @@ fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
         conclude,
         fail,
     };
-    execute::go(worker, shipped, tx, Some(retry));
+    execute::run_by_continuations(worker, shipped, tx, Some(retry));
 }
 
-/// A try has come to its end: it commits. One that found an invariant broken refuses to, which is reported only
-/// if what it read is of one moment: then it is a violation.
+/// Handles a try that has reached its commit: commits it. If its script found an invariant broken, the try refuses to
+/// commit instead. The platform returns the refusal only if the try's reads are consistent; then the broken invariant
+/// is a violation.
 fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: Tried) {
     let broken = tried.1.first().cloned();
     work(worker).retried[key].tried = Some(tried);
@@ -71,7 +71,7 @@ fn conclude(worker: &mut Worker, key: usize, tx: TxHandle, tried: Tried) {
     }
 }
 
-/// A try has not.
+/// Handles a try that did not reach its commit.
 fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
     let error = match stop {
         Stop::Tx(error) => error,
@@ -87,7 +87,7 @@ fn ended(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
     }
     let code = match outcome {
         Ok(()) => DONE,
-        // It is not shipped again: its tries have used up their write ids.
+        // `REFUSED`, so that the client does not ship the transaction again: its tries have used up their write ids.
         Err(TxError::GivenUp) => REFUSED,
         Err(error) => match execute::code(worker, shipped.number, Stop::Tx(error)) {
             Some(IN_DOUBT) => IN_DOUBT,

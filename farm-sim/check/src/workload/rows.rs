@@ -1,7 +1,7 @@
-//! SmallBank and TATP as workloads that are judged: rows carry stamps, by which a history of objects is
-//! made of them. Call forwardings, which come and go, are told as keys of a table.
+//! SmallBank and TATP as judged workloads. Rows carry stamps, from which a history of objects is derived. Call
+//! forwardings are inserted and removed, so they are recorded as keys of a table.
 
-mod told;
+mod records;
 
 use std::time::Duration;
 
@@ -18,20 +18,20 @@ use super::clients::{self, ASK_AGAIN, BACKOFF_NANOS, MOST_ATTEMPTS, begin_all, e
 use super::doing::{Doing, RowsTransaction};
 use super::finished::{Finished, Last};
 use super::log::{Asked, Tried};
-use super::message::{LOADED, NEVER, THEY_ARE, WHERE};
+use super::message::{ASK_LOADED, ROWS_LOADED, SETUP_FAILED, WHERE};
 use super::spec::{Kind, Spec};
 use super::state::{Rows, id, moment, place, rows, work, workers};
 use crate::history::{Answered, Asked as KeyAsked, KeyOperation, Outcome, Transaction};
-use told::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
+use records::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
 
-/// The first of the tables.
+/// Id of the first table.
 const FIRST_TABLE: u16 = 10;
-/// What each account of SmallBank begins with: so little that some payments are declined.
+/// Initial cents of each account of SmallBank: so few that some payments are declined.
 const CENTS: i64 = 1_500;
-/// Bits of a number that tell the attempts of one transaction apart.
+/// Low bits of an attempt's number, which count the attempts of one transaction.
 const ATTEMPT_BITS: u32 = 8;
 
-/// What the rows are of. TATP has more changes here than it has.
+/// Returns the benchmark that the workload runs. Its TATP has a larger share of changes than the standard mix.
 fn benchmark(spec: &Spec) -> Benchmark {
     match spec.kind {
         Kind::SmallBank => {
@@ -64,7 +64,7 @@ fn benchmark(spec: &Spec) -> Benchmark {
     }
 }
 
-/// All rows as they are loaded.
+/// Returns all rows that are loaded.
 fn all_rows(spec: &Spec) -> Vec<(RowName, RowBytes)> {
     let benchmark = benchmark(spec);
     let items = 0..benchmark.items();
@@ -73,7 +73,7 @@ fn all_rows(spec: &Spec) -> Vec<(RowName, RowBytes)> {
         .collect()
 }
 
-/// Opens the tables, one after the other, and loads this worker's part.
+/// Opens the tables, one after the other, and then loads this worker's part of the rows.
 pub(super) fn set_up(worker: &mut Worker) {
     let (mine, _) = place(worker);
     let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
@@ -83,7 +83,9 @@ pub(super) fn set_up(worker: &mut Worker) {
     let part = all.into_iter().enumerate();
     let part = part.filter(|(index, _)| index % total == mine);
     work(worker).rows = Some(Rows {
-        stream: benchmark(&spec).stream().expect("options that can be"),
+        stream: benchmark(&spec)
+            .stream()
+            .expect("the benchmark's options are valid"),
         tables: Vec::new(),
         to_load: part.map(|(_, row)| row).collect(),
         begun: 0,
@@ -148,7 +150,10 @@ fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
         Ok(Changed::Inserted) => {
             let rows = rows(worker);
             let begun = rows.begun;
-            let (name, _) = rows.to_load.pop().expect("it was being loaded");
+            let (name, _) = rows
+                .to_load
+                .pop()
+                .expect("the row that was inserted is in `to_load`");
             let clients = work(worker).spec.clients;
             if let Some(key) = key_of(&name) {
                 work(worker).log.operations.push(KeyOperation {
@@ -187,11 +192,20 @@ fn ask(worker: &mut Worker, whom: u64, (): ()) {
     let (machine, index) = ((whom >> 16) as usize, (whom & 0xFFFF) as usize);
     let machine = worker.machines()[machine].0;
     let to = farm_core::ids::WorkerRef::new(machine, id(index));
-    match worker.call(to, WHERE, &[&LOADED], 1, ReplyCont::new(told, whom)) {
+    match worker.call(
+        to,
+        WHERE,
+        &[&ASK_LOADED],
+        1,
+        ReplyCont::new(loaded_answered, whom),
+    ) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, whom)),
         Err(CallError::PeerLost(_)) => end_all(worker),
-        Err(error) => give_up(worker, format!("a worker cannot be asked: {error}")),
+        Err(error) => give_up(
+            worker,
+            format!("cannot ask worker {to} whether its rows are loaded: {error}"),
+        ),
     }
 }
 
@@ -199,17 +213,17 @@ pub(super) fn answer(worker: &mut Worker, request: Request) {
     let work = work(worker);
     let loaded = work.rows.as_ref().is_some_and(|rows| rows.loaded);
     let answer = match (loaded, work.gave_up) {
-        (_, true) => NEVER,
-        (true, _) => THEY_ARE,
+        (_, true) => SETUP_FAILED,
+        (true, _) => ROWS_LOADED,
         _ => &[],
     };
     worker.reply(request, &[answer]);
 }
 
-fn told(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
+fn loaded_answered(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
     match reply {
         Ok([]) => worker.set_timer(ASK_AGAIN, Cont::new(ask, whom)),
-        Ok(answer) if answer == THEY_ARE => {
+        Ok(answer) if answer == ROWS_LOADED => {
             let rows = rows(worker);
             rows.missing -= 1;
             if rows.missing == 0 {
@@ -220,7 +234,7 @@ fn told(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
     }
 }
 
-/// Begins a transaction that is drawn.
+/// Begins a transaction that is drawn at random.
 pub(super) fn begin(worker: &mut Worker, index: usize) {
     let work = work(worker);
     let state = &mut work.clients[index];
@@ -244,7 +258,7 @@ fn attempt(worker: &mut Worker, client: u64, (): ()) {
     attempt::run(worker, pending.what, number, Cont::new(ended, client));
 }
 
-/// Notes an attempt that is about to commit: from now on it may have taken effect.
+/// Records an attempt that is about to commit: from now on it may have taken effect.
 fn look(worker: &mut Worker, trail: &Trail) {
     let (mine, _) = place(worker);
     let work = work(worker);
@@ -281,7 +295,7 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
     let Doing::Rows(mut pending) = state.doing else {
         return;
     };
-    // The log was taken already if the cluster was lost.
+    // If the cluster was lost, the log may have been taken already.
     let tried = pending.tried.take();
     let tried = tried.and_then(|place| work.log.tried.get_mut(place));
     let asked = pending
@@ -296,7 +310,7 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
         let seen = trail.names.iter().zip(&trail.seen);
         for (name, _) in seen.filter(|(_, seen)| seen.row.is_none()) {
             if object_of(name).is_some_and(|object| stay.contains(&object)) {
-                let why = format!("{name} was not there, though nobody removes it");
+                let why = format!("{name} was absent, although no transaction removes it");
                 work.log.violations.push(why);
             }
         }
@@ -339,7 +353,7 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
     clients::ended(worker, index);
 }
 
-/// Looks at the rows of this worker's shards.
+/// Checks the rows of this worker's shards, and adds them to the final state.
 pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(), String> {
     let me = worker.me();
     for table in rows(worker).tables.clone() {
@@ -366,7 +380,7 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
             return Err(format!("{name}: a lock is left on the object at {at}"));
         }
         let value = last.map_err(|error| format!("{name}: {error}"))?;
-        let value = value.ok_or_else(|| format!("{name} is not there any more"))?;
+        let value = value.ok_or_else(|| format!("{name} is missing at the end"))?;
         let (row, stamp) = value.split_at(name.table.row_bytes);
         let stamp = Stamp::of(stamp).ok_or_else(|| format!("{name} has no stamp"))?;
         let word = row
@@ -380,7 +394,7 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
     Ok(())
 }
 
-/// Whether the money is all there.
+/// Checks that the sum of all accounts is the initial sum plus the cents that clients added.
 pub(super) fn check(spec: &Spec, objects: &[Last], paid_in: i64) -> Result<(), String> {
     let Some(initial) = benchmark(spec).initial_cents() else {
         return Ok(());
@@ -389,6 +403,8 @@ pub(super) fn check(spec: &Spec, objects: &[Last], paid_in: i64) -> Result<(), S
     let wanted = initial + i128::from(paid_in);
     match i128::from(cents) == wanted {
         true => Ok(()),
-        false => Err(format!("all accounts have {cents} cents, not {wanted}")),
+        false => Err(format!(
+            "all accounts together have {cents} cents, not {wanted}"
+        )),
     }
 }

@@ -6,14 +6,14 @@ use farm_txn::{TxError, TxHandle};
 
 use super::script::Script;
 
-/// A transaction that was shipped here.
+/// A transaction that was shipped to this worker.
 #[derive(Clone, Copy)]
 pub(super) struct Shipped {
     pub(super) request: Request,
     pub(super) number: u64,
     pub(super) seed: u64,
     pub(super) attempt: u64,
-    /// Tries so far.
+    /// Number of tries so far.
     pub(super) tries: u64,
 }
 
@@ -22,49 +22,49 @@ pub(super) struct Running {
     pub(super) shipped: Shipped,
     pub(super) script: Script,
     pub(super) tx: TxHandle,
-    /// Where in the log its try is, once it commits.
+    /// Index of its try in the log, set when the try commits.
     pub(super) tried: usize,
-    /// What runs the transaction again, if the platform's helper retries it until it commits.
+    /// Set if [`farm_txn::retry`] runs the transaction until it commits.
     pub(super) retry: Option<Retry>,
 }
 
 /// A try whose objects are all on this machine, while it commits.
 pub(super) struct Committing {
     pub(super) shipped: Shipped,
-    /// Its place in the log.
+    /// Index of the try in the log.
     pub(super) tried: usize,
     /// The invariants that its script found broken, if it takes effect.
     pub(super) broken: Vec<String>,
 }
 
-/// A try that came to its commit: its place in the log, and the invariants that its script found broken.
+/// A try that reached its commit: its index in the log, and the invariants that its script found broken.
 pub(super) type Tried = (usize, Vec<String>);
 
-/// What continues with a transaction that is retried until it commits, after one of its tries.
+/// The functions that handle the end of a try of a transaction that [`farm_txn::retry`] runs.
 #[derive(Clone, Copy)]
 pub(super) struct Retry {
-    /// Its place among those.
+    /// Key of the [`Retried`] transaction.
     pub(super) key: usize,
-    /// Called with a try that has come to its commit.
+    /// Called with a try that has reached its commit.
     pub(super) conclude: fn(&mut Worker, usize, TxHandle, Tried),
-    /// Called if a try cannot come to its commit.
+    /// Called if a try cannot reach its commit.
     pub(super) fail: fn(&mut Worker, TxHandle, Stop),
 }
 
-/// A transaction that is retried until it commits.
+/// A transaction that [`farm_txn::retry`] runs until it commits.
 pub(super) struct Retried {
     pub(super) shipped: Shipped,
-    /// The last try, if it came to its commit.
+    /// The last try, if it reached its commit.
     pub(super) tried: Option<Tried>,
 }
 
-/// Why a try did not end well.
+/// The reason why a try failed.
 pub(super) enum Stop {
     /// An error of the platform.
     Tx(TxError),
     /// Addresses are not known yet.
     NotReady,
-    /// A value that no write wrote: already reported.
+    /// A torn value or a missing object. The violation is already recorded.
     Torn,
 }
 

@@ -1,5 +1,5 @@
-//! What the transactions of the workloads do, a step at a time: each step wants one thing of the
-//! platform, and gets it. Whoever drives a script decides how: at once, where all objects are here, or by
+//! The steps of the workloads' transactions. Each step returns one request to the platform, and the next step receives
+//! its result. The caller decides how a request is made: at once if all objects are on this machine, otherwise by
 //! continuations.
 
 use farm_txn::Tx;
@@ -18,26 +18,26 @@ pub(super) struct Script {
 }
 
 enum Part {
-    /// Some objects, each read, and so many perhaps written.
+    /// Reads some objects, and writes up to `writes` of them.
     Some { left: Vec<usize>, writes: usize },
-    /// Money goes from the first object to the second.
+    /// Moves money from one object to another.
     Transfer {
         from: usize,
         to: usize,
         payer: Option<Read>,
     },
-    /// All accounts are summed up.
+    /// Sums up all accounts.
     Sum { next: usize, sum: u64 },
-    /// Two successors are turned round.
+    /// Swaps two adjacent objects of the cycle.
     Turn { read: Vec<Read> },
-    /// The whole cycle is walked.
+    /// Follows the whole cycle.
     Walk { met: Vec<bool>, steps: usize },
-    /// An entry of churn.
+    /// A transaction on an entry of churn.
     Churn(Churn),
 }
 
 impl Script {
-    /// A try whose choices follow from the seed; its writes are named after `name`. It touches `count`
+    /// Creates a try. `seed` determines its choices, and the ids of its writes begin with `name`. It accesses `count`
     /// objects from `first` on.
     pub(super) fn new(spec: Spec, seed: u64, name: u64, first: usize, count: usize) -> Self {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -57,7 +57,7 @@ impl Script {
             },
             (Kind::Churn, _) => Part::Churn(Churn::new(any(&mut rng))),
             (_, _) => {
-                // Now and then so many that they are not validated one by one.
+                // Sometimes so many objects that they are not validated one by one.
                 let many = rng.random_range(0..8) == 0;
                 let (most, writes) = if many { (16, 2) } else { (4, 4) };
                 let writes = if read_only { 0 } else { writes };
@@ -84,13 +84,13 @@ impl Script {
         Self { notes, part }
     }
 
-    /// Goes on with what was wanted last.
+    /// Takes the result of the last request, and returns the next request.
     pub(super) fn next(&mut self, tx: &mut Tx, got: Got) -> Result<Want, Torn> {
         let notes = &mut self.notes;
         let want = match &mut self.part {
             Part::Churn(churn) => churn.next(notes, tx, got),
             part => match notes.read(tx, &got) {
-                Ok(read) => part.go_on(notes, tx, read),
+                Ok(read) => part.take_step(notes, tx, read),
                 Err(torn) => Err(torn),
             },
         };
@@ -102,7 +102,12 @@ impl Script {
 }
 
 impl Part {
-    fn go_on(&mut self, notes: &mut Notes, tx: &mut Tx, read: Option<Read>) -> Result<Want, Torn> {
+    fn take_step(
+        &mut self,
+        notes: &mut Notes,
+        tx: &mut Tx,
+        read: Option<Read>,
+    ) -> Result<Want, Torn> {
         match self {
             Part::Some { left, writes } => {
                 if let Some(read) = read
@@ -140,14 +145,14 @@ impl Part {
                 *next += 1;
                 if *next > notes.count {
                     notes.judge_sum(*sum);
-                    // One that was forgotten, once more.
+                    // Reads an object again whose payload was forgotten.
                     return Ok(Want::Read(notes.first));
                 }
                 Ok(Want::Read(notes.first + *next - 1))
             }
             Part::Turn { read: before } => notes.turn(tx, before, read),
             Part::Walk { met, steps } => notes.walk(met, steps, read),
-            Part::Churn(_) => unreachable!("churn has steps of its own"),
+            Part::Churn(_) => unreachable!("`next` handles churn"),
         }
     }
 }
@@ -163,12 +168,12 @@ impl Notes {
     fn judge_sum(&mut self, sum: u64) {
         let expected = BALANCE * self.count as u64;
         if sum != expected {
-            let why = format!("a transaction saw accounts that sum up to {sum}, not {expected}");
+            let why = format!("a transaction read accounts whose sum is {sum}, not {expected}");
             self.broken.push(why);
         }
     }
 
-    /// Turns two successors round: a → b → c → d becomes a → c → b → d.
+    /// Swaps two adjacent objects: a → b → c → d becomes a → c → b → d.
     fn turn(
         &mut self,
         tx: &mut Tx,
@@ -211,7 +216,7 @@ impl Notes {
             return Ok(Want::Read(next));
         }
         if next != self.first || met.contains(&false) {
-            let why = format!("a transaction walked a cycle that is broken: {met:?}");
+            let why = format!("a transaction read a broken cycle of objects; it met: {met:?}");
             self.broken.push(why);
         }
         Ok(Want::Commit)
@@ -224,7 +229,7 @@ impl Notes {
         }
         let id = value.id.0;
         Err(Torn(format!(
-            "write {id} names object {next}, which is not there"
+            "write {id} names object {next} as the successor, which does not exist"
         )))
     }
 }

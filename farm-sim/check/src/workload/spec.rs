@@ -1,4 +1,4 @@
-//! What a workload is of.
+//! The parameters of a workload.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use super::value::LEAST_BYTES;
 
-/// What every account of the bank begins with.
+/// The initial balance of every account of the bank.
 pub(super) const BALANCE: u64 = 1_000;
 
-/// A workload.
+/// The kind of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
-    /// Objects that name each other in a circle; transactions turn two of them round.
+    /// Objects that form a cycle: each names its successor. Transactions swap two adjacent objects.
     Cycle,
-    /// Accounts whose sum stays what it was.
+    /// Accounts whose sum is constant.
     Bank,
-    /// Reads and writes of some objects, of any.
+    /// Reads and writes of randomly chosen objects.
     #[default]
     Append,
-    /// A hashtable, whose keys are read and changed from everywhere.
+    /// A hashtable whose keys are read and changed by all workers.
     Table,
-    /// Objects that are allocated, freed and replaced, named by fat pointers.
+    /// Objects that are allocated, freed and replaced, and named by fat pointers.
     Churn,
     /// The accounts of SmallBank, in tables.
     SmallBank,
@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Kind; 7] = [
         Kind::Cycle,
         Kind::Bank,
@@ -43,12 +43,12 @@ impl Kind {
         Kind::Tatp,
     ];
 
-    /// Whether it is over objects, not over tables.
+    /// Returns true if the workload uses objects, not tables.
     pub fn has_objects(self) -> bool {
         self != Kind::Table && !self.has_rows()
     }
 
-    /// Whether it is over rows of tables.
+    /// Returns true if the workload uses rows of tables.
     pub fn has_rows(self) -> bool {
         matches!(self, Kind::SmallBank | Kind::Tatp)
     }
@@ -68,10 +68,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// There is no such workload.
+/// The error for an unknown workload name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no workload {0:?}; there are cycle, bank, append, table, churn, smallbank and tatp"
+    "unknown workload {0:?}; the workloads are cycle, bank, append, table, churn, smallbank and tatp"
 )]
 pub struct NoKind(String);
 
@@ -84,20 +84,20 @@ impl FromStr for Kind {
     }
 }
 
-/// What a workload is of. Shares are out of 100.
+/// The parameters of a workload. Shares are out of 100.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Which.
+    /// The kind.
     pub kind: Kind,
-    /// Objects on each machine; of churn, entries that name an object or none.
+    /// Objects on each machine. In churn, these are entries, each of which names an object or none.
     pub objects_per_machine: usize,
-    /// Transactions are over the objects of all machines; else each is over those of one.
+    /// Whether a transaction may access objects of all machines. Otherwise it accesses objects of one machine.
     pub spread: bool,
     /// Bytes of an object's payload, at least 40.
     pub payload_bytes: usize,
     /// Most bytes of an object that an entry of churn names, at least 40.
     pub named_bytes: usize,
-    /// Clients of each worker, each of which does one thing at a time.
+    /// Clients of each worker. A client has one operation at a time.
     pub clients: usize,
     /// Operations of each client.
     pub operations: u64,
@@ -105,19 +105,19 @@ pub struct Spec {
     pub read_only: u32,
     /// Share of operations that are lock-free reads.
     pub lock_free: u32,
-    /// Share of operations on the table that are transactions of their own, run where the client is.
+    /// Share of table operations that the client's worker runs as transactions.
     pub in_transactions: u32,
-    /// Keys of the table; accounts of SmallBank; four for each subscriber of TATP.
+    /// Number of keys of the table, or of accounts of SmallBank. TATP has one subscriber for each four.
     pub keys: u64,
     /// The table's neighbourhood H.
     pub neighbourhood: u32,
-    /// Its shards.
+    /// Shards of the table.
     pub shards: u32,
-    /// Buckets of a shard.
+    /// Buckets of each shard.
     pub buckets: u32,
-    /// Bytes of its values, at least 8.
+    /// Bytes of the table's values, at least 8.
     pub value_bytes: usize,
-    /// Seed of every choice.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -145,7 +145,7 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// Objects of all machines.
+    /// Returns the number of objects of all machines.
     pub(super) fn objects(&self, machines: usize) -> usize {
         match self.kind {
             Kind::Table | Kind::SmallBank | Kind::Tatp => 0,
@@ -153,7 +153,7 @@ impl Spec {
         }
     }
 
-    /// The objects that one transaction on `object` may touch: the first, and how many.
+    /// Returns the objects that a transaction on `object` may access: the first, and their number.
     pub(super) fn range_of(&self, object: usize, machines: usize) -> (usize, usize) {
         let per_machine = self.objects_per_machine;
         match self.spread {
@@ -162,12 +162,12 @@ impl Spec {
         }
     }
 
-    /// Bytes asked for when an object is made.
+    /// Returns the payload bytes of an object.
     pub(super) fn payload(&self) -> usize {
         self.payload_bytes.max(LEAST_BYTES)
     }
 
-    /// The table.
+    /// Returns the specification of the table.
     pub(super) fn table(&self) -> TableSpec {
         TableSpec {
             id: 1,

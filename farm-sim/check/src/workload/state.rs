@@ -19,7 +19,7 @@ use crate::history::ObjectId;
 /// Called when the clients of a worker have ended.
 pub type Done = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// How far a worker's clients are.
+/// The progress of a worker's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Operations begun.
@@ -40,7 +40,7 @@ pub(super) struct Work {
     pub(super) missing: usize,
     /// Objects of this worker that are being made, with their numbers.
     pub(super) making: slab::Slab<(usize, Address)>,
-    /// This worker's objects could not be made, and will not be.
+    /// Whether this worker's objects could not be made. Final.
     pub(super) gave_up: bool,
     pub(super) table: Option<TableId>,
     pub(super) rows: Option<Rows>,
@@ -51,9 +51,9 @@ pub(super) struct Work {
     pub(super) clients_left: usize,
     /// The clients' loop; set while the workload runs.
     pub(super) next: Option<Next>,
-    /// Transactions that run here by continuations. A transaction is taken out during its step.
+    /// Transactions that this worker runs by continuations. The inner value is `None` while a step runs.
     pub(super) running: slab::Slab<Option<Running>>,
-    /// Transactions of this machine's objects whose commits have not ended.
+    /// Transactions on this machine's objects whose commits have not ended.
     pub(super) committing: slab::Slab<Committing>,
     /// The transactions by continuations that are retried until they commit.
     pub(super) retried: slab::Slab<Retried>,
@@ -68,13 +68,13 @@ pub(super) struct Rows {
     pub(super) tables: Vec<TableId>,
     /// Rows that this worker still has to load, the next one last.
     pub(super) to_load: Vec<(RowName, RowBytes)>,
-    /// The moment at which the load of the last of them was begun.
+    /// The moment at which the load of the next row of `to_load` began.
     pub(super) begun: u64,
     pub(super) loaded: bool,
-    /// Workers that have not said that theirs are loaded.
+    /// Number of other workers that have not replied that their rows are loaded.
     pub(super) missing: usize,
     pub(super) paid_in: i64,
-    /// Rows that were loaded, and are never removed.
+    /// The objects of rows that were loaded and are never removed.
     pub(super) stay: BTreeSet<ObjectId>,
 }
 

@@ -1,4 +1,4 @@
-//! Operations on a hashtable, from every worker.
+//! Operations on a hashtable, by all workers.
 
 use farm_bench::oltp::attempt::Stop;
 use farm_core::worker::{Cont, Worker};
@@ -13,7 +13,7 @@ use super::doing::{Doing, TableOperation};
 use super::state::{moment, work};
 use crate::history::{Answered, Asked};
 
-/// Opens the table, and lets the clients begin.
+/// Opens the table, and then begins the clients.
 pub(super) fn set_up(worker: &mut Worker) {
     let spec = work(worker).spec.table();
     farm_kv::open(worker, spec, Cont::new(opened, 0));
@@ -38,20 +38,20 @@ fn key(number: u64) -> Key {
     key
 }
 
-/// A value that describes itself: its number, and what follows from it.
+/// Returns a value that describes itself: its number, and words that follow from the number.
 fn value(number: u64, bytes: usize) -> Vec<u8> {
     let words =
         (0u64..).map(|place| number.wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
     words.flat_map(u64::to_le_bytes).take(bytes).collect()
 }
 
-/// The number of a value; nothing of one that is put together from two.
+/// Returns the number of a value; `None` if the value is torn.
 fn number(bytes: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(*bytes.first_chunk()?);
     (value(number, bytes.len()) == bytes).then_some(number)
 }
 
-/// Begins an operation that is drawn.
+/// Begins an operation that is drawn at random.
 pub(super) fn begin(worker: &mut Worker, index: usize) {
     let work = work(worker);
     let state = &mut work.clients[index];
@@ -118,7 +118,7 @@ fn got(worker: &mut Worker, client: u64, value: Result<Option<&[u8]>, KvError>) 
         Ok(Some(bytes)) => match number(bytes) {
             Some(number) => Ok(Answered::Value(Some(number))),
             None => {
-                let why = format!("a value of the table that nobody wrote: {bytes:x?}");
+                let why = format!("a get returned a value that no client wrote: {bytes:x?}");
                 work(worker).log.violations.push(why);
                 Ok(Answered::Refused)
             }
@@ -142,7 +142,7 @@ fn answer(changed: Changed) -> Answered {
     }
 }
 
-/// What is pending of a client.
+/// Returns the pending table operation of a client.
 fn pending(worker: &mut Worker, client: u64) -> Option<&mut TableOperation> {
     match &mut work(worker).clients[client as usize].doing {
         Doing::Table(pending) => Some(pending),
@@ -163,7 +163,7 @@ fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
     change_in_tx(worker, client);
 }
 
-/// Makes the change that is asked for, or the next step of it.
+/// Makes the requested change, or the next step of it.
 fn change_in_tx(worker: &mut Worker, client: u64) {
     let work = work(worker);
     let (bytes, table) = (work.spec.value_bytes, work.table);
@@ -205,7 +205,7 @@ fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>,
     let answer = match number {
         Ok(Some(number)) => Ok(Answered::Value(Some(number))),
         Ok(None) => {
-            let why = "a transaction read a value of the table that nobody wrote";
+            let why = "a get in a transaction returned a value that no client wrote";
             work(worker).log.violations.push(why.into());
             Ok(Answered::Refused)
         }
@@ -224,7 +224,7 @@ fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxEr
             return change_in_tx(worker, client);
         }
         (Ok(changed), None) => Ok(answer(changed)),
-        // What both together are.
+        // The result of both steps together.
         (Ok(_), Some(Changed::Removed)) => Ok(Answered::Updated),
         (Ok(_), Some(Changed::Absent)) => Ok(Answered::Inserted),
         (Ok(_), Some(Changed::Inserted)) => Ok(Answered::Absent),
@@ -238,7 +238,7 @@ fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
-    let tx = pending.tx.take().expect("it was begun");
+    let tx = pending.tx.take().expect("the transaction was begun");
     match answer {
         Ok(answer) => {
             pending.answer = Some(answer);
@@ -256,9 +256,7 @@ fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
         return;
     };
     let answered = match result.map_err(Stop::from) {
-        Ok(()) => Ok(pending
-            .answer
-            .expect("it had an answer before it committed")),
+        Ok(()) => Ok(pending.answer.expect("the answer is set before the commit")),
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
             return again_soon(worker, client, ask);
@@ -292,7 +290,7 @@ fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
     let Doing::Table(pending) = state.doing else {
         return;
     };
-    // A lookup that was given up saw nothing.
+    // A get that was refused returned no value.
     if (pending.asked, answered) != (Asked::Get, Answered::Refused) {
         let operation = pending.answered(state.number, state.begun, now, Some(answered));
         work.log.operations.push(operation);
@@ -305,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_tell_their_number_unless_they_are_torn() {
+    fn the_number_of_a_value_is_found_unless_the_value_is_torn() {
         for bytes in [8, 12, 32, 100] {
             let one = value(77, bytes);
             assert_eq!(number(&one), Some(77));

@@ -1,19 +1,19 @@
-//! Values that describe themselves: every byte of a payload follows from what its first words say, so
-//! one that was put together from two writes is seen as torn wherever the seam is.
+//! Values that describe themselves: every byte of a payload is a function of its first words. So a payload that mixes
+//! two writes is detected as torn, wherever they meet.
 
 use crate::history::WriteId;
 
-/// Bytes before the fill.
+/// Bytes of the words before the fill, which is the least length of a payload.
 pub const LEAST_BYTES: usize = 40;
 
-/// What a payload says.
+/// The contents of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Value {
-    /// The write.
+    /// The write that wrote the payload.
     pub id: WriteId,
     /// The write that it replaced.
     pub parent: WriteId,
-    /// What the workload keeps.
+    /// The workload's own data.
     pub data: [u64; 3],
 }
 
@@ -45,7 +45,7 @@ impl Value {
         Fill(self.words().into_iter().fold(0x1234_5678_9ABC_DEF1, fold))
     }
 
-    /// Fills a payload.
+    /// Writes the value to a payload, and fills the rest.
     ///
     /// # Panics
     /// If it is shorter than [`LEAST_BYTES`].
@@ -59,10 +59,10 @@ impl Value {
         }
     }
 
-    /// Reads a payload, all of it.
+    /// Reads a payload and checks all of its bytes.
     ///
     /// # Errors
-    /// The first byte that is not what it should be.
+    /// The first byte that does not follow from the first words.
     ///
     /// # Panics
     /// If it is shorter than [`LEAST_BYTES`].
@@ -92,13 +92,13 @@ impl Value {
     }
 }
 
-/// A payload that no write wrote.
+/// The error for a payload that no single write wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a torn value: it says that write {} wrote it, but byte {byte} is another's", id.0)]
+#[error("torn value: its first words name write {}, but byte {byte} does not belong to that write", id.0)]
 pub struct Torn {
-    /// Who it says wrote it.
+    /// The write that the first words name.
     pub id: WriteId,
-    /// The first byte that is wrong.
+    /// Offset of the first wrong byte.
     pub byte: usize,
 }
 
@@ -115,13 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_comes_back_and_every_seam_is_seen() {
+    fn a_value_is_read_back_and_every_seam_is_detected() {
         for bytes in [40, 41, 47, 48, 110, 300] {
             let (mut one, mut other) = (vec![0; bytes], vec![0; bytes]);
             value(1).write(&mut one);
             value(2).write(&mut other);
             assert_eq!(Value::read(&one), Ok(value(1)));
-            // What differs by one byte of fill agrees with it once in 256 times; eight never do.
+            // Seams leave at least eight bytes: one byte of fill is equal in 1 of 256 cases, eight bytes in practice
+            // never.
             for seam in (LEAST_BYTES + 8..bytes.saturating_sub(7)).step_by(8) {
                 let mut torn = one.clone();
                 torn[seam..].copy_from_slice(&other[seam..]);

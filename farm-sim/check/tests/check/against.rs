@@ -1,5 +1,5 @@
-//! Random transactions: executed one after the other they are right; changed a little, they are right
-//! or wrong, and our checker must say the same as those that others wrote.
+//! Random transactions. Executed one after the other, they are correct. After small changes they are correct or wrong,
+//! and this project's checker must agree with the independent ones.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use proptest::test_runner::TestRunner;
 
 use crate::exact::stateright;
 
-/// A transaction to be: objects and whether they are written, how long before and after it took
-/// effect its client waited, how it ended, and who asked.
+/// A planned transaction: its objects and whether each is written, the client's waits before and after the transaction
+/// took effect, its outcome, and its client.
 #[derive(Clone, Debug)]
 struct Plan {
     accesses: BTreeMap<u32, bool>,
@@ -35,7 +35,7 @@ fn plans(most: usize) -> impl Strategy<Value = Vec<Plan>> {
     prop::collection::vec(plan, 1..=most)
 }
 
-/// A change to a history; which one, and what it is about.
+/// A change to a history: its kind (`what`), the transaction (`whom`) and a parameter (`by`).
 #[derive(Clone, Copy, Debug)]
 struct Change {
     what: u8,
@@ -95,7 +95,7 @@ fn execute(plans: &[Plan]) -> Vec<Transaction> {
     transactions
 }
 
-/// Makes a change. What a transaction read and what its write replaced stay the same, if `linked`.
+/// Applies a change. If `linked`, a transaction's write always replaces the version that the transaction read.
 fn apply(change: Change, transactions: &mut [Transaction], linked: bool) {
     let Change { what, whom, by } = change;
     let count = transactions.len();
@@ -120,7 +120,7 @@ fn apply(change: Change, transactions: &mut [Transaction], linked: bool) {
     }
 }
 
-/// Lets a transaction have read another write of the same object.
+/// Changes the write of an object that a transaction read.
 fn reread(transactions: &mut [Transaction], whom: usize, by: u64, linked: bool) {
     let writes: Vec<(ObjectId, WriteId)> = transactions
         .iter()
@@ -155,8 +155,8 @@ fn reread(transactions: &mut [Transaction], whom: usize, by: u64, linked: bool) 
     }
 }
 
-/// Gives reads the versions and parents that follow from what writes replaced.
-fn retrue(transactions: &mut [Transaction]) {
+/// Sets the versions and parents of reads as they follow from the writes.
+fn restore_versions(transactions: &mut [Transaction]) {
     let mut parents: BTreeMap<(ObjectId, WriteId), WriteId> = BTreeMap::new();
     for access in transactions
         .iter()
@@ -191,19 +191,18 @@ fn changed(plans: &[Plan], changes: &[Change], linked: bool) -> Vec<Transaction>
     for change in changes {
         apply(*change, &mut transactions, linked);
     }
-    retrue(&mut transactions);
+    restore_versions(&mut transactions);
     transactions
 }
 
-/// Runs a comparison on many random histories, of which neither almost all may be right nor almost
-/// all wrong.
+/// Runs a comparison on many random histories. At least one in eight must be correct, and one in eight wrong.
 fn compare(
     cases: u32,
     most: usize,
     linked: bool,
     same: impl Fn(&[Transaction], Result<(), Finding>) -> Result<(), TestCaseError>,
 ) {
-    // A failure shows the whole history; there is nothing to keep.
+    // A failure prints the whole history, so no seed file is needed.
     let config = ProptestConfig {
         failure_persistence: None,
         ..ProptestConfig::with_cases(cases)
@@ -221,11 +220,14 @@ fn compare(
         panic!("{error}");
     }
     let least = right.get().min(wrong.get());
-    assert!(least > cases / 8, "{right:?} were right, {wrong:?} wrong");
+    assert!(
+        least > cases / 8,
+        "the histories are too uniform: {right:?} were correct, {wrong:?} wrong"
+    );
 }
 
 #[test]
-fn it_agrees_with_stateright() {
+fn serial_check_agrees_with_stateright() {
     compare(2000, 6, false, |transactions, verdict| {
         let exact = stateright(transactions);
         prop_assert_eq!(exact, verdict.is_ok(), "{:?}\n{:#?}", verdict, transactions);
@@ -234,14 +236,14 @@ fn it_agrees_with_stateright() {
 }
 
 #[test]
-fn it_agrees_with_adya() {
+fn serial_check_agrees_with_adya() {
     compare(600, 12, true, |transactions, verdict| {
         if let Err(Finding {
             kind: Anomaly::UnknownValue,
             ..
         }) = verdict
         {
-            return Ok(()); // Which adya does not look for.
+            return Ok(()); // adya does not detect this anomaly.
         }
         let history = History {
             transactions: transactions.to_vec(),
@@ -261,9 +263,10 @@ fn it_agrees_with_adya() {
 }
 
 proptest! {
-    /// Whatever overlaps, executions one after the other are right, in any order in the history.
+    /// Serial executions are correct, although transactions overlap in real time and the history lists them in any
+    /// order.
     #[test]
-    fn serial_executions_are_right(plans in plans(20), shift in any::<prop::sample::Index>()) {
+    fn serial_executions_are_accepted(plans in plans(20), shift in any::<prop::sample::Index>()) {
         let mut transactions = changed(&plans, &[], true);
         let middle = shift.index(transactions.len());
         transactions.rotate_left(middle);
@@ -273,7 +276,7 @@ proptest! {
         prop_assert_eq!(append::judge(&history), Ok(()));
     }
 
-    /// The order in which a history lists transactions does not matter.
+    /// The order of transactions in the history's list does not matter.
     #[test]
     fn order_in_the_list_does_not_matter(plans in plans(8), changes in changes()) {
         let mut transactions = changed(&plans, &changes, false);

@@ -1,11 +1,11 @@
-//! An exact checker of small histories, by stateright. The simulator's tests use it, too.
+//! An exact checker of small histories, based on stateright. The simulator's tests use it, too.
 
 use std::collections::BTreeMap;
 
 use farm_check::history::{Access, ObjectId, Outcome, Transaction, WriteId};
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
-/// The objects, as stateright wants them; an operation is a whole transaction.
+/// The model of the objects for stateright. An operation of the model is a whole transaction.
 #[derive(Clone, Debug, Default)]
 struct Objects(BTreeMap<ObjectId, WriteId>);
 
@@ -13,7 +13,8 @@ impl SequentialSpec for Objects {
     type Op = Vec<Access>;
     type Ret = bool;
 
-    /// Does all of a transaction if it saw what is there, else nothing.
+    /// Applies a transaction and returns true, if its reads and its writes' parents match the state. Otherwise changes
+    /// nothing.
     fn invoke(&mut self, accesses: &Vec<Access>) -> bool {
         let mut after = self.0.clone();
         for access in accesses {
@@ -32,7 +33,7 @@ impl SequentialSpec for Objects {
     }
 }
 
-/// What stateright says; every transaction is a thread of its own.
+/// Returns whether stateright accepts the transactions. Each transaction is a thread of the model.
 pub(crate) fn stateright(transactions: &[Transaction]) -> bool {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (index, transaction) in transactions.iter().enumerate() {
@@ -52,7 +53,7 @@ pub(crate) fn stateright(transactions: &[Transaction]) -> bool {
             let accesses = transactions[index].accesses.clone();
             tester.on_invoke(index, accesses).is_ok()
         };
-        assert!(done);
+        assert!(done, "stateright rejected an event");
     }
     tester.is_consistent()
 }

@@ -1,4 +1,4 @@
-//! Histories of a hashtable: known ones, and agreement with an exact checker by others.
+//! Histories of a hashtable: known ones, and agreement with an independent exact checker.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn rejected<const N: usize>(operations: [KeyOperation; N]) {
         operations: operations.to_vec(),
         ..History::default()
     };
-    let finding = check(&history).expect_err("it is wrong");
+    let finding = check(&history).expect_err("the history is wrong");
     assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
     assert_eq!(check(&history), Err(finding));
 }
@@ -48,10 +48,10 @@ use Answered::{Absent, Exists, Inserted, Refused, Updated};
 #[test]
 fn a_lost_key() {
     rejected([insert(0, 1, 7, Inserted), get(2, 3, None)]);
-    let gone = operation(2, 3, Asked::Update(8), Absent);
-    rejected([insert(0, 1, 7, Inserted), gone]);
+    let absent = operation(2, 3, Asked::Update(8), Absent);
+    rejected([insert(0, 1, 7, Inserted), absent]);
     rejected([insert(0, 1, 7, Inserted), remove(2, 3), remove(4, 5)]);
-    // An answer that was lost does not lose the key.
+    // A lost result does not permit a lost key.
     rejected([
         lost(0, Asked::Insert(7)),
         get(2, 3, Some(7)),
@@ -89,14 +89,14 @@ fn a_double_insert() {
 }
 
 #[test]
-fn what_has_no_answer_may_take_effect_at_any_time_or_never() {
+fn an_operation_without_a_result_may_take_effect_at_any_time_or_never() {
     accepted([lost(0, Asked::Upsert(7)), get(2, 3, None), get(4, 5, None)]);
     accepted([
         lost(0, Asked::Upsert(7)),
         get(2, 3, None),
         get(4, 5, Some(7)),
     ]);
-    // Once only.
+    // It takes effect once only.
     let did = upsert(4, 5, 8, Updated);
     rejected([
         lost(0, Asked::Upsert(7)),
@@ -104,9 +104,9 @@ fn what_has_no_answer_may_take_effect_at_any_time_or_never() {
         did,
         get(6, 7, Some(7)),
     ]);
-    // Not before it was asked for.
+    // It does not take effect before it began.
     rejected([get(0, 1, Some(7)), lost(2, Asked::Upsert(7))]);
-    // What was refused has no effect.
+    // A refused operation has no effect.
     rejected([upsert(0, 1, 7, Refused), get(2, 3, Some(7))]);
     accepted([upsert(0, 1, 7, Refused), get(2, 3, None)]);
 }
@@ -123,7 +123,7 @@ fn equal_moments_order_nothing() {
 }
 
 #[test]
-fn the_end_is_an_answer_too() {
+fn the_final_pairs_count_as_results() {
     let operations = [insert(0, 1, 7, Inserted), lost(2, Asked::Upsert(8))];
     for (pairs, can_be) in [
         (vec![(1, 7)], true),
@@ -140,16 +140,17 @@ fn the_end_is_an_answer_too() {
     assert!(linear::check_with_final(&gone, &BTreeMap::new()).is_ok());
     assert!(linear::check_with_final(&[], &BTreeMap::from([(1, 1)])).is_err());
     let finding = linear::check_with_final(&operations, &BTreeMap::new());
-    let told = "no order explains
+    let expected = "no order of the operations explains this result
   at the end, 2 to 2: Get of key 1: Value(None)
-before it the key can have held a value that nobody saw, and these came before it or were under way:
+values that the key could hold before it: a value that no operation read;
+earlier and concurrent operations:
   client 0, 0 to 1: Insert(7) of key 1: Inserted
   client 2, from 2 on: Upsert(8) of key 1: no answer";
-    assert_eq!(finding.expect_err("it is not gone").text, told);
+    assert_eq!(finding.expect_err("the key was not removed").text, expected);
 }
 
 #[test]
-fn keys_are_judged_one_by_one() {
+fn each_key_is_checked_on_its_own() {
     let mut operations = vec![insert(0, 1, 7, Inserted), get(2, 3, Some(7))];
     let other = |operation: KeyOperation| KeyOperation {
         key: 2,
@@ -166,7 +167,7 @@ fn keys_are_judged_one_by_one() {
 }
 
 #[test]
-fn hundreds_under_way_for_ever() {
+fn hundreds_of_operations_without_a_result_are_checked() {
     let mut operations = vec![insert(0, 1, 7, Inserted)];
     let asked = |n: u64| match n % 4 {
         0 => Asked::Upsert(1000 + n),
@@ -187,14 +188,14 @@ fn hundreds_under_way_for_ever() {
 }
 
 #[test]
-fn removes_without_answer_are_all_alike() {
+fn removes_without_a_result_are_equivalent() {
     let mut operations: Vec<KeyOperation> = (0..100).map(|n| lost(n, Asked::Remove)).collect();
     for n in 0..101 {
         operations.push(insert(1000 + 2 * n, 1001 + 2 * n, n, Inserted));
     }
     assert_eq!(linear::check(&operations), Ok(201));
     operations.push(insert(2000, 2001, 200, Inserted));
-    let finding = linear::check(&operations).expect_err("that takes another remove");
+    let finding = linear::check(&operations).expect_err("this insert needs one more remove");
     assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
 }
 
@@ -212,8 +213,8 @@ fn many_clients_at_one_key() {
     assert_eq!(linear::check(&operations), Ok(72));
 }
 
-/// Executes random operations one after the other; each client waits for up to ten others, and one
-/// answer in `lost` gets lost.
+/// Executes random operations one after the other. Each operation overlaps in real time with up to ten others, and the
+/// result of one operation in `lost` is lost.
 fn execute(count: u64, keys: u64, lost: u32) -> Vec<KeyOperation> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
     let mut table: BTreeMap<u64, u64> = BTreeMap::new();
@@ -260,7 +261,7 @@ fn hot_keys_and_many_lost_answers() {
     assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
 }
 
-/// A key of a table, as stateright wants it.
+/// The model of a key of a table for stateright.
 #[derive(Clone, Debug, Default)]
 struct Key(Option<u64>);
 
@@ -289,7 +290,7 @@ impl SequentialSpec for Key {
     }
 }
 
-/// What stateright says; every operation is a thread of its own.
+/// Returns whether stateright accepts the operations. Each operation is a thread of the model.
 fn stateright(operations: &[KeyOperation]) -> bool {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
@@ -308,12 +309,12 @@ fn stateright(operations: &[KeyOperation]) -> bool {
             } if ends => tester.on_return(index, answered).is_ok(),
             KeyOperation { asked, .. } => tester.on_invoke(index, asked).is_ok(),
         };
-        assert!(done);
+        assert!(done, "stateright rejected an event");
     }
     tester.is_consistent()
 }
 
-/// An operation on one key, answered or not, whatever the answer.
+/// Random operations on one key, with or without results; the results may be wrong.
 fn operations() -> impl Strategy<Value = Vec<KeyOperation>> {
     let one = (0u8..5, 0u8..8, 0u64..4, 0u64..12, 0u64..5);
     prop::collection::vec(one, 1..7).prop_map(|all| {
@@ -350,7 +351,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn it_agrees_with_stateright(operations in operations()) {
+    fn linear_check_agrees_with_stateright(operations in operations()) {
         prop_assert_eq!(linear::check(&operations).is_ok(), stateright(&operations));
     }
 }

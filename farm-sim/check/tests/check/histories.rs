@@ -1,10 +1,10 @@
-//! Histories in few words.
+//! Short constructors for histories.
 
 use farm_check::history::{
     Access, Answered, Asked, History, KeyOperation, ObjectId, Outcome, Transaction, WriteId,
 };
 
-/// A read of `object`: its version, who wrote it, and what that replaced.
+/// A read of `object`: the version number, the write that was read, and the write that it replaced.
 pub(crate) fn read(object: u32, version: u64, id: u64, parent: u64) -> Access {
     Access::Read {
         object: ObjectId(object),
@@ -14,7 +14,7 @@ pub(crate) fn read(object: u32, version: u64, id: u64, parent: u64) -> Access {
     }
 }
 
-/// A write of `object`, and what it replaced.
+/// A write of `object`, and the write that it replaced.
 pub(crate) fn write(object: u32, id: u64, parent: u64) -> Access {
     Access::Write {
         object: ObjectId(object),
@@ -23,7 +23,7 @@ pub(crate) fn write(object: u32, id: u64, parent: u64) -> Access {
     }
 }
 
-/// The first read of an object, of the value it was made with.
+/// A read of an object's initial value.
 pub(crate) fn first(object: u32) -> Access {
     read(object, 1, 0, 0)
 }
@@ -57,7 +57,7 @@ pub(crate) fn aborted<const N: usize>(
     }
 }
 
-/// A transaction whose client never learnt its outcome.
+/// A transaction of unknown outcome.
 pub(crate) fn unknown<const N: usize>(
     client: u32,
     begun: u64,
@@ -77,7 +77,7 @@ pub(crate) fn history(transactions: impl IntoIterator<Item = Transaction>) -> Hi
     }
 }
 
-/// An operation on key 1 and its answer.
+/// An operation on key 1, with its result.
 pub(crate) fn operation(begun: u64, ended: u64, asked: Asked, answered: Answered) -> KeyOperation {
     KeyOperation {
         client: begun as u32,
@@ -89,7 +89,7 @@ pub(crate) fn operation(begun: u64, ended: u64, asked: Asked, answered: Answered
     }
 }
 
-/// An operation on key 1 without an answer.
+/// An operation on key 1 without a result.
 pub(crate) fn lost(begun: u64, asked: Asked) -> KeyOperation {
     KeyOperation {
         client: begun as u32,

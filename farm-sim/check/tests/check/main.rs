@@ -1,4 +1,4 @@
-//! The judges of histories: known good and bad ones, and agreement with checkers of others.
+//! Tests of the checkers: known good and bad histories, and agreement with independent checkers.
 
 mod against;
 mod exact;

@@ -1,11 +1,11 @@
-//! Transactions of unknown outcome, and transactions that nobody lists.
+//! Transactions of unknown outcome, and transactions that the history does not list.
 
 use farm_check::checkers::{Anomaly, append, check};
 
 use crate::histories::{aborted, committed, first, history, read, unknown, write};
 
 #[test]
-fn an_unknown_outcome_counts_once_it_was_seen() {
+fn a_transaction_of_unknown_outcome_counts_once_its_write_was_read() {
     let unseen = unknown(1, 0, [first(1), first(2), write(1, 11, 0)]);
     let others = [
         committed(2, 0, 10, [first(2), write(2, 22, 0)]),
@@ -13,11 +13,11 @@ fn an_unknown_outcome_counts_once_it_was_seen() {
     ];
     let mut all = history(others);
     all.transactions.push(unseen);
-    let facts = check(&all).expect("nobody saw it");
+    let facts = check(&all).expect("no transaction read its write");
     assert_eq!((facts.transactions, facts.committed), (3, 2));
     assert_eq!((facts.reads, facts.writes), (3, 1));
     assert_eq!(append::judge(&all), Ok(()));
-    // It took effect after the second, which replaced what it had read.
+    // It took effect after the second transaction, which replaced a value that it had read.
     all.transactions
         .push(committed(3, 40, 50, [read(1, 2, 11, 0)]));
     let finding = check(&all).expect_err("it saw the old value of object 2");
@@ -26,7 +26,7 @@ fn an_unknown_outcome_counts_once_it_was_seen() {
 }
 
 #[test]
-fn one_unknown_outcome_tells_of_another() {
+fn a_read_makes_a_chain_of_unknown_outcomes_effective() {
     let chain = [
         unknown(1, 0, [first(1), write(1, 11, 0)]),
         unknown(2, 0, [read(1, 2, 11, 0), write(1, 12, 11)]),
@@ -46,45 +46,45 @@ fn one_unknown_outcome_tells_of_another() {
 }
 
 #[test]
-fn a_write_that_is_not_listed_is_of_an_unknown_outcome() {
-    // Client 1 wrote object 2, and was gone before it could tell.
+fn an_unlisted_write_belongs_to_a_transaction_of_unknown_outcome() {
+    // Client 1 wrote object 2, and was lost before it could record the write.
     let mut all = history([
         unknown(1, 100, []),
         committed(2, 110, 120, [read(2, 2, 21, 0), write(2, 22, 21)]),
         committed(3, 130, 140, [read(2, 3, 22, 21)]),
     ]);
-    let facts = check(&all).expect("it may be so");
+    let facts = check(&all).expect("client 1 may have written it");
     assert_eq!((facts.committed, facts.writes), (2, 1));
     assert_eq!(append::judge(&all), Ok(()));
-    // The old value is gone for good all the same.
+    // The old value must not be read again either.
     all.transactions.push(committed(3, 150, 160, [first(2)]));
     let finding = check(&all).expect_err("the first value of object 2 was replaced");
     assert_eq!(finding.kind, Anomaly::StaleRead, "{finding}");
-    // What it replaced took effect as well.
+    // The write that it replaced took effect, too.
     let both = history([
         unknown(1, 0, [first(1), write(1, 11, 0)]),
         unknown(2, 0, []),
         committed(3, 0, 10, [read(1, 3, 12, 11)]),
     ]);
     assert_eq!(check(&both).map(|facts| facts.committed), Ok(2));
-    // Nor was it there before anyone began that may have written it.
+    // The value must not exist before a transaction began that may have written it.
     let early = history([
         unknown(1, 100, []),
         committed(2, 10, 20, [read(2, 2, 21, 0)]),
     ]);
-    let finding = check(&early).expect_err("nobody was there to write");
+    let finding = check(&early).expect_err("no transaction had begun that may have written it");
     assert_eq!(finding.kind, Anomaly::StaleRead, "{finding}");
-    // Who tells what he did has told all of it.
-    let told = history([
+    // A transaction of unknown outcome that lists an access has listed all of them.
+    let listed = history([
         unknown(1, 0, [first(1), write(1, 11, 0)]),
         committed(2, 10, 20, [read(2, 2, 21, 0)]),
     ]);
-    let finding = check(&told).expect_err("nobody wrote it");
+    let finding = check(&listed).expect_err("no transaction wrote it");
     assert_eq!(finding.kind, Anomaly::UnknownValue, "{finding}");
 }
 
 #[test]
-fn a_broken_chain_is_an_error_to_others_only() {
+fn a_broken_chain_is_an_error_for_adya_only() {
     let broken = [
         unknown(1, 0, []),
         unknown(2, 0, []),
@@ -93,9 +93,9 @@ fn a_broken_chain_is_an_error_to_others_only() {
     ];
     let mut all = history(broken);
     assert!(check(&all).is_ok());
-    let text = append::judge(&all).expect_err("what came before write 11?");
+    let text = append::judge(&all).expect_err("the write that write 11 replaced is unknown");
     assert!(
-        text.contains("nobody tells what write 11 of object 1 replaced"),
+        text.contains("no access records what write 11 of object 1 replaced"),
         "{text}"
     );
     assert!(append::to_json_lines(&all).is_err());
@@ -108,7 +108,7 @@ fn a_broken_chain_is_an_error_to_others_only() {
 }
 
 #[test]
-fn the_lines_that_others_read() {
+fn json_lines_have_the_format_that_adya_reads() {
     let all = history([
         committed(1, 0, 10, [first(1), write(1, 11, 0)]),
         unknown(2, 5, [first(7), write(7, 71, 0)]),
@@ -117,7 +117,7 @@ fn the_lines_that_others_read() {
         unknown(1, 50, [read(1, 2, 11, 0), write(1, 13, 11)]),
         committed(3, 60, 70, [read(1, 3, 13, 11)]),
     ]);
-    let lines = append::to_json_lines(&all).expect("chains are whole");
+    let lines = append::to_json_lines(&all).expect("no chain is broken");
     let short = lines.replace(r#""f":"txn","#, "");
     let expected = r#"
 {"index":0,"process":1,"time":0,"type":"invoke","value":[["r",1,null],["append",1,11]]}
@@ -133,14 +133,14 @@ fn the_lines_that_others_read() {
 {"index":10,"process":2,"type":"info","value":[["r",7,null],["append",7,71]]}
 {"index":11,"process":1,"type":"ok","value":[["r",1,[11]],["append",1,13]]}
 "#;
-    // serde_json keeps keys sorted or as given, depending on what else the build needs.
+    // The order of keys depends on the features with which the build enables serde_json.
     for (line, expected) in short.lines().zip(expected.trim_start().lines()) {
-        let parsed: serde_json::Value = serde_json::from_str(line).expect("it is JSON");
-        let expected: serde_json::Value = serde_json::from_str(expected).expect("it is JSON");
+        let parsed: serde_json::Value = serde_json::from_str(line).expect("the line is JSON");
+        let expected: serde_json::Value = serde_json::from_str(expected).expect("the line is JSON");
         assert_eq!(parsed, expected);
     }
     assert_eq!(lines.lines().count(), 12);
-    let parsed = adya::History::parse(&lines).expect("it reads its own format");
+    let parsed = adya::History::parse(&lines).expect("adya reads its own format");
     let options = adya::Opts::default();
     let report = adya::check(&parsed, adya::Workload::ListAppend, &options);
     assert_eq!(report.valid, adya::Valid::True, "{:?}", report.anomalies);

@@ -1,16 +1,17 @@
-//! What rows and transactions over them are in a history.
+//! Converts rows, and transactions over rows, to accesses and key operations of a history.
 
 use crate::history::{Access, Answered, Asked as KeyAsked, KeyOperation, ObjectId, WriteId};
 use farm_bench::oltp::attempt::{self, Seen, Stamp, Trail};
 use farm_bench::oltp::{RowName, Write};
 use farm_bench::{smallbank, tatp};
 
-/// Objects of one subscriber of TATP.
+/// Object numbers reserved for one subscriber of TATP.
 const OF_SUBSCRIBER: u32 = 32;
 /// Set in the values of keys that were loaded.
 pub(super) const LOADED_VALUE: u64 = 1 << 62;
 
-/// The object that a row is which is never removed; a number of its own.
+/// Returns the object number, unique for each row, of a row in a table whose rows are neither inserted nor removed
+/// after loading; `None` for other tables.
 pub(super) fn object_of(name: &RowName) -> Option<ObjectId> {
     use tatp::names::{ACCESS_INFO, SPECIAL_FACILITY, SUB_NBR_INDEX, SUBSCRIBER};
     let (low, kind) = (name.key as u32, (name.key >> 32) as u32 & 0xFF);
@@ -26,12 +27,13 @@ pub(super) fn object_of(name: &RowName) -> Option<ObjectId> {
     Some(ObjectId(object))
 }
 
-/// The subscriber that an index entry is of.
+/// Returns the subscriber of an index entry. The key holds the decimal digits of the subscriber's number, four bits
+/// each.
 fn tatp_index(name: &RowName) -> u32 {
     format!("{:x}", name.key).parse().unwrap_or(0)
 }
 
-/// The key that a row is which may come and go.
+/// Returns the key of a row in the table whose rows are inserted and removed; `None` for other tables.
 pub(super) fn key_of(name: &RowName) -> Option<u64> {
     (name.table == tatp::names::CALL_FORWARDING).then_some(name.key)
 }
@@ -63,8 +65,8 @@ pub(super) fn read_of(object: ObjectId, stamp: Stamp) -> Access {
     }
 }
 
-/// What a transaction does to keys, if it commits: that it read them, where `answered`, or only what it
-/// changes.
+/// Returns the key operations of a transaction that commits. If `answered`, they include its reads and have results;
+/// otherwise they are only its changes, without results.
 pub(super) fn operations(
     trail: &Trail,
     client: u32,
