@@ -17,7 +17,8 @@
 //! | `state` | machines, exports and sleeping workers; how connections end |
 //! | `connection` | the operations in flight, and the table of which may pass which |
 //! | `step` | one step of one operation |
-//! | `processor` | store buffers, late arrival of remote writes, and interruptions between the accesses of a turn |
+//! | `buffers` | store buffers |
+//! | `processor` | when stores become visible, late arrival of remote writes, and interruptions between the accesses of a turn |
 //! | `endpoint` | posts and polls |
 //! | `trace` | the events of a run, as a hash and as readable lines |
 //!
@@ -38,6 +39,7 @@
 //! assert_eq!(memory.load(64, Ordering::Acquire), 42);
 //! ```
 
+mod buffers;
 mod config;
 mod connection;
 mod endpoint;

@@ -6,138 +6,18 @@
 //! memory when the write is acknowledged, but the processors of that machine may see it later, word after word. Loads
 //! are not reordered: `loom` tests check the code that depends on the order of loads.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::mem::{Hook, Memory};
 use rand::Rng;
 
+use super::buffers::{FastPath, Store};
 use super::config::Odds;
 use super::connection::Location;
 use super::state::State;
 use super::trace::Event;
-
-/// Lets other workers run between two accesses of a turn. Set by the scheduler.
-pub(super) type Others = Arc<dyn Fn() + Send + Sync>;
-
-/// A store that other processors do not see yet.
-#[derive(Debug)]
-struct Store {
-    at: Location,
-    value: u64,
-    /// The store becomes visible after every store of a lower group.
-    group: u64,
-}
-
-/// The buffered stores of one worker's processor.
-#[derive(Debug, Default)]
-struct Buffer {
-    stores: Vec<Store>,
-    /// Least group of the next store. A fence raises it above the groups of all buffered stores.
-    group: u64,
-}
-
-/// The two values that most loads need, kept outside the lock of the state because loads are about a thousand times as
-/// frequent as all other operations. One thread at a time runs a fabric, so relaxed accesses suffice.
-#[derive(Debug, Default)]
-pub(super) struct FastPath {
-    /// Accesses left until the next interruption of the turn.
-    until_others: AtomicU32,
-    /// Number of buffered stores of the worker whose turn is running; `usize::MAX` if no turn is running.
-    own_stores: AtomicUsize,
-}
-
-/// The processors of a fabric.
-pub(super) struct Processors {
-    /// Whether processors are simulated. If not, every store and every remote write is visible at once.
-    simulated: bool,
-    /// Store buffers, indexed by port.
-    buffers: Vec<Buffer>,
-    /// Number of stores in all buffers.
-    waiting: usize,
-    /// The port of the worker whose turn is running.
-    running: Option<usize>,
-    /// Remotely written words that the machine's processors do not see yet, oldest first.
-    arriving: BTreeMap<MachineId, VecDeque<(Location, u64)>>,
-    fast_path: Arc<FastPath>,
-    pub(super) others: Option<Others>,
-}
-
-impl Processors {
-    pub(super) fn new(simulated: bool) -> Self {
-        Self {
-            simulated,
-            buffers: Vec::new(),
-            waiting: 0,
-            running: None,
-            arriving: BTreeMap::new(),
-            fast_path: Arc::new(FastPath {
-                until_others: AtomicU32::new(1),
-                own_stores: AtomicUsize::new(usize::MAX),
-            }),
-            others: None,
-        }
-    }
-
-    /// Publishes the number of buffered stores of the worker whose turn is running.
-    fn publish_own_stores(&self) {
-        let own = self.running.map(|port| self.buffers[port].stores.len());
-        let own = own.unwrap_or(usize::MAX);
-        self.fast_path.own_stores.store(own, Ordering::Relaxed);
-    }
-
-    pub(super) fn add(&mut self) {
-        self.buffers.push(Buffer::default());
-    }
-
-    fn has_pending(&self) -> bool {
-        self.waiting > 0 || !self.arriving.is_empty()
-    }
-}
-
-impl Buffer {
-    fn add(&mut self, at: Location, value: u64, order: Ordering) {
-        let release = matches!(
-            order,
-            Ordering::Release | Ordering::AcqRel | Ordering::SeqCst
-        );
-        let mut group = self.group;
-        for store in &self.stores {
-            if release {
-                group = group.max(store.group + 1);
-            } else if store.at == at {
-                group = group.max(store.group);
-            }
-        }
-        self.stores.push(Store { at, value, group });
-    }
-
-    fn newest(&self, at: Location) -> Option<u64> {
-        let mut stores = self.stores.iter().rev();
-        stores.find(|store| store.at == at).map(|store| store.value)
-    }
-
-    fn fence(&mut self) {
-        let last = self.stores.iter().map(|store| store.group).max();
-        self.group = self.group.max(last.map_or(0, |last| last + 1));
-    }
-
-    /// Removes the next store to become visible: one drawn from the lowest group, and of the stores to its location the
-    /// oldest.
-    fn take(&mut self, rng: &mut impl Rng) -> Option<Store> {
-        let lowest = self.stores.iter().map(|store| store.group).min()?;
-        let ready = self.stores.iter().filter(|store| store.group == lowest);
-        let picked = rng.random_range(0..ready.clone().count());
-        let at = ready.clone().nth(picked).map(|store| store.at)?;
-        let first = self
-            .stores
-            .iter()
-            .position(|store| store.group == lowest && store.at == at)?;
-        Some(self.stores.remove(first))
-    }
-}
 
 impl State {
     /// Begins a turn of the worker: memory accesses count as its own until the turn ends. Returns the port whose turn
@@ -419,60 +299,6 @@ impl Hook for ProcessorHook {
             Ordering::SeqCst => state.drain(port),
             Ordering::Release | Ordering::AcqRel => state.processors.buffers[port].fence(),
             _ => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rand::SeedableRng;
-    use rand_xoshiro::Xoshiro256PlusPlus;
-
-    fn at(offset: usize) -> Location {
-        Location { export: 0, offset }
-    }
-
-    /// Returns every order in which the buffer's stores become visible, over many seeds.
-    fn orders(fill: impl Fn(&mut Buffer)) -> std::collections::BTreeSet<Vec<u64>> {
-        let order = |seed| {
-            let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-            let mut buffer = Buffer::default();
-            fill(&mut buffer);
-            std::iter::from_fn(|| buffer.take(&mut rng).map(|store| store.value)).collect()
-        };
-        (0..300).map(order).collect()
-    }
-
-    #[test]
-    fn stores_between_fences_retire_in_any_order_and_no_store_passes_a_fence() {
-        let seen = orders(|buffer| {
-            buffer.add(at(0), 1, Ordering::Relaxed);
-            buffer.add(at(8), 2, Ordering::Relaxed);
-            buffer.fence();
-            buffer.add(at(16), 3, Ordering::Relaxed);
-            buffer.add(at(24), 4, Ordering::Relaxed);
-        });
-        let all = [[1, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4], [2, 1, 4, 3]];
-        assert_eq!(seen, all.map(|order| order.to_vec()).into());
-    }
-
-    #[test]
-    fn a_release_store_retires_after_all_earlier_stores_and_each_location_keeps_its_order() {
-        let seen = orders(|buffer| {
-            buffer.add(at(0), 1, Ordering::Relaxed);
-            buffer.add(at(8), 2, Ordering::Release);
-            buffer.add(at(8), 3, Ordering::Relaxed);
-            buffer.add(at(16), 4, Ordering::Relaxed);
-            buffer.add(at(0), 5, Ordering::Relaxed);
-        });
-        assert!(seen.len() > 1);
-        for order in seen {
-            let place = |value| order.iter().position(|seen| *seen == value).unwrap();
-            assert!(
-                place(1) < place(2) && place(2) < place(3) && place(1) < place(5),
-                "{order:?}"
-            );
         }
     }
 }

@@ -12,9 +12,9 @@ use farm_core::time::{Nanos, VirtualTime};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::buffers::Processors;
 use super::config::{Defect, Odds, SimConfig};
 use super::connection::{Ack, Connection, Kind, Operation};
-use super::processor::Processors;
 use super::trace::{Event, Trace};
 
 /// The sleep state of a worker, from `arm` to the end of `wait`.

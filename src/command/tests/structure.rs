@@ -28,7 +28,7 @@ const PACKAGES: [&str; 9] = [
 ];
 
 /// The circles that remain.
-const CIRCLES: [(&str, &[&str]); 6] = [
+const CIRCLES: [(&str, &[&str]); 5] = [
     // Continuations of calls receive the worker that makes the calls.
     ("farm-core/src", &["messaging", "worker"]),
     ("bench/src", &["micro/pair", "micro/ring/sockets"]),
@@ -43,7 +43,6 @@ const CIRCLES: [(&str, &[&str]); 6] = [
             "ycsb/spec",
         ],
     ),
-    ("farm-sim/src", &["fabric/processor", "fabric/state"]),
 ];
 
 fn root() -> PathBuf {
