@@ -32,7 +32,7 @@ use payloads::{NOT_HELD, Payloads};
 /// Tries of a local read before the object counts as locked. A transaction whose objects are all on this machine
 /// commits in less time, unless its thread lost its core. A commit over several machines takes a round trip, which is
 /// too long for a worker to wait.
-const READ_TRIES: u32 = 50;
+const LOCAL_READ_TRIES: u32 = 50;
 
 /// What a transaction does with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,7 +280,7 @@ impl Tx {
             return Err(AddressError::Nowhere(address).into());
         }
         self.words.resize(bytes / 8, 0);
-        for _ in 0..READ_TRIES {
+        for _ in 0..LOCAL_READ_TRIES {
             if memory.copy_objects(at, bytes, &mut self.words).is_ok()
                 && Image::check(&self.words).is_ok()
             {

@@ -81,9 +81,10 @@ pub struct Remote {
 }
 
 /// The consistency that a read requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadKind {
     /// Aligned words are whole. No other guarantee.
+    #[default]
     Raw,
     /// Adjacent objects of `stride` bytes (whole lines). The last object may be cut off at a line.
     Objects {

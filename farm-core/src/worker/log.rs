@@ -4,8 +4,9 @@
 //! A log is a ring whose records stay until the worker that polls the log frees them. The layer that
 //! [registers](Worker::register_log) the handler defines the meaning of the records.
 
+use super::token::Completed;
 use super::{Cont, Context, Worker};
-use crate::fabric::{Endpoint, Status, Token};
+use crate::fabric::{Endpoint, Status};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::marks;
 use crate::messaging::{CallError, IncomingLog, Links, ReplyCont, Request};
@@ -248,7 +249,7 @@ impl Worker {
         };
         let acks = &mut self.logs.acks;
         let ack = append.acknowledged.map(|cont| acks.insert(cont));
-        let signal = ack.map(|ack| Token(ack as u64 + 1));
+        let signal = ack.map(|ack| Completed::LogWrite(ack).token());
         let (endpoint, reserved) = (&mut self.endpoint, append.reserved);
         let sent = self
             .logs
@@ -402,8 +403,8 @@ impl Worker {
 
     /// Handles the completion of a write with an [`Append::acknowledged`] continuation.
     #[inline]
-    pub(super) fn acknowledged(&mut self, token: Token, status: Status) {
-        let cont = self.logs.acks.remove(token.0 as usize - 1);
+    pub(super) fn acknowledged(&mut self, ack: usize, status: Status) {
+        let cont = self.logs.acks.remove(ack);
         self.logs.counters.acknowledged += u64::from(status == Status::Ok);
         cont.resume(self, status);
     }

@@ -16,6 +16,7 @@ mod request;
 mod rest;
 mod room;
 mod timers;
+mod token;
 mod turn;
 mod unposted;
 

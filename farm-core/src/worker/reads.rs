@@ -10,8 +10,9 @@ mod done;
 use std::collections::VecDeque;
 
 use super::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
+use super::token::Completed;
 use super::{Cont, EpochGuard, Worker};
-use crate::fabric::{Read, ReadKind, Rejected, Remote, Slot, Token};
+use crate::fabric::{Read, ReadKind, Rejected, Remote, Slot};
 use crate::ids::{Address, MachineId};
 use crate::marks;
 use crate::mem::LINE_BYTES;
@@ -21,9 +22,6 @@ use crate::time::Nanos;
 
 /// Most local reads whose lines are being prefetched at one time.
 const PREFETCH_AHEAD: usize = 32;
-
-/// The token of every read. Other tokens belong to writes whose acknowledgement a continuation waits for.
-const READ: Token = Token(0);
 
 /// Counts of lock-free reads; the fabric counts its own operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -300,7 +298,7 @@ impl Worker {
                 },
             },
             fence: false,
-            token: READ,
+            token: Completed::Read.token(),
         };
         match self.endpoint.post_read(read, slot) {
             Ok(()) => {

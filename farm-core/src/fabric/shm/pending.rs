@@ -12,8 +12,7 @@ struct Entry {
     slot: Option<Slot>,
     memory: u32,
     bytes: u32,
-    /// Stride of a read of objects; zero for a raw read.
-    stride: u32,
+    kind: ReadKind,
 }
 
 /// A queue of fixed capacity, written field by field. If a read were assembled in memory and then
@@ -63,10 +62,7 @@ impl PendingReads {
         entry.memory = read.from.memory.index();
         entry.token = read.token.0;
         entry.bytes = read.bytes;
-        entry.stride = match read.kind {
-            ReadKind::Raw => 0,
-            ReadKind::Objects { stride } => stride,
-        };
+        entry.kind = read.kind;
         entry.slot = Some(slot);
         self.pushed = self.pushed.wrapping_add(1);
     }
@@ -87,10 +83,7 @@ impl PendingReads {
                 offset: entry.offset,
             },
             bytes: entry.bytes,
-            kind: match entry.stride {
-                0 => ReadKind::Raw,
-                stride => ReadKind::Objects { stride },
-            },
+            kind: entry.kind,
             fence: false,
             token: Token(entry.token),
         };

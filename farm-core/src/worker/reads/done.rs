@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use super::{PREFETCH_AHEAD, READ};
+use super::PREFETCH_AHEAD;
 use crate::fabric::{Completion, Slot, Status};
 use crate::marks;
 use crate::mem::Memory;
@@ -10,6 +10,7 @@ use crate::object::{Incarnation, Misread, all_consistent, misread};
 use crate::region::table::Access;
 use crate::time::Nanos;
 use crate::worker::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
+use crate::worker::token::Completed;
 use crate::worker::{Cont, Worker};
 
 /// A read that took longer than this many nanoseconds from start to end is not trusted: the 16-bit line versions could
@@ -98,9 +99,9 @@ impl Worker {
                 ..
             } in completions.drain(..)
             {
-                if token != READ {
+                if let Completed::LogWrite(ack) = Completed::of(token) {
                     crate::worker::log::return_slot(&mut self.endpoint, slot);
-                    self.acknowledged(token, status);
+                    self.acknowledged(ack, status);
                     continue;
                 }
                 let slot = slot.expect("every read has a slot");
