@@ -143,7 +143,7 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
     let cluster = cluster("ended", 1, 1);
     let x = cluster.create(0, 0, b"x");
     for aborted in [false, true] {
-        let (tx, called) = mpsc::channel();
+        let (tx, received) = mpsc::channel();
         let first = record_calls(&cluster, 1, move |w| {
             let handle = api::begin(w);
             tx.send(handle).unwrap();
@@ -158,7 +158,7 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
         });
         let expected = if aborted { Err(Refusal::Ended) } else { Ok(()) };
         assert_eq!(first, [Called::Done(1, expected)]);
-        let tx: TxHandle = called.recv().unwrap();
+        let tx: TxHandle = received.recv().unwrap();
         let called = record_calls(&cluster, 3, move |w| {
             // The slot of the handle is now used by another transaction.
             let other = api::begin(w);

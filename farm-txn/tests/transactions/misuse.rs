@@ -26,7 +26,7 @@ fn read(
     address: Address,
     bytes: usize,
 ) -> Result<(TxHandle, ObjectId), TxError> {
-    let (answer, heard): (Answer, _) = mpsc::channel();
+    let (answer, answered): (Answer, _) = mpsc::channel();
     cluster.on(0, 0, move |worker| {
         worker.put_layer(Box::new(answer));
         let tx = api::begin(worker);
@@ -38,7 +38,7 @@ fn read(
             Cont::new(read_done, tx.to_context()),
         );
     });
-    heard.recv_timeout(Duration::from_secs(60)).unwrap()
+    answered.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn a_wrong_size_is_a_typed_error() {
     assert!(matches!(error, TxError::WrongSize { .. }), "{error}");
     let remote = cluster.create(1, 0, &[5; 100]);
     let (tx, _) = read(&cluster, remote, size).unwrap();
-    let (answer, heard): (Answer, _) = mpsc::channel();
+    let (answer, answered): (Answer, _) = mpsc::channel();
     cluster.on(0, 0, move |w| {
         w.put_layer(Box::new(answer));
         api::read(w, tx, remote, 700, Cont::new(read_done, tx.to_context()));
     });
-    let error = heard.recv().unwrap().unwrap_err();
+    let error = answered.recv().unwrap().unwrap_err();
     assert!(matches!(error, TxError::WrongSize { .. }), "{error}");
     cluster.stop();
 }

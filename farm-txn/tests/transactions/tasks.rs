@@ -28,14 +28,14 @@ where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
-    let (answer, heard) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     cluster.on(machine, 0, move |w| {
         farm_txn::spawn(w, |farm| {
             let body = body(farm);
             async move { answer.send(body.await).unwrap() }
         });
     });
-    heard
+    answered
         .recv_timeout(PATIENCE)
         .expect("the task did not end in time")
 }
@@ -646,7 +646,7 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
     let there = cluster.create(1, 0, b"there");
     for _ in 0..50 {
         let signal = Arc::new(Signal::default());
-        let (answer, heard) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
         let waits = Arc::clone(&signal);
         cluster.on(0, 0, move |w| {
             farm_txn::spawn(w, move |farm| async move {
@@ -658,13 +658,13 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
             });
         });
         drop(
-            heard
+            answered
                 .recv_timeout(PATIENCE)
                 .unwrap()
                 .expect("the task sends its transaction first"),
         );
         signal.give();
-        assert!(heard.recv_timeout(PATIENCE).unwrap().is_none());
+        assert!(answered.recv_timeout(PATIENCE).unwrap().is_none());
     }
     wait_for_rest(&cluster);
     cluster.stop();
@@ -673,7 +673,7 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
 #[test]
 fn tasks_spawn_tasks_and_use_their_worker() {
     let cluster = cluster("children", 1, 1);
-    let (answer, heard) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, move |farm| async move {
             for child in 0..500u64 {
@@ -692,7 +692,7 @@ fn tasks_spawn_tasks_and_use_their_worker() {
             }
         });
     });
-    let mut children: Vec<_> = heard.iter().collect();
+    let mut children: Vec<_> = answered.iter().collect();
     children.sort_unstable();
     let expected: Vec<_> = (0..500).map(|child| (child, b"child".to_vec())).collect();
     assert_eq!(children, expected);
@@ -740,7 +740,7 @@ fn a_task_can_wait_for_several_calls() {
 fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
     let cluster = cluster("task-full", 1, 1);
     let signal = Arc::new(Signal::default());
-    let (answer, heard) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     let waits = Arc::clone(&signal);
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, |_| async move {
@@ -755,7 +755,7 @@ fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
         while w.inbox().submit(|_| ()).is_ok() {}
         signal.give();
     });
-    heard
+    answered
         .recv_timeout(PATIENCE)
         .expect("the task was not woken");
     cluster.stop();
