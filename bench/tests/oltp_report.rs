@@ -1,4 +1,4 @@
-//! Results of transactions: the JSON contract, the merging, the judgement, and the table.
+//! Reports of transactional benchmarks: the fields of the JSON form, merging of machines, checks, and the table.
 
 mod json;
 
@@ -29,7 +29,8 @@ fn setup() -> Setup {
     }
 }
 
-/// A worker that executed so many balances and as many deposits less one, which was declined.
+/// Returns the report of a worker that executed `each` balance transactions and `each` deposits. The first deposit was
+/// declined.
 fn worker(each: u64, duration_s: f64) -> WorkerReport {
     let mut recorder = Recorder::new(Kind::ALL.len(), 1);
     let mut ledger = Ledger::default();
@@ -78,7 +79,7 @@ fn machines() -> [MachineReport; 2] {
     })
 }
 
-/// What is there if nothing was lost: 300 deposits of 130 cents were.
+/// Returns the result of a correct audit, after 300 committed deposits of 130 cents.
 fn audited() -> Audited {
     Audited {
         items: 100,
@@ -230,7 +231,7 @@ fn machines_are_merged_and_judged() {
 }
 
 #[test]
-fn what_is_wrong_or_failed_is_told() {
+fn wrong_results_and_failures_are_reported() {
     let mut off = audited();
     off.cents += 1;
     let run = RunResult::new(&setup(), &machines(), &off).unwrap();
@@ -265,7 +266,7 @@ fn what_is_wrong_or_failed_is_told() {
 }
 
 #[test]
-fn what_does_not_apply_is_null() {
+fn fields_that_do_not_apply_are_null() {
     let setup = Setup {
         benchmark: Benchmark::Tatp(tatp::Options::default()),
         ..setup()
@@ -284,7 +285,7 @@ fn what_does_not_apply_is_null() {
 }
 
 #[test]
-fn a_machines_report_travels_as_json() {
+fn a_machines_report_survives_json() {
     let text = serde_json::to_string(&machines()).unwrap();
     let received: [MachineReport; 2] = serde_json::from_str(&text).unwrap();
     let run = RunResult::new(&setup(), &received, &audited()).unwrap();
@@ -292,7 +293,7 @@ fn a_machines_report_travels_as_json() {
 }
 
 #[test]
-fn the_table_shows_what_people_ask_for() {
+fn the_table_shows_the_main_figures() {
     let table = result().to_string();
     for line in [
         "smallbank, up to 8 transactions in flight on a worker, 2.0 s measured",

@@ -1,5 +1,5 @@
-//! Both benchmarks on three machines of this process: every transaction is executed, and the tables
-//! hold what the transactions left.
+//! Both benchmarks on three machines of this process: every transaction is executed, and afterwards the tables
+//! contain the result of the committed transactions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,10 +23,10 @@ use farm_txn::BackoffConfig;
 
 const MACHINES: u16 = 3;
 const SEED: u64 = 11;
-/// What is to happen has happened after so long, or never will.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster in this process with the tables of a benchmark.
+/// A cluster in this process, with the tables of a benchmark.
 struct Cluster {
     machines: Vec<Machine>,
     workers: u64,
@@ -78,7 +78,8 @@ impl Cluster {
         cluster
     }
 
-    /// Does something on every worker, each with its number, at the same time.
+    /// Starts work on every worker at the same time, and returns their results. The second argument is the worker's
+    /// number.
     fn on_all<T: Send + 'static>(
         &self,
         start: impl Fn(&mut Worker, u64, Sender<T>) + Send + Sync + 'static,
@@ -168,7 +169,8 @@ impl Cluster {
         sum
     }
 
-    /// Walks all tables. Owners hear of the last changes of their shards a little later.
+    /// Walks all tables and returns the number of pairs. Retries, because the counts of the last changes reach the
+    /// owners of the shards with a delay.
     fn pairs(&self) -> u64 {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -187,7 +189,7 @@ impl Cluster {
         }
     }
 
-    /// Runs, and judges what it left.
+    /// Runs the benchmark, audits the tables, and checks that the result is right.
     fn judged(&self, length: Length, concurrency: usize) -> RunResult {
         let ran = self.run(length, concurrency);
         let report = |ran: Ran| WorkerReport {
@@ -223,7 +225,7 @@ impl Cluster {
     }
 }
 
-/// Clusters are one at a time: each has threads enough.
+/// Held by each test: only one cluster runs at a time, because each has many threads.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn tatp(subscribers: u32) -> Benchmark {
@@ -241,7 +243,7 @@ fn smallbank(accounts: u64, hot_accounts: u64) -> Benchmark {
     })
 }
 
-/// What the run executed of each kind, held to what the streams drew.
+/// Checks that the run executed exactly the transactions that the streams drew, by kind.
 #[track_caller]
 fn assert_drawn(cluster: &Cluster, result: &RunResult, each: u64) {
     let stream = cluster.benchmark.stream().unwrap();
@@ -257,7 +259,7 @@ fn assert_drawn(cluster: &Cluster, result: &RunResult, each: u64) {
     assert_eq!(result.executed, each * cluster.workers);
 }
 
-/// How many transactions of a kind that were drawn find the row that may not be there.
+/// Returns how many of the drawn transactions of a kind find their optional row among the loaded rows.
 fn loaded_for(cluster: &Cluster, kind: tatp::Kind, each: u64) -> u64 {
     let stream = cluster.benchmark.stream().unwrap();
     let mut found = 0;
@@ -265,7 +267,7 @@ fn loaded_for(cluster: &Cluster, kind: tatp::Kind, each: u64) -> u64 {
         let mut rng = farm_bench::ycsb::stream::worker_rng(SEED, worker);
         for _ in 0..each {
             let Drawn::Tatp(drawn) = stream.next(&mut rng) else {
-                panic!("a transaction of TATP");
+                panic!("the stream drew a transaction of another benchmark");
             };
             let is_there = match drawn {
                 Transaction::GetAccessData { s_id, ai_type } => {
@@ -283,7 +285,7 @@ fn loaded_for(cluster: &Cluster, kind: tatp::Kind, each: u64) -> u64 {
 }
 
 #[test]
-fn tatp_leaves_what_it_may_on_three_machines() {
+fn tatp_leaves_consistent_tables_on_three_machines() {
     const EACH: u64 = 1_500;
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-tatp", 1, tatp(2_000));
@@ -293,22 +295,22 @@ fn tatp_leaves_what_it_may_on_three_machines() {
     let result = cluster.judged(Length::Transactions(EACH), 16);
     assert_drawn(&cluster, &result, EACH);
     let kind = |of: tatp::Kind| &result.kinds[of.index()];
-    // Rows that are never removed are always found, and these need no other.
+    // These kinds only need rows that are never removed, so they always commit.
     for of in [tatp::Kind::GetSubscriberData, tatp::Kind::UpdateLocation] {
         assert_eq!(kind(of).committed, kind(of).executed, "{of:?}");
     }
-    // Neither do access infos and facilities come or go: what is found is what was loaded.
+    // Access infos and special facilities are neither inserted nor removed: the loaded ones are found.
     for of in [tatp::Kind::GetAccessData, tatp::Kind::UpdateSubscriberData] {
         assert_eq!(kind(of).committed, loaded_for(&cluster, of, EACH), "{of:?}");
         let share = kind(of).committed as f64 / kind(of).executed as f64;
         assert!((share - 0.625).abs() < 0.15, "{of:?}: {share}");
         assert_eq!(kind(of).declined, 0);
     }
-    // Pairs come and go by the two transactions that insert and delete, and by no other.
-    let came = kind(tatp::Kind::InsertCallForwarding).committed;
-    let went = kind(tatp::Kind::DeleteCallForwarding).committed;
-    assert!(came > 0 && went > 0);
-    assert_eq!(result.check.pairs, before.pairs + came - went);
+    // Only these two kinds insert and delete pairs.
+    let inserted = kind(tatp::Kind::InsertCallForwarding).committed;
+    let deleted = kind(tatp::Kind::DeleteCallForwarding).committed;
+    assert!(inserted > 0 && deleted > 0);
+    assert_eq!(result.check.pairs, before.pairs + inserted - deleted);
     let costs = &result.costs;
     assert!(costs.reads > 0 && costs.messages > 0, "{costs:?}");
     assert_eq!(
@@ -319,28 +321,28 @@ fn tatp_leaves_what_it_may_on_three_machines() {
 }
 
 #[test]
-fn smallbank_keeps_the_money_on_three_machines() {
+fn smallbank_balances_add_up_on_three_machines() {
     const EACH: u64 = 600;
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-bank", 1, smallbank(1_000, 40));
     cluster.load();
     let result = cluster.judged(Length::Transactions(EACH), 8);
     assert_drawn(&cluster, &result, EACH);
-    // Nothing is ever missing; a payment alone may be declined, and nobody has so little here.
+    // No row is ever missing. Only payments may be declined.
     assert!(result.kinds.iter().all(|kind| kind.not_found == 0));
     let payments = &result.kinds[smallbank::Kind::SendPayment.index()];
     let declined: u64 = result.kinds.iter().map(|kind| kind.declined).sum();
     assert_eq!(declined, payments.declined);
-    // Two tables, and as many rows as were loaded.
+    // Two tables, with one row per account each.
     assert_eq!((result.check.items, result.check.pairs), (1_000, 2_000));
     let money = result.check.money.as_ref().unwrap();
     assert_eq!(money.least_cents, money.most_cents);
     cluster.stop();
 }
 
-/// Four accounts that everybody wants: conflicts are tried again until they are none.
+/// All workers access four hot accounts. Transactions that conflict are retried until they commit.
 #[test]
-fn conflicts_end_on_machines_of_two_workers() {
+fn conflicting_transactions_commit_on_machines_with_two_workers() {
     const EACH: u64 = 60;
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-hot", 2, smallbank(64, 4));
@@ -351,9 +353,9 @@ fn conflicts_end_on_machines_of_two_workers() {
     cluster.stop();
 }
 
-/// What is run for some time is counted after the warm-up only, and the ledger has all of it.
+/// The recorder counts only transactions after the warm-up; the ledger also counts those of the warm-up.
 #[test]
-fn a_warm_up_does_not_count_but_its_money_does() {
+fn the_ledger_counts_the_warm_up_and_the_recorder_does_not() {
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-warm", 1, smallbank(100, 10));
     cluster.load();
@@ -366,14 +368,14 @@ fn a_warm_up_does_not_count_but_its_money_does() {
     for ran in &ran {
         assert_eq!(ran.failure, None);
         ledger.merge(&ran.ledger);
-        // Those that were in flight when the warm-up ended.
+        // Only transactions that were in flight at the end of the warm-up are counted.
         assert!(ran.recorder.executed() <= 4);
     }
     let check = CheckResult::judge(&cluster.benchmark, &ledger, &cluster.audit());
     assert_eq!(check.wrong, Vec::<String>::new());
     let initial = cluster.benchmark.initial_cents().unwrap();
     assert_ne!(check.money.unwrap().found_cents, initial.to_string());
-    // A run that nobody accounts for is found.
+    // A run whose transactions are not in the ledger is found by the check.
     let ran = cluster.run(Length::Transactions(100), 4);
     assert!(
         ran.iter()
@@ -387,8 +389,8 @@ fn a_warm_up_does_not_count_but_its_money_does() {
     cluster.stop();
 }
 
-/// What a transaction fails by is validated, as what it commits would be: rows that were read at different
-/// moments prove nothing.
+/// Before a failure of a transaction is reported, the rows that it read are validated, because rows read at different
+/// times may be inconsistent.
 #[test]
 fn a_failure_is_reported_once_its_rows_are_validated() {
     let _one = ONE.lock();
@@ -398,7 +400,7 @@ fn a_failure_is_reported_once_its_rows_are_validated() {
         if number > 0 {
             return answer.send((0, Ok(()))).unwrap();
         }
-        // An account that nobody loaded.
+        // An account that was not loaded.
         let missing = Drawn::SmallBank(smallbank::Transaction::Balance { account: 4_000 });
         worker.put_layer(Box::new(answer));
         attempt::run(worker, missing, 1, Cont::new(has_failed, 0));
@@ -410,6 +412,9 @@ fn a_failure_is_reported_once_its_rows_are_validated() {
     }
     let (validated, result) = &failed[0];
     assert!(matches!(result, Err(Stop::Failed(_))), "{result:?}");
-    assert_eq!(*validated, 1, "the rows of the transaction were validated");
+    assert_eq!(
+        *validated, 1,
+        "the rows of the failed transaction must be validated once"
+    );
     cluster.stop();
 }

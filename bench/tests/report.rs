@@ -1,4 +1,4 @@
-//! Results: the JSON contract, the merging, and the table.
+//! Reports of `farm ycsb`: the fields of the JSON form, merging of machines, and the table.
 
 mod json;
 
@@ -196,9 +196,9 @@ fn machines_are_merged() {
     assert_eq!((back.runs, back.header), (vec![run], all.header));
 }
 
-/// Three runs: the table is that of the median, and every figure has its median and spread.
+/// Of three runs, the report shows the table of the median run, and the median and spread of every figure.
 #[test]
-fn repeats_are_told_by_median_and_spread() {
+fn repeated_runs_are_reported_by_median_and_spread() {
     let run = |reads| {
         let machines = [machine("0", reads, 1.0)];
         RunResult::from_machines(&setup("c", "uniform"), &machines).unwrap()
@@ -243,7 +243,7 @@ fn repeats_are_told_by_median_and_spread() {
 }
 
 #[test]
-fn a_run_whose_slices_differ_by_more_than_2x_says_so() {
+fn slices_that_differ_by_more_than_2x_cause_a_warning() {
     let with = |counts: &[u64]| {
         let mut machine = machine("0", 99, 1.0);
         machine.slices = slices(counts);
@@ -266,13 +266,13 @@ fn a_run_whose_slices_differ_by_more_than_2x_says_so() {
     let warning = "\nwarning: 1 measurement(s) were uneven: ";
     let which = "\n  run 1, workload c, uniform: ops/s: 2,000 to 4,002 per second\n";
     assert!(table.contains(warning) && table.ends_with(which), "{table}");
-    // A run that is too short for two slices says nothing.
+    // A run that is too short for two slices has no slices in its report.
     assert_eq!(with(&[1000]).runs[0].slices, None);
 }
 
-/// A table that inserts made 16 times as full as it was meant to be was told to have an "occupancy 1604.7 %".
+/// Regression: for a table that inserts had filled to 16 times its slots, the report said "occupancy 1604.7 %".
 #[test]
-fn a_table_that_outgrew_its_slots_is_told_in_plain_words() {
+fn a_table_with_more_pairs_than_slots_is_reported_by_pairs_per_slot() {
     let mut grown = machine("0", 9, 1.0);
     grown.table.pairs = 16_047;
     let run = RunResult::from_machines(&setup("d", "latest 0.99"), &[grown]).unwrap();
@@ -284,7 +284,7 @@ fn a_table_that_outgrew_its_slots_is_told_in_plain_words() {
 }
 
 #[test]
-fn bounds_are_shown_where_there_are_some() {
+fn the_bounds_of_a_run_are_shown() {
     let bounded = Setup {
         operation_count: Some(5000),
         target_ops_per_s: Some(1000),
@@ -303,7 +303,7 @@ fn bounds_are_shown_where_there_are_some() {
 }
 
 #[test]
-fn what_does_not_apply_is_null() {
+fn fields_that_do_not_apply_are_null() {
     let nothing = MachineReport {
         machine: "0".to_owned(),
         duration_s: 0.0,
@@ -348,7 +348,7 @@ fn machines_that_sample_differently_are_refused() {
 }
 
 #[test]
-fn a_machines_report_travels_as_json() {
+fn a_machines_report_survives_json() {
     let sent = machine("0", 100, 1.5);
     let text = serde_json::to_string(&sent).unwrap();
     let received: MachineReport = serde_json::from_str(&text).unwrap();
@@ -357,7 +357,7 @@ fn a_machines_report_travels_as_json() {
 }
 
 #[test]
-fn the_table_shows_what_people_ask_for() {
+fn the_table_shows_the_main_figures() {
     let expected = "\
 workload f, zipfian-plain 0.99, 2.0 s measured
 read 50.0 %, read_modify_write 50.0 %; 10,000 records of 32 bytes; 512 operations in flight; seed 7; warm-up 0.5 s

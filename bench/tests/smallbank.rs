@@ -1,5 +1,5 @@
-//! SmallBank against `WORKLOADS.md` §4: shares, the hot set, and money that stays or changes only as
-//! listed.
+//! SmallBank against `WORKLOADS.md` §4: the shares of transactions, the hot set, and that each transaction changes the
+//! sum of all balances only as listed.
 
 mod model;
 
@@ -36,12 +36,13 @@ fn accounts(transaction: &Transaction) -> (u64, Option<u64>) {
 }
 
 #[test]
-fn transactions_and_hot_accounts_come_in_their_shares() {
+fn transactions_and_hot_accounts_have_their_shares() {
     let options = Options::default();
     let stream = Stream::new(&options).unwrap();
     let mut rng = rng(1);
     let mut kinds = [0; Kind::ALL.len()];
-    // Both are hot by the same draw: 0.9, and of the rest 0.04, or 0.04 squared for two.
+    // One draw decides for both accounts of a transaction: with probability 0.9 they come from the hot set, otherwise
+    // from all accounts, of which 4 % are hot.
     let (mut hot, mut ones) = (0u64, 0u64);
     let mut pairs = [0u64; 3];
     let mut by_quarter = [0u64; 4];
@@ -82,7 +83,7 @@ fn transactions_and_hot_accounts_come_in_their_shares() {
 }
 
 #[test]
-fn every_pair_of_accounts_is_as_likely() {
+fn all_pairs_of_accounts_are_equally_likely() {
     let options = Options {
         accounts: 3,
         hot_accounts: 0,
@@ -102,7 +103,7 @@ fn every_pair_of_accounts_is_as_likely() {
     assert_shares(&counts[..5], &[20; 5]);
 }
 
-/// What the benchmark says in words, over plain numbers. Gives whether it commits.
+/// Applies a transaction to plain numbers, as the benchmark's specification describes it. Returns whether it commits.
 fn by_hand(bank: &mut BTreeMap<RowName, i64>, transaction: &Transaction) -> bool {
     let of = |bank: &BTreeMap<RowName, i64>, row: RowName| bank[&row];
     match *transaction {
@@ -139,7 +140,7 @@ fn by_hand(bank: &mut BTreeMap<RowName, i64>, transaction: &Transaction) -> bool
     true
 }
 
-/// Whether all the money may change by so much in a transaction of this kind.
+/// Returns whether a transaction of this kind may change the sum of all balances by `delta` cents.
 fn may_change(kind: Kind, rule: SavingsRule, delta: i64) -> bool {
     match kind {
         Kind::Amalgamate | Kind::Balance | Kind::SendPayment => delta == 0,
@@ -151,7 +152,7 @@ fn may_change(kind: Kind, rule: SavingsRule, delta: i64) -> bool {
 }
 
 proptest! {
-    /// Few accounts of little money, so that they are overdrawn and payments declined.
+    /// A few accounts with low balances, so that accounts are overdrawn and payments are declined.
     #[test]
     fn money_changes_only_as_listed(
         accounts in 2u64..6,
@@ -199,16 +200,16 @@ proptest! {
     }
 
     #[test]
-    fn balances_come_back_from_their_bytes(cents: i64, bytes: Vec<u8>) {
+    fn balances_are_decoded_from_their_encoding(cents: i64, bytes: Vec<u8>) {
         let row = Balance { cents }.encode();
         prop_assert_eq!(Balance::decode(&row), Ok(Balance { cents }));
         let other = Balance::decode(&bytes);
         prop_assert_eq!(other.is_ok(), bytes.len() == 8);
     }
 
-    /// Any balances, the greatest too: a decision or an error, and no harm.
+    /// For any balances, including the greatest, a step returns a decision or an error and does not panic.
     #[test]
-    fn any_balances_are_decided_or_refused(cents: [i64; 3], near: bool, seed: u64) {
+    fn no_balances_make_a_step_panic(cents: [i64; 3], near: bool, seed: u64) {
         let cents = cents.map(|cents| if near { cents | (i64::MAX - 0xFFF) } else { cents });
         let stream = Stream::new(&Options::default()).unwrap();
         let transaction = stream.next(&mut rng(seed));
@@ -220,9 +221,9 @@ proptest! {
     }
 }
 
-/// To the cent: what is enough, and what is one cent short of it.
+/// A balance that just suffices is accepted, and one cent less is declined or overdrawn.
 #[test]
-fn amounts_are_enough_or_not_to_the_cent() {
+fn amounts_are_compared_exactly() {
     let decide = |transaction: Transaction, cents: &[i64]| {
         let rows: Vec<_> = cents
             .iter()
@@ -231,7 +232,9 @@ fn amounts_are_enough_or_not_to_the_cent() {
         let rows: Vec<Option<&[u8]>> = rows.iter().map(|row| Some(&**row)).collect();
         match transaction.step(&rows).unwrap() {
             Step::End(decision) => (decision.outcome, decision.delta_cents),
-            Step::Read(names) => panic!("asked for {names:?}"),
+            Step::Read(names) => {
+                panic!("the transaction requested {names:?} instead of a decision")
+            }
         }
     };
     let payment = Transaction::SendPayment { from: 1, to: 2 };
@@ -249,19 +252,22 @@ fn amounts_are_enough_or_not_to_the_cent() {
 }
 
 #[test]
-fn faults_of_store_and_driver_are_told() {
-    let asked = Transaction::SendPayment { from: 1, to: 2 };
+fn missing_and_invalid_rows_are_typed_errors() {
+    let transaction = Transaction::SendPayment { from: 1, to: 2 };
     let rich = Balance { cents: i64::MAX }.encode();
     let rich = Some(&*rich);
     assert_eq!(
-        asked.step(&[rich, None]).unwrap_err().to_string(),
+        transaction.step(&[rich, None]).unwrap_err().to_string(),
         "the row CHECKING 0x2 is missing, though nothing removes it: load it first, or look for a \
          lost write"
     );
     let row = checking(2);
-    assert_eq!(asked.step(&[rich, rich]), Err(StepError::Overflow { row }));
     assert_eq!(
-        asked.step(&[rich]),
+        transaction.step(&[rich, rich]),
+        Err(StepError::Overflow { row })
+    );
+    assert_eq!(
+        transaction.step(&[rich]),
         Err(StepError::Rows { given: 1, asked: 2 })
     );
     let why = BadRow::Size {
@@ -269,7 +275,7 @@ fn faults_of_store_and_driver_are_told() {
         wanted: 8,
     };
     assert_eq!(
-        asked.step(&[rich, Some(b"abc")]),
+        transaction.step(&[rich, Some(b"abc")]),
         Err(StepError::Bad { row, why })
     );
 }

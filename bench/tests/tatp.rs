@@ -42,7 +42,7 @@ fn close(found: f64, wanted: f64, tolerance: f64) {
 }
 
 #[test]
-fn the_population_has_its_counts() {
+fn the_population_has_the_specified_counts() {
     const SUBSCRIBERS: u32 = 40_000;
     let (mut access, mut facilities, mut forwardings, mut active) = (0, 0, 0, 0);
     let mut by_count = [0u64; 4];
@@ -94,9 +94,10 @@ fn a_subscriber_is_a_function_of_seed_and_id() {
     }
 }
 
-/// The most frequent 1, 1000, 10^4 and 10^5 of a million subscribers, and how many there are at all.
+/// Checks the shares of the most frequent 1, 1000, 10^4 and 10^5 of a million subscribers, and the number of distinct
+/// ones drawn.
 #[test]
-fn some_subscribers_are_drawn_more_than_others() {
+fn subscribers_are_drawn_non_uniformly() {
     const DRAWS: usize = 2_000_000;
     let draw = Stream::new(&million()).unwrap().subscribers();
     let mut counts = vec![0u32; 1_000_000];
@@ -115,7 +116,7 @@ fn some_subscribers_are_drawn_more_than_others() {
 }
 
 #[test]
-fn a_uniform_choice_and_small_populations_reach_everybody() {
+fn all_subscribers_of_a_small_population_are_drawn() {
     for choice in [Choice::Uniform, Choice::NonUniform] {
         let options = Options {
             subscribers: 10,
@@ -142,9 +143,9 @@ fn a_uniform_choice_and_small_populations_reach_everybody() {
     assert!((0..10_000).all(|_| draw.next(&mut rng) >= 1));
 }
 
-/// Rates of success on the population as it is loaded: nothing is written.
+/// Checks the rates of success on the loaded population, without applying writes.
 #[test]
-fn rows_exist_at_their_rates_and_transactions_come_in_their_shares() {
+fn transactions_have_their_shares_and_rates_of_success() {
     const TRANSACTIONS: u64 = 400_000;
     let stream = Stream::new(&million()).unwrap();
     let mut rng = rng(5);
@@ -162,7 +163,7 @@ fn rows_exist_at_their_rates_and_transactions_come_in_their_shares() {
                 sub_nbr.to_string().parse().unwrap()
             }
         };
-        // Only the subscriber that it is about.
+        // Holds only the rows of the transaction's subscriber.
         let store = Store(rows(9, s_id).encoded().collect());
         let decision = run(&store, &transaction);
         let writes = decision.outcome == Outcome::Committed && transaction.kind().writes();
@@ -186,10 +187,10 @@ fn rows_exist_at_their_rates_and_transactions_come_in_their_shares() {
     close(overall, 0.749, 0.003);
 }
 
-/// Once inserts and deletes have made the call forwardings their own: 0.625 · 0.5 of them succeed,
-/// and GET_NEW_DESTINATION at 20.4 %, which follows from end times of 1 to 24.
+/// After many inserts and deletes of call forwardings, 0.625 · 0.5 of the inserts and of the deletes succeed. 20.4 %
+/// of GET_NEW_DESTINATION succeed, which follows from end times of 1 to 24.
 #[test]
-fn a_long_run_comes_to_its_steady_state() {
+fn a_long_run_reaches_the_steady_state() {
     const SUBSCRIBERS: u32 = 300;
     let options = Options {
         subscribers: SUBSCRIBERS,
@@ -227,8 +228,8 @@ fn a_long_run_comes_to_its_steady_state() {
     assert!(
         recorder.of(insert, Outcome::Declined) > 0 && recorder.of(insert, Outcome::NotFound) > 0
     );
-    // What is there is whole: every number leads to its subscriber, and every call forwarding has
-    // its special facility.
+    // The rows are consistent: the index entry of every number refers to its subscriber, and every call forwarding has
+    // a special facility.
     for (name, row) in &store.0 {
         if name.table == names::CALL_FORWARDING {
             CallForwarding::decode(row).unwrap();
@@ -250,7 +251,7 @@ const FACILITY: SpecialFacility = SpecialFacility {
     data_b: *b"ABCDE",
 };
 
-/// Subscriber 3, made by hand: facility 1 is active, 2 is not, and there are no others. Facility 1
+/// Returns subscriber 3 with fixed rows: facility 1 is active, facility 2 is not, and there are no others. Facility 1
 /// forwards from 0 to 6 and from 16 to 20, facility 2 from 0 to 8.
 fn by_hand() -> (Subscriber, Store) {
     let until = |end_time| CallForwarding {
@@ -270,26 +271,26 @@ fn by_hand() -> (Subscriber, Store) {
 }
 
 #[test]
-fn a_destination_has_begun_and_goes_on_after_the_end() {
+fn a_destination_covers_the_requested_start_and_end_times() {
     let (_, store) = by_hand();
     let destination = |sf_type, start_time, end_time| {
-        let asked = Transaction::GetNewDestination {
+        let transaction = Transaction::GetNewDestination {
             s_id: 3,
             sf_type,
             start_time,
             end_time,
         };
-        run(&store, &asked).outcome == Outcome::Committed
+        run(&store, &transaction).outcome == Outcome::Committed
     };
     assert!(destination(1, 0, 5) && !destination(1, 0, 6));
     assert!(!destination(1, 8, 6) && destination(1, 16, 6));
     assert!(destination(1, 16, 19) && !destination(1, 16, 20));
-    // Not active, or not there.
+    // Facility 2 is not active, and facility 3 does not exist.
     assert!(!destination(2, 0, 1) && !destination(3, 0, 1));
 }
 
 #[test]
-fn updates_change_what_they_name_or_nothing() {
+fn updates_change_only_their_rows() {
     let (before, mut store) = by_hand();
     let update = |sf_type| Transaction::UpdateSubscriberData {
         s_id: 3,
@@ -324,7 +325,7 @@ fn updates_change_what_they_name_or_nothing() {
 }
 
 #[test]
-fn forwardings_are_inserted_and_deleted_once() {
+fn call_forwardings_are_inserted_and_deleted_once() {
     let (_, mut store) = by_hand();
     let sub_nbr = SubNbr::of(3);
     let (end_time, numberx) = (24, *b"999999999999999");
@@ -350,29 +351,29 @@ fn forwardings_are_inserted_and_deleted_once() {
 }
 
 #[test]
-fn faults_of_store_and_driver_are_told() {
+fn missing_and_invalid_rows_are_typed_errors() {
     let number = SubNbr::of(8);
-    let asked = Transaction::UpdateLocation {
+    let transaction = Transaction::UpdateLocation {
         sub_nbr: number,
         vlr_location: 1,
     };
     let entry = IndexEntry { s_id: 8 }.encode();
     assert_eq!(
-        asked.step(&[Some(&*entry)]).unwrap(),
+        transaction.step(&[Some(&*entry)]).unwrap(),
         Step::Read([names::subscriber(8)].into_iter().collect())
     );
     assert_eq!(
-        asked.step(&[None]).unwrap_err().to_string(),
+        transaction.step(&[None]).unwrap_err().to_string(),
         "the row SUB_NBR_INDEX 0x8 is missing, though nothing removes it: load it first, or look \
          for a lost write"
     );
     assert_eq!(
-        asked.step(&[Some(&*entry), None, None]),
+        transaction.step(&[Some(&*entry), None, None]),
         Err(StepError::Rows { given: 3, asked: 2 })
     );
     let row = names::subscriber(8);
     assert_eq!(
-        asked.step(&[Some(&*entry), None]),
+        transaction.step(&[Some(&*entry), None]),
         Err(StepError::Missing { row })
     );
     let short = BadRow::Size {
@@ -380,7 +381,7 @@ fn faults_of_store_and_driver_are_told() {
         wanted: 40,
     };
     assert_eq!(
-        asked.step(&[Some(&*entry), Some(&*entry)]),
+        transaction.step(&[Some(&*entry), Some(&*entry)]),
         Err(StepError::Bad { row, why: short })
     );
 }
@@ -407,8 +408,8 @@ fn any_subscriber() -> impl Strategy<Value = Subscriber> {
     })
 }
 
-/// It comes back as it was, and no other row has its bytes: a damaged bit changes the row or is
-/// found out.
+/// Checks that a row is decoded from its encoding unchanged. Flipping a bit of the encoding makes decoding fail or
+/// gives another row.
 fn round_trip<R: Row + PartialEq + std::fmt::Debug>(row: R, bit: usize) {
     let bytes = row.encode();
     assert_eq!(bytes.len(), R::TABLE.row_bytes);
@@ -428,7 +429,7 @@ fn round_trip<R: Row + PartialEq + std::fmt::Debug>(row: R, bit: usize) {
 
 proptest! {
     #[test]
-    fn rows_come_back_from_their_bytes(
+    fn rows_are_decoded_from_their_encoding(
         subscriber in any_subscriber(),
         s_id: u32,
         (data, data3, data4) in (any::<[u8; 2]>(), letters(), letters()),
@@ -445,7 +446,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
+    fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
         let _ = (Subscriber::decode(&bytes), AccessInfo::decode(&bytes));
         let _ = (SpecialFacility::decode(&bytes), CallForwarding::decode(&bytes));
         let _ = IndexEntry::decode(&bytes);

@@ -1,8 +1,7 @@
-//! The generators against shares measured on the reference client with 5·10^7 draws.
+//! The key generators against shares that were measured on the reference client with 5·10^7 draws.
 //!
-//! The quick tests draw a few million times and compare the shares of known hot sets;
-//! sorting the counts of so few draws would favour the lucky records deep in the tail.
-//! `measured_shares_in_full` repeats the measurement as it was made.
+//! The quick tests draw a few million times and compare the shares of known hot sets. Sorting the counts of so few
+//! draws would rank records of the tail by chance. `measured_shares_in_full` repeats the original measurement.
 
 use farm_bench::ycsb::generators::{KeyChooser, Latest, ScatteredZipfian, Scrambled, Zipfian};
 use farm_bench::ycsb::key::{fnv64, fnv64_abs};
@@ -28,7 +27,7 @@ fn chooser(settings: &[&str]) -> KeyChooser {
     KeyChooser::new(&spec(settings), 0, 1)
 }
 
-/// How often each of `records` records is drawn.
+/// Returns how often each of `records` records is drawn.
 fn counts(records: u64, draws: u64, mut draw: impl FnMut() -> u64) -> Vec<u32> {
     let mut counts = vec![0; records as usize];
     for _ in 0..draws {
@@ -50,7 +49,7 @@ fn assert_close(what: &str, found: f64, known: f64, tolerance: f64) {
     );
 }
 
-/// Shares of the hottest 1, 2, 10, 100, 1000, 10^4 and 10^5 records.
+/// Known shares of the hottest 1, 2, 10, 100, 1000, 10^4 and 10^5 records.
 const PLAIN: [(u64, f64); 7] = [
     (1, 0.0650),
     (2, 0.0976),
@@ -91,7 +90,7 @@ fn plain_zipfian_scatters_its_ranks_one_to_one() {
         places[..10]
             .windows(2)
             .all(|pair| pair[0].abs_diff(pair[1]) > 1000),
-        "hot records lie together"
+        "hot records are close to each other"
     );
     places.sort_unstable();
     assert!(places.into_iter().eq(5..10_012));
@@ -115,7 +114,7 @@ fn scrambled_zipfian_has_the_measured_shares() {
     assert_eq!(hottest, Some(801_320));
     assert_eq!(fnv64_abs(0) % (RECORDS + 1), 801_320);
 
-    // The images of the first ranks are the hot records, but for rare collisions.
+    // The hot records are the images of the first ranks under the hash. A few images collide.
     let scrambled = Scrambled::new(0, RECORDS + 1, 0.99);
     let mut images = std::collections::BTreeSet::new();
     let mut rank = 0;
@@ -137,7 +136,7 @@ fn scrambled_zipfian_has_the_measured_shares() {
 }
 
 #[test]
-fn the_raw_hash_has_the_hottest_record_of_the_other_client() {
+fn the_unsigned_hash_gives_the_hottest_record_of_the_other_client() {
     assert_eq!(fnv64(0) % RECORDS, 174_405);
 }
 
@@ -210,7 +209,7 @@ fn uniform_hotspot_exponential_and_sequential() {
     assert_close("hot set", share(&hot, 0..2000), 0.8, 0.002);
     assert_close("half of it", share(&hot, 0..1000), 0.4, 0.002);
 
-    // 95 % within 0.857 of the records, of the part that is within all of them.
+    // 95 % of an untruncated distribution fall into 0.857 of the records. Draws beyond all records are excluded.
     let falling = draw(&[base, "requestdistribution=exponential"]);
     let gamma = -(0.05f64.ln()) / (10_000.0 * 0.857_142_857_1);
     let within = |records: f64| 1.0 - (-gamma * records).exp();
@@ -252,7 +251,8 @@ fn tiny_tables_and_extreme_parameters_stay_in_range() {
     assert_eq!(zipfian.rank(0.0), 0);
 }
 
-/// Distinct records and shares of the hottest, as published for 5·10^7 draws.
+/// Checks the number of distinct records and the shares of the hottest ones against the figures published for 5·10^7
+/// draws.
 #[test]
 #[ignore = "draws a hundred million times"]
 fn measured_shares_in_full() {

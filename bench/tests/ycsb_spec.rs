@@ -1,4 +1,4 @@
-//! Workload settings: what is accepted, what is refused, and in which words.
+//! Workload settings: which are accepted, which are refused, and the texts of the errors.
 
 use farm_bench::ycsb::spec::{Distribution, DriverHints, Parsed, SpecError, builtin};
 use farm_bench::ycsb::{OpKind, OperationMix, Properties, WorkloadSpec};
@@ -110,7 +110,7 @@ fn both_meanings_of_zipfian_have_names() {
 }
 
 #[test]
-fn unset_proportions_are_those_of_the_reference_client_or_nothing() {
+fn proportions_have_the_defaults_of_the_reference_client_if_none_is_set() {
     let of = |text: &str| {
         parse(&format!("recordcount=9\n{text}"), &[])
             .unwrap()
@@ -130,7 +130,7 @@ fn unset_proportions_are_those_of_the_reference_client_or_nothing() {
     assert_eq!(text, "the proportions add up to 0.4 and are scaled to 1");
 }
 
-/// Settings on the first lines of a file, and how their refusal begins.
+/// Settings on the first lines of a file, and the start of the error that each causes.
 const REFUSALS: &[(&str, &str)] = &[
     (
         "fieldcount=ten",
@@ -220,7 +220,7 @@ const REFUSALS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn refusals_say_what_and_where_and_what_to_do() {
+fn errors_name_the_setting_its_place_and_the_reason() {
     for (text, message) in REFUSALS {
         let found = refusal(text);
         assert!(found.starts_with(message), "{found}\n  expected {message}");
@@ -234,7 +234,7 @@ fn refusals_say_what_and_where_and_what_to_do() {
 }
 
 #[test]
-fn strange_settings_are_remarked_on() {
+fn settings_without_effect_cause_remarks() {
     assert_eq!(
         remarks("recordcuont=5"),
         ["unknown property 'recordcuont' (my.properties:2); did you mean 'recordcount'?"]
@@ -243,7 +243,7 @@ fn strange_settings_are_remarked_on() {
         remarks("redis.host=localhost"),
         ["unknown property 'redis.host' (my.properties:2)"]
     );
-    // What asks for that which happens anyway.
+    // Settings that request the actual behaviour cause no remark.
     assert_eq!(
         remarks(
             "table=usertable\nworkload=site.ycsb.workloads.CoreWorkload\ndotransactions=true\n\
@@ -265,7 +265,7 @@ fn strange_settings_are_remarked_on() {
             "zipfianconstant=0.5 (my.properties:5) has no effect: requestdistribution is uniform",
         ]
     );
-    // Settings for the reference program's own machinery are not ignored in silence either.
+    // Settings for parts of the reference client that do not exist here cause a remark.
     for (setting, reason) in [
         ("table=t", "there is one table"),
         ("db=site.ycsb.BasicDB", "the cluster that is started"),
@@ -275,10 +275,11 @@ fn strange_settings_are_remarked_on() {
         ("status.interval=1", "on a terminal"),
         ("basicdb.verbose=true", "the cluster that is started"),
     ] {
-        let told = remarks(setting);
-        let is_told =
-            told.len() == 1 && told[0].contains("has no effect") && told[0].contains(reason);
-        assert!(is_told, "{setting}: {told:?}");
+        let remarks = remarks(setting);
+        let is_expected = remarks.len() == 1
+            && remarks[0].contains("has no effect")
+            && remarks[0].contains(reason);
+        assert!(is_expected, "{setting}: {remarks:?}");
     }
     let parsed = parse("recordcount=1\nmaxscanlength=1\ntabel=t", &[]).unwrap();
     let warnings: Vec<bool> = parsed.remarks.iter().map(|it| it.is_warning()).collect();
@@ -298,7 +299,7 @@ fn the_load_is_divided_without_gaps() {
     assert!(sizes.into_iter().all(|size| size == 142 || size == 143));
 }
 
-/// The parser behind this once panicked on a byte order mark and noise.
+/// Regression: the property parser panicked on a byte order mark followed by random bytes.
 #[test]
 fn a_byte_order_mark_is_refused_or_skipped() {
     for mark in [[0xFE, 0xFF], [0xFF, 0xFE]] {
@@ -346,7 +347,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_are_numbered_whatever_stands_between(
+    fn line_numbers_count_comments_and_blank_lines(
         lines in prop::collection::vec("(#[^\r\n]{0,20}|! \\\\u|[a-z]{1,5}|[a-z]=\\\\\\\\|)", 0..20),
     ) {
         let mut properties = Properties::new();

@@ -1,4 +1,5 @@
-//! Streams of operations: repeatable, in the right mix, never ahead of the inserts.
+//! Streams of operations: they repeat for a seed, have the specified mix, and never read records before their inserts
+//! are acknowledged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +38,8 @@ fn a_seed_repeats_a_stream_and_workers_differ() {
     assert!((450..550).contains(&reads), "{reads} reads");
 }
 
-/// Two processes of two workers: nobody reads what is not acknowledged to it, and no
-/// record is inserted twice.
+/// In two processes of two workers each, a stream reads only loaded records and records whose inserts were acknowledged
+/// in its process. No record is inserted twice.
 #[test]
 fn reads_never_run_ahead_of_inserts() {
     let spec = spec(
@@ -87,13 +88,16 @@ fn reads_never_run_ahead_of_inserts() {
                 acknowledged.insert(key);
             }
         }
-        assert!(newest_read > 3000, "reads did not follow: {newest_read}");
+        assert!(
+            newest_read > 3000,
+            "the reads did not follow the inserts: {newest_read}"
+        );
     }
     assert!(inserted.len() > 3500);
 }
 
 #[test]
-fn the_choice_of_keys_is_the_workloads() {
+fn keys_are_chosen_as_the_workload_specifies() {
     let uniform = spec('c', &["recordcount=10", "requestdistribution=uniform"]);
     let keys: BTreeSet<u64> = operations(&uniform, 3, 0, 500)
         .iter()

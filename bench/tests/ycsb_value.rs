@@ -1,4 +1,4 @@
-//! Values that describe themselves: whole ones pass, everything else is caught.
+//! Self-describing values: the check accepts whole values and rejects everything else.
 
 use farm_bench::ycsb::value::{MAX_KEYS, Stamp, ValueError, check, fill};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn stamp((_, writer, sequence): Write) -> Stamp {
     Stamp { writer, sequence }
 }
 
-/// Writes that differ in much or in little.
+/// Generates writes from a small range, which often share fields, and from the full range.
 fn write() -> impl Strategy<Value = Write> {
     let small = (0u64..4, 0u16..3, 0u64..4);
     let any = (0..MAX_KEYS, any::<u16>(), any::<u64>());
@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_whole_value_passes_and_names_its_write(write in write(), bytes in 16usize..1200) {
+    fn a_whole_value_passes_with_its_stamp(write in write(), bytes in 16usize..1200) {
         prop_assert_eq!(check(&value(bytes, write), write.0), Ok(stamp(write)));
     }
 
@@ -98,13 +98,13 @@ proptest! {
     }
 
     #[test]
-    fn bytes_at_random_are_garbage(bytes in prop::collection::vec(any::<u8>(), 16..200)) {
+    fn random_bytes_are_unrecognized(bytes in prop::collection::vec(any::<u8>(), 16..200)) {
         prop_assert_eq!(check(&bytes, 7), Err(ValueError::Unrecognized));
     }
 }
 
 #[test]
-fn short_values_catch_the_wrong_record_most_of_the_time() {
+fn short_values_reject_most_wrong_keys() {
     for (bytes, most) in [(15, 0), (8, 3), (4, 0), (1, 60)] {
         let passed = (1..10_000u64)
             .filter(|key| check(&value(bytes, (*key, 1, *key)), 0).is_ok())
@@ -114,7 +114,7 @@ fn short_values_catch_the_wrong_record_most_of_the_time() {
 }
 
 #[test]
-fn memory_never_written_is_garbage() {
+fn unwritten_memory_is_unrecognized() {
     for bytes in [8, 15, 16, 17, 24, 32, 1000] {
         for byte in [0u8, 0xFF] {
             for key in [0, 1, 12345] {
@@ -143,7 +143,7 @@ fn a_tear_through_the_first_words_is_named() {
 }
 
 #[test]
-fn errors_read_well() {
+fn error_texts_name_the_write() {
     let stamp = Stamp {
         writer: 3,
         sequence: 77,
@@ -164,6 +164,6 @@ fn errors_read_well() {
 
 #[test]
 #[should_panic(expected = "does not fit the 48 bits")]
-fn a_key_that_does_not_fit_is_a_mistake() {
+fn a_key_that_does_not_fit_panics() {
     fill(&mut [0; 32], MAX_KEYS, 0, 0);
 }

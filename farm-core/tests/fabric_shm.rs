@@ -44,9 +44,9 @@ fn meet(machines: &mut [ShmMachine], ids: &[MachineId], offer: &[Capability]) {
 fn silent_callers_do_not_prevent_connecting() {
     let dir = tempfile::tempdir().unwrap();
     let mut machines = [start(dir.path(), 1), start(dir.path(), 2)];
-    let door = dir.path().join("run/faults/m1.sock");
+    let socket = dir.path().join("run/faults/m1.sock");
     let silent: Vec<UnixStream> = (0..100)
-        .map(|_| UnixStream::connect(&door).expect("the machine listens"))
+        .map(|_| UnixStream::connect(&socket).expect("the machine listens"))
         .collect();
     meet(&mut machines, &[id(1), id(2)], &[]);
     drop(silent);

@@ -88,7 +88,7 @@ pub(crate) struct Kv {
     /// Changes to this worker's shards that have not ended.
     pub(crate) owner: ChangeQueue,
     pub(crate) change_counters: ChangeCounters,
-    /// Operations inside of transactions.
+    /// Operations on tables inside of callers' transactions.
     pub(crate) in_tx: Slab<PendingTxOp>,
     /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
     pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
@@ -103,7 +103,7 @@ pub(crate) struct Kv {
 }
 
 impl Kv {
-    /// Returns the state of a worker without operations, whose arena has so many slots.
+    /// Creates the state of a worker whose arena has `slots` slots. No table is open and no operation is in flight.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             tables: Tables::default(),

@@ -29,9 +29,9 @@ fn refused(text: &str, kind: ProblemKind, line: usize, key: &str, words: &[&str]
         (problem.kind, &problem.place, problem.key.as_str()),
         (kind, &place, key)
     );
-    let said = problem.to_string();
+    let text = problem.to_string();
     for word in words {
-        assert!(said.contains(word), "{word:?} is missing in {said:?}");
+        assert!(text.contains(word), "{word:?} is missing in {text:?}");
     }
 }
 
@@ -135,13 +135,13 @@ fn flags_override_keys_and_are_named_in_errors() {
     let valid = set("8");
     valid.validate().expect("all values fit together");
     assert_eq!(TableConfig::of(&valid).neighbourhood, 8);
-    let said = set("7")
+    let text = set("7")
         .validate()
         .expect_err("no such neighbourhood")
         .to_string();
     assert!(
-        said.starts_with("--neighbourhood: table.neighbourhood: 7 is not among"),
-        "{said}"
+        text.starts_with("--neighbourhood: table.neighbourhood: 7 is not among"),
+        "{text}"
     );
 }
 
@@ -160,7 +160,7 @@ fn machines_compare_the_section() {
 }
 
 #[test]
-fn the_section_is_shown_as_json_between_those_of_this_process() {
+fn the_section_has_its_place_in_the_json_form() {
     let json = serde_json::to_string(&config::default_for(1, 2)).expect("JSON");
     let table = "\"table\":{\"neighbourhood\":6,\"occupancy\":0.9,\"key_bytes\":16,\"value_bytes\":32,\
                  \"shards_per_worker\":1},\"rdma\":{";

@@ -203,17 +203,17 @@ impl Cluster {
 
     /// Waits until every worker has handled the messages that were sent to it. Submitted work runs before a turn polls
     /// the rings, so a single submission may run before counts that were sent earlier are handled.
-    fn hear_all(&self) {
-        struct Heard(mpsc::Sender<()>);
-        fn heard(worker: &mut Worker, _: u64, (): ()) {
-            let Heard(answer) = *worker.take_layer();
+    fn handle_all_messages(&self) {
+        struct Turn(mpsc::Sender<()>);
+        fn turn_begun(worker: &mut Worker, _: u64, (): ()) {
+            let Turn(answer) = *worker.take_layer();
             answer.send(()).unwrap();
         }
         for machine in &self.machines {
             for index in 0..WORKERS {
                 let in_next_turn = |worker: &mut Worker, answer| {
-                    worker.put_layer(Box::new(Heard(answer)));
-                    worker.set_timer(Duration::ZERO, Cont::new(heard, 0));
+                    worker.put_layer(Box::new(Turn(answer)));
+                    worker.set_timer(Duration::ZERO, Cont::new(turn_begun, 0));
                 };
                 machine.ask(index, in_next_turn).unwrap();
             }
@@ -231,7 +231,7 @@ impl Cluster {
         {
             std::thread::yield_now();
         }
-        self.hear_all();
+        self.handle_all_messages();
         for (table, pairs) in self.tables.into_iter().zip(pairs) {
             let facts = self.on_each(farm_kv::ops::check, table);
             let shards = facts.into_iter().flat_map(Result::unwrap);

@@ -70,11 +70,11 @@ fn attempt(worker: &mut Worker, set: u64, tx: TxHandle) {
     this.objects[set as usize].clear();
     for at in 0..this.sets[set as usize].len() {
         let address = client(worker).sets[set as usize][at];
-        api::read(worker, tx, address, PAYLOAD, Cont::new(came, set));
+        api::read(worker, tx, address, PAYLOAD, Cont::new(read_done, set));
     }
 }
 
-fn came(worker: &mut Worker, set: u64, object: Result<ObjectId, TxError>) {
+fn read_done(worker: &mut Worker, set: u64, object: Result<ObjectId, TxError>) {
     let set = set as usize;
     let this = client(worker);
     let tx = this.tries[set].unwrap();

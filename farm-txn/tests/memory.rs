@@ -39,11 +39,11 @@ fn read(worker: &mut Worker, tx: TxHandle) {
         return;
     };
     this.next += 1;
-    let came = Cont::new(came, tx.to_context());
-    api::read(worker, tx, address, PAYLOAD, came);
+    let read_done = Cont::new(read_done, tx.to_context());
+    api::read(worker, tx, address, PAYLOAD, read_done);
 }
 
-fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+fn read_done(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let (tx, object) = (TxHandle::from_context(tx), object.unwrap());
     let value = u64::from(api::payload(worker, tx, object).unwrap()[0]);
     let this = audit(worker);

@@ -1,8 +1,8 @@
-//! What tests of results ask of JSON.
+//! Checks of the JSON form of reports.
 
 use serde_json::Value;
 
-/// Holds an object to the names of its fields, in any order.
+/// Checks that an object has exactly the fields `names`, in any order.
 #[track_caller]
 pub(crate) fn assert_fields<const N: usize>(object: &Value, mut names: [&str; N]) {
     let mut fields: Vec<&str> = object

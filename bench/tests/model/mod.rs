@@ -1,15 +1,15 @@
-//! A store in a map, which runs transactions one after the other, and a test of shares.
+//! A store of rows in a map, for transactions that run one after the other, and a statistical test of shares.
 
 use std::collections::BTreeMap;
 
 use farm_bench::oltp::{Decision, RowBytes, RowName, Step, StepError, Write};
 
-/// A store of rows.
+/// Rows by name.
 #[derive(Default)]
 pub(crate) struct Store(pub(crate) BTreeMap<RowName, RowBytes>);
 
 impl Store {
-    /// Reads what a transaction asks for, until it has decided.
+    /// Reads the rows that a transaction requests, until it returns its decision.
     pub(crate) fn decide(
         &self,
         step: impl Fn(&[Option<&[u8]>]) -> Result<Step, StepError>,
@@ -26,7 +26,7 @@ impl Store {
         }
     }
 
-    /// Writes what a transaction decided.
+    /// Applies the writes of a decision.
     pub(crate) fn apply(&mut self, decision: &Decision) {
         for write in &decision.writes {
             match *write {
@@ -38,7 +38,7 @@ impl Store {
     }
 }
 
-/// Holds counts to percentages by chi-square, at a chance of 1 in 1000 to refuse true ones.
+/// Compares counts with expected percentages by a chi-square test that rejects true ones with a probability of 0.001.
 pub(crate) fn assert_shares(counts: &[u64], percents: &[u8]) {
     // The 0.999 quantiles of 1 to 6 degrees of freedom.
     const QUANTILES: [f64; 6] = [10.83, 13.82, 16.27, 18.47, 20.52, 22.46];

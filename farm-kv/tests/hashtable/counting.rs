@@ -56,7 +56,7 @@ fn key_of(cluster: &Cluster, machine: usize, from: u64) -> Key {
 #[test]
 fn a_shipped_change_is_one_request_and_one_reply() {
     let cluster = cluster("count-messages", 2, 1, spec(6, 2, 64));
-    let (table, asker) = (cluster.table, &cluster.machines[0]);
+    let (table, caller) = (cluster.table, &cluster.machines[0]);
     for number in 0..4 {
         let (far, own) = (
             key_of(&cluster, 1, number * 100),
@@ -72,7 +72,7 @@ fn a_shipped_change_is_one_request_and_one_reply() {
         ] {
             for (key, shipped) in [(far, 1), (own, 0)] {
                 let before = cluster.on_all(counted);
-                let outcome = blocking::change(asker, 0, table, key, change.clone());
+                let outcome = blocking::change(caller, 0, table, key, change.clone());
                 assert_eq!(outcome.unwrap(), did);
                 let after = cluster.on_all(counted);
                 let (asking, owning) = (before[0].messages, before[1].messages);
@@ -108,21 +108,21 @@ fn a_shipped_change_is_one_request_and_one_reply() {
 #[test]
 fn a_lookup_costs_one_one_sided_read() {
     let cluster = cluster("count-reads", 2, 1, spec(6, 2, 256));
-    let (table, asker) = (cluster.table, &cluster.machines[0]);
+    let (table, caller) = (cluster.table, &cluster.machines[0]);
     let far: Vec<Key> = (0..50).map(|n| key_of(&cluster, 1, n * 100)).collect();
     let own: Vec<Key> = (0..50).map(|n| key_of(&cluster, 0, n * 100)).collect();
     for key in far.iter().chain(&own) {
         let insert = OwnedChange::Upsert(vec![7; 32]);
-        blocking::change(asker, 0, table, *key, insert).unwrap();
+        blocking::change(caller, 0, table, *key, insert).unwrap();
     }
     assert_eq!(cluster.check().chained, 0, "some pairs are in chains");
     // The first read of another machine's memory requests its capability.
-    blocking::get(asker, 0, table, far[0]).unwrap();
+    blocking::get(caller, 0, table, far[0]).unwrap();
     for (keys, one_sided) in [(&far, 1), (&own, 0)] {
         for key in keys {
             let before = cluster.on_all(counted);
             assert_eq!(
-                blocking::get(asker, 0, table, *key).unwrap(),
+                blocking::get(caller, 0, table, *key).unwrap(),
                 Some(vec![7; 32])
             );
             let after = cluster.on_all(counted);
@@ -230,36 +230,36 @@ fn the_table_and_the_endpoint_count_the_same_reads() {
     cluster.stop();
 }
 
-/// Starts changes of one key in one turn of the worker `asker`, and returns their outcomes in order.
+/// Starts changes of one key in one turn of the worker `caller`, and returns their outcomes in order.
 fn changes_at_once(
     cluster: &Cluster,
-    asker: usize,
+    caller: usize,
     key: Key,
     changes: Vec<OwnedChange>,
 ) -> Vec<Changed> {
-    struct Asked {
+    struct Pending {
         outcomes: Vec<Option<Result<Changed, KvError>>>,
         done: mpsc::Sender<Vec<Changed>>,
     }
-    fn came(worker: &mut Worker, number: u64, outcome: Result<Changed, KvError>) {
-        let asked = worker.layer::<Asked>().unwrap();
-        asked.outcomes[number as usize] = Some(outcome);
-        if asked.outcomes.iter().all(Option::is_some) {
-            let outcomes = asked.outcomes.drain(..);
+    fn change_done(worker: &mut Worker, number: u64, outcome: Result<Changed, KvError>) {
+        let pending = worker.layer::<Pending>().unwrap();
+        pending.outcomes[number as usize] = Some(outcome);
+        if pending.outcomes.iter().all(Option::is_some) {
+            let outcomes = pending.outcomes.drain(..);
             let outcomes = outcomes.map(|outcome| outcome.unwrap().unwrap());
-            asked.done.send(outcomes.collect()).unwrap();
+            pending.done.send(outcomes.collect()).unwrap();
         }
     }
     let (done, outcomes) = mpsc::channel();
     let table = cluster.table;
-    cluster.machines[asker]
+    cluster.machines[caller]
         .submit(0, move |worker| {
-            worker.put_layer(Box::new(Asked {
+            worker.put_layer(Box::new(Pending {
                 outcomes: vec![None; changes.len()],
                 done,
             }));
             for (number, change) in changes.iter().enumerate() {
-                let cont = Cont::new(came, number as u64);
+                let cont = Cont::new(change_done, number as u64);
                 farm_kv::change(worker, table, &key, change.as_change(), cont).unwrap();
             }
         })

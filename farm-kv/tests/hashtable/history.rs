@@ -11,7 +11,7 @@ use farm_kv::shard::Changed;
 
 /// A requested operation; each value is a number that is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Request {
     Get,
     Insert(u64),
     Update(u64),
@@ -21,7 +21,7 @@ pub(crate) enum Asked {
 
 /// The reply of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum Reply {
     Value(Option<u64>),
     Changed(Changed),
 }
@@ -31,26 +31,28 @@ pub(crate) enum Answered {
 pub(crate) struct Operation {
     pub(crate) begun: u64,
     pub(crate) ended: u64,
-    pub(crate) asked: Asked,
-    pub(crate) answered: Answered,
+    pub(crate) request: Request,
+    pub(crate) reply: Reply,
 }
 
 impl Operation {
     /// Returns the value of the key after the operation, if the reply is possible with this value before it.
     fn apply(&self, value: Option<u64>) -> Option<Option<u64>> {
-        use Answered::{Changed as Did, Value};
-        let (asked, present) = (self.asked, value.is_some());
-        match (asked, self.answered) {
-            (Asked::Get, Value(seen)) => (seen == value).then_some(value),
-            (Asked::Insert(new) | Asked::Upsert(new), Did(Changed::Inserted)) => {
+        use Reply::{Changed as Did, Value};
+        let (request, present) = (self.request, value.is_some());
+        match (request, self.reply) {
+            (Request::Get, Value(seen)) => (seen == value).then_some(value),
+            (Request::Insert(new) | Request::Upsert(new), Did(Changed::Inserted)) => {
                 (!present).then_some(Some(new))
             }
-            (Asked::Update(new) | Asked::Upsert(new), Did(Changed::Updated)) => {
+            (Request::Update(new) | Request::Upsert(new), Did(Changed::Updated)) => {
                 present.then_some(Some(new))
             }
-            (Asked::Insert(_), Did(Changed::Exists)) => present.then_some(value),
-            (Asked::Update(_) | Asked::Remove, Did(Changed::Absent)) => (!present).then_some(value),
-            (Asked::Remove, Did(Changed::Removed)) => present.then_some(None),
+            (Request::Insert(_), Did(Changed::Exists)) => present.then_some(value),
+            (Request::Update(_) | Request::Remove, Did(Changed::Absent)) => {
+                (!present).then_some(value)
+            }
+            (Request::Remove, Did(Changed::Removed)) => present.then_some(None),
             _ => None,
         }
     }
@@ -125,27 +127,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn op(begun: u64, ended: u64, asked: Asked, answered: Answered) -> Operation {
+    fn op(begun: u64, ended: u64, request: Request, reply: Reply) -> Operation {
         Operation {
             begun,
             ended,
-            asked,
-            answered,
+            request,
+            reply,
         }
     }
 
     fn get(begun: u64, ended: u64, value: Option<u64>) -> Operation {
-        op(begun, ended, Asked::Get, Answered::Value(value))
+        op(begun, ended, Request::Get, Reply::Value(value))
     }
 
     fn upsert(begun: u64, ended: u64, value: u64, did: Changed) -> Operation {
-        op(begun, ended, Asked::Upsert(value), Answered::Changed(did))
+        op(begun, ended, Request::Upsert(value), Reply::Changed(did))
     }
 
     #[test]
     fn possible_and_impossible_histories_are_distinguished() {
         use Changed::{Inserted, Removed, Updated};
-        let remove = |begun, ended| op(begun, ended, Asked::Remove, Answered::Changed(Removed));
+        let remove = |begun, ended| op(begun, ended, Request::Remove, Reply::Changed(Removed));
         for (can_be, history) in [
             (
                 true,
@@ -234,25 +236,25 @@ mod tests {
             let history: Vec<Operation> = ops
                 .into_iter()
                 .enumerate()
-                .map(|(index, (asked, answered, seen))| {
+                .map(|(index, (request, reply, seen))| {
                     let (a, b) = (order[2 * index], order[2 * index + 1]);
                     let new = index as u64;
-                    let asked = [
-                        Asked::Get,
-                        Asked::Insert(new),
-                        Asked::Update(new),
-                        Asked::Upsert(new),
-                        Asked::Remove,
-                    ][usize::from(asked)];
-                    let changed = |of: [Changed; 3]| Answered::Changed(of[usize::from(answered)]);
-                    let answered = match asked {
-                        Asked::Get => Answered::Value(seen.checked_sub(1)),
-                        Asked::Insert(_) => changed([Changed::Inserted, Changed::Exists, Changed::Exists]),
-                        Asked::Update(_) => changed([Changed::Updated, Changed::Absent, Changed::Updated]),
-                        Asked::Upsert(_) => changed([Changed::Updated, Changed::Inserted, Changed::Inserted]),
-                        Asked::Remove => changed([Changed::Removed, Changed::Absent, Changed::Removed]),
+                    let request = [
+                        Request::Get,
+                        Request::Insert(new),
+                        Request::Update(new),
+                        Request::Upsert(new),
+                        Request::Remove,
+                    ][usize::from(request)];
+                    let changed = |of: [Changed; 3]| Reply::Changed(of[usize::from(reply)]);
+                    let reply = match request {
+                        Request::Get => Reply::Value(seen.checked_sub(1)),
+                        Request::Insert(_) => changed([Changed::Inserted, Changed::Exists, Changed::Exists]),
+                        Request::Update(_) => changed([Changed::Updated, Changed::Absent, Changed::Updated]),
+                        Request::Upsert(_) => changed([Changed::Updated, Changed::Inserted, Changed::Inserted]),
+                        Request::Remove => changed([Changed::Removed, Changed::Absent, Changed::Removed]),
                     };
-                    op(a.min(b), a.max(b), asked, answered)
+                    op(a.min(b), a.max(b), request, reply)
                 })
                 .collect();
             prop_assert_eq!(check(&history).is_ok(), by_force(&mut history.clone(), None));

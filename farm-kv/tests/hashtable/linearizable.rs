@@ -10,7 +10,7 @@ use farm_kv::{Change, GetCont, KvError, TableId, TableSpec, blocking};
 use rand::Rng;
 
 use crate::cluster::{cluster, key, wait};
-use crate::history::{Answered, Asked, Operation, check};
+use crate::history::{Operation, Reply, Request, check};
 
 const VALUE_BYTES: usize = 40;
 
@@ -36,7 +36,7 @@ fn number(bytes: &[u8]) -> u64 {
 #[derive(Clone, Copy)]
 struct Begun {
     key: u64,
-    asked: Asked,
+    request: Request,
     at: u64,
 }
 
@@ -65,44 +65,44 @@ fn begin(worker: &mut Worker, place: u64, (): ()) {
     }
     client.left -= 1;
     let new = client.values.fetch_add(1, Ordering::Relaxed);
-    let asked = match choice {
-        0..=3 => Asked::Get,
-        4 => Asked::Insert(new),
-        5 => Asked::Update(new),
-        6 => Asked::Upsert(new),
-        _ => [Asked::Remove, Asked::Insert(new), Asked::Remove][choice - 7],
+    let request = match choice {
+        0..=3 => Request::Get,
+        4 => Request::Insert(new),
+        5 => Request::Update(new),
+        6 => Request::Upsert(new),
+        _ => [Request::Remove, Request::Insert(new), Request::Remove][choice - 7],
     };
     let (table, number) = (client.table, number % client.keys);
     let at = client.moments.fetch_add(1, Ordering::SeqCst);
     client.under_way[place as usize] = Some(Begun {
         key: number,
-        asked,
+        request,
         at,
     });
     let (key, value) = (key(number), value(new));
-    let change = match asked {
-        Asked::Get => {
+    let change = match request {
+        Request::Get => {
             let cont = GetCont::new(got, place);
             return farm_kv::get(worker, table, &key, cont).unwrap();
         }
-        Asked::Insert(_) => Change::Insert(&value),
-        Asked::Update(_) => Change::Update(&value),
-        Asked::Upsert(_) => Change::Upsert(&value),
-        Asked::Remove => Change::Remove,
+        Request::Insert(_) => Change::Insert(&value),
+        Request::Update(_) => Change::Update(&value),
+        Request::Upsert(_) => Change::Upsert(&value),
+        Request::Remove => Change::Remove,
     };
     farm_kv::change(worker, table, &key, change, Cont::new(changed, place)).unwrap();
 }
 
 fn got(worker: &mut Worker, place: u64, value: Result<Option<&[u8]>, KvError>) {
-    let answered = Answered::Value(value.unwrap().map(number));
-    end(worker, place, answered);
+    let reply = Reply::Value(value.unwrap().map(number));
+    end(worker, place, reply);
 }
 
 fn changed(worker: &mut Worker, place: u64, changed: Result<Changed, KvError>) {
-    end(worker, place, Answered::Changed(changed.unwrap()));
+    end(worker, place, Reply::Changed(changed.unwrap()));
 }
 
-fn end(worker: &mut Worker, place: u64, answered: Answered) {
+fn end(worker: &mut Worker, place: u64, reply: Reply) {
     let client = worker.layer::<Client>().unwrap();
     let ended = client.moments.fetch_add(1, Ordering::SeqCst);
     let begun = client.under_way[place as usize]
@@ -111,8 +111,8 @@ fn end(worker: &mut Worker, place: u64, answered: Answered) {
     let operation = Operation {
         begun: begun.at,
         ended,
-        asked: begun.asked,
-        answered,
+        request: begun.request,
+        reply,
     };
     client.history.push((begun.key, operation));
     begin(worker, place, ());
@@ -166,8 +166,8 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
         history.push(Operation {
             begun,
             ended: moment(),
-            asked: Asked::Get,
-            answered: Answered::Value(found),
+            request: Request::Get,
+            reply: Reply::Value(found),
         });
     }
     assert_eq!(facts.pairs, present);

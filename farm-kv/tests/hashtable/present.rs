@@ -106,10 +106,16 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
     }
     reader.lookups += 1;
     let (table, number) = (reader.table, number % reader.stable);
-    farm_kv::get(worker, table, &key(number), GetCont::new(came, number)).unwrap();
+    farm_kv::get(
+        worker,
+        table,
+        &key(number),
+        GetCont::new(lookup_done, number),
+    )
+    .unwrap();
 }
 
-fn came(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>) {
+fn lookup_done(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>) {
     let value = value.unwrap();
     let reader = worker.layer::<Reader>().unwrap();
     match value {

@@ -1,5 +1,5 @@
-//! What must be refused, and without effect: posts out of range, misaligned or without the right,
-//! and capabilities that name nothing that is there.
+//! Posts that are out of range, misaligned or lack the access right, and capabilities of memory that
+//! does not exist. They must be refused and have no effect.
 
 use farm_core::fabric::{
     Atomic, Capability, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory,
@@ -12,8 +12,8 @@ use super::{CLOSED_BYTES, Cluster, Location, Node, OPEN_BYTES, PEER, Peer};
 
 const MARK: u64 = 0x5afe;
 
-/// Every bad post answers `BadAccess`, gives its slot back, changes nothing and is not counted.
-pub(super) fn bad_accesses_are_refused_and_do_nothing(cluster: &mut dyn Cluster) {
+/// Every bad post returns `BadAccess` with its slot, changes no memory and is not counted.
+pub(super) fn bad_accesses_are_refused_and_have_no_effect(cluster: &mut dyn Cluster) {
     let ends = [0, OPEN_BYTES - 8];
     for at in ends {
         cluster.owner(PEER).store(Location::Open, at, &[MARK]);
@@ -36,14 +36,14 @@ pub(super) fn bad_accesses_are_refused_and_do_nothing(cluster: &mut dyn Cluster)
         let at = at % CLOSED_BYTES;
         assert_eq!(cluster.owner(PEER).load(Location::Closed, at, 1), [MARK]);
     }
-    // The connection is none the worse.
+    // The connection still works.
     let node = cluster.node();
     let at = node.peer(PEER).open(AREA);
     assert_eq!(node.read(at, 1), [MARK]);
     cluster.settle();
 }
 
-/// Memory that nobody imported.
+/// Returns an address in memory that was never imported.
 fn nowhere() -> Remote {
     Remote {
         memory: RemoteMemory::from_index(u32::MAX),
@@ -51,7 +51,7 @@ fn nowhere() -> Remote {
     }
 }
 
-/// Reads that are wrong in one way each.
+/// Returns invalid reads. Each violates one rule.
 fn bad_shapes(peer: Peer) -> [(&'static str, Remote, u32, ReadKind); 14] {
     let closed = |offset: u64| Remote {
         offset,
@@ -116,7 +116,7 @@ fn bad_reads(node: &mut Node) {
             },
             slot,
         );
-        must_be_bad(node, what, answer, true);
+        assert_bad_access(node, what, answer, true);
     }
     let slot = node.endpoint.arena().take(64).expect("a slot is free");
     let (from, bytes, token) = (peer.closed(0), slot.bytes() as u32 + 64, node.token());
@@ -128,7 +128,7 @@ fn bad_reads(node: &mut Node) {
         token,
     };
     let answer = node.endpoint.post_read(read, slot);
-    must_be_bad(node, "a read longer than its slot", answer, true);
+    assert_bad_access(node, "a read longer than its slot", answer, true);
 }
 
 fn bad_writes(node: &mut Node) {
@@ -159,11 +159,11 @@ fn bad_writes(node: &mut Node) {
         let answer = node
             .endpoint
             .post_write(write, Source::Slot { slot, bytes });
-        must_be_bad(node, what, answer, true);
+        assert_bad_access(node, what, answer, true);
         if bytes % 8 == 0 {
             let words = &[1; 2][..bytes as usize / 8];
             let answer = node.endpoint.post_write(write, Source::Inline(words));
-            must_be_bad(node, what, answer, false);
+            assert_bad_access(node, what, answer, false);
         }
     }
     let write = Write {
@@ -177,10 +177,10 @@ fn bad_writes(node: &mut Node) {
     let answer = node
         .endpoint
         .post_write(write, Source::Slot { slot, bytes });
-    must_be_bad(node, "a write longer than its slot", answer, true);
+    assert_bad_access(node, "a write longer than its slot", answer, true);
     let words = vec![1; node.endpoint.capabilities().max_inline_bytes / 8 + 1];
     let answer = node.endpoint.post_write(write, Source::Inline(&words));
-    must_be_bad(node, "an inline write that is too long", answer, false);
+    assert_bad_access(node, "an inline write that is too long", answer, false);
 }
 
 fn bad_atomics(node: &mut Node) {
@@ -207,31 +207,35 @@ fn bad_atomics(node: &mut Node) {
         ] {
             let token = node.token();
             let answer = node.endpoint.post_atomic(at, op, false, token);
-            must_be_bad(node, what, answer, false);
+            assert_bad_access(node, what, answer, false);
         }
     }
 }
 
-/// The answer is `BadAccess`, with the slot if one went with the post. `Full` is no answer: a bad
-/// access is bad whether or not there is room.
-fn must_be_bad(node: &mut Node, what: &str, answer: Result<(), Rejected>, with_slot: bool) {
+/// Checks that a post returned `BadAccess`, and that it returned the slot if `with_slot`. A bad access
+/// must return `BadAccess`, not `Full`, even if the queue is full.
+fn assert_bad_access(node: &mut Node, what: &str, answer: Result<(), Rejected>, with_slot: bool) {
     let slot: Option<Slot> = match answer {
         Err(Rejected::BadAccess(slot)) => slot,
         other => panic!("{what}: {other:?} instead of BadAccess"),
     };
-    assert_eq!(slot.is_some(), with_slot, "{what}: the slot is given back");
+    assert_eq!(
+        slot.is_some(),
+        with_slot,
+        "{what}: whether the slot is returned"
+    );
     slot.into_iter()
         .for_each(|slot| node.endpoint.arena().give(slot));
 }
 
-/// A capability of an earlier start, of a machine that is not of the cluster, or of memory that was
-/// never exported is refused, with the reason.
+/// Importing a capability from an earlier start of the machine, of a machine outside the cluster, or of
+/// memory that was never exported fails with the reason.
 pub(super) fn stale_and_unknown_capabilities_are_refused(cluster: &mut dyn Cluster) {
     let node = cluster.node();
     let good = node.peer(PEER).offer.closed;
     node.endpoint
         .import(&good)
-        .expect("a good capability is imported, again if need be");
+        .expect("a valid capability can be imported more than once");
 
     let stale = Capability {
         boot: good.boot ^ 1,
@@ -265,12 +269,12 @@ pub(super) fn stale_and_unknown_capabilities_are_refused(cluster: &mut dyn Clust
         ..good
     };
     for unknown in [absent, longer] {
-        is_refused_or_breaks(cluster, &unknown);
+        check_unknown_memory(cluster, &unknown);
     }
 }
 
-/// Memory that was never exported is refused at once, or the first access breaks the connection.
-fn is_refused_or_breaks(cluster: &mut dyn Cluster, unknown: &Capability) {
+/// Checks that importing memory that was never exported fails, or that the first access breaks the connection.
+fn check_unknown_memory(cluster: &mut dyn Cluster, unknown: &Capability) {
     let node = cluster.node();
     if node.endpoint.capabilities().imports_are_checked {
         let refused = node.endpoint.import(unknown);
@@ -287,8 +291,15 @@ fn is_refused_or_breaks(cluster: &mut dyn Cluster, unknown: &Capability) {
     };
     let from = Remote { memory, offset: 0 };
     let read = node.try_read(from, 64, ReadKind::Raw, false);
-    let (status, _) = node.finish_read(read.expect("nobody knows yet"), 64);
-    assert_eq!(status, Status::Broken, "a read of memory that there is not");
-    let told = node.endpoint.take_broken();
-    assert_eq!(told, Some((PEER, Departure::Lost)));
+    let (status, _) = node.finish_read(
+        read.expect("the connection still works when the read is posted"),
+        64,
+    );
+    assert_eq!(
+        status,
+        Status::Broken,
+        "a read of memory that was never exported"
+    );
+    let ended = node.endpoint.take_broken();
+    assert_eq!(ended, Some((PEER, Departure::Lost)));
 }

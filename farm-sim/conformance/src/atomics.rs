@@ -1,13 +1,13 @@
-//! Atomics on remote words. The fabric's own only: whether they are atomic with the processor's is
-//! a capability that nobody above relies on.
+//! Atomics on remote words. Only the fabric's atomics are tested together. Whether they are also atomic
+//! with the processor's atomics depends on the backend, and no layer above relies on it.
 
 use farm_core::fabric::Atomic;
 
 use super::roles::COUNTER;
 use super::{Cluster, PEER, Role, THIRD};
 
-/// Each atomic does what it says and tells what was there before.
-pub(super) fn atomics_compute_and_tell_the_old_value(cluster: &mut dyn Cluster) {
+/// Each atomic changes the word as specified and returns its old value.
+pub(super) fn atomics_compute_and_return_the_old_value(cluster: &mut dyn Cluster) {
     let node = cluster.node();
     let at = node.peer(PEER).open(COUNTER);
     let add = |delta| Atomic::FetchAdd { delta };
@@ -31,12 +31,12 @@ pub(super) fn atomics_compute_and_tell_the_old_value(cluster: &mut dyn Cluster) 
     assert_eq!(
         node.read(neighbours, 3),
         [0; 3],
-        "the words around are as they were"
+        "the neighbouring words are unchanged"
     );
     cluster.settle();
 }
 
-/// Two machines add to one word of a third: no addition is lost, no old value told twice.
+/// Two machines add to one word of a third: no addition is lost, and no old value is returned twice.
 pub(super) fn concurrent_adds_sum_up(cluster: &mut dyn Cluster) {
     let count = cluster.rounds(4_000);
     cluster.start(PEER, Role::Add { to: THIRD, count });
@@ -45,7 +45,7 @@ pub(super) fn concurrent_adds_sum_up(cluster: &mut dyn Cluster) {
     assert_each_once(cluster, old_values, 2 * count);
 }
 
-/// Two machines count one word of a third up by compare-and-swap: each value is won once.
+/// Two machines increment one word of a third by compare-and-swap: each value is replaced by exactly one of them.
 pub(super) fn concurrent_swaps_have_one_winner(cluster: &mut dyn Cluster) {
     let count = cluster.rounds(2_000);
     cluster.start(PEER, Role::Swap { to: THIRD, count });
@@ -59,7 +59,7 @@ fn assert_each_once(cluster: &mut dyn Cluster, mut values: Vec<u64>, total: u64)
     assert_eq!(
         values,
         (0..total).collect::<Vec<_>>(),
-        "each old value once"
+        "each old value is returned exactly once"
     );
     let node = cluster.node();
     let at = node.peer(THIRD).open(COUNTER);

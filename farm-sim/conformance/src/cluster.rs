@@ -1,4 +1,4 @@
-//! What a backend gives the suite to work with: clusters of three machines, one in our hands.
+//! The interface between the suite and a backend: a cluster of three machines, one of them run by the property.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use farm_core::ids::MachineId;
 use super::roles::Actor;
 use super::{Deadline, Node, Property, Role, Step};
 
-/// The machine that a property holds.
+/// The machine that the property runs itself.
 pub const OURS: MachineId = machine(1);
 /// Another machine of the cluster.
 pub const PEER: MachineId = machine(2);
 /// The third machine.
 pub const THIRD: MachineId = machine(3);
-/// All of them.
+/// All machines of the cluster.
 pub const THREE: [MachineId; 3] = [OURS, PEER, THIRD];
 
 const fn machine(number: u16) -> MachineId {
@@ -24,76 +24,77 @@ const fn machine(number: u16) -> MachineId {
     }
 }
 
-/// Which of a machine's two exported memories.
+/// One of the two memories that each machine exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Location {
-    /// The one that peers may write.
+    /// The memory that peers may read and write.
     Open,
-    /// The one that they may only read.
+    /// The memory that peers may only read.
     Closed,
 }
 
-/// The processor of a machine, at its own memory.
+/// Accesses by a machine's processor to the memory that the machine exports.
 pub trait Owner {
-    /// Loads words.
+    /// Loads `words` words from byte `offset` on.
     fn load(&mut self, location: Location, offset: usize, words: usize) -> Vec<u64>;
-    /// Stores words, in increasing order.
+    /// Stores words from byte `offset` on, in increasing address order.
     fn store(&mut self, location: Location, offset: usize, words: &[u64]);
 }
 
-/// Runs properties, each on a fresh cluster of a backend, or on several.
+/// Runs properties on new clusters of one backend.
 pub trait Harness: Sync {
-    /// Runs one property.
+    /// Runs a property, on one new cluster or on several.
     fn run(&self, property: Property);
 }
 
 /// Three connected machines of one backend.
 pub trait Cluster {
-    /// The machine in the property's hands.
+    /// Returns the machine [`OURS`].
     fn node(&mut self) -> &mut Node;
 
-    /// The processor of one of the others, which runs no role.
+    /// Returns the processor of another machine, which must not be running a role.
     fn owner(&mut self, machine: MachineId) -> &mut dyn Owner;
 
-    /// Sets one of the others to work.
+    /// Starts a role on another machine.
     fn start(&mut self, machine: MachineId, role: Role);
 
-    /// What the work came to, once it is done.
+    /// Returns the outcome of a machine's role, if the role has ended.
     ///
     /// # Panics
-    /// If it failed, or the machine died.
+    /// If the role failed, or the machine died.
     fn outcome(&mut self, machine: MachineId) -> Option<Vec<u64>>;
 
-    /// Lets the others and the fabric go on for a moment.
+    /// Advances the other machines and the fabric by a few steps, if they do not run by themselves.
     fn advance(&mut self);
 
-    /// Our worker sleeps, after [`arm`](farm_core::fabric::Endpoint::arm) and a look around.
+    /// Sleeps on our machine for at most `most`. The caller has called
+    /// [`arm`](farm_core::fabric::Endpoint::arm) and then polled once more.
     fn sleep(&mut self, most: Duration) -> Wake;
 
-    /// Kills a machine without warning. False where the backend cannot: its machines share a
-    /// process.
+    /// Kills a machine without an announcement to its peers. Returns false if the backend cannot,
+    /// because its machines share a process.
     fn kill(&mut self, machine: MachineId) -> bool;
 
-    /// A machine says goodbye and is gone.
+    /// Ends a machine in order: it announces its leaving to its peers.
     fn leave(&mut self, machine: MachineId);
 
-    /// How often to do what should be done `most` times: fewer where a step costs more.
+    /// Scales a number of repetitions down for a backend whose steps are slow. Returns at most `most`.
     fn rounds(&self, most: u64) -> u64;
 
-    /// How long to wait before something counts as lost.
+    /// Returns the time limit of every wait.
     fn patience(&self) -> Duration;
 }
 
 impl dyn Cluster + '_ {
-    /// A deadline of the cluster's patience.
+    /// Returns a deadline that is [`Cluster::patience`] from now.
     pub fn deadline(&self) -> Deadline {
         Deadline::after(self.patience())
     }
 
-    /// Waits for the outcome of a machine's role.
+    /// Waits until a machine's role ends, and returns its outcome.
     ///
     /// # Panics
-    /// If it does not come in time.
+    /// If the role does not end in time.
     pub fn join(&mut self, machine: MachineId) -> Vec<u64> {
         let deadline = self.deadline();
         loop {
@@ -105,7 +106,7 @@ impl dyn Cluster + '_ {
         }
     }
 
-    /// Runs a role on our own machine to its end.
+    /// Runs a role on our machine until it ends, and returns its outcome.
     pub fn drive(&mut self, role: Role) -> Vec<u64> {
         let deadline = self.deadline();
         let mut actor: Box<dyn Actor> = role.actor();
@@ -119,18 +120,20 @@ impl dyn Cluster + '_ {
                 }
                 Step::Done(outcome) => return outcome,
             }
-            deadline.check("the end of our own role");
+            deadline.check("the end of the role on our machine");
         }
     }
 
-    /// Polls until every operation of ours has completed and every slot is back, and checks that
-    /// nothing else is.
+    /// Polls until every operation of our machine has completed and every slot is back in the arena.
+    ///
+    /// # Panics
+    /// If there is a completion that the property has not taken.
     pub fn settle(&mut self) {
         let deadline = self.deadline();
         while !self.node().is_at_rest() {
             self.node().poll();
             self.advance();
-            deadline.check("rest: everything completed, every slot given back");
+            deadline.check("the completion of every operation and the return of every slot");
         }
     }
 }

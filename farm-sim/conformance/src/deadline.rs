@@ -1,18 +1,18 @@
-//! The one place where the suite looks at a clock: so that a fabric that loses something fails a
-//! test instead of hanging it.
+//! Deadlines. If a fabric loses an operation or a notification, the property fails instead of hanging.
+//! No other part of the suite reads a clock.
 
 use std::time::{Duration, Instant};
 
-/// A moment by which something must have happened.
+/// The time by which an event must have happened.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     started: Instant,
     at: Instant,
 }
 
-#[allow(clippy::disallowed_methods)] // Real time, against hangs: nothing simulated depends on it.
+#[allow(clippy::disallowed_methods)] // Real time, to end hangs. No simulated run depends on it.
 impl Deadline {
-    /// The moment that comes after `most` from now.
+    /// Returns the deadline that is `most` from now.
     pub fn after(most: Duration) -> Self {
         let started = Instant::now();
         Self {
@@ -21,28 +21,30 @@ impl Deadline {
         }
     }
 
-    /// Whether it has passed.
+    /// Returns whether the deadline has passed.
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.at
     }
 
-    /// What is left of the time.
+    /// Returns the time until the deadline, or zero after it.
     pub fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Time since it was set.
+    /// Returns the time since the deadline was set.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
+    /// Checks that the deadline has not passed. `what` names the event that the caller waits for.
+    ///
     /// # Panics
-    /// When it has passed, with what was waited for.
+    /// If the deadline has passed.
     #[track_caller]
     pub fn check(&self, what: &str) {
         assert!(
             !self.is_over(),
-            "waited {:?} in vain for {what}",
+            "timeout: waited {:?} for {what}",
             self.elapsed()
         );
     }

@@ -1,12 +1,12 @@
-//! The suite that every fabric must pass: the promises of [`farm_core::fabric`], one property each,
-//! asked of any backend in the same words.
+//! The conformance suite that every fabric must pass. Each property checks one guarantee of
+//! [`farm_core::fabric`], with the same code for every backend.
 //!
-//! A backend comes in as a [`Harness`], which runs a property on a [`Cluster`]: three connected
-//! machines, of which the first, [`OURS`], is in the property's hands as a [`Node`]. The others'
-//! processors are reached as [`Owner`]s, which load and store their own memory, and can be set to
-//! work as actors ([`Role`]): a writer that hammers objects, a player of ping-pong, an adder. An
-//! actor is a struct that is stepped, so the same one runs in another process, in a thread, or
-//! interleaved step by step in the simulator.
+//! A [`Harness`] runs a property on a [`Cluster`] of one backend: three connected machines. The
+//! property uses the first machine, [`OURS`], directly as a [`Node`]. It uses the processors of the
+//! other two machines as [`Owner`]s, which load and store their own memory, or starts actors
+//! ([`Role`]) on them: a writer that updates objects continuously, a ping-pong player, an adder. An
+//! actor is a state machine that advances by steps, so the same actor runs in another process, in a
+//! thread, or interleaved step by step in the simulator.
 //!
 //! [`conformance_suite!`](crate::conformance_suite) makes one `#[test]` per property:
 //!
@@ -14,18 +14,18 @@
 //! farm_conformance::conformance_suite!(shm_processes, &Processes(Fabric::Shm));
 //! ```
 //!
-//! | file | what is asked |
+//! | file | properties |
 //! |---|---|
-//! | `order` | who may pass whom, and the order in which words become visible |
-//! | `posts` | completions exactly once, slots given back, `Full`, counters |
-//! | `access` | what a post and an import must refuse |
-//! | `reads` | content, and whole lines under a hammering writer |
+//! | `order` | which operations may pass earlier ones, and the order in which words become visible |
+//! | `posts` | one completion per signalled operation, returned slots, `Full`, counters |
+//! | `access` | posts and imports that must be refused |
+//! | `reads` | content, and whole lines while a writer updates the objects |
 //! | `atomics` | compare-and-swap and fetch-and-add, alone and contended |
 //! | `endings` | killed, leaving and closed peers |
 //! | `wakes` | sleeping and waking |
 //!
-//! That the suite has teeth is shown by `tests/teeth.rs`: each of the simulator's deliberate bugs
-//! ([`farm_sim::fabric::Defect`]) fails it.
+//! `tests/defects.rs` shows that the suite finds bugs: each deliberate bug of the simulated fabric
+//! ([`farm_sim::fabric::Defect`]) fails a property.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -48,7 +48,7 @@ pub use node::{CLOSED_BYTES, Node, OPEN_BYTES, Offer, Peer, Refusal};
 pub use reads::accepted_and_torn;
 pub use roles::{Actor, Hammered, Role, Step, run_to_end};
 
-/// A property, as it is asked of a backend.
+/// A check of one guarantee. It panics if the cluster's backend violates the guarantee.
 pub type Property = fn(&mut dyn Cluster);
 
 /// Makes a module of one `#[test]` per property of the suite, run by a
@@ -58,7 +58,7 @@ macro_rules! conformance_suite {
     ($module:ident, $harness:expr) => {
         $crate::conformance_suite! { @each tests [$module, $harness] }
     };
-    // The properties are listed here and nowhere else.
+    // The only list of the properties.
     (@each $then:ident $arguments:tt) => {
         $crate::conformance_suite! { @$then $arguments
             order::a_read_sees_the_writes_posted_before_it
@@ -67,30 +67,30 @@ macro_rules! conformance_suite {
             order::a_fenced_operation_waits_for_reads_and_atomics
             order::connections_are_independent
             posts::every_signalled_operation_completes_once
-            posts::unsignalled_writes_complete_nothing
-            posts::writes_of_all_sizes_land_and_touch_nothing_else
-            posts::a_full_endpoint_goes_on_after_polls
+            posts::unsignalled_writes_have_no_completion
+            posts::writes_of_all_sizes_land_and_change_nothing_else
+            posts::a_full_endpoint_accepts_posts_after_polls
             posts::counters_count_exactly
-            access::bad_accesses_are_refused_and_do_nothing
+            access::bad_accesses_are_refused_and_have_no_effect
             access::stale_and_unknown_capabilities_are_refused
-            reads::reads_give_the_content
+            reads::reads_return_the_content
             reads::objects_are_whole_under_a_hammering_writer
             reads::words_are_whole_under_a_hammering_writer
-            atomics::atomics_compute_and_tell_the_old_value
+            atomics::atomics_compute_and_return_the_old_value
             atomics::concurrent_adds_sum_up
             atomics::concurrent_swaps_have_one_winner
-            endings::a_killed_peer_breaks_what_is_outstanding
+            endings::a_killed_peer_breaks_outstanding_operations
             endings::a_peer_killed_under_load_completes_everything_once
             endings::a_killed_peer_wakes_a_sleeper
-            endings::a_peer_that_leaves_says_so
-            endings::a_closed_connection_is_lost
+            endings::a_peer_that_leaves_is_reported_as_left
+            endings::a_closed_connection_is_reported_as_lost
             wakes::no_wake_up_is_lost_in_a_long_exchange
             wakes::a_flush_notifies_each_sleeper_once
             wakes::a_quiet_sleep_times_out
         }
     };
     (@table [] $($part:ident :: $property:ident)*) => {
-        /// Every property, by name.
+        /// All properties, with their names.
         pub const PROPERTIES: &[(&str, Property)] =
             &[$((stringify!($property), $part::$property)),*];
     };
@@ -112,13 +112,13 @@ macro_rules! conformance_suite {
 
 conformance_suite! { @each table [] }
 
-/// Finds a property by its name.
+/// Returns the property with this name.
 ///
 /// # Panics
-/// If there is none of that name.
+/// If no property has this name.
 pub fn property(name: &str) -> Property {
     let found = PROPERTIES.iter().find(|(known, _)| *known == name);
     found
-        .unwrap_or_else(|| panic!("no property is called {name}"))
+        .unwrap_or_else(|| panic!("there is no property {name:?}"))
         .1
 }

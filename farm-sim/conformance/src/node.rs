@@ -1,4 +1,4 @@
-//! A machine as a property or an actor holds it: one worker's endpoint, the memory it exports, and
+//! A machine as properties and actors use it: the endpoint of its only worker, the memory it exports, and
 //! the peers' memory it has imported.
 
 use std::time::Duration;
@@ -12,17 +12,17 @@ use farm_core::mem::Memory;
 
 use super::{Deadline, Location, Owner};
 
-/// Bytes that every machine exports for peers to write.
+/// Bytes that every machine exports for peers to read and write.
 pub const OPEN_BYTES: usize = 64 << 10;
-/// Bytes that every machine exports for peers to read only.
+/// Bytes that every machine exports for peers to read.
 pub const CLOSED_BYTES: usize = 32 << 10;
 
-/// What a machine offers its peers.
+/// The capabilities of the memory that a machine exports to its peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// Memory that they may write.
+    /// Memory that peers may read and write.
     pub open: Capability,
-    /// Memory that they may only read.
+    /// Memory that peers may only read.
     pub closed: Capability,
 }
 
@@ -31,14 +31,14 @@ pub struct Offer {
 pub struct Peer {
     /// The machine.
     pub machine: MachineId,
-    /// What it offered.
+    /// The capabilities that it exported.
     pub offer: Offer,
     open: RemoteMemory,
     closed: RemoteMemory,
 }
 
 impl Peer {
-    /// A place in the memory that we may write.
+    /// Returns an address in the memory that peers may write.
     pub fn open(&self, offset: usize) -> Remote {
         Remote {
             memory: self.open,
@@ -46,7 +46,7 @@ impl Peer {
         }
     }
 
-    /// A place in the memory that we may only read.
+    /// Returns an address in the memory that peers may only read.
     pub fn closed(&self, offset: usize) -> Remote {
         Remote {
             memory: self.closed,
@@ -55,45 +55,45 @@ impl Peer {
     }
 }
 
-/// Why a post was refused for good (`Full` is waited out).
+/// Why a post was refused. `Full` is not a reason: the node polls and posts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The connection is closed.
     Closed,
-    /// The access is bad.
+    /// The access is outside the memory, misaligned or not allowed.
     BadAccess,
 }
 
 /// One machine, with one worker.
 pub struct Node {
-    /// Which machine.
+    /// The machine's id.
     pub machine: MachineId,
     /// Its worker's endpoint.
     pub endpoint: Endpoint,
-    /// Its own memory that peers may write.
+    /// The memory of this machine that peers may write.
     pub open: Memory,
-    /// Its own memory that peers may only read.
+    /// The memory of this machine that peers may only read.
     pub closed: Memory,
     peers: Vec<Peer>,
     next_token: u64,
-    /// Completions polled and not yet asked for.
+    /// Completions that were polled and not yet taken.
     inbox: Vec<Completion>,
-    /// How long a helper waits before something counts as lost.
+    /// Time limit of every wait of this node's methods.
     patience: Duration,
-    /// Lets others run after a poll that brought nothing: on a host with fewer cores than machines
-    /// somebody else has to, in a simulation nobody can.
+    /// Called after a poll without completions. It yields the core on a host, where there may be fewer cores
+    /// than machines. It does nothing in a simulation.
     pause: fn(),
 }
 
 impl Node {
-    /// The arena that the suite's endpoints have.
+    /// Returns the arena configuration of the suite's endpoints.
     pub fn arena() -> ArenaConfig {
         ArenaConfig {
             classes: vec![(64, 8), (512, 48), (4096, 24), (16 << 10, 4)],
         }
     }
 
-    /// A machine with what its peers, itself among them, have offered.
+    /// Creates a node that imports all offered memory. The offers include its own.
     ///
     /// # Panics
     /// If an offer cannot be imported.
@@ -127,16 +127,16 @@ impl Node {
         }
     }
 
-    /// A peer's memory.
+    /// Returns a peer's memory.
     ///
     /// # Panics
-    /// If the machine is not of the cluster.
+    /// If the machine does not belong to the cluster.
     pub fn peer(&self, machine: MachineId) -> Peer {
         let found = self.peers.iter().find(|peer| peer.machine == machine);
-        *found.unwrap_or_else(|| panic!("{machine} offered nothing"))
+        *found.unwrap_or_else(|| panic!("machine {machine} has exported no memory to this node"))
     }
 
-    /// A token that no other operation of this node has.
+    /// Returns a token that no other operation of this node has.
     pub fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
@@ -146,12 +146,12 @@ impl Node {
         Deadline::after(self.patience)
     }
 
-    /// Polls once, keeping what comes for [`Node::finish`].
+    /// Polls once and keeps the completions in the inbox. Returns their number.
     pub fn poll_once(&mut self) -> usize {
         self.endpoint.poll(16, &mut self.inbox)
     }
 
-    /// Polls once, and lets others run if nothing came.
+    /// Polls once like [`Node::poll_once`], and yields if there was no completion.
     pub fn poll(&mut self) -> usize {
         let count = self.poll_once();
         if count == 0 {
@@ -160,26 +160,26 @@ impl Node {
         count
     }
 
-    /// Completions polled and not yet asked for.
+    /// Takes the completions that were polled and not yet taken.
     pub fn take_inbox(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.inbox)
     }
 
-    /// Whether nothing is outstanding and every slot is back.
+    /// Returns whether no operation is outstanding and every slot is back in the arena.
     ///
     /// # Panics
-    /// If something completed that nobody waits for.
+    /// If the inbox has a completion.
     pub fn is_at_rest(&mut self) -> bool {
         assert!(
             self.inbox.is_empty(),
-            "completions that nobody waits for: {:?}",
+            "unexpected completions: {:?}",
             self.inbox
         );
         self.endpoint.outstanding() == 0 && self.endpoint.arena().taken() == 0
     }
 
-    /// Posts until the answer is not `Full`, polling in between; a slot that comes back is given
-    /// back.
+    /// Calls `post` until it does not return `Full`, and polls in between. The slot of a refused post goes
+    /// back to the arena.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -208,7 +208,7 @@ impl Node {
         }
     }
 
-    /// Waits until a slot can be had, so that a post may take one.
+    /// Waits until the arena has a free slot for `bytes` bytes.
     fn await_slot(&mut self, bytes: usize) {
         let deadline = self.deadline();
         loop {
@@ -250,8 +250,7 @@ impl Node {
         Ok(token)
     }
 
-    /// Posts a write: inline if it is short enough, else from a slot; signalled if `signal` is a
-    /// token.
+    /// Posts a write: inline if it is short enough, otherwise from a slot.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -263,7 +262,7 @@ impl Node {
         self.write_from_slot(write, words)
     }
 
-    /// Posts a write from a slot, however short.
+    /// Posts a write from a slot, whatever its length.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -283,18 +282,19 @@ impl Node {
         })
     }
 
-    /// Posts an unsignalled write that notifies nobody.
-    pub fn write_silently(&mut self, to: Remote, words: &[u64]) {
+    /// Posts an unsignalled write that notifies no worker.
+    pub fn write_unsignalled(&mut self, to: Remote, words: &[u64]) {
         let write = Write {
             to,
             fence: false,
             notify: None,
             signal: None,
         };
-        self.try_write(write, words).expect("a good write is taken");
+        self.try_write(write, words)
+            .expect("a valid write is accepted");
     }
 
-    /// Posts an unsignalled inline write that wakes a worker, without flushing.
+    /// Posts an unsignalled write that notifies a worker at the next flush.
     pub fn write_and_notify(&mut self, to: Remote, words: &[u64], worker: WorkerId) {
         let write = Write {
             to,
@@ -302,7 +302,8 @@ impl Node {
             notify: Some(worker),
             signal: None,
         };
-        self.try_write(write, words).expect("a good write is taken");
+        self.try_write(write, words)
+            .expect("a valid write is accepted");
     }
 
     /// Posts an atomic.
@@ -315,10 +316,10 @@ impl Node {
         Ok(token)
     }
 
-    /// Waits for the completion of one operation.
+    /// Waits for the completion of one operation and returns it.
     ///
     /// # Panics
-    /// If it does not come.
+    /// If the completion does not arrive in time.
     pub fn finish(&mut self, token: Token) -> Completion {
         let deadline = self.deadline();
         loop {
@@ -330,16 +331,16 @@ impl Node {
         }
     }
 
-    /// Waits for a read and takes its words out of the slot, which is given back.
+    /// Waits for a read and returns its words. Its slot goes back to the arena.
     pub fn finish_read(&mut self, token: Token, bytes: usize) -> (Status, Vec<u64>) {
         let completion = self.finish(token);
-        let slot = completion.slot.expect("a read gives its slot back");
+        let slot = completion.slot.expect("a read's completion has its slot");
         let words = self.endpoint.arena().words(&slot)[..bytes / 8].to_vec();
         self.endpoint.arena().give(slot);
         (completion.status, words)
     }
 
-    /// Writes and waits for the completion.
+    /// Posts a write and waits for its completion.
     pub fn write(&mut self, to: Remote, words: &[u64]) {
         let token = self.token();
         let write = Write {
@@ -348,7 +349,8 @@ impl Node {
             notify: None,
             signal: Some(token),
         };
-        self.try_write(write, words).expect("a good write is taken");
+        self.try_write(write, words)
+            .expect("a valid write is accepted");
         let completion = self.finish(token);
         assert_eq!(completion.status, Status::Ok, "a write to a living machine");
         completion
@@ -357,21 +359,21 @@ impl Node {
             .for_each(|slot| self.endpoint.arena().give(slot));
     }
 
-    /// Reads words, raw, and waits for them.
+    /// Posts a raw read and waits for its words.
     pub fn read(&mut self, from: Remote, words: usize) -> Vec<u64> {
         let token = self
             .try_read(from, words * 8, ReadKind::Raw, false)
-            .expect("a good read is taken");
+            .expect("a valid read is accepted");
         let (status, words) = self.finish_read(token, words * 8);
         assert_eq!(status, Status::Ok, "a raw read of a living machine");
         words
     }
 
-    /// Runs an atomic and waits for the old value.
+    /// Posts an atomic and waits for the old value.
     pub fn atomic(&mut self, at: Remote, op: Atomic) -> u64 {
         let token = self
             .try_atomic(at, op, false)
-            .expect("a good atomic is taken");
+            .expect("a valid atomic is accepted");
         let completion = self.finish(token);
         assert_eq!(
             completion.status,

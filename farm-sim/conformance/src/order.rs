@@ -1,4 +1,4 @@
-//! Order: who may pass whom on one connection, and in which order words become visible.
+//! Order: which operations may pass earlier ones on a connection, and in which order words become visible.
 
 use std::sync::atomic::Ordering;
 
@@ -7,12 +7,12 @@ use farm_core::fabric::{Atomic, ReadKind, Status, Write};
 use super::roles::{AREA, COUNTER, FLAG};
 use super::{Cluster, Location, PEER, Role, THIRD};
 
-/// Words of the ordered writes: one line, inline on most fabrics, from a slot, several pages.
+/// Lengths of the ordered writes, in words: one line, inline on most fabrics, from a slot, a whole page.
 const WIDTHS: [usize; 4] = [8, 16, 60, 512];
-/// Rounds of ordered writes, where a step is cheap.
+/// Rounds of ordered writes, before [`Cluster::rounds`] scales them.
 const ROUNDS: u64 = 6_000;
 
-/// A read sees every write that was posted before it on its connection, and may see later ones.
+/// A read sees every write that was posted before it on its connection, and may see later writes.
 pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(1_000);
     let (mut posted, mut passed) = (0, 0);
@@ -23,7 +23,7 @@ pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster)
                 posted += 1;
                 let node = cluster.node();
                 let at = node.peer(PEER).open(AREA);
-                node.write_silently(at, &vec![posted; words]);
+                node.write_unsignalled(at, &vec![posted; words]);
                 let kind = if posted % 2 == 0 {
                     ReadKind::Raw
                 } else {
@@ -32,13 +32,13 @@ pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster)
                 let bytes = (words * 8).next_multiple_of(64);
                 let token = node
                     .try_read(at, bytes, kind, false)
-                    .expect("a good read is taken");
+                    .expect("a valid read is accepted");
                 reads.push((token, bytes, posted));
             }
             for (token, bytes, least) in reads {
                 let (status, seen) = cluster.node().finish_read(token, bytes);
                 if status == Status::Torn {
-                    continue; // A later write may change what the fabric takes for a header.
+                    continue; // A later write may have changed the words that the fabric checks as headers.
                 }
                 let seen = &seen[..words];
                 assert!(
@@ -53,7 +53,7 @@ pub(super) fn a_read_sees_the_writes_posted_before_it(cluster: &mut dyn Cluster)
     println!("{passed} of {posted} reads saw a write that was posted after them");
 }
 
-/// Who sees the second of two writes sees the first.
+/// If the second of two writes is visible, so is the first.
 pub(super) fn writes_become_visible_in_the_order_posted(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(ROUNDS);
     for words in WIDTHS {
@@ -64,16 +64,16 @@ pub(super) fn writes_become_visible_in_the_order_posted(cluster: &mut dyn Cluste
                 let seen = cluster.node().open.load(AREA + word * 8, Ordering::Acquire);
                 assert!(
                     seen >= flag,
-                    "write {flag} is seen, and {seen} in word {word} before it"
+                    "the flag of round {flag} is visible, but word {word} of the earlier write is {seen}"
                 );
             }
             cluster.node().open.load(AREA, Ordering::Acquire) > flag
         });
-        println!("{words} words: seen between two writes {halfway} times");
+        println!("{words} words: the next write was already visible {halfway} times");
     }
 }
 
-/// Within one write, who sees a word sees every word before it.
+/// If a word of a write is visible, so is every word before it.
 pub(super) fn words_of_a_write_become_visible_in_increasing_order(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(ROUNDS);
     for words in WIDTHS {
@@ -88,19 +88,19 @@ pub(super) fn words_of_a_write_become_visible_in_increasing_order(cluster: &mut 
                 let seen = cluster.node().open.load(AREA + word * 8, Ordering::Acquire);
                 assert!(
                     seen >= later,
-                    "word {word} is {seen} when a later one was {later}"
+                    "word {word} is {seen}, but a later word was already {later}"
                 );
                 later = seen;
             }
             cluster.advance();
             later > last
         });
-        println!("{words} words: seen half landed {halfway} times");
+        println!("{words} words: a half-landed write was visible {halfway} times");
     }
 }
 
-/// Looks at our memory again and again while the peer writes to it in order; counts the looks that
-/// came in between.
+/// Calls `look` repeatedly while the peer writes to our memory by [`Role::WriteInOrder`]. Returns how
+/// often `look` saw a write in progress.
 fn watch(
     cluster: &mut dyn Cluster,
     words: usize,
@@ -115,7 +115,7 @@ fn watch(
     let mut halfway = 0;
     while cluster.node().open.load(FLAG, Ordering::Acquire) < rounds {
         halfway += u64::from(look(cluster));
-        deadline.check("the last of the ordered writes");
+        deadline.check("the last ordered write");
         cluster.advance();
     }
     assert_eq!(cluster.join(PEER), [rounds]);
@@ -125,7 +125,7 @@ fn watch(
     halfway
 }
 
-/// What is posted with a fence does not pass outstanding reads and atomics.
+/// An operation posted with a fence does not pass outstanding reads and atomics.
 pub(super) fn a_fenced_operation_waits_for_reads_and_atomics(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(600);
     let mut passed = 0;
@@ -156,7 +156,7 @@ fn a_fenced_write_after_a_read(cluster: &mut dyn Cluster, round: u64) {
     let kind = kinds[round as usize % 2];
     let read = node
         .try_read(at, READ_WORDS * 8, kind, false)
-        .expect("a good read is taken");
+        .expect("a valid read is accepted");
     let write = Write {
         to: at,
         fence: true,
@@ -164,9 +164,9 @@ fn a_fenced_write_after_a_read(cluster: &mut dyn Cluster, round: u64) {
         signal: None,
     };
     node.try_write(write, &[round; READ_WORDS])
-        .expect("a good write is taken");
+        .expect("a valid write is accepted");
     let (status, seen) = node.finish_read(read, READ_WORDS * 8);
-    assert_eq!(status, Status::Ok, "nobody else writes there");
+    assert_eq!(status, Status::Ok, "no other machine writes there");
     assert_eq!(
         seen,
         [OLD + round; READ_WORDS],
@@ -175,20 +175,20 @@ fn a_fenced_write_after_a_read(cluster: &mut dyn Cluster, round: u64) {
     assert_eq!(node.read(at, READ_WORDS), [round; READ_WORDS]);
 }
 
-/// Tells whether the write did pass, which it may.
+/// Returns whether the write passed the read, which is allowed.
 fn an_unfenced_write_after_a_read(cluster: &mut dyn Cluster, round: u64) -> bool {
     let node = cluster.node();
     let at = node.peer(PEER).open(AREA);
     node.write(at, &[OLD + round; 8]);
     let read = node
         .try_read(at, 64, ReadKind::Raw, false)
-        .expect("a good read is taken");
-    node.write_silently(at, &[round; 8]);
+        .expect("a valid read is accepted");
+    node.write_unsignalled(at, &[round; 8]);
     let (_, seen) = node.finish_read(read, 64);
     let known = |word: &u64| [OLD + round, round].contains(word);
     assert!(
         seen.iter().all(known),
-        "the read saw what nobody wrote: {seen:?}"
+        "the read saw a word that was never written: {seen:?}"
     );
     seen.contains(&round)
 }
@@ -205,8 +205,8 @@ fn a_fenced_write_after_an_atomic(cluster: &mut dyn Cluster, round: u64) {
         signal: None,
     };
     node.try_write(write, &[round])
-        .expect("a good write is taken");
-    let old = node.finish(add.expect("a good atomic is taken")).value;
+        .expect("a valid write is accepted");
+    let old = node.finish(add.expect("a valid atomic is accepted")).value;
     assert_eq!(
         old,
         OLD + round,
@@ -221,12 +221,12 @@ fn a_fenced_atomic_after_a_read(cluster: &mut dyn Cluster, round: u64) {
     node.write(at, &[round]);
     let read = node
         .try_read(at, 8, ReadKind::Raw, false)
-        .expect("a good read is taken");
+        .expect("a valid read is accepted");
     let add = node.try_atomic(at, Atomic::FetchAdd { delta: OLD }, true);
     let (_, seen) = node.finish_read(read, 8);
     assert_eq!(seen, [round], "the fenced atomic passed the read before it");
     assert_eq!(
-        node.finish(add.expect("a good atomic is taken")).value,
+        node.finish(add.expect("a valid atomic is accepted")).value,
         round
     );
 }
@@ -238,7 +238,7 @@ fn a_fenced_read_after_an_atomic(cluster: &mut dyn Cluster, round: u64) {
     let add = node.try_atomic(at, Atomic::FetchAdd { delta: OLD }, false);
     let read = node
         .try_read(at, 8, ReadKind::Raw, true)
-        .expect("a good read is taken");
+        .expect("a valid read is accepted");
     let (_, seen) = node.finish_read(read, 8);
     assert_eq!(
         seen,
@@ -246,12 +246,12 @@ fn a_fenced_read_after_an_atomic(cluster: &mut dyn Cluster, round: u64) {
         "the fenced read passed the atomic before it"
     );
     assert_eq!(
-        node.finish(add.expect("a good atomic is taken")).value,
+        node.finish(add.expect("a valid atomic is accepted")).value,
         round
     );
 }
 
-/// Operations on several connections, our own machine's among them, do not disturb each other.
+/// Operations on several connections, including the one to our own machine, do not affect each other.
 pub(super) fn connections_are_independent(cluster: &mut dyn Cluster) {
     let ours = cluster.node().machine;
     let rounds = cluster.rounds(400);
@@ -261,9 +261,9 @@ pub(super) fn connections_are_independent(cluster: &mut dyn Cluster) {
             let value = round << 16 | u64::from(machine.get());
             let node = cluster.node();
             let at = node.peer(machine).open(AREA);
-            node.write_silently(at, &[value; 32]);
+            node.write_unsignalled(at, &[value; 32]);
             let read = node.try_read(at, 256, ReadKind::Raw, round % 2 == 0);
-            reads.push((read.expect("a good read is taken"), value));
+            reads.push((read.expect("a valid read is accepted"), value));
         }
         for (token, value) in reads {
             let (status, seen) = cluster.node().finish_read(token, 256);

@@ -1,4 +1,4 @@
-//! Posts and completions: each once, with its token and its slot.
+//! Posts and completions: each signalled operation completes once, with its token and its slot.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::roles::{AREA, COUNTER};
 use super::{Cluster, Location, Node, PEER, THIRD};
 
-/// What a token stands for.
+/// The kind of a posted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
     Read,
@@ -19,7 +19,7 @@ pub(super) enum Posted {
     Atomic,
 }
 
-/// Posts one operation of any kind to a machine that lives.
+/// Posts a random operation to the peer or the third machine. If it is accepted, records its token in `open`.
 pub(super) fn post_any(
     node: &mut Node,
     rng: &mut Xoshiro256PlusPlus,
@@ -64,7 +64,7 @@ pub(super) fn post_any(
     }
 }
 
-/// Checks one completion against what was posted, and gives its slot back.
+/// Checks a completion against its post, returns its slot to the arena, and returns its status.
 pub(super) fn check_completion(
     node: &mut Node,
     completion: Completion,
@@ -77,16 +77,20 @@ pub(super) fn check_completion(
         ..
     } = completion;
     let posted = open.remove(&token.0);
-    let posted = posted.unwrap_or_else(|| panic!("{token:?} completed twice, or was never posted"));
+    let posted = posted.unwrap_or_else(|| panic!("{token:?} completed twice or was never posted"));
     let has_slot = matches!(posted, Posted::Read | Posted::Write { slot: true });
-    assert_eq!(slot.is_some(), has_slot, "the slot of a {posted:?}");
+    assert_eq!(
+        slot.is_some(),
+        has_slot,
+        "whether the completion of a {posted:?} has a slot"
+    );
     slot.into_iter()
         .for_each(|slot| node.endpoint.arena().give(slot));
     status
 }
 
-/// Whatever is posted and polled in whatever order: each signalled operation completes once, with
-/// its token and its slot.
+/// In a random sequence of posts and polls, each signalled operation completes once, with its token and
+/// its slot.
 pub(super) fn every_signalled_operation_completes_once(cluster: &mut dyn Cluster) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
     let mut open = BTreeMap::new();
@@ -103,12 +107,16 @@ pub(super) fn every_signalled_operation_completes_once(cluster: &mut dyn Cluster
         let count = node.endpoint.poll(most, &mut polled);
         assert!(
             count <= most && count == polled.len(),
-            "{count} of at most {most}: {polled:?}"
+            "a poll of at most {most} returned {count}: {polled:?}"
         );
         polled.append(&mut node.take_inbox());
         for completion in polled.drain(..) {
             let status = check_completion(node, completion, &mut open);
-            assert_eq!(status, Status::Ok, "nobody disturbs these operations");
+            assert_eq!(
+                status,
+                Status::Ok,
+                "no connection is broken and no object is written"
+            );
         }
         deadline.check("the completion of every operation");
         cluster.advance();
@@ -116,8 +124,8 @@ pub(super) fn every_signalled_operation_completes_once(cluster: &mut dyn Cluster
     cluster.settle();
 }
 
-/// Unsignalled writes land, give their slots back, and complete nothing.
-pub(super) fn unsignalled_writes_complete_nothing(cluster: &mut dyn Cluster) {
+/// Unsignalled writes land, return their slots to the arena, and have no completion.
+pub(super) fn unsignalled_writes_have_no_completion(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(2_000);
     for round in 1..=rounds {
         let node = cluster.node();
@@ -131,15 +139,15 @@ pub(super) fn unsignalled_writes_complete_nothing(cluster: &mut dyn Cluster) {
         let words = vec![round; 1 + round as usize % 40];
         if round % 2 == 0 {
             node.write_from_slot(write, &words)
-                .expect("a good write is taken");
+                .expect("a valid write is accepted");
         } else {
             node.try_write(write, &words)
-                .expect("a good write is taken");
+                .expect("a valid write is accepted");
         }
         assert_eq!(
             node.endpoint.outstanding(),
             0,
-            "an unsignalled write is nothing to poll for"
+            "an unsignalled write counts as outstanding"
         );
     }
     cluster.settle();
@@ -148,15 +156,15 @@ pub(super) fn unsignalled_writes_complete_nothing(cluster: &mut dyn Cluster) {
     assert_eq!(
         node.read(at, 1),
         [rounds],
-        "the read comes after all the writes"
+        "the read sees all writes before it"
     );
     assert_eq!(node.take_inbox().len(), 0);
     cluster.settle();
 }
 
-/// Inline and from a slot, of every size up to the largest: what was written is there, and the
-/// words around it are as they were.
-pub(super) fn writes_of_all_sizes_land_and_touch_nothing_else(cluster: &mut dyn Cluster) {
+/// Writes of all sizes up to the largest, inline and from a slot, land completely and do not change the
+/// neighbouring words.
+pub(super) fn writes_of_all_sizes_land_and_change_nothing_else(cluster: &mut dyn Cluster) {
     const AROUND: u64 = u64::MAX;
     let node = cluster.node();
     let inline = node.endpoint.capabilities().max_inline_bytes / 8;
@@ -186,7 +194,7 @@ pub(super) fn writes_of_all_sizes_land_and_touch_nothing_else(cluster: &mut dyn 
             } else {
                 node.try_write(write, &bytes)
             };
-            posted.expect("a good write is taken");
+            posted.expect("a valid write is accepted");
             let completion = node.finish(token);
             assert_eq!(completion.slot.is_some(), slot);
             completion
@@ -198,17 +206,18 @@ pub(super) fn writes_of_all_sizes_land_and_touch_nothing_else(cluster: &mut dyn 
             assert_eq!(
                 (seen[0], seen[words + 1]),
                 (AROUND, AROUND),
-                "{words} words wrote more"
+                "a write of {words} words changed a neighbouring word"
             );
         }
     }
     cluster.settle();
 }
 
-/// Posts a signalled write where no read has room: writes have room of their own, by which locks are released.
+/// Posts a signalled write while reads fill their queue. Writes have their own limit, because the write that
+/// releases a lock must not wait for reads.
 fn post_a_write(node: &mut Node, open: &mut BTreeMap<u64, Posted>) {
     assert!(node.endpoint.capabilities().max_outstanding_writes > 0);
-    // The simulated fabric refuses some posts by chance.
+    // The simulated fabric refuses some posts at random.
     for _ in 0..200 {
         let token = node.token();
         let write = Write {
@@ -222,11 +231,11 @@ fn post_a_write(node: &mut Node, open: &mut BTreeMap<u64, Posted>) {
             return;
         }
     }
-    panic!("outstanding reads take the room of writes");
+    panic!("200 posts of a write were refused while the queue of reads was full");
 }
 
-/// A queue that is full says so, gives the slot back, and has room again after polls.
-pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
+/// A full queue refuses a read with `Full`, returns its slot, and accepts reads again after polls.
+pub(super) fn a_full_endpoint_accepts_posts_after_polls(cluster: &mut dyn Cluster) {
     let most = cluster.node().endpoint.capabilities().max_outstanding_reads;
     for _ in 0..cluster.rounds(60) {
         let node = cluster.node();
@@ -241,7 +250,10 @@ pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
             match node.endpoint.post_read(read, slot) {
                 Ok(()) => {
                     open.insert(read.token.0, Posted::Read);
-                    assert!(open.len() <= most, "more than {most} reads were taken");
+                    assert!(
+                        open.len() <= most,
+                        "more than {most} outstanding reads were accepted"
+                    );
                 }
                 Err(Rejected::Full(slot)) => {
                     give_back(node, slot);
@@ -261,12 +273,12 @@ pub(super) fn a_full_endpoint_goes_on_after_polls(cluster: &mut dyn Cluster) {
             assert_eq!(
                 node.endpoint.outstanding(),
                 before - count,
-                "polled is not outstanding"
+                "a polled operation is no longer outstanding"
             );
             for completion in polled.drain(..) {
                 check_completion(node, completion, &mut open);
             }
-            deadline.check("the completions of a full queue");
+            deadline.check("the completions of all operations in a full queue");
             cluster.advance();
         }
         cluster.settle();
@@ -287,10 +299,10 @@ fn read_of(node: &mut Node) -> Read {
 fn give_back(node: &mut Node, slot: Option<Slot>) {
     node.endpoint
         .arena()
-        .give(slot.expect("a refused read gives its slot back"));
+        .give(slot.expect("a refused read returns its slot"));
 }
 
-/// Operations and bytes are counted when they are taken, and only then.
+/// Each accepted operation is counted once, with its bytes. Refused operations are not counted.
 pub(super) fn counters_count_exactly(cluster: &mut dyn Cluster) {
     let node = cluster.node();
     let peer = node.peer(PEER);
@@ -298,12 +310,12 @@ pub(super) fn counters_count_exactly(cluster: &mut dyn Cluster) {
     for round in 0..40usize {
         let words = 1 + round % 30;
         node.write(peer.open(AREA), &vec![1; words]);
-        node.write_silently(peer.open(AREA), &[2]);
+        node.write_unsignalled(peer.open(AREA), &[2]);
         let bytes = 64 * (1 + round % 5);
         let kind = ReadKind::Objects { stride: 64 };
         let read = node
             .try_read(peer.closed(0), bytes, kind, false)
-            .expect("a good read is taken");
+            .expect("a valid read is accepted");
         node.finish_read(read, bytes);
         node.atomic(peer.open(COUNTER), Atomic::FetchAdd { delta: 1 });
         expected = Counters {

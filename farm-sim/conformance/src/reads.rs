@@ -1,5 +1,5 @@
-//! What reads bring: the content, and of objects whole lines and steady headers, however hard their
-//! owner writes.
+//! What reads return: the content; for object reads also consistent headers and whole lines, while the
+//! owner updates the objects continuously.
 
 use farm_core::fabric::{ReadKind, Status};
 use farm_core::mem::{LINE_BYTES, LINE_WORDS};
@@ -9,8 +9,8 @@ use farm_core::object::{Image, LockMode, Version, VersionWord};
 use super::roles::{Hammered, STOP, content, is_whole_word};
 use super::{CLOSED_BYTES, Cluster, Location, PEER, Role, THIRD};
 
-/// Raw and object reads of every shape bring what the owner stored.
-pub(super) fn reads_give_the_content(cluster: &mut dyn Cluster) {
+/// Raw and object reads of every shape return the words that the owner stored.
+pub(super) fn reads_return_the_content(cluster: &mut dyn Cluster) {
     let words: Vec<u64> = (0..CLOSED_BYTES as u64 / 8)
         .map(|i| i * 0x1_0001 + 1)
         .collect();
@@ -38,9 +38,9 @@ pub(super) fn reads_give_the_content(cluster: &mut dyn Cluster) {
         for from in [closed.closed(offset), open.open(offset)] {
             let token = node
                 .try_read(from, bytes, kind, false)
-                .expect("a good read is taken");
+                .expect("a valid read is accepted");
             let (status, seen) = node.finish_read(token, bytes);
-            assert_eq!(status, Status::Ok, "nobody writes there");
+            assert_eq!(status, Status::Ok, "the memory is not written");
             assert_eq!(
                 seen,
                 words[offset / 8..][..bytes / 8],
@@ -53,35 +53,40 @@ pub(super) fn reads_give_the_content(cluster: &mut dyn Cluster) {
 
 const OBJECT_BYTES: usize = Hammered::USUAL.object_bytes();
 
-/// Turns that the writer gets per read, where it does not run by itself.
+/// Calls of [`Cluster::advance`] per read, so that the writer runs where it has no thread of its own.
 const TURNS_PER_READ: u32 = 32;
 
-/// Versions seen, and reads that were disturbed, before a run counts.
-const LEAST_MEETINGS: u64 = 20;
+/// Number of reads that must overlap with an update, and of new versions that must be seen, before a run
+/// is significant.
+const LEAST_OVERLAPS: u64 = 20;
 
-/// What became of the reads of a hammered object.
+/// Counts of reads of hammered objects, by result.
 #[derive(Debug, Default)]
 struct Harvest {
     reads: u64,
+    /// Complete images that [`Image::check`] accepts: unlocked, with agreeing line versions.
     accepted: u64,
+    /// Complete images that [`Image::check`] refuses.
     refused: u64,
+    /// Reads that ended [`Status::Torn`].
     torn: u64,
-    /// Times that an accepted image of the first object was of another version than the one before.
+    /// Accepted images of the first object whose version differs from the accepted image before.
     newer: u64,
+    /// Version of the last accepted image of the first object.
     newest: Version,
 }
 
 impl Harvest {
-    /// Whether reads and updates met often enough to have tried anything.
-    fn is_rich(&self, accepted: u64, retries: u64) -> bool {
-        let met = self.refused + self.torn + retries;
-        self.accepted >= accepted && met >= LEAST_MEETINGS && self.newer >= LEAST_MEETINGS
+    /// Returns whether enough images were accepted and enough reads overlapped with updates.
+    fn is_sufficient(&self, accepted: u64, retries: u64) -> bool {
+        let overlaps = self.refused + self.torn + retries;
+        self.accepted >= accepted && overlaps >= LEAST_OVERLAPS && self.newer >= LEAST_OVERLAPS
     }
 }
 
-/// A read of objects that a writer updates all the time brings headers of one moment, and whole lines where
-/// the fabric says so; an object that is unlocked and whose line versions agree is of one version
-/// throughout.
+/// While a writer updates the objects continuously, an object read returns headers that existed at the same
+/// time, and whole lines if the fabric promises them. If an object is unlocked and its line versions agree,
+/// all of its words are of that version.
 pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Cluster) {
     const IN_FLIGHT: usize = 4;
     let whole_lines = cluster.node().endpoint.capabilities().whole_lines;
@@ -90,8 +95,8 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
     let enough = cluster.rounds(40_000);
     let deadline = cluster.deadline();
     let (mut harvest, mut in_flight, mut retries) = (Harvest::default(), Vec::new(), 0);
-    while !harvest.is_rich(enough, retries) {
-        deadline.check("enough good reads of a hammered object, and some that were not");
+    while !harvest.is_sufficient(enough, retries) {
+        deadline.check("enough accepted images of hammered objects and enough reads that overlap with an update");
         let node = cluster.node();
         while in_flight.len() < IN_FLIGHT {
             let from = node.peer(PEER).closed(0);
@@ -101,7 +106,7 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
             };
             let token = node
                 .try_read(from, bytes, kind, false)
-                .expect("a good read is taken");
+                .expect("a valid read is accepted");
             in_flight.push((token, bytes));
             harvest.reads += 1;
         }
@@ -110,7 +115,7 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
         match status {
             Status::Ok => judge(&seen, whole_lines, &mut harvest),
             Status::Torn => harvest.torn += 1,
-            Status::Broken => panic!("the writer is alive"),
+            Status::Broken => panic!("a read broke although the peer runs"),
         }
         retries = node.endpoint.counters().read_retries - before.read_retries;
         for _ in 0..TURNS_PER_READ {
@@ -125,7 +130,7 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
     assert_eq!(
         after.reads - before.reads,
         harvest.reads,
-        "reads are counted once each"
+        "each read is counted once"
     );
     assert_eq!(after.reads_torn - before.reads_torn, harvest.torn);
     let updates = stop(cluster);
@@ -135,7 +140,7 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
     );
 }
 
-/// Both objects, one, or one and a half.
+/// Returns the length of a read: both objects, the first object, or the first object and a line of the second.
 fn bytes_of_read(turn: u64) -> usize {
     [
         Hammered::USUAL.bytes(),
@@ -144,7 +149,7 @@ fn bytes_of_read(turn: u64) -> usize {
     ][turn as usize % 3]
 }
 
-/// Checks all that can be said about one read, also where its reader would try again.
+/// Checks everything that the fabric guarantees about one read, including images that a reader would refuse.
 fn judge(seen: &[u64], whole_lines: bool, harvest: &mut Harvest) {
     let mut headers = Vec::new();
     for (object, words) in seen.chunks(OBJECT_BYTES / 8).enumerate() {
@@ -171,17 +176,17 @@ fn judge(seen: &[u64], whole_lines: bool, harvest: &mut Harvest) {
         }
     }
     if let [first, second] = headers[..] {
-        let steady = were_there_at_one_moment(first, second);
         assert!(
-            steady,
-            "headers {first:?} and {second:?} were never there at one moment"
+            coexisted(first, second),
+            "headers {first:?} and {second:?} never existed at the same time"
         );
     }
 }
 
-/// The writer updates the first object, then the second, and never holds both: a lock on the first
-/// is taken at equal versions, one on the second when the first is one ahead.
-fn were_there_at_one_moment(first: VersionWord, second: VersionWord) -> bool {
+/// Returns whether the two headers existed at the same time. The writer updates the first object, then the
+/// second, and never locks both. It locks the first at equal versions, and the second when the first is one
+/// version ahead.
+fn coexisted(first: VersionWord, second: VersionWord) -> bool {
     let free = LockMode::Unlocked;
     let equal = first.version() == second.version();
     let ahead = first.version() == second.version().next();
@@ -193,7 +198,7 @@ fn were_there_at_one_moment(first: VersionWord, second: VersionWord) -> bool {
     }
 }
 
-/// A line is of the version it says, unless it says that it is being written.
+/// Checks that a line's words are all of the version in the line, unless the line is marked as being written.
 fn line_is_whole(object: usize, line: usize, header: VersionWord, words: &[u64]) {
     let version = if line == 0 {
         (header.mode() == LockMode::Unlocked).then_some(header.version())
@@ -205,30 +210,30 @@ fn line_is_whole(object: usize, line: usize, header: VersionWord, words: &[u64])
     };
     for (place, word) in words.iter().enumerate() {
         let expected = content(object, version, line * LINE_WORDS + place);
-        let steady = line == 0 && place == 0;
+        let is_header = line == 0 && place == 0;
         assert!(
-            steady || *word == expected,
-            "line {line} is torn at {place}: {words:x?}"
+            is_header || *word == expected,
+            "line {line} is torn at word {place}: {words:x?}"
         );
     }
 }
 
-/// The version that a line says it is of: the newest one, up to `newest`, that ends in those bits.
-/// The line may have been read long before the header.
-fn version_of_line(says: u16, newest: Version) -> Option<Version> {
-    if says == BEING_WRITTEN {
+/// Returns the full version of a line from its line version: the newest version, up to `newest`, whose low
+/// bits are `bits`. The line may have been read long before the header. `None` if the line is marked as
+/// being written.
+fn version_of_line(bits: u16, newest: Version) -> Option<Version> {
+    if bits == BEING_WRITTEN {
         return None;
     }
-    let back = u64::from(newest.line().wrapping_sub(says));
+    let back = u64::from(newest.line().wrapping_sub(bits));
     let number = newest.get().checked_sub(back);
-    let number =
-        number.unwrap_or_else(|| panic!("line version {says} before there was {newest:?}"));
+    let number = number
+        .unwrap_or_else(|| panic!("line version {bits} does not exist up to version {newest:?}"));
     Some(Version::new(number))
 }
 
-/// How many images of hammered objects a reader would accept, and of how many versions they are mixtures.
-///
-/// Reads until `enough` says so of these two numbers.
+/// Reads hammered objects until `enough(accepted, torn)` returns true, and returns both numbers: the images
+/// that a reader would accept, and those of them that mix several versions.
 pub fn accepted_and_torn(
     cluster: &mut dyn Cluster,
     what: Hammered,
@@ -243,7 +248,7 @@ pub fn accepted_and_torn(
         let stride = what.object_bytes() as u32;
         let kind = ReadKind::Objects { stride };
         let token = node.try_read(from, bytes, kind, false);
-        let (status, seen) = node.finish_read(token.expect("a good read is taken"), bytes);
+        let (status, seen) = node.finish_read(token.expect("a valid read is accepted"), bytes);
         if status != Status::Ok {
             continue;
         }
@@ -268,7 +273,7 @@ fn object_is_of_one_version(object: usize, version: Version, words: &[u64]) {
     if version == Version::ZERO {
         assert!(
             words.iter().all(|word| *word == 0),
-            "nothing was written yet: {words:x?}"
+            "version 0 is all zeros: {words:x?}"
         );
         return;
     }
@@ -281,7 +286,7 @@ fn object_is_of_one_version(object: usize, version: Version, words: &[u64]) {
     }
 }
 
-/// Raw reads promise only words, and those are whole.
+/// Each word of a raw read is whole, while a writer updates the memory.
 pub(super) fn words_are_whole_under_a_hammering_writer(cluster: &mut dyn Cluster) {
     cluster.start(PEER, Role::Hammer(Hammered::USUAL));
     let bytes = Hammered::USUAL.bytes();
@@ -299,7 +304,7 @@ pub(super) fn words_are_whole_under_a_hammering_writer(cluster: &mut dyn Cluster
     stop(cluster);
 }
 
-/// Ends the hammering; how many updates there were.
+/// Stops the hammering writer and returns the number of its updates.
 fn stop(cluster: &mut dyn Cluster) -> u64 {
     let node = cluster.node();
     let at = node.peer(PEER).open(STOP);

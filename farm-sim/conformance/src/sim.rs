@@ -1,5 +1,5 @@
-//! The suite on the simulated fabric: actors and the fabric are stepped in an order drawn from the
-//! seed, and nobody ever blocks.
+//! The suite on the simulated fabric. The order of the steps of actors and fabric is drawn from the seed, and
+//! no call blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,26 +14,27 @@ use super::node::{CLOSED_BYTES, OPEN_BYTES};
 use super::{Actor, Cluster, Harness, Node, OURS, Offer, Owner, Property, Role, Step, THREE};
 use farm_sim::fabric::{Defect, SimConfig, SimFabric};
 
-/// Real time that a simulated property may take: it never waits for anything real.
+/// Time limit of every wait, in real time.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A simulated step costs about this many times a real one.
+/// Divisor of the number of rounds: a simulated step costs about 40 times as much as a real one.
 const FEWER_ROUNDS: u64 = 40;
+/// Lower limit of the number of rounds.
 const FEWEST_ROUNDS: u64 = 25;
-/// Most steps of fabric and actors each in one turn of the simulation.
+/// Limit of the fabric's steps, and of an actor's steps, in one turn of the simulation.
 const STEPS_PER_TURN: u32 = 4;
 
-/// Simulated clusters of three machines, one per seed.
+/// Runs a property on simulated clusters, one per seed.
 pub struct Sim {
     /// The seeds.
     pub seeds: Range<u64>,
-    /// A bug that the fabric has.
+    /// Deliberate bug of the fabric, if any.
     pub defect: Option<Defect>,
-    /// Real time before something counts as lost; `None`: plenty.
+    /// Time limit of every wait, in real time. `None`: 10 seconds.
     pub patience: Option<Duration>,
 }
 
 impl Sim {
-    /// The fabric as it should be.
+    /// The fabric without a bug.
     pub const fn seeds(seeds: Range<u64>) -> Self {
         Self {
             seeds,
@@ -46,20 +47,23 @@ impl Sim {
 impl Harness for Sim {
     fn run(&self, property: Property) {
         for seed in self.seeds.clone() {
-            let _told = TellSeed(seed);
+            let _seed = PrintSeedOnPanic(seed);
             let patience = self.patience.unwrap_or(PATIENCE);
             property(&mut SimCluster::new(seed, self.defect, patience));
         }
     }
 }
 
-/// Names the seed when a property fails.
-struct TellSeed(u64);
+/// Prints the seed when dropped during a panic, so that a failed property can be repeated.
+struct PrintSeedOnPanic(u64);
 
-impl Drop for TellSeed {
+impl Drop for PrintSeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("the simulated fabric's seed was {}", self.0);
+            eprintln!(
+                "the property failed with the simulated fabric of seed {}",
+                self.0
+            );
         }
     }
 }
@@ -81,7 +85,7 @@ pub struct SimCluster {
 }
 
 impl SimCluster {
-    /// The cluster of a seed.
+    /// Creates the cluster of a seed.
     pub fn new(seed: u64, defect: Option<Defect>, patience: Duration) -> Self {
         let config = SimConfig {
             defect,
@@ -136,7 +140,7 @@ impl SimCluster {
         }
     }
 
-    /// The fabric it runs on.
+    /// Returns the fabric of the cluster.
     pub fn fabric(&self) -> &SimFabric {
         &self.fabric
     }
@@ -144,10 +148,11 @@ impl SimCluster {
     fn member(&mut self, machine: MachineId) -> &mut Member {
         self.others
             .get_mut(&machine)
-            .unwrap_or_else(|| panic!("{machine} is gone"))
+            .unwrap_or_else(|| panic!("machine {machine} was killed or has left"))
     }
 
-    /// Some steps of the fabric, then some of one actor. False if nobody had anything to do.
+    /// Runs some steps of the fabric, then some steps of one actor. Returns false if nothing can run until
+    /// virtual time advances.
     fn turn(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..self.rng.random_range(0..=STEPS_PER_TURN) {
@@ -162,21 +167,21 @@ impl SimCluster {
         if busy_members > 0 {
             let pick = self.rng.random_range(0..busy_members);
             let picked = self.others.iter_mut().filter(busy).nth(pick);
-            let (_, member) = picked.expect("fewer than are busy");
+            let (_, member) = picked.expect("`pick` is less than the number of busy members");
             for _ in 0..self.rng.random_range(1..=STEPS_PER_TURN) {
                 moved |= step_member(&self.fabric, member);
             }
         }
-        moved || self.fabric.step() || self.anybody_awake()
+        moved || self.fabric.step() || self.any_actor_awake()
     }
 
-    fn anybody_awake(&self) -> bool {
+    fn any_actor_awake(&self) -> bool {
         self.others
             .values()
             .any(|member| member.actor.is_some() && !member.asleep)
     }
 
-    /// How the sleep of a parked worker ended, if it has.
+    /// Returns how the sleep of a worker ended, if it has ended.
     fn end_of_sleep(fabric: &SimFabric, machine: MachineId) -> Option<Wake> {
         match fabric.parked(machine, WorkerId::FIRST) {
             None => Some(Wake::Notified),
@@ -246,7 +251,10 @@ impl Cluster for SimCluster {
                 return wake;
             }
             if !self.turn() {
-                let next = self.fabric.next_wake().expect("we sleep ourselves");
+                let next = self
+                    .fabric
+                    .next_wake()
+                    .expect("our machine's sleep has an end");
                 self.fabric.advance_to(next);
             }
         }

@@ -1,4 +1,4 @@
-//! Sleeping and waking: no wake-up is lost to any race, and none is made twice.
+//! Sleeping and waking: no race loses a wake-up, and a flush wakes a sleeper at most once.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use farm_core::ids::WorkerId;
 use super::roles::{AREA, FLAG};
 use super::{Cluster, PEER, Role};
 
-/// Two machines throw a ball back and forth, each sleeping until it comes. A wake-up that is lost
-/// would leave both asleep.
+/// Two machines pass a ball back and forth, and each sleeps until the ball arrives. After a lost wake-up,
+/// both would sleep.
 pub(super) fn no_wake_up_is_lost_in_a_long_exchange(cluster: &mut dyn Cluster) {
     let rounds = cluster.rounds(20_000);
     let ours = cluster.node().machine;
@@ -30,36 +30,36 @@ pub(super) fn no_wake_up_is_lost_in_a_long_exchange(cluster: &mut dyn Cluster) {
     let peer_slept = cluster.join(PEER);
     cluster.settle();
     println!(
-        "{rounds} turns, {} sleeps here, {} there",
+        "{rounds} turns: {} sleeps of our machine, {} of the peer",
         slept[0], peer_slept[0]
     );
     assert!(
         slept[0] + peer_slept[0] >= rounds / 20,
-        "hardly anybody slept: nothing was tried"
+        "fewer than one sleep in 20 turns: the run tests too little"
     );
 }
 
-/// Many writes that notify one sleeper wake it once, at the flush; an awake worker is left alone.
+/// Several writes that notify one sleeping worker wake it once, at the flush. A worker that is awake is not woken.
 pub(super) fn a_flush_notifies_each_sleeper_once(cluster: &mut dyn Cluster) {
-    // Our own machine is a peer like any other, so that both sides are in our hands.
+    // The writes go to our own machine, so that the property controls both sides.
     for round in 1..=cluster.rounds(200) {
         let before = cluster.node().endpoint.counters().wakes;
         cluster.node().endpoint.arm();
         notify_ourselves(cluster, round);
         cluster.node().endpoint.flush();
         assert_eq!(cluster.sleep(Duration::from_secs(5)), Wake::Notified);
-        // The wait may have ended before the notification came (nothing forbids it): let it land.
+        // The wait may have returned early, without the notification, which is allowed. Wait for the last write.
         let deadline = cluster.deadline();
         while cluster.node().open.load(FLAG, Ordering::Acquire) != round {
             cluster.node().poll();
             cluster.advance();
-            deadline.check("the write that notifies");
+            deadline.check("the last write that notifies");
         }
         cluster.settle();
         let woken = cluster.node().endpoint.counters().wakes - before;
         assert!(woken <= 1, "one sleeper was woken {woken} times");
 
-        // Nobody sleeps now, so nobody is woken; nothing was posted since, so nothing is flushed.
+        // Now the worker does not sleep, so neither an empty flush nor a flush of writes wakes it.
         let before = cluster.node().endpoint.counters().wakes;
         cluster.node().endpoint.flush();
         notify_ourselves(cluster, round);
@@ -82,8 +82,7 @@ fn notify_ourselves(cluster: &mut dyn Cluster, round: u64) {
     node.write_and_notify(ourselves.open(FLAG), &[round], WorkerId::FIRST);
 }
 
-/// A sleep that nobody ends ends by itself, and a notification that was taken back by `disarm` does
-/// not end the next one.
+/// A sleep without a notification times out, also after an earlier `arm` that was cancelled by `disarm`.
 pub(super) fn a_quiet_sleep_times_out(cluster: &mut dyn Cluster) {
     let mut timed_out = 0;
     for _ in 0..20 {
@@ -95,6 +94,6 @@ pub(super) fn a_quiet_sleep_times_out(cluster: &mut dyn Cluster) {
     }
     assert!(
         timed_out >= 10,
-        "nobody notified, and {timed_out} of 20 sleeps were quiet"
+        "without a notification, only {timed_out} of 20 sleeps timed out"
     );
 }

@@ -1,11 +1,11 @@
-//! The conformance suite on every fabric there is: shared memory between processes, between machines
-//! of one process, and the simulated one.
+//! The conformance suite on shared memory, with the machines in three processes or in one, and on the
+//! simulated fabric.
 
 use farm_conformance::conformance_suite;
 use farm_conformance::host::{Fabric, Processes, Threads, be_child_if_asked};
 use farm_conformance::sim::Sim;
 
-/// Not a test: by this the other tests' child processes are this binary again.
+/// Not a test. The child processes that the other tests start run this binary with only this function.
 #[test]
 fn conformance_child() {
     be_child_if_asked();

@@ -1,6 +1,5 @@
-//! Bad starts on shared memory, and what each gets: two processes for one machine, machines of
-//! different configurations, a full file system, the leavings of a killed process, a stranger at
-//! the door.
+//! Failing starts on shared memory: two processes for one machine, machines with different configurations,
+//! a full file system, files left by a killed process, and invalid data on the machine's socket.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -17,7 +16,7 @@ use farm_core::mem::MappingError;
 const SOON: Duration = Duration::from_millis(300);
 const IN_TIME: Duration = Duration::from_secs(10);
 
-/// Not a test: by this the other tests' child processes are this binary again.
+/// Not a test. The child processes that the other tests start run this binary with only this function.
 #[test]
 fn conformance_child() {
     be_child_if_asked();
@@ -31,14 +30,14 @@ fn running(place: &Place) -> Child {
 
 fn refused(config: farm_core::fabric::shm::ShmConfig) -> StartError {
     match ShmMachine::start(config) {
-        Ok(_) => panic!("the machine started"),
+        Ok(_) => panic!("the machine started, but the start should have been refused"),
         Err(error) => error,
     }
 }
 
 #[test]
-fn a_second_cluster_of_one_name_is_refused_and_told_who_runs() {
-    let (place, _ground) = Place::fresh();
+fn a_second_cluster_of_the_same_name_is_refused_with_the_running_process() {
+    let (place, _dirs) = Place::fresh();
     let child = running(&place);
     let files = place.memory_files();
     let error = refused(place.config(OURS));
@@ -55,25 +54,28 @@ fn a_second_cluster_of_one_name_is_refused_and_told_who_runs() {
     assert_eq!(
         place.memory_files(),
         files,
-        "the running cluster keeps its memory"
+        "a refused start removed memory of the running cluster"
     );
     ShmMachine::start(place.config(PEER)).expect("another machine of the cluster may start");
     assert_eq!(
         place.memory_files(),
         files,
-        "and cleans up after itself alone"
+        "a machine that ends removes only its own memory"
     );
 }
 
-/// The message of a refused start offers another run directory as a way out. Taking it must not
-/// take the memory of the cluster that runs.
+/// The message of a refused start suggests another run directory. A start there must not remove the memory of
+/// the running cluster of the same name.
 #[test]
 fn a_cluster_of_the_same_name_elsewhere_keeps_its_memory() {
-    let (place, _ground) = Place::fresh();
+    let (place, _dirs) = Place::fresh();
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
     let _child = running(&place);
     let files = place.memory_files();
-    assert!(files.len() >= 2, "doorbells and an export: {files:?}");
+    assert!(
+        files.len() >= 2,
+        "expected the files of doorbells and of an export: {files:?}"
+    );
     let other = Place {
         run_dir: elsewhere.path().into(),
         ..place.clone()
@@ -85,14 +87,14 @@ fn a_cluster_of_the_same_name_elsewhere_keeps_its_memory() {
     assert_eq!(
         place.memory_files(),
         files,
-        "each cleans up after itself alone"
+        "a machine that ends removes only its own memory"
     );
 }
 
-/// Names may contain what the names of files are made of.
+/// Cluster names may contain the separators that the names of memory files use.
 #[test]
-fn a_cluster_whose_name_begins_like_another_ones_files_keeps_its_memory() {
-    let (place, _ground) = Place::fresh();
+fn a_cluster_whose_name_starts_like_the_file_names_of_another_keeps_its_memory() {
+    let (place, _dirs) = Place::fresh();
     let longer = Place {
         cluster: format!("{}-m1-x", place.cluster),
         ..place.clone()
@@ -111,11 +113,11 @@ fn a_cluster_whose_name_begins_like_another_ones_files_keeps_its_memory() {
 
 #[test]
 fn different_configurations_are_refused_on_both_sides() {
-    let (place, _ground) = Place::fresh();
+    let (place, _dirs) = Place::fresh();
     let mut machines = [OURS, PEER].map(|machine| {
         let mut config = place.config(machine);
         config.digest = u64::from(machine.get());
-        ShmMachine::start(config).expect("each starts by itself")
+        ShmMachine::start(config).expect("each machine starts without the other")
     });
     let both = [OURS, PEER];
     let answers = std::thread::scope(|scope| {
@@ -136,12 +138,12 @@ fn different_configurations_are_refused_on_both_sides() {
 }
 
 #[test]
-fn a_machine_that_does_not_come_is_named() {
-    let (place, _ground) = Place::fresh();
+fn a_missing_machine_is_named() {
+    let (place, _dirs) = Place::fresh();
     let mut machine = ShmMachine::start(place.config(PEER)).expect("the machine starts");
     let error = machine
         .connect(&THREE, &mut |_| Vec::new(), SOON)
-        .expect_err("nobody else is there");
+        .expect_err("no other machine runs");
     let text = error.to_string();
     assert!(matches!(error, ConnectError::Missing { .. }), "{text}");
     assert!(
@@ -151,22 +153,22 @@ fn a_machine_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_stranger_at_the_door_is_no_reason_to_fail() {
-    let (place, _ground) = Place::fresh();
+fn invalid_data_on_the_socket_does_not_stop_a_machine() {
+    let (place, _dirs) = Place::fresh();
     let mut machine = ShmMachine::start(place.config(OURS)).expect("the machine starts");
-    let door = socket(&place.run_dir);
+    let socket = socket(&place.run_dir);
     let garbage: [&[u8]; 4] = [b"", b"\n", b"{\"version\":1}\n", &[0xFF; 4096]];
     for bytes in garbage {
-        let mut stranger = UnixStream::connect(&door).expect("the machine listens");
-        stranger.write_all(bytes).expect("it reads");
+        let mut stranger = UnixStream::connect(&socket).expect("the machine listens");
+        stranger.write_all(bytes).expect("the machine reads");
     }
     let error = machine
         .connect(&[OURS, PEER], &mut |_| Vec::new(), SOON)
-        .expect_err("nobody came");
+        .expect_err("no other machine has connected");
     assert!(matches!(error, ConnectError::Missing { .. }), "{error}");
 }
 
-/// The one socket below a run directory.
+/// Returns the only socket below a run directory.
 fn socket(run_dir: &Path) -> PathBuf {
     let is_socket = |path: &PathBuf| path.extension().is_some_and(|end| end == "sock");
     let mut found = entries(run_dir)
@@ -184,33 +186,33 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn leavings_of_a_killed_process_are_cleaned_at_the_next_start() {
-    let (place, _ground) = Place::fresh();
+fn files_of_a_killed_process_are_removed_at_the_next_start() {
+    let (place, _dirs) = Place::fresh();
     let mut child = running(&place);
     child.kill();
     let left = place.memory_files();
     let old_socket = socket(&place.run_dir);
     assert!(
         left.len() >= 2,
-        "doorbells and an export were left: {left:?}"
+        "expected the files of doorbells and of an export: {left:?}"
     );
     assert!(
         UnixStream::connect(&old_socket).is_err(),
-        "nobody listens there any more"
+        "no process listens on the socket of the killed process"
     );
 
     let machine = ShmMachine::start(place.config(OURS)).expect("the machine starts again");
     let now = place.memory_files();
     assert!(
         now.iter().all(|file| !left.contains(file)),
-        "left from before: {left:?}, now {now:?}"
+        "files of the killed process are still there: {left:?}, now {now:?}"
     );
     UnixStream::connect(socket(&place.run_dir)).expect("the new process listens");
     drop(machine);
     assert_eq!(
         place.memory_files(),
         [] as [PathBuf; 0],
-        "a clean end leaves nothing behind"
+        "a machine that ends in order removes its memory"
     );
     assert!(!old_socket.exists());
 }
@@ -219,7 +221,7 @@ fn leavings_of_a_killed_process_are_cleaned_at_the_next_start() {
 struct SmallFileSystem(tempfile::TempDir);
 
 impl SmallFileSystem {
-    /// `None`, and a notice, where we may not mount.
+    /// Mounts it. Prints a notice and returns `None` if this user may not mount.
     fn mount() -> Option<Self> {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mounted = Command::new("mount")
@@ -236,24 +238,24 @@ impl SmallFileSystem {
 
 impl Drop for SmallFileSystem {
     fn drop(&mut self) {
-        // Lazily, because a failed test may still have it mapped.
+        // Lazy unmount, because a failed test may still have files mapped.
         let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
     }
 }
 
 #[test]
-fn a_full_file_system_is_an_error_and_no_bus_error() {
+fn a_full_file_system_causes_an_error_instead_of_sigbus() {
     let Some(small) = SmallFileSystem::mount() else {
         return;
     };
-    let (place, _ground) = Place::fresh();
+    let (place, _dirs) = Place::fresh();
     let place = Place {
         memory_dir: small.0.path().into(),
         ..place
     };
     let machine = ShmMachine::start(place.config(THIRD)).expect("doorbells fit");
     let no_space = |answer: Result<_, MappingError>| match answer {
-        Ok((_, _)) => panic!("there is no room for that"),
+        Ok((_, _)) => panic!("the export succeeded without enough space"),
         Err(error @ MappingError::NoSpace { .. }) => error.to_string(),
         Err(other) => panic!("{other}"),
     };
@@ -265,8 +267,10 @@ fn a_full_file_system_is_an_error_and_no_bus_error() {
     );
     let before = place.memory_files();
 
-    // Fill it: every page that was promised is there, to the last one.
-    let (memory, _) = machine.export(512 << 10, true).expect("half of it fits");
+    // Write to every page of an export: each page was allocated when the export was created.
+    let (memory, _) = machine
+        .export(512 << 10, true)
+        .expect("512 KiB fit into 1 MiB");
     for page in (0..memory.len()).step_by(4096) {
         memory.store(page, 1, std::sync::atomic::Ordering::Relaxed);
     }
@@ -278,7 +282,8 @@ fn a_full_file_system_is_an_error_and_no_bus_error() {
     );
 
     let mut config = place.config(OURS);
-    std::fs::write(small.0.path().join("rest"), vec![0; 2 << 20]).expect_err("the rest is filled");
+    std::fs::write(small.0.path().join("rest"), vec![0; 2 << 20])
+        .expect_err("the file is larger than the file system");
     config.cluster.push('b');
     let error = refused(config);
     assert!(

@@ -1,5 +1,5 @@
-//! The simulated fabric by itself: it repeats to the last bit, and it does show every weakness that
-//! the promises leave room for. A simulator that is too kind hides bugs.
+//! The simulated fabric by itself. The same seed gives exactly the same run, and the fabric shows every
+//! behaviour that the guarantees allow. A simulator that behaves better than they require hides bugs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use farm_core::mem::Memory;
 use farm_sim::fabric::{Event, Odds, SimConfig, SimFabric};
 use std::sync::atomic::Ordering;
 
-/// Two machines: the first's endpoint, and the second's memory.
+/// Two machines of a fabric: the endpoint of the first, and the memory of the second.
 struct Pair {
     fabric: SimFabric,
     endpoint: Endpoint,
@@ -30,7 +30,9 @@ fn pair(config: SimConfig) -> Pair {
         classes: vec![(512, 64)],
     };
     let mut endpoint = fabric.endpoint(OURS, WorkerId::FIRST, &arena);
-    let remote = endpoint.import(&capability).expect("the memory is there");
+    let remote = endpoint
+        .import(&capability)
+        .expect("the memory is exported");
     Pair {
         fabric,
         endpoint,
@@ -78,7 +80,7 @@ impl Pair {
         };
         self.endpoint
             .post_write(write, Source::Inline(words))
-            .expect("there is room");
+            .expect("the queue has room");
     }
 
     fn read(&mut self, bytes: u32, kind: ReadKind, token: u64) {
@@ -95,7 +97,9 @@ impl Pair {
             fence: false,
             token,
         };
-        self.endpoint.post_read(read, slot).expect("there is room");
+        self.endpoint
+            .post_read(read, slot)
+            .expect("the queue has room");
     }
 
     fn poll(&mut self) -> Vec<Completion> {
@@ -105,7 +109,7 @@ impl Pair {
     }
 }
 
-/// Whether something happens at some seed.
+/// Returns whether `happens` is true for one of 200 seeds.
 fn ever(mut happens: impl FnMut(u64) -> bool) -> bool {
     (0..200).any(&mut happens)
 }
@@ -117,7 +121,7 @@ fn hash_of_run(seed: u64, name: &str) -> u64 {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+fn the_same_seed_repeats_a_run_and_other_seeds_give_other_runs() {
     let properties = [
         "every_signalled_operation_completes_once",
         "objects_are_whole_under_a_hammering_writer",
@@ -131,13 +135,13 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
         assert_eq!(
             hashes.iter().collect::<BTreeSet<_>>().len(),
             4,
-            "{name}: seeds make no difference"
+            "{name}: two seeds give the same run"
         );
     }
 }
 
 #[test]
-fn a_write_is_seen_half_landed() {
+fn a_partly_landed_write_is_visible() {
     assert!(ever(|seed| {
         let mut pair = pair(calm(seed));
         pair.write(&[1; 16], None);
@@ -155,7 +159,7 @@ fn a_write_is_seen_half_landed() {
 }
 
 #[test]
-fn a_raw_read_mixes_moments() {
+fn a_raw_read_may_mix_words_of_different_times() {
     assert!(ever(|seed| {
         let mut pair = pair(calm(seed));
         pair.read(512, ReadKind::Raw, 1);
@@ -165,14 +169,14 @@ fn a_raw_read_mixes_moments() {
             pair.memory.write_words(0, &[value; 64]);
         }
         let completion = pair.poll().remove(0);
-        let slot = completion.slot.expect("the slot comes back");
+        let slot = completion.slot.expect("the completion returns the slot");
         let words = pair.endpoint.arena().words(&slot).to_vec();
         words.iter().any(|word| *word != words[0])
     }));
 }
 
 #[test]
-fn a_read_of_a_changing_object_retries_and_in_the_end_is_torn() {
+fn a_read_of_a_changing_object_retries_and_then_ends_torn() {
     let (mut retried, mut torn) = (false, false);
     assert!(ever(|seed| {
         let mut pair = pair(calm(seed));
@@ -188,7 +192,7 @@ fn a_read_of_a_changing_object_retries_and_in_the_end_is_torn() {
     }));
 }
 
-/// A later operation is done while an earlier one is outstanding, on the same connection.
+/// Returns whether, at some seed, the later of two operations on a connection takes place before the earlier one.
 fn passes(earlier: fn(&mut Pair), later: fn(&mut Pair)) -> bool {
     ever(|seed| {
         let mut pair = pair(calm(seed));
@@ -200,7 +204,7 @@ fn passes(earlier: fn(&mut Pair), later: fn(&mut Pair)) -> bool {
             .iter()
             .map(|completion| completion.token.0)
             .collect();
-        // Only what took place can complete; look for the moment in the trace.
+        // Completions may be reordered, so find in the trace when each operation took place.
         let done = |number: u64| {
             let ends = |event: &Event| match event {
                 Event::Landed {
@@ -214,7 +218,7 @@ fn passes(earlier: fn(&mut Pair), later: fn(&mut Pair)) -> bool {
                 .events()
                 .iter()
                 .rposition(ends)
-                .expect("both took place")
+                .expect("both operations took place")
         };
         assert_eq!(order.len(), 2);
         done(2) < done(1)
@@ -237,11 +241,11 @@ fn an_atomic(pair: &mut Pair) {
     let (at, op) = (pair.at(0), Atomic::FetchAdd { delta: 1 });
     pair.endpoint
         .post_atomic(at, op, false, Token(3))
-        .expect("there is room");
+        .expect("the queue has room");
 }
 
 #[test]
-fn operations_pass_each_other_where_they_may_and_nowhere_else() {
+fn operations_pass_earlier_ones_only_where_the_guarantees_allow_it() {
     assert!(passes(a_read, a_write), "no write passed a read");
     assert!(passes(a_read, a_read), "no read passed a read");
     assert!(passes(a_read, an_atomic), "no atomic passed a read");
@@ -254,7 +258,7 @@ fn operations_pass_each_other_where_they_may_and_nowhere_else() {
 }
 
 #[test]
-fn completions_come_out_of_order() {
+fn completions_are_polled_out_of_order() {
     assert!(ever(|seed| {
         let mut pair = pair(calm(seed));
         for token in 0..8 {
@@ -272,7 +276,7 @@ fn completions_come_out_of_order() {
 }
 
 #[test]
-fn posts_are_refused_though_there_is_room_and_connections_stall() {
+fn posts_are_refused_at_random_and_connections_stall() {
     let odds = |seed| Odds {
         full: 512,
         stall: 512,
@@ -326,7 +330,7 @@ fn a_break_leaves_a_prefix_of_the_writes() {
                 .any(|completion| completion.status == Status::Broken);
             assert!(
                 broken || landed == 16,
-                "what did not land has not gone well"
+                "a write that landed partly is `Broken`"
             );
             assert_eq!(pair.endpoint.take_broken(), Some((PEER, Departure::Lost)));
             assert_eq!(pair.endpoint.take_broken(), None);
@@ -340,7 +344,7 @@ fn a_break_leaves_a_prefix_of_the_writes() {
 }
 
 #[test]
-fn a_sleep_is_parked_until_it_is_notified_or_its_time_has_come() {
+fn a_sleep_ends_by_a_notification_or_at_its_time() {
     let fabric = SimFabric::new(calm(1), &THREE);
     let arena = ArenaConfig {
         classes: vec![(64, 4)],
@@ -349,13 +353,15 @@ fn a_sleep_is_parked_until_it_is_notified_or_its_time_has_come() {
     let mut sleeper = fabric.endpoint(PEER, WorkerId::FIRST, &arena);
     let mut waker = fabric.endpoint(OURS, WorkerId::FIRST, &arena);
     let to = Remote {
-        memory: waker.import(&capability).expect("it is there"),
+        memory: waker.import(&capability).expect("the memory is exported"),
         offset: 0,
     };
 
     sleeper.arm();
     assert_eq!(sleeper.wait(Duration::from_micros(5)), Wake::TimedOut);
-    let until = fabric.parked(PEER, WorkerId::FIRST).expect("it sleeps");
+    let until = fabric
+        .parked(PEER, WorkerId::FIRST)
+        .expect("the worker sleeps");
     assert_eq!(fabric.next_wake(), Some(until));
     fabric.advance_to(until);
     fabric.unpark(PEER, WorkerId::FIRST);
@@ -371,11 +377,11 @@ fn a_sleep_is_parked_until_it_is_notified_or_its_time_has_come() {
     };
     waker
         .post_write(write, Source::Inline(&[1]))
-        .expect("there is room");
+        .expect("the queue has room");
     fabric.settle();
     assert!(
         fabric.parked(PEER, WorkerId::FIRST).is_some(),
-        "nobody has flushed"
+        "the notification was sent before the flush"
     );
     waker.flush();
     fabric.settle();
@@ -384,7 +390,7 @@ fn a_sleep_is_parked_until_it_is_notified_or_its_time_has_come() {
 }
 
 #[test]
-fn a_dead_machine_answers_nothing_and_a_trace_can_be_read() {
+fn operations_on_a_killed_machine_break_and_the_trace_is_readable() {
     let mut pair = pair(calm(3));
     pair.write(&[1; 4], Some(Token(1)));
     pair.fabric.kill(PEER);

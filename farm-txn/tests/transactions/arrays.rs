@@ -11,7 +11,7 @@ use farm_txn::{Abort, Handle, ObjectId, Transaction, TxError, TxLimits};
 use proptest::prelude::*;
 
 use crate::cluster::{Cluster, cluster, put_in_array};
-use crate::tasks::{PATIENCE, comes_to_rest, task};
+use crate::tasks::{PATIENCE, task, wait_for_rest};
 
 const COUNT: u32 = 12;
 
@@ -137,7 +137,7 @@ fn reading_an_array_equals_reading_its_objects() {
         ..ProptestConfig::default()
     };
     proptest!(config, |(case in cases())| compare(&cluster, &case));
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -226,7 +226,7 @@ fn reads_of_invalid_arrays_are_typed_errors() {
             drop(tx);
         });
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -236,8 +236,8 @@ fn array_bytes(cluster: &Cluster, machine: usize) -> u64 {
 }
 
 /// Waits until a machine has `bytes` bytes of arrays: released slots may still be in flight.
-fn comes_to_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
-    comes_to_rest(cluster);
+fn wait_for_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
+    wait_for_rest(cluster);
     let late = Instant::now() + PATIENCE;
     while array_bytes(cluster, machine) != bytes {
         let now = array_bytes(cluster, machine);
@@ -247,7 +247,7 @@ fn comes_to_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
 }
 
 /// Allocates an array whose objects contain their index.
-async fn born(
+async fn allocate_array(
     tx: &mut Transaction,
     payload: usize,
     count: u32,
@@ -262,14 +262,14 @@ async fn born(
 
 #[test]
 fn transactions_create_and_free_arrays_on_any_machine() {
-    let cluster = cluster("array-born", 2, 1);
+    let cluster = cluster("array-alloc", 2, 1);
     for holder in [0, 1] {
         let hint = cluster.create(holder, 0, b"near");
         for payload in [8, 200] {
             let size = class_for_payload(payload).unwrap();
             let first = task(&cluster, 0, move |farm| async move {
                 farm.transact(async |tx| {
-                    let objects = born(tx, payload, COUNT, hint).await?;
+                    let objects = allocate_array(tx, payload, COUNT, hint).await?;
                     assert_eq!(objects.len(), COUNT as usize);
                     tx.address(objects[0])
                 })
@@ -302,7 +302,7 @@ fn transactions_create_and_free_arrays_on_any_machine() {
                 Ok::<_, TxError>(())
             })
             .unwrap();
-            comes_to_array_bytes(&cluster, holder, before);
+            wait_for_array_bytes(&cluster, holder, before);
             let left = task(&cluster, 0, all).unwrap();
             assert_eq!(left.iter().flatten().count(), 1);
             task(&cluster, 0, move |farm| async move {
@@ -313,7 +313,7 @@ fn transactions_create_and_free_arrays_on_any_machine() {
                 .await
             })
             .unwrap();
-            comes_to_array_bytes(&cluster, holder, 0);
+            wait_for_array_bytes(&cluster, holder, 0);
         }
     }
     cluster.stop();
@@ -329,7 +329,7 @@ fn arrays_of_aborted_transactions_are_released_and_reused() {
         for round in 0..6 {
             let first = task(&cluster, 0, move |farm| async move {
                 let mut tx = farm.begin();
-                let objects = born(&mut tx, 100, COUNT, hint).await?;
+                let objects = allocate_array(&mut tx, 100, COUNT, hint).await?;
                 let first = tx.address(objects[0])?;
                 match round % 3 {
                     0 => tx.abort(),
@@ -355,7 +355,7 @@ fn arrays_of_aborted_transactions_are_released_and_reused() {
             })
             .unwrap();
             firsts.push(first);
-            comes_to_array_bytes(&cluster, holder, 0);
+            wait_for_array_bytes(&cluster, holder, 0);
         }
         firsts.dedup();
         assert_eq!(firsts.len(), 1, "not the same memory: {firsts:?}");
@@ -393,7 +393,7 @@ fn rejected_array_allocations_reserve_nothing() {
             let ended = tx.alloc_array(8, 3, Some(hint)).await.unwrap_err();
             assert!(matches!(ended, TxError::Ended), "{ended}");
         });
-        comes_to_array_bytes(&cluster, holder, 0);
+        wait_for_array_bytes(&cluster, holder, 0);
     }
     cluster.stop();
 }

@@ -55,14 +55,14 @@ fn counted(cluster: &Cluster, machine: usize) -> Counted {
 
 type ReadAnswer = mpsc::Sender<Result<ObjectId, TxError>>;
 
-fn was_read(worker: &mut Worker, _: u64, result: Result<ObjectId, TxError>) {
+fn read_done(worker: &mut Worker, _: u64, result: Result<ObjectId, TxError>) {
     worker.take_layer::<ReadAnswer>().send(result).unwrap();
 }
 
 fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
     let read = cluster.machines[0].ask(0, move |w, answer: ReadAnswer| {
         w.put_layer(Box::new(answer));
-        api::read(w, tx, at, BYTES, Cont::new(was_read, 0));
+        api::read(w, tx, at, BYTES, Cont::new(read_done, 0));
     });
     read.unwrap().unwrap()
 }

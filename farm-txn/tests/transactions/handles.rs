@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, cluster, overwrite};
 
 /// A call of a continuation with its context, in the order of the calls.
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum Called {
     Object(u64, Option<ObjectId>),
     Done(u64, Result<(), Refusal>),
 }
@@ -34,54 +34,54 @@ fn refusal(error: TxError) -> Refusal {
 }
 
 struct Log {
-    heard: Vec<Heard>,
+    called: Vec<Called>,
     /// Whether the test is inside of a call of the interface: no continuation may be called then.
     inside: bool,
     /// Number of calls after which `done` is sent.
     enough: usize,
-    done: mpsc::Sender<Vec<Heard>>,
+    done: mpsc::Sender<Vec<Called>>,
 }
 
-fn hear(worker: &mut Worker, what: Heard) {
+fn record(worker: &mut Worker, what: Called) {
     let log = worker.layer::<Log>().unwrap();
     assert!(
         !log.inside,
         "the continuation {what:?} was called inside the call that started its operation"
     );
-    log.heard.push(what);
-    if log.heard.len() == log.enough {
+    log.called.push(what);
+    if log.called.len() == log.enough {
         // Wait some turns, to find continuations that are called twice.
-        worker.defer(Cont::new(tell, 0));
+        worker.defer(Cont::new(send_after_some_turns, 0));
     }
 }
 
-fn tell(worker: &mut Worker, turns: u64, (): ()) {
+fn send_after_some_turns(worker: &mut Worker, turns: u64, (): ()) {
     if turns < 3 {
-        return worker.defer(Cont::new(tell, turns + 1));
+        return worker.defer(Cont::new(send_after_some_turns, turns + 1));
     }
     let log = worker.layer::<Log>().unwrap();
-    let heard = std::mem::take(&mut log.heard);
-    log.done.send(heard).unwrap();
+    let called = std::mem::take(&mut log.called);
+    log.done.send(called).unwrap();
 }
 
 fn object(worker: &mut Worker, context: u64, result: Result<ObjectId, TxError>) {
-    hear(worker, Heard::Object(context, result.ok()));
+    record(worker, Called::Object(context, result.ok()));
 }
 
 fn done(worker: &mut Worker, context: u64, result: Result<(), TxError>) {
-    hear(worker, Heard::Done(context, result.map_err(refusal)));
+    record(worker, Called::Done(context, result.map_err(refusal)));
 }
 
 /// Makes calls on worker 0, and returns the calls of `enough` continuations.
-fn hears(
+fn record_calls(
     cluster: &Cluster,
     enough: usize,
     calls: impl FnOnce(&mut Worker) + Send + 'static,
-) -> Vec<Heard> {
-    let (done, heard) = mpsc::channel();
+) -> Vec<Called> {
+    let (done, called) = mpsc::channel();
     cluster.on(0, 0, move |w| {
         w.put_layer(Box::new(Log {
-            heard: vec![],
+            called: vec![],
             inside: true,
             enough,
             done,
@@ -89,14 +89,14 @@ fn hears(
         calls(w);
         w.layer::<Log>().unwrap().inside = false;
     });
-    heard
+    called
         .recv_timeout(Duration::from_secs(10))
         .expect("a continuation was not called")
 }
 
-fn id(heard: &Heard) -> ObjectId {
-    match heard {
-        Heard::Object(_, Some(id)) => *id,
+fn id(called: &Called) -> ObjectId {
+    match called {
+        Called::Object(_, Some(id)) => *id,
         other => panic!("{other:?}"),
     }
 }
@@ -107,18 +107,18 @@ fn every_call_of_a_transaction_has_its_own_continuation() {
     let [x, y] = [b"x", b"y"].map(|payload| cluster.create(0, 0, payload));
     let tx = cluster.on(0, 0, api::begin);
     // Three concurrent operations.
-    let heard = hears(&cluster, 3, move |w| {
+    let called = record_calls(&cluster, 3, move |w| {
         api::read(w, tx, x, 1, Cont::new(object, 1));
         api::alloc(w, tx, 100, Some(x), Cont::new(object, 2));
         api::read(w, tx, y, 1, Cont::new(object, 3));
     });
-    let ids: Vec<ObjectId> = heard.iter().map(id).collect();
+    let ids: Vec<ObjectId> = called.iter().map(id).collect();
     assert_eq!(
-        heard,
-        [1, 2, 3].map(|n| Heard::Object(n, Some(ids[n as usize - 1])))
+        called,
+        [1, 2, 3].map(|n| Called::Object(n, Some(ids[n as usize - 1])))
     );
     let (born, address) = mpsc::channel();
-    let heard = hears(&cluster, 2, move |w| {
+    let called = record_calls(&cluster, 2, move |w| {
         assert_eq!(api::payload(w, tx, ids[0]).unwrap()[..1], *b"x");
         assert_eq!(api::payload(w, tx, ids[2]).unwrap()[..1], *b"y");
         api::payload_mut(w, tx, ids[1]).unwrap().fill(5);
@@ -129,7 +129,7 @@ fn every_call_of_a_transaction_has_its_own_continuation() {
         assert!(matches!(api::payload(w, tx, ids[0]), Err(TxError::Ended)));
         api::read(w, tx, x, 1, Cont::new(object, 5));
     });
-    assert_eq!(heard, [Heard::Done(4, Ok(())), Heard::Object(5, None)]);
+    assert_eq!(called, [Called::Done(4, Ok(())), Called::Object(5, None)]);
     let born = address.recv().unwrap();
     assert_eq!(cluster.contents(0, 0, born, 100).unwrap(), vec![5; 100]);
     let gone = cluster.contents(0, 0, x, 1);
@@ -143,8 +143,8 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
     let cluster = cluster("ended", 1, 1);
     let x = cluster.create(0, 0, b"x");
     for aborted in [false, true] {
-        let (tx, heard) = mpsc::channel();
-        let first = hears(&cluster, 1, move |w| {
+        let (tx, received) = mpsc::channel();
+        let first = record_calls(&cluster, 1, move |w| {
             let handle = api::begin(w);
             tx.send(handle).unwrap();
             if aborted {
@@ -157,9 +157,9 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
             }
         });
         let expected = if aborted { Err(Refusal::Ended) } else { Ok(()) };
-        assert_eq!(first, [Heard::Done(1, expected)]);
-        let tx: TxHandle = heard.recv().unwrap();
-        let heard = hears(&cluster, 3, move |w| {
+        assert_eq!(first, [Called::Done(1, expected)]);
+        let tx: TxHandle = received.recv().unwrap();
+        let called = record_calls(&cluster, 3, move |w| {
             // The slot of the handle is now used by another transaction.
             let other = api::begin(w);
             assert_ne!(other, tx);
@@ -171,11 +171,11 @@ fn a_handle_that_has_ended_is_a_typed_error_everywhere() {
             api::abort(w, other);
         });
         let expected = [
-            Heard::Object(2, None),
-            Heard::Object(3, None),
-            Heard::Done(4, Err(Refusal::Ended)),
+            Called::Object(2, None),
+            Called::Object(3, None),
+            Called::Done(4, Err(Refusal::Ended)),
         ];
-        assert_eq!(heard, expected);
+        assert_eq!(called, expected);
     }
     cluster.on(0, 0, |w| {
         assert_eq!(w.slab_usage(SizeClass::SMALLEST).live, 1)
@@ -189,7 +189,7 @@ fn operations_in_flight_at_the_end_call_their_continuations() {
     let cluster = cluster("under-way", 1, 1);
     let x = cluster.create(0, 0, b"x");
     for commit in [false, true] {
-        let heard = hears(&cluster, 2 + usize::from(commit), move |w| {
+        let called = record_calls(&cluster, 2 + usize::from(commit), move |w| {
             let tx = api::begin(w);
             api::read(w, tx, x, 1, Cont::new(object, 1));
             api::alloc(w, tx, 1, None, Cont::new(object, 2));
@@ -199,8 +199,11 @@ fn operations_in_flight_at_the_end_call_their_continuations() {
                 api::abort(w, tx);
             }
         });
-        assert_eq!(heard[..2], [Heard::Object(1, None), Heard::Object(2, None)]);
-        assert_eq!(heard.get(2), commit.then_some(&Heard::Done(3, Ok(()))));
+        assert_eq!(
+            called[..2],
+            [Called::Object(1, None), Called::Object(2, None)]
+        );
+        assert_eq!(called.get(2), commit.then_some(&Called::Done(3, Ok(()))));
     }
     cluster.on(0, 0, |w| {
         assert_eq!(
@@ -215,20 +218,20 @@ fn operations_in_flight_at_the_end_call_their_continuations() {
 
 #[test]
 fn the_continuation_of_commit_receives_a_conflict() {
-    let cluster = cluster("heard", 1, 1);
+    let cluster = cluster("called", 1, 1);
     let x = cluster.create(0, 0, b"x");
     let tx = cluster.on(0, 0, api::begin);
-    let heard = hears(&cluster, 1, move |w| {
+    let called = record_calls(&cluster, 1, move |w| {
         api::read(w, tx, x, 1, Cont::new(object, 1))
     });
-    let object = id(&heard[0]);
+    let object = id(&called[0]);
     cluster.on(0, 0, move |w| {
         api::payload_mut(w, tx, object).unwrap()[0] = b'?';
     });
     let other = cluster.transact(0, 0, move |tx, w| overwrite(tx, w, x, b"!"));
     other.unwrap();
-    let heard = hears(&cluster, 1, move |w| api::commit(w, tx, Cont::new(done, 2)));
-    assert_eq!(heard, [Heard::Done(2, Err(Refusal::Changed(x)))]);
+    let called = record_calls(&cluster, 1, move |w| api::commit(w, tx, Cont::new(done, 2)));
+    assert_eq!(called, [Called::Done(2, Err(Refusal::Changed(x)))]);
     assert_eq!(cluster.contents(0, 0, x, 1).unwrap(), b"!");
     cluster.stop();
 }

@@ -8,7 +8,7 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{Abort, Handle, Transaction, TxError, TxHandle, TxLimits, api};
 
 use crate::cluster::{Cluster, cluster, cluster_of, commit};
-use crate::tasks::{add_one, comes_to_rest, task};
+use crate::tasks::{add_one, task, wait_for_rest};
 
 const BYTES: usize = 8;
 
@@ -67,7 +67,7 @@ fn a_transaction_over_70_000_objects_is_validated() {
                 assert_eq!(found, changed, "object {at}");
             }
         });
-        comes_to_rest(&cluster);
+        wait_for_rest(&cluster);
     }
     cluster.stop();
 }
@@ -125,7 +125,7 @@ fn a_validation_leaves_slots_for_other_reads() {
         .unwrap();
     outcome.unwrap();
     assert!((32..=80).contains(&most), "{most} slots were in use");
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -195,7 +195,7 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
             }
         }
     });
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -257,12 +257,12 @@ fn limits_count_held_payloads() {
         "{error}"
     );
     assert_eq!(at, 20);
-    let said = error.to_string();
+    let text = error.to_string();
     assert!(
-        said.contains("transactions.objects") && said.contains("limits are 100"),
-        "{said}"
+        text.contains("transactions.objects") && text.contains("limits are 100"),
+        "{text}"
     );
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 

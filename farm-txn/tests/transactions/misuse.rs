@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, cluster, commit, lock, overwrite};
 
 type Answer = mpsc::Sender<Result<(TxHandle, ObjectId), TxError>>;
 
-fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+fn read_done(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let answer = worker.take_layer::<Answer>();
     let tx = TxHandle::from_context(tx);
     answer.send(object.map(|object| (tx, object))).unwrap();
@@ -26,13 +26,19 @@ fn read(
     address: Address,
     bytes: usize,
 ) -> Result<(TxHandle, ObjectId), TxError> {
-    let (answer, heard): (Answer, _) = mpsc::channel();
+    let (answer, answered): (Answer, _) = mpsc::channel();
     cluster.on(0, 0, move |worker| {
         worker.put_layer(Box::new(answer));
         let tx = api::begin(worker);
-        api::read(worker, tx, address, bytes, Cont::new(came, tx.to_context()));
+        api::read(
+            worker,
+            tx,
+            address,
+            bytes,
+            Cont::new(read_done, tx.to_context()),
+        );
     });
-    heard.recv_timeout(Duration::from_secs(60)).unwrap()
+    answered.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
 #[test]
@@ -154,12 +160,12 @@ fn a_wrong_size_is_a_typed_error() {
     assert!(matches!(error, TxError::WrongSize { .. }), "{error}");
     let remote = cluster.create(1, 0, &[5; 100]);
     let (tx, _) = read(&cluster, remote, size).unwrap();
-    let (answer, heard): (Answer, _) = mpsc::channel();
+    let (answer, answered): (Answer, _) = mpsc::channel();
     cluster.on(0, 0, move |w| {
         w.put_layer(Box::new(answer));
-        api::read(w, tx, remote, 700, Cont::new(came, tx.to_context()));
+        api::read(w, tx, remote, 700, Cont::new(read_done, tx.to_context()));
     });
-    let error = heard.recv().unwrap().unwrap_err();
+    let error = answered.recv().unwrap().unwrap_err();
     assert!(matches!(error, TxError::WrongSize { .. }), "{error}");
     cluster.stop();
 }

@@ -3,7 +3,7 @@
 use farm_txn::TxError;
 
 use crate::cluster::cluster;
-use crate::tasks::{comes_to_rest, task};
+use crate::tasks::{task, wait_for_rest};
 
 #[test]
 fn a_pointer_refers_to_its_own_object_and_not_to_later_ones() {
@@ -41,6 +41,6 @@ fn a_pointer_refers_to_its_own_object_and_not_to_later_ones() {
             gone(farm.read_pointer_lock_free(after).await.unwrap_err());
         });
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }

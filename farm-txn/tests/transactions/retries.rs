@@ -190,7 +190,7 @@ fn done(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
 
 fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, RetryCounters, Vec<u8>) {
     let steps = steps.to_vec();
-    let (done_tx, heard) = mpsc::channel();
+    let (done_tx, answered) = mpsc::channel();
     let address = cluster.create(0, 0, b"as it was");
     let before = cluster.on(0, 0, move |w| {
         let before = retry::counters(w);
@@ -208,7 +208,7 @@ fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, Retry
         );
         before
     });
-    let (tries, outcome) = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (tries, outcome) = answered.recv_timeout(Duration::from_secs(20)).unwrap();
     let after = cluster.on(0, 0, |w| {
         w.check_slab().unwrap();
         assert_eq!(farm_txn::left_over(w), None);
@@ -397,7 +397,7 @@ fn noted(worker: &mut Worker, which: u64, outcome: Result<(), TxError>) {
 #[test]
 fn transactions_beyond_the_bound_wait_in_order() {
     let cluster = cluster("order", 1, 1);
-    let (done, heard) = mpsc::channel();
+    let (done, answered) = mpsc::channel();
     let counters = cluster.on(0, 0, move |w| {
         retry::configure(
             w,
@@ -413,7 +413,7 @@ fn transactions_beyond_the_bound_wait_in_order() {
         retry::counters(w)
     });
     assert_eq!((counters.queued, counters.most_at_once), (19, 1));
-    let order = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+    let order = answered.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!(order, (0..20).collect::<Vec<_>>());
     cluster.stop();
 }

@@ -12,7 +12,7 @@ use farm_core::object::FatPointer;
 use farm_txn::{Abort, Handle, Tx, TxError};
 
 use crate::cluster::{Cluster, cluster_of, transact};
-use crate::tasks::{PATIENCE, comes_to_rest, task};
+use crate::tasks::{PATIENCE, task, wait_for_rest};
 
 const BLOCKS: usize = 16;
 const LINE: usize = 64;
@@ -142,7 +142,7 @@ fn earlier_pointers_into_reused_memory_refer_to_no_object() {
             assert!(read.is_ok(), "{read:?}");
         }
         free(&cluster, &made, bytes);
-        comes_to_rest(&cluster);
+        wait_for_rest(&cluster);
         stale.extend(made);
     }
     cluster.stop();
@@ -174,6 +174,6 @@ fn a_late_commit_does_not_overwrite_a_later_object() {
         "{outcome:?}"
     );
     free(&cluster, &second, 100);
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }

@@ -11,7 +11,7 @@ use farm_core::ids::Address;
 use farm_txn::{Handle, TxError};
 
 use crate::cluster::{Cluster, cluster_of};
-use crate::tasks::{PATIENCE, comes_to_rest};
+use crate::tasks::{PATIENCE, wait_for_rest};
 
 /// Machines whose logs the commits write; the coordinator is an additional machine.
 const OTHERS: usize = 3;
@@ -163,7 +163,7 @@ impl Load {
             full > 0,
             "the logs had room for all commits, so the test proves nothing"
         );
-        comes_to_rest(&cluster);
+        wait_for_rest(&cluster);
         cluster.stop();
     }
 }

@@ -7,7 +7,7 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::worker::Worker;
 
 use crate::cluster::cluster;
-use crate::tasks::{add_one, comes_to_rest};
+use crate::tasks::{add_one, wait_for_rest};
 
 /// Requests a worker to increment an object of its machine, and an object of another machine.
 const ADD_TO_BOTH: MessageId = MessageId(MessageId::APPLICATION);
@@ -27,7 +27,7 @@ fn add_to_both(worker: &mut Worker, request: Request, body: &[u8]) {
     });
 }
 
-fn were_added(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
+fn added(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
     let answer = worker.take_layer::<mpsc::Sender<Vec<u8>>>();
     answer.send(reply.unwrap().to_vec()).unwrap();
 }
@@ -44,12 +44,12 @@ fn a_shipped_transaction_may_have_objects_of_other_machines() {
                 w.put_layer(Box::new(answer));
                 let body = [theirs, mine].map(|at| at.to_bits().to_le_bytes()).concat();
                 let to = w.worker_at(theirs).unwrap();
-                let cont = ReplyCont::new(were_added, 0);
+                let cont = ReplyCont::new(added, 0);
                 w.call(to, ADD_TO_BOTH, &[&body], 16, cont).unwrap();
             })
             .unwrap();
         assert_eq!(sums, [round; 2].map(u64::to_le_bytes).concat());
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }

@@ -28,20 +28,20 @@ where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
 {
-    let (answer, heard) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     cluster.on(machine, 0, move |w| {
         farm_txn::spawn(w, |farm| {
             let body = body(farm);
             async move { answer.send(body.await).unwrap() }
         });
     });
-    heard
+    answered
         .recv_timeout(PATIENCE)
         .expect("the task did not end in time")
 }
 
 /// Waits until no worker has any transactions, tasks or reads left.
-pub(crate) fn comes_to_rest(cluster: &Cluster) {
+pub(crate) fn wait_for_rest(cluster: &Cluster) {
     let late = Instant::now() + PATIENCE;
     for machine in 0..cluster.machines.len() {
         loop {
@@ -114,7 +114,7 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
         ));
         assert_eq!(farm.me().machine.get(), 2);
     });
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -167,7 +167,7 @@ fn many_tasks_of_many_workers_increment_one_object() {
         assert_eq!(counted.committed, (TASKS * EACH) as u64);
         assert_eq!((counted.failed, counted.most_at_once), (0, AT_ONCE));
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -226,7 +226,7 @@ fn a_dropped_transaction_leaves_nothing_behind() {
         let outcome = task(&cluster, 0, move |farm| async move {
             cut(polls, of_every_kind(&farm, all)).await
         });
-        comes_to_rest(&cluster);
+        wait_for_rest(&cluster);
         let seen: Vec<_> = all
             .map(|at| cluster.look(0, at, 64).unwrap().payload[..8].to_vec())
             .to_vec();
@@ -261,7 +261,7 @@ fn a_dropped_transaction_leaves_nothing_behind() {
         farm.sleep(Duration::from_micros(10)).await;
         drop(futures);
     });
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -290,7 +290,7 @@ fn a_transaction_whose_call_was_dropped_has_ended() {
             assert!(matches!(tx.commit().await, Err(TxError::Ended)));
         }
     });
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -321,7 +321,7 @@ fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
         a.commit().await.unwrap();
         b.abort();
     });
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -364,7 +364,7 @@ fn errors_of_bodies_are_reported_without_effect() {
         ..RetryCounters::default()
     };
     assert_eq!(counted, expected);
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -441,7 +441,7 @@ fn a_body_cannot_report_equal_values_as_different() {
     });
     outcome.unwrap();
     assert_eq!(tries, 2);
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -471,7 +471,7 @@ fn an_error_after_a_stale_read_is_validated() {
         outcome.unwrap();
         assert_eq!(tries, 2, "the size of {size_of} was stale");
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -507,7 +507,7 @@ fn validate_of_a_context_finds_inconsistent_reads() {
             false => validated.unwrap(),
         }
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -539,7 +539,7 @@ fn validate_ends_a_transaction_without_effect() {
         let now = farm.read_lock_free(x, 8).await.unwrap();
         assert_eq!(now[0], 1, "a validated transaction took effect");
     });
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -646,7 +646,7 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
     let there = cluster.create(1, 0, b"there");
     for _ in 0..50 {
         let signal = Arc::new(Signal::default());
-        let (answer, heard) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
         let waits = Arc::clone(&signal);
         cluster.on(0, 0, move |w| {
             farm_txn::spawn(w, move |farm| async move {
@@ -658,22 +658,22 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
             });
         });
         drop(
-            heard
+            answered
                 .recv_timeout(PATIENCE)
                 .unwrap()
                 .expect("the task sends its transaction first"),
         );
         signal.give();
-        assert!(heard.recv_timeout(PATIENCE).unwrap().is_none());
+        assert!(answered.recv_timeout(PATIENCE).unwrap().is_none());
     }
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
 #[test]
 fn tasks_spawn_tasks_and_use_their_worker() {
     let cluster = cluster("children", 1, 1);
-    let (answer, heard) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, move |farm| async move {
             for child in 0..500u64 {
@@ -692,11 +692,11 @@ fn tasks_spawn_tasks_and_use_their_worker() {
             }
         });
     });
-    let mut children: Vec<_> = heard.iter().collect();
+    let mut children: Vec<_> = answered.iter().collect();
     children.sort_unstable();
     let expected: Vec<_> = (0..500).map(|child| (child, b"child".to_vec())).collect();
     assert_eq!(children, expected);
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -730,7 +730,7 @@ fn a_task_can_wait_for_several_calls() {
             .collect::<Vec<_>>()
     });
     assert_eq!(read, (0..20).collect::<Vec<u8>>());
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -740,7 +740,7 @@ fn a_task_can_wait_for_several_calls() {
 fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
     let cluster = cluster("task-full", 1, 1);
     let signal = Arc::new(Signal::default());
-    let (answer, heard) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     let waits = Arc::clone(&signal);
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, |_| async move {
@@ -755,7 +755,7 @@ fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
         while w.inbox().submit(|_| ()).is_ok() {}
         signal.give();
     });
-    heard
+    answered
         .recv_timeout(PATIENCE)
         .expect("the task was not woken");
     cluster.stop();
@@ -790,7 +790,7 @@ fn a_transaction_can_wait_for_an_inner_one() {
     let counters = cluster.on(0, 0, retry::counters);
     let [begun, committed] = [counters.begun, counters.committed];
     assert_eq!((begun, committed, counters.most_at_once), (1, 1, 1));
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     cluster.stop();
 }
 
@@ -832,7 +832,7 @@ fn a_panic_of_a_task_ends_only_that_task() {
         .await
     });
     assert_eq!(seen.unwrap(), b"there");
-    comes_to_rest(&cluster);
+    wait_for_rest(&cluster);
     assert!(!cluster.machines[0].control().is_stopping());
     cluster.stop();
 }

@@ -71,7 +71,7 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
     let reader = worker.layer::<Reader>().unwrap();
     let tx = reader.tx;
     match reader.objects.get(reader.next).copied() {
-        Some((at, _)) => api::read(worker, tx, at, BYTES, Cont::new(was_read, 0)),
+        Some((at, _)) => api::read(worker, tx, at, BYTES, Cont::new(read_done, 0)),
         None => {
             reader.before = entries_looked_at();
             api::commit(worker, tx, Cont::new(committed, 0));
@@ -79,7 +79,7 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
     }
 }
 
-fn was_read(worker: &mut Worker, _: u64, object: Result<ObjectId, TxError>) {
+fn read_done(worker: &mut Worker, _: u64, object: Result<ObjectId, TxError>) {
     let reader = worker.layer::<Reader>().unwrap();
     let (tx, (_, written)) = (reader.tx, reader.objects[reader.next]);
     reader.next += 1;

@@ -1,5 +1,5 @@
-//! What is wrong with the input is told with its place and what to do, before anything is started,
-//! and what goes wrong for want of memory stops everything and is told too.
+//! Errors in the input are reported with their place and advice before any process is started. A lack of
+//! memory during a run is reported and ends all processes.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{DEADLINE, Place, number, only_run};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 
-/// Two machines, for one thing to be wrong with.
+/// Writes a configuration file of two machines, with one error added by `change`. Returns its path.
 fn config(place: &Place, change: impl FnOnce(String) -> String) -> String {
     let text = format!(
         "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n[[machine]]\nid = 1\n[[machine]]\nid = 2\n\
@@ -24,7 +24,7 @@ fn config(place: &Place, change: impl FnOnce(String) -> String) -> String {
         .to_owned()
 }
 
-/// `farm ycsb` with this configuration is refused, and so are the other commands that read one.
+/// Checks that `farm ycsb`, `node` and `doctor` refuse this configuration file with all of `texts`.
 #[track_caller]
 fn refused(place: &Place, config: &str, texts: &[&str]) {
     for command in [
@@ -75,7 +75,7 @@ fn a_configuration_is_refused_with_line_key_and_advice() {
             "id = 2\nworkers = 1.5",
             &["bad.toml:8", "machine.workers", "1.5"],
         ),
-        // No TOML.
+        // Invalid TOML.
         ("id = 2", "id = = 2", &["bad.toml:7"]),
         ("id = 2", "id = 2\nid = 3", &["bad.toml:8", "duplicate"]),
         // Machines.
@@ -166,7 +166,7 @@ fn a_configuration_is_refused_with_line_key_and_advice() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn all_errors_of_a_configuration_are_reported_at_once() {
     let place = Place::new("all-wrong");
     let config = config(&place, |text| {
         text.replace("id = 2", "id = 1")
@@ -213,7 +213,7 @@ fn a_configuration_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn options_are_refused_by_name() {
+fn invalid_options_are_refused_by_name() {
     let place = Place::new("options");
     for (args, texts) in [
         (
@@ -336,7 +336,7 @@ fn more_memory_than_the_host_has_is_refused_with_numbers() {
         "{}",
         doctor.stdout
     );
-    // More than can be counted.
+    // More than the largest allowed value.
     let ended = place
         .small("ycsb", &["--set", "memory.per_machine_bytes=17TiB"])
         .end();
@@ -344,7 +344,7 @@ fn more_memory_than_the_host_has_is_refused_with_numbers() {
 }
 
 #[test]
-fn a_memory_directory_that_is_none_is_named() {
+fn an_invalid_memory_directory_is_named() {
     let place = Place::new("no-dir");
     let none = place.path("none").display().to_string();
     let setting = format!("memory.dir={none}");
@@ -370,15 +370,15 @@ fn a_memory_directory_that_is_none_is_named() {
         .failed(2, &["memory.dir", "the directory does not exist"]);
 }
 
-/// A cluster whose memory.dir is on a disk started without a word.
+/// Regression: a cluster whose `memory.dir` is on a disk started without a warning.
 #[test]
-fn a_memory_directory_on_a_disk_is_warned_of() {
+fn a_memory_directory_on_a_disk_causes_a_warning() {
     let place = Place::new("on-disk");
     let dir = place.path("memory");
     std::fs::create_dir(&dir).unwrap();
     const TMPFS: u32 = 0x0102_1994;
     if rustix::fs::statfs(&dir).unwrap().f_type as u32 == TMPFS {
-        eprintln!("SKIPPED: temporary files are in memory here");
+        eprintln!("SKIPPED: the directory of temporary files is a tmpfs, not on a disk");
         return;
     }
     let setting = format!("memory.dir={}", dir.display());
@@ -404,11 +404,11 @@ fn a_memory_directory_on_a_disk_is_warned_of() {
     assert!(!quiet.stderr.contains("is on a disk"), "{}", quiet.stderr);
 }
 
-/// A mounted tmpfs.
+/// A mounted tmpfs. It is unmounted when dropped.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// Mounts one, if this user may.
+    /// Mounts a tmpfs. Prints a notice and returns `None` if this user may not mount.
     fn mount(place: &Place, options: &str) -> Option<Self> {
         let dir = place.path("memory");
         std::fs::create_dir(&dir).unwrap();
@@ -422,7 +422,7 @@ impl Tmpfs {
         ) {
             Ok(()) => Some(Self(dir)),
             Err(error) => {
-                eprintln!("SKIPPED: a tmpfs cannot be mounted here ({error}); root may");
+                eprintln!("SKIPPED: this user cannot mount a tmpfs ({error}); run as root");
                 None
             }
         }
@@ -459,9 +459,9 @@ fn a_memory_directory_with_too_little_space_is_refused() {
 }
 
 #[test]
-fn a_memory_directory_that_fills_up_is_told_and_stops_all() {
+fn a_memory_directory_that_fills_up_is_reported_and_ends_all_processes() {
     let place = Place::new("full-dir");
-    // Space for everything, but files for the rings alone.
+    // Enough space for all memory, but inodes for the files of the rings only.
     let Some(dir) = Tmpfs::mount(&place, "size=400m,nr_inodes=14") else {
         return;
     };
@@ -471,7 +471,7 @@ fn a_memory_directory_that_fills_up_is_told_and_stops_all() {
         .end();
     ended.failed(1, &["machine m", dir.0.to_str().unwrap(), "No space left"]);
     assert!(is_empty(&dir.0), "{:?}", place.memory_in(&dir.0));
-    // And files for nothing.
+    // Inodes for fewer files than the rings need.
     drop(dir);
     std::fs::remove_dir(place.path("memory")).unwrap();
     let dir = Tmpfs::mount(&place, "size=400m,nr_inodes=3").unwrap();
@@ -506,14 +506,14 @@ fn a_cluster_works_in_another_memory_directory() {
 }
 
 #[test]
-fn a_table_that_does_not_fit_is_told_and_stops_all() {
+fn a_table_that_does_not_fit_is_reported_and_ends_all_processes() {
     let place = Place::new("too-small");
     for args in [
         // The buckets do not fit.
         &["--records", "5000000", "--value-bytes", "32"][..],
         &["--records", "1000000", "--value-bytes", "1000"],
         &["--records", "2000000000"],
-        // The buckets do, the overflow blocks of a full table do not.
+        // The buckets fit, but the overflow blocks of a full table do not.
         &[
             "--records",
             "1100000",
@@ -536,10 +536,10 @@ fn a_table_that_does_not_fit_is_told_and_stops_all() {
 }
 
 #[test]
-fn the_doctor_tells_what_the_host_offers() {
+fn the_doctor_reports_the_resources_of_the_host() {
     let place = Place::new("doctor");
     let ended = place.small("doctor", &[] as &[&str]).end().ok();
-    let said = ended.stdout.to_lowercase();
+    let stdout = ended.stdout.to_lowercase();
     for text in [
         "this host",
         "linux",
@@ -551,14 +551,14 @@ fn the_doctor_tells_what_the_host_offers() {
         "rdma",
         "0 problem(s)",
     ] {
-        assert!(said.contains(text), "no {text:?} in\n{}", ended.stdout);
+        assert!(stdout.contains(text), "no {text:?} in\n{}", ended.stdout);
     }
     let run_dir = place.path("run").display().to_string();
     assert!(ended.stdout.contains(&run_dir), "{}", ended.stdout);
 }
 
 #[test]
-fn the_doctor_speaks_json() {
+fn the_doctor_writes_json() {
     let place = Place::new("doctor-json");
     let ended = place.small("doctor", &["--json"]).end().ok();
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();

@@ -1,4 +1,5 @@
-//! Machines that meet, are refused, die and are interrupted: who says what, and that nothing is left.
+//! Machines that connect, are refused, die or are interrupted: their messages and exit codes, and that they leave
+//! nothing behind.
 
 mod common;
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 use common::{DEADLINE, Place, Run, wait_until};
 use rustix::process::Signal;
 
-/// A run that goes on until something ends it.
+/// Options of a run of 120 seconds, which the tests end earlier.
 const LONG: [&str; 8] = [
     "--records",
     "10000",
@@ -18,7 +19,7 @@ const LONG: [&str; 8] = [
     "--workload",
     "a",
 ];
-/// A load that takes a while.
+/// Options of a run whose load of the table takes long.
 const LARGE: [&str; 6] = [
     "--records",
     "3000000",
@@ -27,12 +28,12 @@ const LARGE: [&str; 6] = [
     "--set",
     "memory.per_machine_bytes=512MiB",
 ];
-/// A machine that dies is noticed within this.
+/// Time limit within which the other processes end after a machine has died or was refused.
 const NOTICED: Duration = Duration::from_secs(5);
-/// An interrupt is followed within this.
+/// Time limit within which a process ends after a signal.
 const PROMPT: Duration = Duration::from_secs(3);
 
-/// A configuration of some machines for `farm node`.
+/// Writes a configuration file of machines 1 to `machines` for `farm node`. Returns its path.
 fn config(place: &Place, file: &str, machines: u16, more: &str) -> String {
     let mut text = format!(
         "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
@@ -47,7 +48,7 @@ fn config(place: &Place, file: &str, machines: u16, more: &str) -> String {
     place.write(file, &text).to_str().unwrap().to_owned()
 }
 
-/// Starts all machines of a configuration and waits until they run.
+/// Starts all machines of a configuration file and waits until they run.
 fn nodes(place: &Place, config: &str, machines: u16) -> Vec<Run> {
     let mut nodes: Vec<Run> = (1..=machines)
         .map(|machine| place.start_node(config, machine))
@@ -58,7 +59,7 @@ fn nodes(place: &Place, config: &str, machines: u16) -> Vec<Run> {
     nodes
 }
 
-/// A `farm ycsb` in the middle of a run.
+/// Starts `farm ycsb` and waits until its run is in progress.
 fn mid_run(place: &Place) -> Run {
     let mut launcher = place.small("ycsb", &LONG);
     launcher.wait_for("running workload a");
@@ -66,7 +67,7 @@ fn mid_run(place: &Place) -> Run {
     launcher
 }
 
-/// Whatever happened before, the cluster's name can be used again.
+/// Checks that a cluster of the place's name can run.
 fn runs_again(place: &Place) {
     let args = [
         "--records",
@@ -80,21 +81,25 @@ fn runs_again(place: &Place) {
     place.small("ycsb", &args).end().ok();
 }
 
-/// Waits until three machines have more than their doorbells and nine ring segments: a table.
+/// Waits until the table is being created: until there are more files than three doorbells and nine ring segments.
 fn wait_for_load(place: &Place) {
-    wait_until("there is no table", DEADLINE, || {
+    wait_until("the table is not being created", DEADLINE, || {
         place.memory().len() > 3 + 9 + 3
     });
     std::thread::sleep(Duration::from_millis(100));
 }
 
 #[test]
-fn two_nodes_meet_and_stop_when_interrupted() {
+fn two_nodes_connect_and_stop_when_interrupted() {
     let place = Place::new("nodes");
     let config = config(&place, "cluster.toml", 2, "");
     let nodes = nodes(&place, &config, 2);
     assert!(!place.memory().is_empty() && place.sockets().len() == 2);
-    assert_eq!(place.names().len(), 4, "a lock and a socket each");
+    assert_eq!(
+        place.names().len(),
+        4,
+        "a lock and a socket of each machine"
+    );
     for node in &nodes {
         node.signal(Signal::INT);
     }
@@ -112,20 +117,20 @@ fn a_node_that_is_stopped_stops_the_others() {
     let leaving = nodes.remove(1);
     leaving.signal(Signal::TERM);
     let left = leaving.end_within(PROMPT).ok();
-    let said = "machine m2 stops: it was asked to (SIGINT or SIGTERM)";
-    assert!(left.stderr.contains(said), "{}", left.stderr);
+    let line = "machine m2 stops: it was asked to (SIGINT or SIGTERM)";
+    assert!(left.stderr.contains(line), "{}", left.stderr);
     for (node, id) in nodes.into_iter().zip(["m1", "m3"]) {
-        // It ended without a line.
+        // Regression: the node ended without a message.
         let ended = node.end_within(NOTICED).ok();
-        let said = format!("machine {id} stops: machine m2 left the cluster");
-        assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+        let line = format!("machine {id} stops: machine m2 left the cluster");
+        assert!(ended.stderr.contains(&line), "{}", ended.stderr);
     }
     assert_eq!(place.leavings(), Vec::<String>::new());
 }
 
-/// Every node attached the handlers of judged workloads.
+/// Regression: every node attached the handlers of judged workloads.
 #[test]
-fn a_node_refuses_judged_workloads_unless_it_is_started_for_them() {
+fn a_node_refuses_judged_workloads_unless_started_with_judged() {
     let place = Place::new("not-judged");
     let config = config(&place, "cluster.toml", 1, "");
     let orders = place.write("orders", "{\"order\":\"tell_work\"}\n");
@@ -143,7 +148,7 @@ fn a_node_refuses_judged_workloads_unless_it_is_started_for_them() {
         .failed(2, &["--driven"]);
 }
 
-/// A driven node took no notice of SIGTERM.
+/// Regression: a driven node ignored SIGTERM.
 #[test]
 fn a_driven_machine_that_is_asked_to_stop_is_named() {
     let place = Place::new("asked");
@@ -163,7 +168,7 @@ fn a_driven_machine_that_is_asked_to_stop_is_named() {
     }
 }
 
-/// A signal to all processes of a command stops it as one to its launcher does.
+/// A SIGTERM to all processes of a command has the same effect as one to the launcher alone.
 #[test]
 fn a_command_whose_processes_are_all_asked_to_stop_is_interrupted() {
     let place = Place::new("all-asked");
@@ -174,8 +179,8 @@ fn a_command_whose_processes_are_all_asked_to_stop_is_interrupted() {
     assert_eq!(place.leavings(), Vec::<String>::new());
 }
 
-/// The machine list of a cluster that runs, and a configuration that lists others, too: the machine of the
-/// second was refused only after 60 seconds, by "Resource temporarily unavailable".
+/// A machine whose configuration lists more machines than that of the running cluster is refused at once.
+/// Regression: it was refused only after 60 seconds, with "Resource temporarily unavailable".
 #[test]
 fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
     let place = Place::new("another-list");
@@ -188,7 +193,7 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
     for node in &mut nodes {
         node.wait_for("runs; stop it with Ctrl-C");
     }
-    // One that the others would call, and one that calls the others.
+    // A machine dials those with smaller ids: machine 1 would accept the others, machine 4 dials them.
     for id in [1, 4] {
         let refused = place.start_node(&all, id).end_within(NOTICED);
         let lists =
@@ -204,14 +209,18 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
         );
     }
     for node in &mut nodes {
-        assert!(node.goes_on(), "the refusal harmed it:\n{}", node.stderr());
+        assert!(
+            node.is_running(),
+            "a node stopped after it refused another machine:\n{}",
+            node.stderr()
+        );
     }
-    let said: String = nodes.iter().map(Run::stderr).collect();
+    let stderr: String = nodes.iter().map(Run::stderr).collect();
     for id in ["m1", "m4"] {
         let line = format!("machine {id} was refused: their configurations differ");
-        assert!(said.contains(&line), "no {line:?} in\n{said}");
+        assert!(stderr.contains(&line), "no {line:?} in\n{stderr}");
     }
-    // The same configuration, while machine 2 of it runs: that is another refusal.
+    // A second start of machine 2 with the same configuration is refused for another reason.
     let again = place.start_node(&running, 2).end_within(NOTICED);
     again.failed(1, &["already running"]);
     for node in nodes {
@@ -221,7 +230,7 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
     assert_eq!(place.leavings(), Vec::<String>::new());
 }
 
-/// The same while the machines wait for each other.
+/// Two machines whose configurations list different machines refuse each other while they wait to connect.
 #[test]
 fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
     let place = Place::new("lists-waiting");
@@ -243,9 +252,10 @@ fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
     }
 }
 
-/// A machine that had met one that was killed waited on, met its successor never, and named neither.
+/// If a machine is killed while another machine that is connected to it waits for a third, the waiting machine
+/// ends and names both. Regression: it kept waiting, never connected to the restarted machine, and named neither.
 #[test]
-fn a_node_that_ends_while_others_still_wait_is_named_and_all_can_start_again() {
+fn a_node_killed_while_others_wait_is_named_and_all_can_start_again() {
     let place = Place::new("ended-waiting");
     let config = config(&place, "cluster.toml", 3, "");
     for killed in [1, 2] {
@@ -286,10 +296,10 @@ fn a_node_that_ends_while_others_still_wait_is_named_and_all_can_start_again() {
     }
 }
 
-/// All processes of a run are killed: what they leave is named by the doctor, and removed by `farm clean`,
-/// which leaves a running cluster alone.
+/// After all processes of a run were killed, `farm doctor` reports the files that they left, and `farm clean`
+/// removes them. `farm clean` does not remove the files of a running cluster.
 #[test]
-fn what_a_killed_run_left_is_named_and_removed() {
+fn files_of_a_killed_run_are_reported_and_removed() {
     let (killed, running) = (Place::new("killed-run"), Place::new("runs-on"));
     let config = config(&running, "two.toml", 2, "");
     let nodes = nodes(&running, &config, 2);
@@ -350,7 +360,7 @@ fn what_a_killed_run_left_is_named_and_removed() {
         cleaned.stdout
     );
     assert_eq!(killed.leavings(), Vec::<String>::new());
-    // The other cluster's run directory, too, while its machines run.
+    // The run directory of the other cluster, whose machines run.
     running.small("clean", &[] as &[&str]).end().ok();
     assert_eq!(
         (running.memory().len(), running.names()),
@@ -379,7 +389,7 @@ fn a_node_that_is_killed_is_named_by_the_others() {
     for node in nodes {
         node.end_within(NOTICED).failed(1, &["m2"]);
     }
-    // What it left is removed by whoever has its name next.
+    // The next start of machine 2 removes the files that the killed process left.
     let mut one = place.start_node(&config, 2);
     one.wait_for("waits");
     one.signal(Signal::INT);
@@ -387,7 +397,7 @@ fn a_node_that_is_killed_is_named_by_the_others() {
 }
 
 #[test]
-fn a_second_start_of_a_machine_is_refused_and_told_who_runs() {
+fn a_second_start_of_a_machine_is_refused_with_the_running_process() {
     let place = Place::new("second");
     let config = config(&place, "cluster.toml", 2, "");
     let nodes = nodes(&place, &config, 2);
@@ -398,19 +408,23 @@ fn a_second_start_of_a_machine_is_refused_and_told_who_runs() {
         &["m1", "already running", &pid, "cluster.name", place.name()],
     );
     for node in nodes {
-        // The refusal harmed nobody.
+        // The running nodes are not affected by the refusal.
         node.signal(Signal::INT);
         node.end_within(PROMPT).ok();
     }
 }
 
 #[test]
-fn two_clusters_of_one_name_are_refused() {
+fn a_second_cluster_of_the_same_name_is_refused() {
     let place = Place::new("same-name");
     let mut first = mid_run(&place);
     let second = place.small("ycsb", &LONG).end_within(NOTICED);
     second.failed(1, &["already running", "cluster.name", place.name()]);
-    assert!(first.goes_on(), "the first was harmed:\n{}", first.stderr());
+    assert!(
+        first.is_running(),
+        "the first cluster stopped after the second was refused:\n{}",
+        first.stderr()
+    );
     first.signal(Signal::INT);
     first.end_within(PROMPT).failed(130, &[]);
 }
@@ -429,14 +443,14 @@ fn nodes_of_different_configurations_refuse_each_other() {
 }
 
 #[test]
-fn a_node_that_waits_alone_stops_when_interrupted() {
+fn a_node_that_waits_for_others_stops_when_interrupted() {
     let place = Place::new("alone");
     let config = config(&place, "cluster.toml", 2, "");
     for (machine, signal) in [(1, Signal::INT), (2, Signal::TERM)] {
         let mut alone = place.start_node(&config, machine);
         alone.wait_for("waits");
         std::thread::sleep(Duration::from_millis(200));
-        assert!(alone.goes_on(), "{}", alone.stderr());
+        assert!(alone.is_running(), "{}", alone.stderr());
         alone.signal(signal);
         alone.end_within(PROMPT).ok();
         assert_eq!(place.leavings(), Vec::<String>::new());
@@ -447,8 +461,8 @@ fn a_node_that_waits_alone_stops_when_interrupted() {
 fn a_machine_must_be_chosen_and_must_exist() {
     let place = Place::new("which");
     let config = config(&place, "cluster.toml", 2, "");
-    let unsaid = place.farm(&["node", "--config", &config]).end();
-    unsaid.failed(2, &["2 machines", "--machine", "1, 2"]);
+    let unspecified = place.farm(&["node", "--config", &config]).end();
+    unspecified.failed(2, &["2 machines", "--machine", "1, 2"]);
     place
         .start_node(&config, 7)
         .end()
@@ -503,7 +517,7 @@ fn the_nodes_end_when_their_launcher_is_killed() {
     let loading = place.small("ycsb", &LARGE);
     wait_for_load(&place);
     killed(loading);
-    // Before all nodes are there, so that some wait for others that never come.
+    // Killed before all nodes have started, so that some wait for machines that never start.
     let starting = place.small("ycsb", &LARGE);
     place.node(1);
     killed(starting);
@@ -522,7 +536,7 @@ fn an_interrupted_run_stops_cleanly() {
 }
 
 #[test]
-fn an_interrupt_from_the_terminal_reaches_all_and_stops_them_cleanly() {
+fn an_interrupt_of_the_whole_process_group_stops_cleanly() {
     let place = Place::new("terminal");
     let mut launcher = place.small_in_group("ycsb", &LONG);
     launcher.wait_for("running workload a");
@@ -532,7 +546,7 @@ fn an_interrupt_from_the_terminal_reaches_all_and_stops_them_cleanly() {
 }
 
 #[test]
-fn an_interrupt_stops_a_load_and_a_start() {
+fn an_interrupt_during_a_load_or_a_start_stops_cleanly() {
     let place = Place::new("interrupted-early");
     for early in [true, false] {
         let launcher = place.small("ycsb", &LARGE);
@@ -559,8 +573,8 @@ fn scribble(path: &std::path::Path, word: u64) {
     }
 }
 
-/// What a ring holds is another process's word: a record of an impossible kind or length closes the
-/// connection and is reported, with the machine that it came from, and nothing is taken from it.
+/// The content of a ring comes from another process and is not trusted. A record with an invalid kind or length
+/// is not delivered. The receiver closes the connection and reports the sending machine.
 #[test]
 fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
     let mut reports = String::new();
@@ -573,8 +587,8 @@ fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
         let place = Place::new("garbage");
         let config = config(&place, "two.toml", 2, "");
         let mut nodes = nodes(&place, &config, 2);
-        // The files of machine 2 but the first, which has the doorbells: its rings, from its own
-        // workers and from machine 1. Nobody has asked for a region yet.
+        // The memory files of machine 2 except the first, which has the doorbells. They are its rings, from its own
+        // workers and from machine 1. No region is allocated yet.
         let mut rings = place.memory();
         rings.retain(|path| {
             let name = path.file_name().unwrap().to_str().unwrap();
@@ -586,12 +600,12 @@ fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
         scribble(&rings[ring], word);
         let second = nodes.pop().unwrap().end_within(NOTICED);
         let second = second.failed(1, &["was cut off", "holds garbage", "ring offset"]);
-        // The first notices a failure; it was told that the second left, and ended with status 0.
+        // The first ends with a failure. Regression: it was notified that the second had left, and ended with status 0.
         let first = nodes.pop().unwrap().end_within(NOTICED);
         let first = first.failed(1, &["machine m2", "failure", "was cut off"]);
-        for said in [second.stderr, first.stderr] {
-            assert!(!said.contains("panicked"), "{said}");
-            reports.push_str(&said);
+        for stderr in [second.stderr, first.stderr] {
+            assert!(!stderr.contains("panicked"), "{stderr}");
+            reports.push_str(&stderr);
         }
     }
     assert!(reports.contains("machine m1 was cut off"), "{reports}");

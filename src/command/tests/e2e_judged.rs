@@ -1,4 +1,4 @@
-//! Workloads whose answers are judged, on processes of this host and in the simulator, as a user runs
+//! Workloads whose results are judged, on processes of this host and in the simulator, run as a user runs
 //! them.
 
 mod common;
@@ -18,7 +18,7 @@ fn three_processes_are_judged_right_in_every_workload() {
 }
 
 #[test]
-fn the_history_is_what_another_checker_reads() {
+fn an_external_checker_reads_the_history_file() {
     let place = Place::new("history");
     let file = place.path("history.jsonl");
     let history = file.to_str().unwrap();
@@ -55,7 +55,7 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
         2,
         &["--payload-bytes", "40"],
     );
-    // Programs that serve have no bugs to be switched on.
+    // Programs built without the feature `mutants` have no deliberate bugs.
     #[cfg(not(feature = "mutants"))]
     refuse(
         &["bank", "--mutant", "validation skipped"],
@@ -70,7 +70,7 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_seed_of_the_simulator_is_the_same_run_again() {
+fn a_seed_of_the_simulator_repeats_the_run() {
     let place = Place::new("seed");
     let args = ["sim", "--seed", "5", "--scenario", "bank"];
     let [one, two] = [0, 1].map(|_| place.farm(&args).end().ok().stdout);
@@ -87,7 +87,7 @@ fn a_seed_of_the_simulator_is_the_same_run_again() {
 }
 
 #[test]
-fn a_sweep_tells_how_many_runs_were_right() {
+fn a_sweep_reports_how_many_runs_passed() {
     let place = Place::new("sweep");
     let ended = place.farm(&["sim", "--seeds", "40"]).end().ok();
     assert!(
@@ -102,7 +102,7 @@ fn a_sweep_tells_how_many_runs_were_right() {
     let is_hash =
         |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(hash.is_some_and(is_hash), "{}", ended.stdout);
-    // Forty runs do not reach every rare branch: that is a verdict, too.
+    // Forty runs do not reach every mark of a rare branch, so with `--reach-all` the verdict is FAILED.
     let args = ["sim", "--seeds", "40", "--reach-all"];
     let ended = place.farm(&args).end().failed(1, &[]);
     let last = ended.stdout.lines().last().unwrap();
@@ -116,7 +116,7 @@ fn a_sweep_tells_how_many_runs_were_right() {
 }
 
 #[test]
-fn what_the_simulator_cannot_do_is_told() {
+fn invalid_options_of_the_simulator_are_refused() {
     let place = Place::new("sim-refused");
     let refuse = |args: &[&str], code, texts: &[&str]| {
         let all: Vec<&str> = ["sim"].iter().chain(args).copied().collect();

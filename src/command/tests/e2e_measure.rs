@@ -1,4 +1,4 @@
-//! What the measuring commands have in common: bounds of a run, the origin of a report, repeats.
+//! Features that all measuring commands share: bounds of a run, the origin of a report, repeated runs.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::fs;
 use common::{Place, measure, number, only_run, runs};
 use serde_json::Value;
 
-/// A small table of small values.
+/// Options of a small table with small values.
 const SMALL: [&str; 8] = [
     "--records",
     "5000",
@@ -23,12 +23,12 @@ fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&SMALL[..], args].concat()
 }
 
-/// `farm ycsb -p operationcount=… -p threadcount=…` was measured for 10 seconds with 768 operations in flight,
-/// as if nothing had been asked for.
+/// Regression: `farm ycsb` ignored `-p operationcount=…` and `-p threadcount=…`, and ran for 10 seconds with 768
+/// operations in flight.
 #[test]
-fn a_run_ends_after_as_many_operations_as_were_asked_for() {
+fn a_run_ends_after_the_requested_number_of_operations() {
     let place = Place::new("operationcount");
-    // With one thread, one worker makes all operations.
+    // With a thread count of 1, a single worker runs all operations.
     for (count, threads, machines) in [(3001, 7, "3"), (20, 1, "2"), (500, 600, "3")] {
         let (operations, in_flight) = (
             format!("operationcount={count}"),
@@ -60,9 +60,9 @@ fn a_run_ends_after_as_many_operations_as_were_asked_for() {
     }
 }
 
-/// `-p target=…` was ignored: 2,000 operations a second were asked for and 300,000 made.
+/// Regression: `-p target=2000` was ignored, and the run made 300,000 operations a second.
 #[test]
-fn a_run_is_held_to_the_rate_that_was_asked_for() {
+fn a_run_keeps_to_the_requested_rate() {
     let place = Place::new("target");
     let args = [
         "--records",
@@ -80,13 +80,13 @@ fn a_run_is_held_to_the_rate_that_was_asked_for() {
         (&run["ops"], &run["target_ops_per_s"]),
         (&1200.into(), &2000.into())
     );
-    // The last of a worker's 400 operations begins when 399 of its intervals have passed.
+    // Each of three workers runs 400 operations. The last one begins after 399 intervals.
     let fastest = 2000.0 * 400.0 / 399.0;
     assert!(number(run, "ops_per_s") <= fastest, "{run:#}");
 }
 
 #[test]
-fn an_operation_count_of_a_file_gives_way_to_a_duration() {
+fn a_duration_option_overrides_the_operation_count_of_a_file() {
     let place = Place::new("count-or-time");
     let file = place.write("mine", "recordcount=2000\noperationcount=9\nfieldcount=1\n");
     let file = file.to_str().unwrap();
@@ -104,21 +104,21 @@ fn an_operation_count_of_a_file_gives_way_to_a_duration() {
         let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
         (only_run(&results)["ops"].as_u64().unwrap(), ended.stderr)
     };
-    let (count, said) = ops(&[]);
+    let (count, stderr) = ops(&[]);
     assert_eq!(count, 9);
-    assert!(said.contains("until 9 operations are done"), "{said}");
-    assert!(!said.contains("table.value_bytes"), "{said}");
-    let (count, said) = ops(&["--duration", "0.3"]);
+    assert!(stderr.contains("until 9 operations are done"), "{stderr}");
+    assert!(!stderr.contains("table.value_bytes"), "{stderr}");
+    let (count, stderr) = ops(&["--duration", "0.3"]);
     assert!(count > 9, "{count}");
     let note = "mine:2) is overridden by --duration 0.3";
-    assert!(said.contains(note), "{said}");
-    let (count, said) = ops(&["--duration", "30", "-p", "operationcount=12"]);
+    assert!(stderr.contains(note), "{stderr}");
+    let (count, stderr) = ops(&["--duration", "30", "-p", "operationcount=12"]);
     assert_eq!(count, 12);
-    assert!(!said.contains("overridden"), "{said}");
+    assert!(!stderr.contains("overridden"), "{stderr}");
 }
 
 #[test]
-fn bounds_that_cannot_be_kept_are_refused() {
+fn invalid_bounds_are_refused() {
     let place = Place::new("bounds-refused");
     for (property, texts) in [
         (
@@ -143,7 +143,7 @@ fn bounds_that_cannot_be_kept_are_refused() {
     }
 }
 
-/// Holds a report to what every measuring command says about its origin.
+/// Checks the fields of a report that describe its origin, which all measuring commands have.
 #[track_caller]
 fn check_origin(results: &Value, command: &str, stdout: &str) {
     assert_eq!(results["schema_version"], 1);
@@ -166,7 +166,7 @@ fn check_origin(results: &Value, command: &str, stdout: &str) {
     assert!(results["uneven"].is_array());
 }
 
-/// Runs a command twice over by `--repeat`; its results.
+/// Runs a command with `--repeat 2`, checks the output, and returns the report.
 fn repeated(place: &Place, command: &[&str], args: &[&str]) -> Value {
     let json = place.path("results.json");
     let path = json.to_str().unwrap();
@@ -207,7 +207,7 @@ fn first_figure(results: &Value) -> &str {
 }
 
 #[test]
-fn ycsb_repeats_and_tells_its_settings() {
+fn ycsb_repeats_and_reports_its_settings() {
     let place = Place::new("repeat-ycsb");
     let args = with(&[
         "--workload",
@@ -241,7 +241,7 @@ fn ycsb_repeats_and_tells_its_settings() {
 }
 
 #[test]
-fn transactions_repeat() {
+fn transactional_benchmarks_repeat() {
     let place = Place::new("repeat-oltp");
     let short = ["--duration", "0.2", "--warmup", "0.1", "--machines", "2"];
     let tatp = [&short[..], &["--subscribers", "1000"]].concat();
@@ -255,7 +255,7 @@ fn transactions_repeat() {
 }
 
 #[test]
-fn benches_of_one_part_repeat_and_say_where_they_are_from() {
+fn component_benches_repeat_and_report_their_origin() {
     let place = Place::new("repeat-bench");
     let rings = ["--sizes", "16", "--duration", "0.2"];
     let results = repeated(&place, &["bench", "ring"], &rings);
@@ -263,10 +263,10 @@ fn benches_of_one_part_repeat_and_say_where_they_are_from() {
     assert_eq!(runs(&results)[1]["rows"][0]["bytes"], 16);
 }
 
-/// `--set table.value_bytes=48` made a table of such values and reported a run over values of 1,000 bytes; of a
-/// configuration file, it was ignored without a word.
+/// Regression: `--set table.value_bytes=48` created a table with values of 48 bytes, but the report said 1,000
+/// bytes. In a configuration file, `table.value_bytes` was ignored without a message.
 #[test]
-fn the_length_of_values_is_that_of_the_table() {
+fn the_reported_value_length_is_that_of_the_table() {
     let place = Place::new("value-bytes");
     let set = ["--set", "table.value_bytes=48", "--verify"];
     let short = ["--records", "2000", "--duration", "0.1", "--warmup", "0"];
@@ -284,9 +284,9 @@ fn the_length_of_values_is_that_of_the_table() {
         "--duration",
         "0.1",
     ];
-    let said = place.small("ycsb", &args).end().ok().stderr;
+    let stderr = place.small("ycsb", &args).end().ok().stderr;
     let note = "values have 1000 bytes, in place of table.value_bytes of the file, 40";
-    assert!(said.contains(note), "{said}");
+    assert!(stderr.contains(note), "{stderr}");
     let fields = place.write("short", "recordcount=100\nfieldcount=1\nfieldlength=10\n");
     let fields = fields.to_str().unwrap();
     let args = [
@@ -299,7 +299,7 @@ fn the_length_of_values_is_that_of_the_table() {
         "--duration",
         "0.1",
     ];
-    let said = place.small("ycsb", &args).end().ok().stderr;
+    let stderr = place.small("ycsb", &args).end().ok().stderr;
     let warning = "workload short: its values would have 10 bytes, and have 1000";
-    assert!(said.contains(warning), "{said}");
+    assert!(stderr.contains(warning), "{stderr}");
 }

@@ -1,20 +1,21 @@
-//! Three processes that have a deliberate bug are judged wrong: what proves that runs of real processes are
-//! judged with teeth, and not only those of the simulator. Built with the feature `mutants` alone.
+//! Runs of three processes with a deliberate bug are judged wrong. This shows that the checkers find bugs in
+//! runs of real processes, not only in the simulator. Built only with the feature `mutants`.
 
 mod common;
 
 use common::Place;
 
-/// Seeds within which a bug is found. What runs at the same time no seed decides.
+/// Number of seeds to try for a bug. A seed does not determine how the processes interleave, so one seed may not be
+/// enough.
 const MOST_SEEDS: u64 = 8;
 
-/// Runs a workload with a bug until it is judged wrong; what was said then.
+/// Runs a workload with a bug until the run is judged wrong. Returns the standard error of that run.
 fn judged_wrong(place: &Place, kind: &str, mutant: &str, more: &[&str]) -> String {
     for seed in 0..MOST_SEEDS {
         let seed = seed.to_string();
         let mut args = vec![kind, "--verify", "--mutant", mutant, "--seed", &seed];
-        // Few objects, and little to do: messages of processes that share cores are slow, so that
-        // transactions are open for long and meet.
+        // Few objects and few operations: processes that share cores exchange messages slowly, so
+        // transactions stay open for long and conflict.
         args.extend(["--operations", "60", "--workers", "1", "--objects", "4"]);
         args.extend(more);
         let ended = place.small("workload", &args).end();
@@ -27,13 +28,13 @@ fn judged_wrong(place: &Place, kind: &str, mutant: &str, more: &[&str]) -> Strin
 }
 
 #[test]
-fn a_platform_that_does_not_validate_is_found_by_both_checkers() {
+fn both_checkers_find_that_validation_is_skipped() {
     let place = Place::new("mutant-append");
     let file = place.path("history.jsonl");
     let history = ["--history", file.to_str().unwrap()];
-    let said = judged_wrong(&place, "append", "validation skipped", &history);
-    assert!(said.contains("WRONG, adya: "), "{said}");
-    // The checker that others wrote needs nothing but the file.
+    let stderr = judged_wrong(&place, "append", "validation skipped", &history);
+    assert!(stderr.contains("WRONG, adya: "), "{stderr}");
+    // The external checker `adya` finds the bug from the history file alone.
     let history = adya::History::parse(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let options = adya::Opts::default();
     let report = adya::check(&history, adya::Workload::ListAppend, &options);
@@ -41,7 +42,7 @@ fn a_platform_that_does_not_validate_is_found_by_both_checkers() {
 }
 
 #[test]
-fn every_workload_of_transactions_shows_bugs_of_its_commit() {
+fn every_transactional_workload_finds_bugs_of_the_commit() {
     let place = Place::new("mutant-others");
     for kind in ["cycle", "bank", "churn"] {
         judged_wrong(&place, kind, "validation skipped", &[]);

@@ -1,5 +1,5 @@
-//! `farm tatp` and `farm smallbank`, run as a user runs them: what they measure, check and write, and
-//! what they refuse.
+//! `farm tatp` and `farm smallbank`, run as a user runs them: their measurements, checks and reports, and the
+//! options that they refuse.
 
 mod common;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Options of a short run.
 const SHORT: [&str; 4] = ["--duration", "0.3", "--warmup", "0.1"];
 
-/// Runs a benchmark in a place and reads the results that it wrote.
+/// Runs a benchmark in a place, checks its output, and returns the report.
 fn measure(place: &Place, command: &str, args: &[&str]) -> Value {
     let json = place.path("results.json");
     let path = json.to_str().unwrap().to_owned();
@@ -31,7 +31,7 @@ fn measure(place: &Place, command: &str, args: &[&str]) -> Value {
     results
 }
 
-/// Holds a run to what any is.
+/// Checks the fields that the report of every run has.
 #[track_caller]
 fn check_run(run: &Value, machines: usize, workers: usize) {
     assert_eq!(run["check"]["wrong"], Value::Array(Vec::new()), "{run:#}");
@@ -59,7 +59,7 @@ fn check_run(run: &Value, machines: usize, workers: usize) {
             .sum();
         assert_eq!(sum, number(kind, "executed"), "{kind:#}");
     }
-    // One machine sends nothing to others; several do.
+    // A cluster of one machine sends nothing over the fabric. A larger cluster does.
     let costs = ["reads_per_commit", "writes_per_commit"].map(|key| number(run, key));
     assert_eq!(costs.map(|cost| cost > 0.0), [machines > 1; 2], "{costs:?}");
 }
@@ -162,11 +162,11 @@ fn options_come_from_files_and_from_the_command_line() {
         serde_json::json!(["throttling", "patience"])
     );
     assert_eq!(kind(run, "Balance")["executed"], run["executed"]);
-    // Nobody wrote.
+    // Balance transactions only read.
     assert_eq!(number(run, "writes_per_commit"), 0.0);
 }
 
-/// Options of a command, and what it has to say of them.
+/// A command, its options, and the texts that its error must contain.
 type Refused<'a> = (&'a str, &'a [&'a str], &'a [&'a str]);
 
 #[track_caller]
@@ -179,7 +179,7 @@ fn refused(place: &Place, cases: &[Refused<'_>]) {
 }
 
 #[test]
-fn what_tatp_cannot_be_is_refused_with_its_place() {
+fn invalid_options_of_tatp_are_refused_with_their_place() {
     let place = Place::new("tatp-refused");
     let bad = place.write("bad.toml", "subscribers = 300\nchoise = 1\n");
     let bad = bad.to_str().unwrap();
@@ -266,7 +266,7 @@ fn what_tatp_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_smallbank_cannot_be_is_refused_with_its_place() {
+fn invalid_options_of_smallbank_are_refused_with_their_place() {
     let place = Place::new("bank-refused");
     let cases: &[Refused<'_>] = &[
         (
@@ -310,7 +310,7 @@ fn what_smallbank_cannot_be_is_refused_with_its_place() {
 }
 
 #[test]
-fn tables_that_do_not_fit_stop_everything() {
+fn tables_that_do_not_fit_end_the_run() {
     let place = Place::new("oltp-full");
     let args = ["--subscribers", "3_000_000", "--duration", "30"];
     let ended = place.small("tatp", &args).end();

@@ -1,4 +1,4 @@
-//! `farm ycsb` and `farm demo`, run as a user runs them: what they measure, check and write.
+//! `farm ycsb` and `farm demo`, run as a user runs them: their measurements, checks and reports.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&SHORT[..], args].concat()
 }
 
-/// Fields that are numbers.
+/// Fields of a run that are floating-point numbers.
 const NUMBERS: [&str; 5] = [
     "ops_per_s",
     "read_restarts_per_lookup",
@@ -22,9 +22,9 @@ const NUMBERS: [&str; 5] = [
     "space_utilization",
     "bytes_per_pair",
 ];
-/// Operations of which some of every kind are sampled.
+/// Number of operations from which on every kind has sampled latencies.
 const ENOUGH: f64 = 20_000.0;
-/// Fields that are counts.
+/// Fields of a run that are integers.
 const COUNTS: [&str; 6] = [
     "ops",
     "errors",
@@ -34,7 +34,7 @@ const COUNTS: [&str; 6] = [
     "verify_failures",
 ];
 
-/// Holds results against the contract with the scripts that read them.
+/// Checks that a report has the fields and types that scripts rely on.
 #[track_caller]
 fn check_contract(results: &Value, workloads: &[&str]) {
     assert!(
@@ -64,8 +64,8 @@ fn check_contract(results: &Value, workloads: &[&str]) {
         for key in NUMBERS {
             assert!(has(key).is_f64(), "{key} is {}", has(key));
         }
-        // A workload without misses has no reads of misses. On a host that has no time for it, a
-        // short run may begin no lookup at all.
+        // These are null if nothing was counted: a workload may have no misses, and a short run on a busy host
+        // may start no lookup.
         for key in ["reads_per_lookup", "reads_per_miss", "local_share"] {
             assert!(
                 has(key).is_f64() || has(key).is_null(),
@@ -86,7 +86,7 @@ fn check_contract(results: &Value, workloads: &[&str]) {
     }
 }
 
-/// Nothing failed, and what was read was checked and right.
+/// Checks that no operation failed, and that values were verified and none was wrong.
 #[track_caller]
 fn check_verified(run: &Value) {
     assert_eq!(
@@ -100,7 +100,7 @@ fn check_verified(run: &Value) {
     );
 }
 
-/// The kinds of operation whose latency was sampled are these, or some of these in a short run.
+/// Checks that latencies were sampled of exactly these kinds of operations, or of some of them in a short run.
 #[track_caller]
 fn check_kinds(run: &Value, wanted: &[&str]) {
     let latencies = run["latency_us"].as_object().unwrap();
@@ -115,7 +115,7 @@ fn check_near(what: f64, wanted: f64, by: f64) {
     assert!((what - wanted).abs() <= by, "{what} instead of {wanted}");
 }
 
-/// Runs every workload, checked, on a cluster of this shape.
+/// Runs every workload with `--verify` on a cluster with this number of machines and of workers per machine.
 fn every_workload(place: &Place, machines: usize, workers: usize) {
     let (count, each) = (machines.to_string(), workers.to_string());
     let args = [
@@ -139,7 +139,7 @@ fn every_workload(place: &Place, machines: usize, workers: usize) {
         if number(run, "ops") >= ENOUGH {
             check_near(number(run, "local_share"), 1.0 / machines as f64, 0.15);
         }
-        // Workload D inserts; the others leave as many pairs as were loaded.
+        // Workload D inserts pairs. The other workloads do not change the number of pairs.
         match run["workload"].as_str().unwrap() {
             "d" => assert!(number(run, "occupancy") > 0.9),
             _ => check_near(number(run, "occupancy"), 0.9, 0.01),
@@ -232,7 +232,7 @@ fn every_neighbourhood_works_and_larger_ones_read_less() {
 }
 
 #[test]
-fn the_table_is_as_full_as_was_asked() {
+fn the_table_has_the_requested_occupancy() {
     let place = Place::new("occupancy");
     for (asked, occupancy) in [("0.5", 0.5), ("1", 1.0)] {
         let args = [
@@ -276,7 +276,7 @@ fn values_of_every_size_are_read_whole() {
             check_verified(run);
         }
     }
-    // The largest: an object of almost a mebibyte.
+    // The largest values: an overflow block, which holds two pairs, is an object of almost 1 MiB.
     let args = [
         "--workload",
         "c",
@@ -298,7 +298,7 @@ fn values_of_every_size_are_read_whole() {
 }
 
 #[test]
-fn every_distribution_is_named_without_doubt() {
+fn reports_name_the_distribution_with_its_parameters() {
     let place = Place::new("distributions");
     for (asked, named) in [
         ("zipfian", "zipfian-scrambled 0.99"),
@@ -328,7 +328,7 @@ fn every_distribution_is_named_without_doubt() {
 }
 
 #[test]
-fn scans_are_refused_in_so_many_words() {
+fn scans_are_refused_with_the_reason() {
     let place = Place::new("scans");
     let run = place.small("ycsb", &with(&["--workload", "a,e"])).end();
     run.failed(2, &["workload E", "ordered index", "use a, b, c, d or f"]);
@@ -342,7 +342,7 @@ fn scans_are_refused_in_so_many_words() {
     run.failed(2, &["scans.properties:3", "ordered index"]);
 }
 
-/// A property file as it comes with YCSB.
+/// A property file like those that YCSB ships.
 const YCSB_FILE: &str = "\
 # Yahoo! Cloud System Benchmark
 recordcount=1000
@@ -359,7 +359,7 @@ requestdistribution=zipfian
 ";
 
 #[test]
-fn ten_fields_of_a_hundred_bytes_are_one_value_of_a_thousand() {
+fn fields_are_stored_as_one_value_of_their_total_length() {
     let place = Place::new("fields");
     let file = place.write("workloada", YCSB_FILE);
     let results = measure(&place, &with(&["-P", file.to_str().unwrap(), "--verify"]));
@@ -372,14 +372,14 @@ fn ten_fields_of_a_hundred_bytes_are_one_value_of_a_thousand() {
 }
 
 #[test]
-fn what_is_said_later_counts() {
+fn later_settings_override_earlier_ones() {
     let place = Place::new("precedence");
     let first = place.write("first", YCSB_FILE);
     let second = place.write("second", "recordcount=2000\nrequestdistribution=latest\n");
     let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
     let json = place.path("results.json");
     let mut args = with(&["--json", json.to_str().unwrap(), "-P", first, "-P", second]);
-    let mut say = |more: &[&'static str]| {
+    let mut run_with = |more: &[&'static str]| {
         args.extend(more);
         let ended = place.small("ycsb", &args).end().ok();
         let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
@@ -392,8 +392,8 @@ fn what_is_said_later_counts() {
         let records: u64 = loaded.split(' ').next().unwrap().parse().unwrap();
         (records, distribution, value_bytes)
     };
-    assert_eq!(say(&[]), (2000, "latest 0.99".to_owned(), 1000));
-    let by_property = say(&[
+    assert_eq!(run_with(&[]), (2000, "latest 0.99".to_owned(), 1000));
+    let by_property = run_with(&[
         "-p",
         "recordcount=3000",
         "-p",
@@ -408,7 +408,10 @@ fn what_is_said_later_counts() {
         "--value-bytes",
         "50",
     ];
-    assert_eq!(say(&option), (4000, "zipfian-plain 0.99".to_owned(), 50));
+    assert_eq!(
+        run_with(&option),
+        (4000, "zipfian-plain 0.99".to_owned(), 50)
+    );
 }
 
 #[test]
@@ -525,7 +528,7 @@ fn results_that_cannot_be_written_are_refused_before_the_run() {
 }
 
 #[test]
-fn nobody_needs_to_listen() {
+fn a_run_succeeds_with_closed_standard_output() {
     let place = Place::new("unheard");
     let json = place.path("results.json");
     let args = with(&[
@@ -535,7 +538,7 @@ fn nobody_needs_to_listen() {
         "--json",
         json.to_str().unwrap(),
     ]);
-    place.small_unheard("ycsb", &args).end().ok();
+    place.small_with_closed_output("ycsb", &args).end().ok();
     let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     check_verified(only_run(&results));
 }

@@ -1,6 +1,7 @@
-//! Clusters over RDMA devices, run as users run them. There are no such devices on most hosts: `./x test-rdma`
-//! runs this in a guest that has two, `rxe0` and `rxe1`, at the two ends of `wire0` and `wire1`. One test at
-//! a time: they use the same ports, and change the wire.
+//! Clusters over RDMA devices, run as a user runs them. Most hosts have no such devices: `./x test-rdma` runs
+//! these tests in a guest with two devices, `rxe0` on the network interface `wire0` and `rxe1` on `wire1`, the
+//! two ends of a veth pair. The tests run one at a time, because they use the same ports and change the
+//! interfaces.
 
 mod common;
 
@@ -13,12 +14,12 @@ use common::{Place, Run};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// The devices are slow, and their processors emulated.
+/// Time limit of a run. The software devices and the emulated processors are slow.
 const SLOW: Duration = Duration::from_secs(150);
-/// A peer whose device no longer answers is given up within this.
+/// Time limit within which a machine is reported as lost or refused.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// `farm COMMAND` of three machines over the two devices.
+/// Starts `farm COMMAND` with three machines over the two devices.
 fn start(place: &Place, command: &str, args: &[&str]) -> Run {
     let secret = secret(place, "secret", "known to this cluster");
     let mut all: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -34,7 +35,7 @@ fn start(place: &Place, command: &str, args: &[&str]) -> Run {
     place.small(command, &all)
 }
 
-/// Runs a workload, which must be judged right.
+/// Runs a workload and checks that it is judged right.
 fn judged(place: &Place, workload: &str, operations: &str, more: &[&str]) {
     let args = [&[workload, "--verify", "--operations", operations], more].concat();
     let ended = start(place, "workload", &args).end_within(SLOW).ok();
@@ -47,13 +48,13 @@ fn secret(place: &Place, file: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Runs a command that is there in the guest.
+/// Runs a shell command and checks that it succeeds.
 fn system(command: &str) {
     let ended = Command::new("sh").args(["-ec", command]).status().unwrap();
     assert!(ended.success(), "{command}: {ended}");
 }
 
-/// Does something when it is dropped, however the test ends.
+/// Runs a shell command when dropped, also if the test fails.
 struct Finally(&'static str);
 
 impl Drop for Finally {
@@ -90,7 +91,7 @@ fn transactions_are_judged_right_in_every_workload() {
     }
 }
 
-/// Two workers of each machine share its queue pairs, and take each other's completions.
+/// Two workers of each machine share its queue pairs, so each polls completions of the other.
 #[test]
 fn workers_that_share_queue_pairs_are_judged_right() {
     let place = Place::new("rdma-shared");
@@ -107,7 +108,7 @@ fn workers_that_share_queue_pairs_are_judged_right() {
     }
 }
 
-/// Records say that they are whole by their checksums, as on devices that place a write's bytes in any order.
+/// Records carry checksums, as for devices that place the bytes of a write in any order.
 #[test]
 fn records_with_checksums_are_judged_right() {
     let place = Place::new("rdma-checksums");
@@ -115,7 +116,7 @@ fn records_with_checksums_are_judged_right() {
 }
 
 #[test]
-fn the_bench_takes_turns_with_perftest() {
+fn the_bench_compares_the_fabric_with_perftest() {
     let place = Place::new("rdma-bench");
     let json = place.path("fabric.json");
     let args = [
@@ -182,16 +183,16 @@ fn the_doctor_shows_both_devices_and_finds_nothing_wrong() {
 }
 
 #[test]
-fn packets_that_are_lost_change_nothing() {
+fn lost_packets_do_not_change_results() {
     let place = Place::new("rdma-loss");
     system("tc qdisc add dev wire0 root netem loss 1%; tc qdisc add dev wire1 root netem loss 1%");
-    let _whole = Finally("tc qdisc del dev wire0 root; tc qdisc del dev wire1 root");
+    let _restore = Finally("tc qdisc del dev wire0 root; tc qdisc del dev wire1 root");
     for workload in ["bank", "append"] {
         judged(&place, workload, "20", &[]);
     }
 }
 
-/// A run that goes on until something ends it.
+/// Starts a run of 300 seconds and waits until it is in progress.
 fn mid_run(place: &Place) -> Run {
     let args = ["--workload", "a", "--records", "1000", "--duration", "300"];
     let mut launcher = start(place, "ycsb", &args);
@@ -209,22 +210,22 @@ fn a_machine_that_is_killed_is_named_and_ends_the_run() {
     judged(&place, "bank", "20", &[]);
 }
 
-/// The sockets by which machines know of each other's end are not on the wire: it is the devices that
-/// find out.
+/// The sockets whose EOF means that a machine died do not use the interfaces `wire0` and `wire1`, so the
+/// devices must detect the loss.
 #[test]
-fn a_wire_that_is_cut_is_found_out_by_the_devices() {
+fn the_devices_detect_an_interface_that_is_down() {
     let place = Place::new("rdma-cut");
     let launcher = mid_run(&place);
-    let mended = Finally(
+    let restore = Finally(
         "ip link set wire1 up
          ip route replace 10.77.0.2/32 dev wire0 src 10.77.0.1 table 101
          ip route replace 10.77.0.1/32 dev wire1 src 10.77.0.2 table 102
          until grep -q ffff:0a4d /sys/class/infiniband/rxe1/ports/1/gids/1; do sleep 0.05; done",
     );
-    // The guest as a whole may stand still for most of a minute while its kernel takes the wire down.
+    // The whole guest may stall for most of a minute while its kernel takes the interface down.
     system("ip link set wire1 down");
     launcher.end_within(SLOW).failed(1, &["is lost"]);
-    drop(mended);
+    drop(restore);
     judged(&place, "bank", "20", &[]);
 }
 
@@ -243,7 +244,7 @@ fn node(place: &Place, machine: u16, secret: &str) -> Run {
 }
 
 #[test]
-fn a_machine_with_another_secret_is_refused_and_told_why() {
+fn a_machine_with_another_secret_is_refused_with_the_reason() {
     let place = Place::new("rdma-secret");
     let ours = secret(&place, "ours", "known to this cluster");
     let theirs = secret(&place, "theirs", "known to another one");
@@ -254,7 +255,7 @@ fn a_machine_with_another_secret_is_refused_and_told_why() {
         .end_within(GIVEN_UP)
         .failed(1, &["machine m1", "secret"]);
     first.wait_for("the peer has another secret");
-    // A stranger does not stop who waits: the right one is welcome.
+    // The first machine still waits after the refusal, and accepts the machine with the right secret.
     let mut second = node(&place, 2, &ours);
     for node in [&mut first, &mut second] {
         node.wait_for("runs; stop it with Ctrl-C");

@@ -1,5 +1,6 @@
-//! Processes that the suite starts: the test binary itself, run again for one test that plays a
-//! machine. Parent and child talk in lines of JSON over the child's standard input and output.
+//! Child processes of the suite. A child is the test binary itself, started again to run a single test
+//! that acts as a machine. Parent and child exchange lines of JSON over the child's standard input and
+//! output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Stdio};
@@ -13,26 +14,26 @@ use serde::{Deserialize, Serialize};
 use super::{Place, SHM_PATIENCE, Site, join};
 use crate::{Location, Node, Owner, Role, run_to_end};
 
-/// Tells the child what it is.
+/// Environment variable with the child's [`ChildTask`], as JSON.
 const TASK: &str = "FARM_CONFORMANCE_CHILD";
-/// The test by which a test binary lends itself as a child; see [`be_child_if_asked`].
+/// Name of the test that a child process runs; see [`be_child_if_asked`].
 const CHILD_TEST: &str = "conformance_child";
-/// Begins every line that is meant for the parent: the test runner writes lines of its own.
+/// Prefix of every reply line, because the test runner also writes to standard output.
 const MARK: &str = "farm-conformance: ";
-/// A child that nobody has ended by then, in times of the patience with it, ends itself.
+/// A child ends itself after this many times [`ChildTask::patience`].
 const LONGEST_LIFE: u32 = 3;
 
-/// What a child does.
+/// The task of a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ChildTask {
-    /// Is one of the three machines of a cluster.
+    /// Be one of the three machines of a cluster.
     Member(Site, MachineId),
-    /// Starts a machine and exports memory, connects to nobody, and stays until it is killed.
+    /// Start a machine and export memory, connect to no machine, and run until killed.
     Alone(Place, MachineId),
 }
 
 impl ChildTask {
-    /// How long a reply may take.
+    /// Returns the time limit of a reply.
     fn patience(&self) -> Duration {
         match self {
             Self::Member(site, _) => site.patience(),
@@ -41,29 +42,29 @@ impl ChildTask {
     }
 }
 
-/// What a parent asks of a member.
+/// A command from the parent to a [`ChildTask::Member`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// Load words of its own memory.
+    /// Load this many words of the child's memory from this byte offset on.
     Load(Location, usize, usize),
-    /// Store words there.
+    /// Store words into the child's memory from this byte offset on.
     Store(Location, usize, Vec<u64>),
-    /// Play a role.
+    /// Run a role to its end.
     Run(Role),
-    /// Say goodbye to the peers and end.
+    /// Announce the leaving to the peers, and exit.
     Leave,
 }
 
-/// What it answers.
+/// A reply of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It has started, and met its peers if it has any.
+    /// The child has started and, if it is a member, has connected to its peers.
     Ready,
-    /// The words it loaded.
+    /// The loaded words.
     Words(Vec<u64>),
-    /// It has done so.
+    /// The command was carried out.
     Done,
-    /// The role is played.
+    /// The outcome of the role.
     Outcome(Vec<u64>),
 }
 
@@ -76,10 +77,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts this binary again as a child.
+    /// Starts this binary again as a child process.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the process does not start.
     pub fn start(task: &ChildTask) -> Self {
         let binary = std::env::current_exe().expect("the path of this test");
         let mut process = std::process::Command::new(binary)
@@ -92,13 +93,13 @@ impl Child {
         let commands = process.stdin.take().expect("piped");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let (send, replies) = channel();
-        // Ends with the child, whose death closes the pipe.
+        // The thread ends when the child ends, because that closes the pipe.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let Some((_, reply)) = line.split_once(MARK) else {
                     continue;
                 };
-                let reply = serde_json::from_str(reply).expect("a child speaks JSON");
+                let reply = serde_json::from_str(reply).expect("a child's reply is JSON");
                 if send.send(reply).is_err() {
                     return;
                 }
@@ -112,7 +113,7 @@ impl Child {
         }
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -120,40 +121,42 @@ impl Child {
     /// Sends a command.
     ///
     /// # Panics
-    /// If the child is gone.
-    pub fn tell(&mut self, command: &Command) {
+    /// If the child has ended.
+    pub fn send(&mut self, command: &Command) {
         let mut line = serde_json::to_vec(command).expect("a command is JSON");
         line.push(b'\n');
-        self.commands.write_all(&line).expect("the child listens");
+        self.commands
+            .write_all(&line)
+            .expect("the child reads its standard input");
     }
 
-    /// Waits for its next reply.
+    /// Waits for the child's next reply and returns it.
     ///
     /// # Panics
-    /// If none comes in time, or the child is gone.
+    /// If no reply arrives in time, or the child has ended.
     pub fn reply(&mut self) -> Reply {
         self.replies
             .recv_timeout(self.patience)
-            .expect("the child answers in time")
+            .expect("the child replies in time")
     }
 
-    /// Its next reply, if there is one.
+    /// Returns the child's next reply, if it has arrived.
     ///
     /// # Panics
-    /// If the child is gone.
+    /// If the child has ended.
     pub fn try_reply(&mut self) -> Option<Reply> {
         match self.replies.try_recv() {
             Ok(reply) => Some(reply),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                panic!("the child failed: see its own message above")
+                panic!("the child process has ended: see its own message above")
             }
         }
     }
 
-    /// Kills it without warning.
+    /// Kills the child with SIGKILL.
     pub fn kill(&mut self) {
-        // A child that has ended already is as dead.
+        // Fails if the child has already ended, which is fine.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -167,7 +170,7 @@ impl Drop for Child {
 
 impl Owner for Child {
     fn load(&mut self, location: Location, offset: usize, words: usize) -> Vec<u64> {
-        self.tell(&Command::Load(location, offset, words));
+        self.send(&Command::Load(location, offset, words));
         match self.reply() {
             Reply::Words(words) => words,
             other => panic!("{other:?} instead of words"),
@@ -175,13 +178,13 @@ impl Owner for Child {
     }
 
     fn store(&mut self, location: Location, offset: usize, words: &[u64]) {
-        self.tell(&Command::Store(location, offset, words.to_vec()));
+        self.send(&Command::Store(location, offset, words.to_vec()));
         assert_eq!(self.reply(), Reply::Done);
     }
 }
 
-/// Plays the child if this process was started as one, else does nothing. A test binary that uses
-/// [`Processes`](super::Processes) has, at its root,
+/// Runs the child's task if this process was started as a child; otherwise does nothing. A test binary
+/// that uses [`Processes`](super::Processes) must have this test at its root:
 ///
 /// ```ignore
 /// #[test]
@@ -197,7 +200,7 @@ pub fn be_child_if_asked() {
     let life = task.patience() * LONGEST_LIFE;
     std::thread::spawn(move || {
         std::thread::sleep(life);
-        eprintln!("a conformance child was forgotten and ends itself");
+        eprintln!("this conformance child process was not stopped within {life:?}; exiting");
         std::process::exit(3);
     });
     match task {
@@ -206,20 +209,20 @@ pub fn be_child_if_asked() {
     }
 }
 
-fn say(reply: &Reply) {
+fn send_reply(reply: &Reply) {
     let line = serde_json::to_string(reply).expect("a reply is JSON");
     let mut out = std::io::stdout().lock();
-    // The runner may have written part of a line: begin a new one. A parent that is gone hears
-    // nothing, and ends us by the end of our standard input.
+    // The test runner may have written part of a line, so the reply starts a new line. A failed write is
+    // ignored: the parent has ended, and the end of standard input will end this process.
     let _ = writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush());
 }
 
-/// Commands as they come in. Their end is our parent's, and ours.
+/// Receives the parent's commands. When standard input ends, the parent has ended, and this process exits.
 fn commands() -> Receiver<Command> {
     let (send, commands) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            let command = serde_json::from_str(&line).expect("a parent speaks JSON");
+            let command = serde_json::from_str(&line).expect("a parent's command is JSON");
             if send.send(command).is_err() {
                 return;
             }
@@ -232,28 +235,28 @@ fn commands() -> Receiver<Command> {
 fn be_member(site: &Site, machine: MachineId) {
     let commands = commands();
     let (fabric, mut node) = join(site, machine);
-    say(&Reply::Ready);
+    send_reply(&Reply::Ready);
     for command in commands {
         match command {
             Command::Load(location, offset, words) => {
-                say(&Reply::Words(node.load(location, offset, words)))
+                send_reply(&Reply::Words(node.load(location, offset, words)))
             }
             Command::Store(location, offset, words) => {
                 node.store(location, offset, &words);
-                say(&Reply::Done);
+                send_reply(&Reply::Done);
             }
-            Command::Run(role) => say(&Reply::Outcome(play(role, &mut node))),
+            Command::Run(role) => send_reply(&Reply::Outcome(run_role(role, &mut node))),
             Command::Leave => {
                 drop(fabric);
-                say(&Reply::Done);
+                send_reply(&Reply::Done);
                 std::process::exit(0);
             }
         }
     }
 }
 
-fn play(role: Role, node: &mut Node) -> Vec<u64> {
-    run_to_end(role, node, &|| false).expect("a role that nobody stops ends")
+fn run_role(role: Role, node: &mut Node) -> Vec<u64> {
+    run_to_end(role, node, &|| false).expect("the role was not stopped")
 }
 
 fn be_alone(place: &Place, machine: MachineId) {
@@ -262,8 +265,8 @@ fn be_alone(place: &Place, machine: MachineId) {
     let exported = fabric
         .export(1 << 20, true)
         .expect("room for shared memory");
-    say(&Reply::Ready);
-    // Nothing is asked of it; it ends with its parent.
+    send_reply(&Reply::Ready);
+    // This child gets no commands. It runs until it is killed or its parent ends.
     commands.into_iter().for_each(drop);
     drop((fabric, exported));
 }

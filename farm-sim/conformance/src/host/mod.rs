@@ -1,7 +1,7 @@
-//! The suite on fabrics of this host, shared memory and RDMA devices: [`Threads`] has all machines in the
-//! test's own process, [`Processes`] has each in a process of its own, which is how they run in production.
+//! The suite on the fabrics of this host: shared memory and RDMA devices. [`Threads`] runs all machines in
+//! the test's process. [`Processes`] runs each machine in its own process, as in production.
 
-// Real threads, processes and their environment are what this harness is made of.
+// This harness uses real threads, processes and environment variables.
 #![allow(clippy::disallowed_methods)]
 
 mod child;
@@ -27,37 +27,37 @@ pub use processes::Processes;
 pub use threads::Threads;
 pub use verbs::{Variant, VerbsPlace};
 
-/// Most outstanding operations of the suite's endpoints.
+/// Limit of outstanding operations of the suite's endpoints.
 const MOST_OUTSTANDING: usize = 64;
 
-/// How long anything may take over shared memory before it counts as lost.
+/// Time limit of every wait over shared memory.
 const SHM_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Which of this host's fabrics.
+/// A fabric of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabric {
     /// Shared memory.
     Shm,
-    /// RDMA devices, of which there is at least one, used in this way.
+    /// RDMA devices, used as the variant says. There must be at least one.
     Verbs(Variant),
 }
 
-/// Where the machines of one cluster find each other.
+/// What the machines of one cluster need to find each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Site {
-    /// In shared memory.
+    /// Names in shared memory.
     Shm(Place),
-    /// By RDMA devices.
+    /// Addresses and RDMA devices.
     Verbs(VerbsPlace),
 }
 
 impl Site {
-    /// A site that no other test has, and what is to be kept for as long as it is used.
-    fn fresh(fabric: Fabric) -> (Self, Option<Ground>) {
+    /// Creates a site for one test. The directories, if any, must be kept while the site is used.
+    fn fresh(fabric: Fabric) -> (Self, Option<PlaceDirs>) {
         match fabric {
             Fabric::Shm => {
-                let (place, ground) = Place::fresh();
-                (Self::Shm(place), Some(ground))
+                let (place, dirs) = Place::fresh();
+                (Self::Shm(place), Some(dirs))
             }
             Fabric::Verbs(variant) => (Self::Verbs(VerbsPlace::fresh(variant)), None),
         }
@@ -70,12 +70,12 @@ impl Site {
         }
     }
 
-    /// How often to do what should be done `most` times.
+    /// Scales a number of repetitions down for slow fabrics.
     fn rounds(&self, most: u64) -> u64 {
         match self {
             Self::Shm(_) => most,
-            // A software device does thousands of operations a second, not millions; and of reads that make
-            // three round trips few find a writer at rest.
+            // A software device does thousands of operations a second, not millions. With `HeadersAround`, a
+            // read takes three round trips, and few reads succeed while a writer updates the object.
             Self::Verbs(place) => match place.variant.object_reads {
                 Some(ObjectReads::HeadersAround) => most.div_ceil(200),
                 _ => most.div_ceil(20),
@@ -83,39 +83,39 @@ impl Site {
         }
     }
 
-    /// How long anything may take before it counts as lost.
+    /// Returns the time limit of every wait.
     fn patience(&self) -> Duration {
         match self {
             Self::Shm(_) => SHM_PATIENCE,
-            // An emulated guest's devices are slow.
+            // The software devices of an emulated guest are slow.
             Self::Verbs(_) => SHM_PATIENCE * 6,
         }
     }
 }
 
-/// The names of one cluster in this host's shared memory: in directories of its own, so that tests run side by side.
+/// The names of one cluster in shared memory. Each place has its own directories, so that tests can run in parallel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The cluster's name.
     pub cluster: String,
-    /// Its sockets and locks.
+    /// Directory of its sockets and locks.
     pub run_dir: PathBuf,
-    /// Its shared memory.
+    /// Directory of its shared memory.
     pub memory_dir: PathBuf,
 }
 
-/// The directories of a [`Place`]: gone, with all that is left in them, when this is dropped.
-pub struct Ground {
+/// The directories of a [`Place`]. Dropping it removes them with their content.
+pub struct PlaceDirs {
     _run: TempDir,
     _memory: TempDir,
 }
 
 impl Place {
-    /// A place that no other test has, in directories of its own.
+    /// Creates a place for one test, in new directories.
     ///
     /// # Panics
-    /// If a directory cannot be made.
-    pub fn fresh() -> (Place, Ground) {
+    /// If a directory cannot be created.
+    pub fn fresh() -> (Place, PlaceDirs) {
         let run = tempfile::tempdir().expect("a temporary directory");
         let shared = Path::new("/dev/shm");
         let parent = if shared.is_dir() { shared } else { run.path() };
@@ -125,14 +125,14 @@ impl Place {
             run_dir: run.path().into(),
             memory_dir: memory.path().into(),
         };
-        let ground = Ground {
+        let dirs = PlaceDirs {
             _run: run,
             _memory: memory,
         };
-        (place, ground)
+        (place, dirs)
     }
 
-    /// The configuration of one machine here.
+    /// Returns the configuration of one machine of this place.
     pub fn config(&self, machine: MachineId) -> ShmConfig {
         ShmConfig {
             cluster: self.cluster.clone(),
@@ -145,7 +145,7 @@ impl Place {
         }
     }
 
-    /// The files of shared memory that are here, of whichever cluster.
+    /// Returns all files in the directory of shared memory, sorted, also those of other clusters.
     ///
     /// # Panics
     /// If the directory cannot be read.
@@ -158,23 +158,23 @@ impl Place {
     }
 }
 
-/// Starts a machine, exports its memory and meets the other two.
+/// Starts a machine, exports its memory and connects to the other two machines.
 ///
 /// # Panics
-/// If any of it fails.
+/// If a step fails.
 fn join(site: &Site, machine: MachineId) -> (FabricMachine, Node) {
     let mut fabric = FabricMachine::start(site.config(machine)).expect("the machine starts");
     let exporter = fabric.exporter();
     let (open, open_capability) = exporter
         .export(OPEN_BYTES, true)
-        .expect("room for memory to write");
+        .expect("the writable memory can be exported");
     let (closed, closed_capability) = exporter
         .export(CLOSED_BYTES, false)
-        .expect("room for memory to read");
+        .expect("the read-only memory can be exported");
     let mut offer = |_| vec![open_capability, closed_capability];
     let met = fabric
         .connect(&THREE, &mut offer, site.patience())
-        .expect("the machines meet");
+        .expect("the machines connect");
     let offers: Vec<Offer> = met
         .iter()
         .map(|peer| Offer {
@@ -184,7 +184,7 @@ fn join(site: &Site, machine: MachineId) -> (FabricMachine, Node) {
         .collect();
     let endpoint = fabric
         .endpoint(WorkerId::FIRST, &Node::arena(), MOST_OUTSTANDING)
-        .expect("an endpoint");
+        .expect("the endpoint is created");
     let memories = (open, closed);
     let (patience, pause) = (site.patience(), std::thread::yield_now);
     (

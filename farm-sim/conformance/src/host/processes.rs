@@ -1,9 +1,9 @@
-//! Every machine in a process of its own: ours is the test's, the others are children.
+//! Each machine in its own process. The test's process is [`OURS`]; the other machines are child processes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Child, ChildTask, Command, Fabric, Ground, Reply, Site, join};
+use super::{Child, ChildTask, Command, Fabric, PlaceDirs, Reply, Site, join};
 use crate::{Cluster, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
 use farm_core::fabric::{FabricMachine, Wake};
 use farm_core::ids::MachineId;
@@ -22,12 +22,12 @@ struct ProcessCluster {
     children: BTreeMap<MachineId, Child>,
     _machine: FabricMachine,
     site: Site,
-    _ground: Option<Ground>,
+    _dirs: Option<PlaceDirs>,
 }
 
 impl ProcessCluster {
     fn start(fabric: Fabric) -> Self {
-        let (site, ground) = Site::fresh(fabric);
+        let (site, dirs) = Site::fresh(fabric);
         let child = |machine| {
             (
                 machine,
@@ -44,14 +44,14 @@ impl ProcessCluster {
             children,
             _machine: machine,
             site,
-            _ground: ground,
+            _dirs: dirs,
         }
     }
 
     fn child(&mut self, machine: MachineId) -> &mut Child {
         self.children
             .get_mut(&machine)
-            .unwrap_or_else(|| panic!("{machine} is gone"))
+            .unwrap_or_else(|| panic!("machine {machine} was killed or has left"))
     }
 }
 
@@ -65,7 +65,7 @@ impl Cluster for ProcessCluster {
     }
 
     fn start(&mut self, machine: MachineId, role: Role) {
-        self.child(machine).tell(&Command::Run(role));
+        self.child(machine).send(&Command::Run(role));
     }
 
     fn outcome(&mut self, machine: MachineId) -> Option<Vec<u64>> {
@@ -89,7 +89,7 @@ impl Cluster for ProcessCluster {
 
     fn leave(&mut self, machine: MachineId) {
         let child = self.child(machine);
-        child.tell(&Command::Leave);
+        child.send(&Command::Leave);
         assert_eq!(child.reply(), Reply::Done);
         self.children.remove(&machine);
     }

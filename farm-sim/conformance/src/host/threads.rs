@@ -1,4 +1,4 @@
-//! All machines in this process, the busy ones on threads of their own.
+//! All machines in the test's process. Each machine that runs a role has its own thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Fabric, Ground, Site, join};
+use super::{Fabric, PlaceDirs, Site, join};
 use crate::{Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
 use farm_core::fabric::{FabricMachine, Wake};
 use farm_core::ids::MachineId;
@@ -32,12 +32,12 @@ struct ThreadCluster {
     machines: BTreeMap<MachineId, FabricMachine>,
     stop: Arc<AtomicBool>,
     site: Site,
-    _ground: Option<Ground>,
+    _dirs: Option<PlaceDirs>,
 }
 
 impl ThreadCluster {
     fn start(fabric: Fabric) -> Self {
-        let (site, ground) = Site::fresh(fabric);
+        let (site, dirs) = Site::fresh(fabric);
         let mut machines = BTreeMap::new();
         let mut nodes: Vec<Node> = std::thread::scope(|scope| {
             let starting = THREE.map(|machine| {
@@ -65,14 +65,14 @@ impl ThreadCluster {
             machines,
             stop: Arc::default(),
             site,
-            _ground: ground,
+            _dirs: dirs,
         }
     }
 
     fn member(&mut self, machine: MachineId) -> &mut Member {
         self.others
             .get_mut(&machine)
-            .expect("the machine is of the cluster")
+            .expect("the machine belongs to the cluster")
     }
 }
 
@@ -84,7 +84,7 @@ impl Cluster for ThreadCluster {
     fn owner(&mut self, machine: MachineId) -> &mut dyn Owner {
         match self.member(machine) {
             Member::Idle(node) => node,
-            _ => panic!("{machine} is at work or gone"),
+            _ => panic!("machine {machine} is running a role or has left"),
         }
     }
 
@@ -92,7 +92,7 @@ impl Cluster for ThreadCluster {
         let stop = Arc::clone(&self.stop);
         let member = self.member(machine);
         let Member::Idle(mut node) = std::mem::replace(member, Member::Gone) else {
-            panic!("{machine} is at work or gone");
+            panic!("machine {machine} is running a role or has left");
         };
         *member = Member::Working(std::thread::spawn(move || {
             let outcome = run_to_end(role, &mut node, &|| stop.load(Ordering::Relaxed));
@@ -143,7 +143,7 @@ impl Drop for ThreadCluster {
         self.stop.store(true, Ordering::Relaxed);
         for member in std::mem::take(&mut self.others).into_values() {
             if let Member::Working(thread) = member {
-                // Its failure was told by the thread itself; here the test is over either way.
+                // If the thread panicked, it has already printed its message. The test has ended.
                 let _ = thread.join();
             }
         }

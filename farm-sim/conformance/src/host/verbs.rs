@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::THREE;
 
-/// How devices are used.
+/// How a fabric uses the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
-    /// How reads of objects are made whole; `None`: as the device needs it.
+    /// How object reads are made consistent. `None`: the default for the device.
     pub object_reads: Option<ObjectReads>,
-    /// Whether the number of requests in flight is adapted.
+    /// Whether the limit of requests in flight adapts to the load.
     pub adaptive_throttle: bool,
-    /// How many workers share queue pairs.
+    /// Number of workers that share one set of queue pairs.
     pub workers_per_queue: usize,
-    /// Work requests in flight on one connection.
+    /// Limit of work requests in flight on one connection.
     pub send_depth: u32,
 }
 
 impl Variant {
-    /// As configured if nothing is said.
+    /// The defaults of the configuration.
     pub const DEFAULT: Self = Self {
         object_reads: None,
         adaptive_throttle: false,
@@ -34,31 +34,32 @@ impl Variant {
     };
 }
 
-/// Where the machines of one cluster find each other: an address to connect at, and a device.
+/// The addresses, devices and secret of one cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VerbsPlace {
-    /// Of each machine: address and device.
+    /// Address and device name of each machine.
     pub machines: BTreeMap<MachineId, (String, String)>,
-    /// What they all know.
+    /// The cluster's secret.
     pub secret: Vec<u8>,
-    /// How they use their devices.
+    /// How the machines use their devices.
     pub variant: Variant,
 }
 
 impl VerbsPlace {
-    /// A place on this host, whose devices are given to the machines in turn, to be used in this way.
+    /// Creates a place on this host, with new addresses. The usable devices are assigned to the machines
+    /// round-robin.
     ///
     /// # Panics
-    /// If there is no device that can carry a fabric.
+    /// If the host has no usable device.
     pub fn fresh(variant: Variant) -> Self {
         let found = devices().expect("devices can be listed");
         let fit = found.iter().filter(|device| device.unfit.is_none());
         let names: Vec<&String> = fit.map(|device| &device.name).collect();
         assert!(
             !names.is_empty(),
-            "no RDMA device can carry a fabric: {found:?}"
+            "this host has no RDMA device that a fabric can use: {found:?}"
         );
-        // Held together until all are found, so that they differ.
+        // All listeners stay bound until each address is known, so that the ports differ.
         let held = THREE.map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port"));
         let address = |listener: &TcpListener| {
             let address = listener.local_addr().expect("a bound port has an address");
@@ -73,7 +74,7 @@ impl VerbsPlace {
         }
     }
 
-    /// The configuration of one machine here.
+    /// Returns the configuration of one machine of this place.
     pub fn config(&self, machine: MachineId) -> VerbsConfig {
         let addresses = self.machines.iter();
         let addresses = addresses.map(|(machine, place)| (*machine, place.0.clone()));

@@ -1,5 +1,5 @@
-//! A writer that never rests for long, following the discipline of object writes (`FaRM'14 §3.5`)
-//! one word per step, so that a reader can come between any two of its stores.
+//! A writer that updates objects continuously by the protocol of object writes (`FaRM'14 §3.5`). It stores
+//! one word per step, so that a reader can run between any two of its stores.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::{Actor, STOP, Step};
 use crate::Node;
 
-/// What is hammered: adjacent objects, rewritten one after the other. The first is never more than one
-/// version ahead of the others, and never behind.
+/// The hammered objects: adjacent, and updated one after the other in a cycle. The first object is at most
+/// one version ahead of the others, and never behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hammered {
-    /// How many; at most 256.
+    /// Number of objects; at most 256.
     pub objects: usize,
-    /// Lines of each; at most 32.
+    /// Lines of each object; at most 32.
     pub lines: usize,
-    /// Most steps of rest between two updates.
+    /// Upper limit, exclusive, of the steps of rest between two updates.
     pub longest_rest: u64,
 }
 
@@ -36,14 +36,15 @@ impl Hammered {
         self.lines * LINE_BYTES
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all objects.
     pub(crate) const fn bytes(self) -> usize {
         self.objects * self.object_bytes()
     }
 }
 
-/// The word at `word` of object `object` at a version. The header has no content of its own; a
-/// further line's first word ends in the line version.
+/// Returns word number `word` of object number `object` at a version. Word 0 is the unlocked header. The
+/// first word of each further line has the line version in its low 16 bits. The rest of each word is a
+/// value and its complement, so that a torn word can be detected.
 pub(crate) fn content(object: usize, version: Version, word: usize) -> u64 {
     let key = version.get() << 16 | (object as u64) << 8 | word as u64;
     let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -58,7 +59,7 @@ pub(crate) fn content(object: usize, version: Version, word: usize) -> u64 {
     }
 }
 
-/// Whether the halves of a word belong together, whichever version it is of.
+/// Returns whether the two halves of a word fit together, for any version. True for headers and for 0.
 pub(crate) fn is_whole_word(word: usize, value: u64) -> bool {
     if word == 0 || value == 0 {
         true
@@ -70,7 +71,7 @@ pub(crate) fn is_whole_word(word: usize, value: u64) -> bool {
     }
 }
 
-/// What the next step of an update stores.
+/// The next step of an update.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Rest(u64),
@@ -101,7 +102,7 @@ impl Hammer {
         }
     }
 
-    /// Steps of rest after an update: any number, so that the reader meets every phase.
+    /// Returns the steps of rest after this update: a varying number, so that reads overlap with every phase.
     fn rest(&self) -> u64 {
         (self.updates.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % self.what.longest_rest
     }

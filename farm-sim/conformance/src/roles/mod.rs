@@ -1,5 +1,5 @@
-//! What a machine of the suite's clusters can be set to do: small actors that are stepped, so that
-//! the same one runs in a process, in a thread, or interleaved in the simulator.
+//! The roles of machines in the suite's clusters. Each is a small actor that advances by steps, so that the
+//! same actor runs in a process, in a thread, or interleaved in the simulator.
 
 mod hammer;
 mod player;
@@ -17,77 +17,78 @@ pub use hammer::Hammered;
 pub(super) use hammer::{content, is_whole_word};
 pub(super) use posters::{AREA, COUNTER, FLAG};
 
-/// Where in a machine's open memory a role is told to stop.
+/// Offset in the open memory of a word that stops [`Role::Hammer`] when it is not zero.
 pub(super) const STOP: usize = OPEN_BYTES - 64;
 
-/// What an actor wants after a step.
+/// How an actor continues after a step.
 #[derive(Debug)]
 pub enum Step {
-    /// To be stepped again.
+    /// Call [`Actor::step`] again.
     More,
-    /// To be stepped again, once others have had their turn.
+    /// Call [`Actor::step`] again after the other machines have run.
     Idle,
-    /// To sleep; it has armed and looked around.
+    /// Sleep for at most this time. The actor has called `arm` and polled once more.
     Sleep(Duration),
-    /// Nothing: this is what it came to.
+    /// The role has ended, with this outcome.
     Done(Vec<u64>),
 }
 
-/// Work that is done in steps.
+/// A role that advances by steps.
 pub trait Actor: Send {
-    /// Does a little.
+    /// Performs one small step.
     ///
     /// # Panics
-    /// When the fabric does not keep a promise.
+    /// If the fabric violates a guarantee.
     fn step(&mut self, node: &mut Node) -> Step;
 
-    /// Tells how a sleep ended.
+    /// Called after a [`Step::Sleep`] with the way in which the sleep ended.
     fn woken(&mut self, _wake: Wake) {}
 }
 
-/// Which actor.
+/// What a machine does during a property.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// Rewrites two adjacent objects in its own closed memory, word by word and under their
-    /// discipline, until told to stop. Comes to the number of updates.
+    /// Updates adjacent objects in its own closed memory, word by word and by the protocol of object writes,
+    /// until the word at `STOP` is not zero. Outcome: the number of updates.
     Hammer(Hammered),
-    /// Writes `words` words of the round's number to `to`, then a flag with the same number, for
-    /// `rounds` rounds.
+    /// In each round, writes `words` copies of the round's number to machine `to`, then a flag with the same
+    /// number. Outcome: the number of rounds.
     WriteInOrder {
-        /// Whose open memory.
+        /// Machine whose open memory is written.
         to: MachineId,
-        /// Words of the long write.
+        /// Length of the first write, in words.
         words: usize,
-        /// How often.
+        /// Number of rounds.
         rounds: u64,
     },
-    /// Adds one to the counter of `to`. Comes to the old values.
+    /// Adds one to the counter of machine `to`, `count` times. Outcome: the old values.
     Add {
-        /// Whose open memory.
+        /// Machine whose open memory has the counter.
         to: MachineId,
-        /// How often.
+        /// Number of additions.
         count: u64,
     },
-    /// Takes the counter of `to` one up by compare-and-swap. Comes to the values it replaced.
+    /// Increments the counter of machine `to` by compare-and-swap, until `count` swaps have succeeded.
+    /// Outcome: the values that the successful swaps replaced.
     Swap {
-        /// Whose open memory.
+        /// Machine whose open memory has the counter.
         to: MachineId,
-        /// How often it must win.
+        /// Number of successful swaps.
         count: u64,
     },
-    /// Plays ball, sleeping while the other has it. Comes to the number of sleeps.
+    /// Passes a ball back and forth, and sleeps while the other player has it. Outcome: the number of sleeps.
     Play {
         /// The other player.
         with: MachineId,
-        /// The turn that ends the game.
+        /// Number of the last turn.
         rounds: u64,
-        /// Whether it throws first.
+        /// Whether this player throws first.
         first: bool,
     },
 }
 
 impl Role {
-    /// The actor that plays it.
+    /// Creates the role's actor.
     pub fn actor(self) -> Box<dyn Actor> {
         match self {
             Role::Hammer(what) => Box::new(hammer::Hammer::new(what)),
@@ -105,7 +106,8 @@ impl Role {
     }
 }
 
-/// Runs a role in this thread until it is done or `stop` says so.
+/// Runs a role in this thread until it ends, or until `stop` returns true. Returns the outcome, or `None` if
+/// it was stopped.
 pub fn run_to_end(role: Role, node: &mut Node, stop: &dyn Fn() -> bool) -> Option<Vec<u64>> {
     let mut actor = role.actor();
     while !stop() {

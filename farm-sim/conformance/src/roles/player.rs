@@ -1,4 +1,4 @@
-//! A player of ping-pong: it has the ball, or it sleeps until the other has thrown it.
+//! A ping-pong player. It throws the ball back when it has it, and sleeps until then.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use farm_core::ids::{MachineId, WorkerId};
 use super::{Actor, Step};
 use crate::{Node, OPEN_BYTES};
 
-/// Where the ball lands in a player's open memory: the number of the turn.
+/// Offset of the ball in a player's open memory. The ball is the number of the turn.
 const BALL: usize = OPEN_BYTES - 128;
-/// Nobody sleeps this long unless a wake-up was lost.
+/// Longest sleep. If a sleep lasts that long, a wake-up was lost.
 const LONGEST_SLEEP: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Look,
-    /// Armed: look once more, then sleep.
+    /// The endpoint is armed: look once more, then sleep.
     LookAgain,
 }
 
@@ -25,7 +25,7 @@ enum State {
 pub(super) struct Player {
     with: MachineId,
     rounds: u64,
-    /// The turn that we wait for.
+    /// Number of the turn that this player waits for.
     turn: u64,
     state: State,
     sleeps: u64,
@@ -33,7 +33,7 @@ pub(super) struct Player {
 
 impl Player {
     pub(super) fn new(with: MachineId, rounds: u64, first: bool) -> Self {
-        // Turn 0 is the empty memory: the first player finds the ball at once.
+        // Memory starts as 0, so the first player, which waits for turn 0, has the ball at once.
         Self {
             with,
             rounds,
@@ -43,7 +43,7 @@ impl Player {
         }
     }
 
-    /// Throws the ball back, unless the game is over.
+    /// Throws the ball to the other player.
     fn throw(&mut self, node: &mut Node) -> Step {
         let to = node.peer(self.with).open(BALL);
         node.write_and_notify(to, &[self.turn + 1], WorkerId::FIRST);
@@ -60,7 +60,7 @@ impl Player {
 
 impl Actor for Player {
     fn step(&mut self, node: &mut Node) -> Step {
-        // Without a pause in between: the race is between this look and the other's throw.
+        // `poll_once` does not yield. The race under test is between this look and the other player's throw.
         node.poll_once();
         if self.is_over() {
             return Step::Done(vec![self.sleeps]);
@@ -89,7 +89,7 @@ impl Actor for Player {
         assert_eq!(
             wake,
             Wake::Notified,
-            "a wake-up was lost at turn {}",
+            "the wake-up of turn {} was lost",
             self.turn
         );
     }

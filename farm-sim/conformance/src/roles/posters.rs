@@ -1,4 +1,4 @@
-//! Actors that post one-sided operations at another machine's open memory.
+//! Actors that post one-sided operations to another machine's open memory.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +8,18 @@ use farm_core::ids::MachineId;
 use super::{Actor, Step};
 use crate::{Node, OPEN_BYTES};
 
-/// Where ordered writes land.
+/// Offset of the ordered writes in the open memory.
 pub(crate) const AREA: usize = 0;
-/// Where the flag after each of them lands.
+/// Offset of the flag that is written after each ordered write.
 pub(crate) const FLAG: usize = OPEN_BYTES - 192;
-/// What is added to and swapped.
+/// Offset of the counter for atomics.
 pub(crate) const COUNTER: usize = OPEN_BYTES - 256;
 
-/// Most atomics of one actor in flight.
+/// Limit of atomics in flight of one actor.
 const ATOMICS_IN_FLIGHT: usize = 4;
-/// Most signalled writes in flight: fewer than there are slots.
+/// Limit of signalled writes in flight: fewer than there are slots.
 const SIGNALLED_IN_FLIGHT: usize = 4;
-/// One in so many ordered writes is signalled.
+/// Every 64th ordered write is signalled.
 const SIGNALLED_ONE_IN: u64 = 64;
 
 /// See [`Role::WriteInOrder`](super::Role::WriteInOrder).
@@ -73,11 +73,11 @@ impl Actor for OrderedWriter {
                 signal,
             };
             node.try_write(write, &self.words)
-                .expect("a good write is taken");
-            node.write_silently(peer.open(FLAG), &[self.round]);
+                .expect("a valid write is accepted");
+            node.write_unsignalled(peer.open(FLAG), &[self.round]);
             return Step::More;
         }
-        // Nothing else says that the last ones are to leave.
+        // Starts the last writes; no later post does.
         node.endpoint.flush();
         if node.is_at_rest() {
             return Step::Done(vec![self.round]);
@@ -112,7 +112,7 @@ impl Actor for Adder {
             let at = node.peer(self.to).open(COUNTER);
             let token = node.try_atomic(at, Atomic::FetchAdd { delta: 1 }, false);
             self.in_flight
-                .insert(token.expect("a good atomic is taken").0);
+                .insert(token.expect("a valid atomic is accepted").0);
             self.left -= 1;
             return Step::More;
         }
@@ -130,7 +130,7 @@ impl Actor for Adder {
             );
             assert!(
                 self.in_flight.remove(&completion.token.0),
-                "{completion:?} was not awaited"
+                "{completion:?} completed twice or was never posted"
             );
             self.old_values.push(completion.value);
         }
@@ -143,7 +143,7 @@ pub(super) struct Swapper {
     to: MachineId,
     left: u64,
     in_flight: Option<(Token, u64)>,
-    /// What the counter was when we last saw it.
+    /// Last known value of the counter.
     seen: u64,
     won: Vec<u64>,
 }
@@ -173,7 +173,7 @@ impl Actor for Swapper {
             let at = node.peer(self.to).open(COUNTER);
             let token = node
                 .try_atomic(at, op, false)
-                .expect("a good atomic is taken");
+                .expect("a valid atomic is accepted");
             self.in_flight = Some((token, self.seen));
             return Step::More;
         };

@@ -1,4 +1,4 @@
-//! What needs RDMA devices. There are none on most hosts: `./x test-rdma` runs this in a guest that has two.
+//! Tests that need RDMA devices. Most hosts have none: `./x test-rdma` runs these tests in a guest that has two.
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
 mod rings;
@@ -18,14 +18,14 @@ use farm_core::fabric::{
 use farm_core::ids::{MachineId, WorkerId};
 use farm_core::mem::Memory;
 
-/// Not a test: by this the other tests' child processes are this binary again.
+/// Not a test. The child processes that the other tests start run this binary with only this function.
 #[test]
 fn conformance_child() {
     be_child_if_asked();
 }
 
 const DEFAULT: Fabric = Fabric::Verbs(Variant::DEFAULT);
-/// Everything that is not by default, and room for few requests.
+/// All options that are off by default, and a small limit of requests in flight.
 const OTHER_WAYS: Fabric = Fabric::Verbs(Variant {
     object_reads: Some(ObjectReads::HeadersAround),
     adaptive_throttle: true,
@@ -37,8 +37,8 @@ conformance_suite!(processes, &Processes(DEFAULT));
 conformance_suite!(threads, &Threads(DEFAULT));
 conformance_suite!(other_ways, &Threads(OTHER_WAYS));
 
-/// An object of one line, which no line version guards, written all the time, but for rests in which a
-/// read and its headers have room.
+/// One object of one line, which has no line versions. The rests between updates are long enough for a read
+/// and its header checks.
 const SHORT: Hammered = Hammered {
     objects: 1,
     lines: 1,
@@ -52,8 +52,8 @@ const fn reading(object_reads: ObjectReads) -> Threads {
     }))
 }
 
-/// The software device does not read whole lines: the read that is enough for devices that do accepts a
-/// mixture of two versions under a writer that never rests.
+/// The software device does not read whole lines. A plain read, which suffices for devices that do, accepts
+/// images that mix two versions while a writer updates the object.
 #[test]
 fn a_plain_read_of_objects_is_torn() {
     reading(ObjectReads::WholeLines).run(|cluster: &mut dyn Cluster| {
@@ -63,7 +63,7 @@ fn a_plain_read_of_objects_is_torn() {
         println!("plain: {torn} of {accepted} accepted images were torn");
         assert!(
             torn > 0,
-            "no torn image among {accepted}: is the device another?"
+            "none of {accepted} accepted images was torn: this device may read whole lines"
         );
     });
 }
@@ -88,9 +88,9 @@ fn no_torn_read(cluster: &mut dyn Cluster) {
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A machine with one worker and a page that its peers may read.
+/// A machine with one worker, and one page that its peers may read.
 struct Machine {
-    // First: its endpoint ends before what it reaches.
+    // The first field: the endpoint is dropped before the machine and the memory.
     endpoint: Option<VerbsEndpoint>,
     machine: VerbsMachine,
     memory: Memory,
@@ -109,7 +109,7 @@ impl Machine {
         }
     }
 
-    /// Connects for the first time with the other of two machines; what that offers.
+    /// Connects to the other of two machines for the first time. Returns the capability of its memory.
     fn connect(&mut self, other: MachineId) -> Result<Capability, ConnectError> {
         let offer = self.offer;
         let met = self
@@ -118,16 +118,16 @@ impl Machine {
         let endpoint = self.machine.endpoint(WorkerId::FIRST, &Node::arena(), 64);
         self.endpoint = Some(endpoint.expect("an endpoint"));
         let met = met.into_iter().find(|met| met.machine == other);
-        Ok(met.expect("the other was met").offer[0])
+        Ok(met.expect("the other machine is connected").offer[0])
     }
 
-    /// Connects anew.
+    /// Connects again after the connection ended. Returns the capability of the other machine's memory.
     fn reconnect(&mut self, other: MachineId) -> Capability {
         let offer = self.offer;
         let met = self
             .machine
             .reconnect(&[other], &mut |_| vec![offer], PATIENCE);
-        met.expect("the machines meet again")[0].offer[0]
+        met.expect("the machines connect again")[0].offer[0]
     }
 
     fn endpoint(&mut self) -> &mut VerbsEndpoint {
@@ -157,7 +157,7 @@ impl Machine {
         done.remove(0)
     }
 
-    /// The first word of memory that it has imported.
+    /// Reads the first word of imported memory.
     fn read(&mut self, memory: RemoteMemory) -> u64 {
         self.post_read(memory).expect("the read is taken");
         let done = self.completion();
@@ -168,21 +168,24 @@ impl Machine {
         word
     }
 
-    /// Waits for word of the other machine's end.
+    /// Waits until the endpoint reports the end of the connection, and checks how it ended.
     fn await_end(&mut self, other: MachineId, how: Departure) {
         let until = Instant::now() + PATIENCE;
         loop {
             self.endpoint().poll(0, &mut Vec::new());
-            if let Some(told) = self.endpoint().take_broken() {
-                return assert_eq!(told, (other, how));
+            if let Some(ended) = self.endpoint().take_broken() {
+                return assert_eq!(ended, (other, how));
             }
-            assert!(Instant::now() < until, "no word of the end of {other}");
+            assert!(
+                Instant::now() < until,
+                "the end of the connection to {other} was not reported"
+            );
             std::thread::yield_now();
         }
     }
 }
 
-/// Does something on two machines at one time.
+/// Runs two closures in parallel, one per machine.
 fn both<A: Send, B: Send>(
     one: impl FnOnce() -> A + Send,
     other: impl FnOnce() -> B + Send,
@@ -202,13 +205,13 @@ fn two_of(variant: Variant) -> (VerbsPlace, Machine, Machine, Capability) {
     let mut ours = Machine::start(place.config(OURS));
     let mut theirs = Machine::start(place.config(PEER));
     let (offered, _) = both(
-        || ours.connect(PEER).expect("the machines meet"),
-        || theirs.connect(OURS).expect("the machines meet"),
+        || ours.connect(PEER).expect("the machines connect"),
+        || theirs.connect(OURS).expect("the machines connect"),
     );
     (place, ours, theirs, offered)
 }
 
-/// A machine goes and comes again: what was imported from it is gone, what it offers now is there.
+/// A machine leaves and starts again. Its old capability and memory are refused; its new ones work.
 #[test]
 fn a_machine_that_was_started_again_is_connected_anew() {
     let (place, mut ours, theirs, offered) = two();
@@ -245,14 +248,14 @@ fn a_machine_that_was_started_again_is_connected_anew() {
     assert_eq!(
         ours.endpoint().take_broken(),
         None,
-        "an old end is told again"
+        "the end of the old connection is reported again"
     );
 }
 
-/// A connection that was closed is made again between machines that went on: what was outstanding has
-/// ended, broken, and later operations are those of the new connection.
+/// A connection is closed and established again between machines that kept running. Operations outstanding at
+/// the close end `Broken`; later operations use the new connection.
 #[test]
-fn a_connection_that_broke_is_made_again() {
+fn a_broken_connection_is_established_again() {
     let (_place, mut ours, mut theirs, offered) = two();
     for round in 1..=5 {
         theirs
@@ -270,14 +273,18 @@ fn a_connection_that_broke_is_made_again() {
             .give(broken.slot.expect("a read has a slot"));
         both(|| ours.reconnect(PEER), || theirs.reconnect(OURS));
     }
-    assert_eq!(ours.endpoint().arena().taken(), 0, "slots are back");
+    assert_eq!(
+        ours.endpoint().arena().taken(),
+        0,
+        "all slots are back in the arena"
+    );
     assert_eq!(ours.endpoint().outstanding(), 0);
 }
 
-/// A worker that leaves while its reads are on their way, among others that share its queue pairs: what
-/// ends later does not touch what it left, and the others go on.
+/// A worker's endpoint is dropped while its reads are in flight and another worker shares its queue pairs. The
+/// completions that arrive later do not affect the other worker, whose reads still succeed.
 #[test]
-fn who_shares_queue_pairs_may_leave_with_reads_on_their_way() {
+fn an_endpoint_that_shares_queue_pairs_may_be_dropped_with_reads_in_flight() {
     let variant = Variant {
         workers_per_queue: 2,
         ..Variant::DEFAULT
@@ -310,10 +317,10 @@ fn who_shares_queue_pairs_may_leave_with_reads_on_their_way() {
     }
 }
 
-/// The same where two workers share the connection: whichever of them hears first of the new one, both can
-/// use it at once.
+/// A connection that two workers share is closed and established again. Both workers can use the new
+/// connection at once.
 #[test]
-fn a_connection_that_workers_share_is_made_again() {
+fn a_broken_connection_of_two_workers_is_established_again() {
     let variant = Variant {
         workers_per_queue: 2,
         ..Variant::DEFAULT
@@ -343,8 +350,8 @@ fn a_connection_that_workers_share_is_made_again() {
 
 type Change = fn(&mut VerbsConfig);
 
-/// Strangers on the port are no reason not to meet: who says nothing, who says something else, who has
-/// another cluster, and who has another secret.
+/// Two machines connect although other connections arrive at the port: one that sends nothing, some that send
+/// invalid data, one of another cluster, and one with another secret.
 #[test]
 fn strangers_are_refused_and_the_machines_meet() {
     use std::io::Write;
@@ -352,10 +359,10 @@ fn strangers_are_refused_and_the_machines_meet() {
     let mut ours = Machine::start(place.config(OURS));
     let address = &place.machines[&OURS].0;
     let _silent = TcpStream::connect(address).unwrap();
-    for said in ["GET / HTTP/1.1\r\n\r\n", "{}\n", "\n", "[[[["] {
+    for data in ["GET / HTTP/1.1\r\n\r\n", "{}\n", "\n", "[[[["] {
         TcpStream::connect(address)
             .unwrap()
-            .write_all(said.as_bytes())
+            .write_all(data.as_bytes())
             .unwrap();
     }
     let other = |change: Change| {
@@ -376,17 +383,17 @@ fn strangers_are_refused_and_the_machines_meet() {
                 match other(change)() {
                     Err(ConnectError::Refused {
                         machine: OURS,
-                        why: told,
+                        why: reason,
                     }) => {
-                        assert!(told.contains(why), "{told}");
+                        assert!(reason.contains(why), "{reason}");
                     }
                     other => panic!("{other:?}"),
                 }
             }
             let mut theirs = Machine::start(place.config(PEER));
-            theirs.connect(OURS).expect("the machines meet");
+            theirs.connect(OURS).expect("the machines connect");
             theirs
         },
     );
-    met.expect("the machines meet");
+    met.expect("the machines connect");
 }

@@ -1,5 +1,5 @@
-//! A ring over the devices: everything that is sent arrives, whole and in order, however records say that they
-//! are whole.
+//! A ring over RDMA devices. All records arrive whole and in order, with each way to detect a complete record
+//! (last word or checksum).
 
 use std::time::Instant;
 
@@ -17,12 +17,12 @@ use farm_core::time::Nanos;
 
 use super::{PATIENCE, both};
 
-/// Bytes of the ring below: small, so that it wraps and fills all the time.
+/// Bytes of the ring: small, so that it wraps and fills often.
 const RING_BYTES: usize = 1 << 14;
-/// Records that go through it.
+/// Number of records sent through the ring.
 const RECORDS: u64 = 4000;
 
-/// The body of a record: of any length that the ring takes, with bytes that tell it from all others.
+/// Returns the body of a record. Its length and bytes depend on the token.
 fn body(token: u64) -> Vec<u8> {
     let bytes = token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let bytes = bytes as usize % (RING_BYTES / 8 - 64);
@@ -37,7 +37,7 @@ fn body(token: u64) -> Vec<u8> {
         .collect()
 }
 
-/// One end of a ring over the devices: an endpoint, what the peer writes, and how to reach the peer's.
+/// One end of a ring: an endpoint, the memory that the peer writes, and the peer's memory.
 struct RingEnd {
     endpoint: Endpoint,
     segment: Memory,
@@ -51,12 +51,12 @@ impl RingEnd {
         let bytes = RING_BYTES + LINE_BYTES;
         let (segment, offer) = machine.exporter().export(bytes, true).expect("a segment");
         let met = machine.connect(&[OURS, PEER], &mut |_| vec![offer], PATIENCE);
-        let met = met.expect("the machines meet");
+        let met = met.expect("the machines connect");
         let arena = ArenaConfig::for_reads(64, RING_BYTES / 8);
         let endpoint = machine.endpoint(WorkerId::FIRST, &arena, 64);
         let mut endpoint = Endpoint::Verbs(Box::new(endpoint.expect("an endpoint")));
         let offer = met.iter().find(|met| met.machine == other);
-        let offer = offer.expect("the other was met").offer[0];
+        let offer = offer.expect("the other machine is connected").offer[0];
         Self {
             theirs: endpoint.import(&offer).expect("it is connected"),
             endpoint,
@@ -79,7 +79,7 @@ impl RingEnd {
             wholeness,
             notify: None,
         };
-        let mut ring = RingSender::new(config, &mut self.endpoint).expect("a sender");
+        let mut ring = RingSender::new(config, &mut self.endpoint).expect("the sender is valid");
         let until = Instant::now() + 4 * PATIENCE;
         for token in 0..RECORDS {
             let header = Header {
@@ -96,14 +96,20 @@ impl RingEnd {
                 }
                 self.endpoint.flush();
                 self.endpoint.poll(64, &mut Vec::new());
-                assert!(Instant::now() < until, "record {token} finds no room");
+                assert!(
+                    Instant::now() < until,
+                    "record {token} could not be sent: the ring stayed full"
+                );
             }
         }
         self.endpoint.flush();
-        // What is on its way ends with the connection.
+        // Records in flight are lost when the connection closes, so poll until half of the ring is free.
         while ring.free_bytes().expect("a sound head") < capacity.report_bytes() {
             self.endpoint.poll(64, &mut Vec::new());
-            assert!(Instant::now() < until, "the receiver does not report");
+            assert!(
+                Instant::now() < until,
+                "the receiver did not report its head"
+            );
             std::thread::yield_now();
         }
     }
@@ -118,7 +124,7 @@ impl RingEnd {
             wholeness,
             notify: None,
         };
-        let mut ring = RingReceiver::new(config, &self.endpoint).expect("a receiver");
+        let mut ring = RingReceiver::new(config, &self.endpoint).expect("the receiver is valid");
         let until = Instant::now() + 4 * PATIENCE;
         for token in 0..RECORDS {
             while ring
@@ -128,15 +134,18 @@ impl RingEnd {
             {
                 self.endpoint.flush();
                 self.endpoint.poll(64, &mut Vec::new());
-                assert!(Instant::now() < until, "record {token} does not come");
+                assert!(Instant::now() < until, "record {token} did not arrive");
                 std::thread::yield_now();
             }
             let record = ring
                 .peek(&mut self.endpoint, Nanos::default())
                 .expect("a sound ring");
-            let record = record.expect("it was there");
+            let record = record.expect("the previous peek found the record");
             assert_eq!(record.token, token);
-            assert!(record.body == body(token), "record {token} was changed");
+            assert!(
+                record.body == body(token),
+                "record {token} has a wrong body"
+            );
             ring.consume(&mut self.endpoint);
         }
         self.endpoint.flush();

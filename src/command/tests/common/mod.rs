@@ -1,10 +1,10 @@
-//! Runs the `farm` program as a user does, each cluster with a name and directories of its own.
+//! Runs the `farm` program as a user does. Each cluster has its own name and directories.
 //!
-//! A [`Place`] is where one cluster lives. When it is dropped it makes sure that nothing of the
-//! cluster is left: no process, no shared memory, no lock or socket, no temporary file. Whatever a failed
-//! test leaves is removed. Every wait has a deadline.
+//! A [`Place`] holds the name and the directories of one cluster. When it is dropped, it checks that the
+//! cluster left nothing behind: no process, no shared memory, no lock or socket, no temporary file. It
+//! removes what a failed test left. Every wait has a deadline.
 
-// Each test program uses a part of this.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::ffi::OsString;
@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-/// By this variable of their environment the processes of a place are found.
+/// Environment variable by which the processes of a place are found. Its value is the cluster's name.
 const MARK: &str = "FARM_TEST_PLACE";
-/// Where shared memory is unless a test says otherwise.
+/// Default directory of shared memory.
 const MEMORY_DIR: &str = "/dev/shm";
-/// No command of these tests takes so long, unless it hangs.
+/// Time limit of every command. A command that takes longer hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
-/// The program under test.
+/// Returns the path of the program under test.
 pub(crate) fn farm() -> OsString {
     std::env::var_os("FARM_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_farm").into())
 }
 
-/// Where one cluster lives.
+/// The name and the directories of one cluster.
 pub(crate) struct Place {
     name: String,
     dir: tempfile::TempDir,
@@ -38,12 +38,15 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A place of its own for a test.
+    /// Creates a place with a unique name and new directories.
     pub(crate) fn new(test: &str) -> Self {
         static PLACES: AtomicU32 = AtomicU32::new(0);
         let number = PLACES.fetch_add(1, Ordering::Relaxed);
         let name = format!("{test}-{}-{number}-t", std::process::id());
-        assert!(name.len() <= 40, "{name} is too long for a cluster");
+        assert!(
+            name.len() <= 40,
+            "{name:?} is too long for the name of a cluster"
+        );
         let dir = tempfile::Builder::new()
             .prefix("farm-e2e-")
             .tempdir()
@@ -55,54 +58,54 @@ impl Place {
         Self { name, dir, runs }
     }
 
-    /// The cluster's name.
+    /// Returns the cluster's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// A path in the place's directory.
+    /// Returns the path of a file in the place's directory.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.dir.path().join(file)
     }
 
-    /// Writes a file into the place's directory.
+    /// Writes a file into the place's directory and returns its path.
     pub(crate) fn write(&self, file: &str, text: &str) -> PathBuf {
         let path = self.path(file);
         fs::write(&path, text).unwrap();
         path
     }
 
-    /// `farm` with these arguments and nothing else.
+    /// Starts `farm` with these arguments and no others.
     pub(crate) fn farm<S: AsRef<str>>(&self, args: &[S]) -> Run {
         self.start(args, |command| command)
     }
 
-    /// `farm` with these arguments, and with a file as its standard input.
+    /// Starts `farm` with these arguments and with a file as its standard input.
     pub(crate) fn farm_reading<S: AsRef<str>>(&self, args: &[S], input: &Path) -> Run {
         let input = File::open(input).unwrap();
         self.start(args, |command| command.stdin(input))
     }
 
-    /// `farm node` for a machine of a configuration.
+    /// Starts `farm node` for a machine of a configuration file.
     pub(crate) fn start_node(&self, config: &str, machine: u16) -> Run {
         let machine = machine.to_string();
         self.farm(&["node", "--config", config, "--machine", &machine])
     }
 
-    /// `farm COMMAND` with the settings that keep the cluster in this place, and small.
+    /// Starts `farm COMMAND` with settings for a small cluster in this place.
     pub(crate) fn small<S: AsRef<str>>(&self, command: &str, args: &[S]) -> Run {
         self.farm(&self.small_args(command, args))
     }
 
-    /// The same in a process group of its own, as a shell starts it.
+    /// Like [`Place::small`], in a new process group, as a shell starts a command.
     pub(crate) fn small_in_group<S: AsRef<str>>(&self, command: &str, args: &[S]) -> Run {
         self.start(&self.small_args(command, args), |command| {
             command.process_group(0)
         })
     }
 
-    /// The same with nobody who reads what it writes.
-    pub(crate) fn small_unheard<S: AsRef<str>>(&self, command: &str, args: &[S]) -> Run {
+    /// Like [`Place::small`], with standard output and standard error closed at the reading end.
+    pub(crate) fn small_with_closed_output<S: AsRef<str>>(&self, command: &str, args: &[S]) -> Run {
         self.start(&self.small_args(command, args), |command| {
             let (_, closed) = std::io::pipe().unwrap();
             let (_, also_closed) = std::io::pipe().unwrap();
@@ -160,13 +163,13 @@ impl Place {
         }
     }
 
-    /// The processes of this place.
+    /// Returns the running processes of this place.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let mark = format!("{MARK}={}", self.name);
         let entries = fs::read_dir("/proc").unwrap().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter_map(|pid: i32| {
-            // A process may end while it is looked at.
+            // A process may end during these reads.
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let marked = environ
                 .split(|byte| *byte == 0)
@@ -176,7 +179,7 @@ impl Place {
                 .split(|byte| *byte == 0)
                 .map(|arg| String::from_utf8_lossy(arg).into());
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // After the name, which may hold anything but ends at the last parenthesis.
+            // The fields after the name. The name may contain any characters; it ends at the last parenthesis.
             let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
             marked.then(|| Process {
                 pid,
@@ -187,7 +190,7 @@ impl Place {
         .collect()
     }
 
-    /// The process that runs a machine; waits until there is one.
+    /// Waits until a process runs the machine, and returns the process.
     pub(crate) fn node(&self, machine: u16) -> Process {
         let mut found = None;
         wait_until(
@@ -206,12 +209,14 @@ impl Place {
 
     /// Waits until no process of the place is left.
     pub(crate) fn wait_gone(&self, most: Duration) {
-        wait_until(&format!("processes of {} go on", self.name), most, || {
-            self.processes().is_empty()
-        });
+        wait_until(
+            &format!("processes of {} still run", self.name),
+            most,
+            || self.processes().is_empty(),
+        );
     }
 
-    /// Shared memory of the cluster in a directory.
+    /// Returns the cluster's files of shared memory in a directory.
     pub(crate) fn memory_in(&self, dir: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(dir).unwrap().flatten();
         entries
@@ -220,12 +225,12 @@ impl Place {
             .collect()
     }
 
-    /// Shared memory of the cluster in the usual directory.
+    /// Returns the cluster's files of shared memory in the default directory.
     pub(crate) fn memory(&self) -> Vec<PathBuf> {
         self.memory_in(Path::new(MEMORY_DIR))
     }
 
-    /// Files of the cluster in the run directory: locks and sockets.
+    /// Returns the cluster's files in the run directory: locks and sockets.
     pub(crate) fn names(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.path("run").join(&self.name)) else {
             return Vec::new();
@@ -233,14 +238,14 @@ impl Place {
         entries.flatten().map(|entry| entry.path()).collect()
     }
 
-    /// The sockets among them.
+    /// Returns the cluster's sockets in the run directory.
     pub(crate) fn sockets(&self) -> Vec<PathBuf> {
         let mut names = self.names();
         names.retain(|path| path.extension().is_some_and(|end| end == "sock"));
         names
     }
 
-    /// Everything of the cluster that is there: processes, memory, locks and sockets, temporary files.
+    /// Returns everything that exists of the cluster: processes, memory, locks, sockets and temporary files.
     pub(crate) fn leavings(&self) -> Vec<String> {
         let temporary = fs::read_dir(self.path("tmp"))
             .unwrap()
@@ -261,7 +266,7 @@ impl Place {
             .collect()
     }
 
-    /// Removes what a launcher that was killed could not remove.
+    /// Removes the temporary files that a killed launcher could not remove.
     pub(crate) fn forget_temporary_files(&self) {
         fs::remove_dir_all(self.path("tmp")).unwrap();
         fs::create_dir(self.path("tmp")).unwrap();
@@ -275,7 +280,7 @@ impl Drop for Place {
             process.signal(Signal::KILL);
         }
         for file in self.memory() {
-            // Whoever held it may have removed it just now.
+            // A process that used the file may have removed it.
             let _ = fs::remove_file(file);
         }
         if !std::thread::panicking() {
@@ -307,12 +312,12 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        // It may have ended by itself.
+        // The process may have ended.
         let _ = kill_process(Pid::from_raw(self.pid).unwrap(), signal);
     }
 }
 
-/// A command that was started. Dropped before it has ended, it is killed.
+/// A started command. It is killed if it is dropped before it ends.
 pub(crate) struct Run {
     what: String,
     child: Child,
@@ -335,31 +340,31 @@ impl Run {
         kill_process(self.raw_pid(), signal).unwrap();
     }
 
-    /// As a terminal does with what was typed into it.
+    /// Sends a signal to the command's process group, as a terminal does for Ctrl-C.
     pub(crate) fn signal_group(&self, signal: Signal) {
         kill_process_group(self.raw_pid(), signal).unwrap();
     }
 
-    /// What it wrote to standard error so far.
+    /// Returns what the command has written to standard error so far.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stderr).unwrap()).into_owned()
     }
 
-    /// Whether it still runs.
-    pub(crate) fn goes_on(&mut self) -> bool {
+    /// Returns whether the command still runs.
+    pub(crate) fn is_running(&mut self) -> bool {
         self.ended = self.ended.or(self.child.try_wait().unwrap());
         self.ended.is_none()
     }
 
-    /// Waits until it has written `text` to standard error.
+    /// Waits until the command has written `text` to standard error.
     pub(crate) fn wait_for(&mut self, text: &str) {
         let deadline = Instant::now() + DEADLINE;
         while !self.stderr().contains(text) {
-            let going = self.goes_on();
+            let running = self.is_running();
             let late = Instant::now() > deadline;
             assert!(
-                going && !late || self.stderr().contains(text),
-                "farm {}: no {text:?} in\n{}",
+                running && !late || self.stderr().contains(text),
+                "farm {}: no {text:?} in standard error:\n{}",
                 self.what,
                 self.stderr()
             );
@@ -367,18 +372,18 @@ impl Run {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until the command ends.
     pub(crate) fn end(self) -> Ended {
         self.end_within(DEADLINE)
     }
 
-    /// Waits for its end, which must come soon.
+    /// Waits until the command ends, for at most `most`. Panics if it does not end in time or has panicked.
     pub(crate) fn end_within(mut self, most: Duration) -> Ended {
         let began = Instant::now();
-        while self.goes_on() {
+        while self.is_running() {
             assert!(
                 began.elapsed() < most,
-                "farm {} has not ended after {most:?}; it said\n{}",
+                "farm {} has not ended after {most:?}; standard error:\n{}",
                 self.what,
                 self.stderr()
             );
@@ -394,10 +399,13 @@ impl Run {
             stderr: self.stderr(),
             took: self.started.elapsed(),
         };
-        for (name, text) in [("output", &ended.stdout), ("errors", &ended.stderr)] {
+        for (name, text) in [
+            ("standard output", &ended.stdout),
+            ("standard error", &ended.stderr),
+        ] {
             assert!(
                 !text.contains("panicked"),
-                "farm {} panicked; its {name}:\n{text}",
+                "farm {} panicked; {name}:\n{text}",
                 ended.what
             );
         }
@@ -407,7 +415,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if self.goes_on() {
+        if self.is_running() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -426,34 +434,34 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// It went well.
+    /// Checks that the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!(
             self.code,
             Some(0),
-            "farm {} failed:\n{}",
+            "farm {} failed; standard error:\n{}",
             self.what,
             self.stderr
         );
         self
     }
 
-    /// It failed with this code, and standard error has all of `texts`.
+    /// Checks that the command ended with this exit code, and that standard error contains all of `texts`.
     #[track_caller]
     pub(crate) fn failed(self, code: i32, texts: &[&str]) -> Self {
         assert_eq!(
             self.code,
             Some(code),
-            "farm {} said:\n{}",
+            "exit code of farm {}; standard error:\n{}",
             self.what,
             self.stderr
         );
         for text in texts {
-            let said = &self.stderr;
+            let stderr = &self.stderr;
             assert!(
-                said.contains(text),
-                "farm {}: no {text:?} in\n{said}",
+                stderr.contains(text),
+                "farm {}: no {text:?} in standard error:\n{stderr}",
                 self.what
             );
         }
@@ -461,7 +469,7 @@ impl Ended {
     }
 }
 
-/// Runs `farm ycsb` in a place and reads the results that it wrote.
+/// Runs `farm ycsb` in a place and returns the results from its JSON file.
 pub(crate) fn measure<S: AsRef<str>>(place: &Place, args: &[S]) -> Value {
     let json = place.path("results.json");
     let mut all: Vec<String> = args.iter().map(|arg| arg.as_ref().to_owned()).collect();
@@ -472,32 +480,32 @@ pub(crate) fn measure<S: AsRef<str>>(place: &Place, args: &[S]) -> Value {
     results
 }
 
-/// The runs of some results.
+/// Returns the runs of a report.
 pub(crate) fn runs(results: &Value) -> &[Value] {
     results["runs"].as_array().unwrap()
 }
 
-/// The only run of some results.
+/// Returns the only run of a report.
 pub(crate) fn only_run(results: &Value) -> &Value {
     let runs = runs(results);
     assert_eq!(runs.len(), 1);
     &runs[0]
 }
 
-/// A number in some results.
+/// Returns a number of a report.
 #[track_caller]
 pub(crate) fn number(object: &Value, key: &str) -> f64 {
     object[key]
         .as_f64()
-        .unwrap_or_else(|| panic!("{key} is no number in {object:#}"))
+        .unwrap_or_else(|| panic!("{key} is not a number in {object:#}"))
 }
 
-/// Waits until `is_so`.
+/// Waits until `condition` is true. `otherwise` describes the state until then, for the panic message.
 #[track_caller]
-pub(crate) fn wait_until(otherwise: &str, most: Duration, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(otherwise: &str, most: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < most, "after {most:?} {otherwise}");
+    while !condition() {
+        assert!(began.elapsed() < most, "after {most:?}: {otherwise}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,5 +1,5 @@
-//! The suite has teeth: each deliberate bug of the simulated fabric fails the property that is there
-//! for it, within a few seeds. A property that no bug fails has proved nothing.
+//! The suite finds bugs: each deliberate bug of the simulated fabric fails the properties that cover it,
+//! within a few seeds. If no bug failed a property, the property might test nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use farm_sim::fabric::Defect;
 
 const MOST_SEEDS: u64 = 40;
 
-/// Runs a property against a defect, seed by seed, until it fails.
+/// Runs a property on the fabric with a defect, one seed after another, until the property fails.
 fn must_fail(defect: Defect, name: &str) {
     let found = (0..MOST_SEEDS).find(|seed| {
-        // What hangs instead of failing hangs for this long.
+        // A property that would hang fails after this time.
         let patience = Some(Duration::from_secs(1));
         let sim = Sim {
             seeds: *seed..*seed + 1,
@@ -22,8 +22,9 @@ fn must_fail(defect: Defect, name: &str) {
         };
         catch_unwind(AssertUnwindSafe(|| sim.run(property(name)))).is_err()
     });
-    let seed = found.unwrap_or_else(|| panic!("{defect:?} lives: {name} holds in spite of it"));
-    println!("{defect:?} is found by {name}, at seed {seed}");
+    let seed = found
+        .unwrap_or_else(|| panic!("{name} passed with {defect:?} at all of {MOST_SEEDS} seeds"));
+    println!("{name} failed with {defect:?} at seed {seed}");
 }
 
 macro_rules! each_defect {
@@ -36,9 +37,9 @@ macro_rules! each_defect {
         )*
 
         #[test]
-        fn every_defect_is_hunted() {
-            let hunted = [$(Defect::$defect),*];
-            assert!(Defect::ALL.iter().all(|defect| hunted.contains(defect)));
+        fn every_defect_is_tested() {
+            let tested = [$(Defect::$defect),*];
+            assert!(Defect::ALL.iter().all(|defect| tested.contains(defect)));
         }
     };
 }
@@ -50,18 +51,18 @@ each_defect! {
     placement: PlacedBackwards by words_of_a_write_become_visible_in_increasing_order;
     twice: CompletedTwice by every_signalled_operation_completes_once;
     lost: CompletionLost by every_signalled_operation_completes_once;
-    unsignalled: UnsignalledCompletes by unsignalled_writes_complete_nothing;
+    unsignalled: UnsignalledCompletes by unsignalled_writes_have_no_completion;
     slots: SlotKept by every_signalled_operation_completes_once
-        writes_of_all_sizes_land_and_touch_nothing_else;
+        writes_of_all_sizes_land_and_change_nothing_else;
     wakes: WakeLost by no_wake_up_is_lost_in_a_long_exchange;
     early: WakeEarly by no_wake_up_is_lost_in_a_long_exchange;
     lines: LinesTorn by objects_are_whole_under_a_hammering_writer;
     headers: HeadersUnchecked by objects_are_whole_under_a_hammering_writer;
-    forgotten: BreakForgets by a_killed_peer_breaks_what_is_outstanding
-        a_peer_killed_under_load_completes_everything_once a_closed_connection_is_lost;
-    forgiven: BreakForgiven by a_killed_peer_breaks_what_is_outstanding
-        a_peer_that_leaves_says_so;
-    access: AccessUnchecked by bad_accesses_are_refused_and_do_nothing;
+    forgotten: BreakForgets by a_killed_peer_breaks_outstanding_operations
+        a_peer_killed_under_load_completes_everything_once a_closed_connection_is_reported_as_lost;
+    forgiven: BreakForgiven by a_killed_peer_breaks_outstanding_operations
+        a_peer_that_leaves_is_reported_as_left;
+    access: AccessUnchecked by bad_accesses_are_refused_and_have_no_effect;
     stale: StaleAccepted by stale_and_unknown_capabilities_are_refused;
     atomics: AtomicsTorn by concurrent_adds_sum_up concurrent_swaps_have_one_winner;
     counters: Miscounted by counters_count_exactly;
