@@ -204,7 +204,7 @@ fn what_tatp_cannot_be_is_refused_with_its_place() {
         (
             "tatp",
             &["-p", "sub=1"],
-            &["-p sub=1", "no such option", "subscribers"],
+            &["-p sub=1", "no such property", "subscribers"],
         ),
         (
             "tatp",
