@@ -19,8 +19,8 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     let memory = &config.memory.dir;
     if !memory.is_dir() {
         let why = format!(
-            "cannot list leftovers: memory.dir is {}, which is not a directory; \
-             name another one with --set memory.dir=DIR",
+            "cannot list the files of killed machines: memory.dir is {}, which is not a directory; \
+             set another one with --set memory.dir=DIR",
             memory.display()
         );
         return Err(Usage::error(why));
@@ -49,8 +49,8 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
         if group.is_unknown {
             writeln!(
                 out,
-                "  the file is missing whose lock shows that a machine runs; if none of these machines runs, \
-                 remove the files with:"
+                "  farm clean cannot find out whether these machines run, because the file that a running machine \
+                 locks is missing; if none of these machines runs, remove the files with:"
             )?;
             group
                 .commands()
@@ -162,7 +162,7 @@ impl<'a> Group<'a> {
         for leaving in &self.leavings {
             let (files, bytes) = remove_leaving(leaving).with_context(|| {
                 format!(
-                    "cannot remove the leftovers of machine {} of cluster \"{}\"",
+                    "cannot remove the files that machine {} of cluster \"{}\" left",
                     leaving.machine, self.cluster
                 )
             })?;

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         return farm_bench::micro::child_main();
     }
     let cli = Cli::parse();
-    // A simulated failure is part of a run: simulated machines log warnings in correct runs, too.
+    // Off for `farm sim`: simulated machines log warnings about simulated faults in correct runs, too.
     let level = match cli.command {
         Command::Sim(_) => LevelFilter::OFF,
         _ => LevelFilter::WARN,

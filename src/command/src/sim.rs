@@ -35,7 +35,9 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
 
 /// Turns off messages of panics, unless `RUST_BACKTRACE` is set.
 fn keep_panics_quiet() {
-    let mut quiet = QUIET.lock().expect("setting a flag does not panic");
+    let mut quiet = QUIET
+        .lock()
+        .expect("no thread panics while it holds the lock of a flag");
     if !std::mem::replace(&mut *quiet, true) && std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| {}));
     }
@@ -53,7 +55,7 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     let trace = match &args.trace {
         Some(path) => Some(
             std::fs::File::create(path)
-                .with_context(|| format!("cannot write {} (--trace)", path.display()))?,
+                .with_context(|| format!("cannot create the trace {} (--trace)", path.display()))?,
         ),
         None => None,
     };
@@ -121,7 +123,8 @@ fn progress(seeds: u64, what: &str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = "{prefix} [{bar:40}] {pos}/{len}, {per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(style).expect("the template is well formed");
+    let style =
+        ProgressStyle::with_template(style).expect("the template of the progress bar is valid");
     ProgressBar::new(seeds)
         .with_style(style.progress_chars("=> "))
         .with_prefix(what.to_owned())
@@ -148,7 +151,9 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let swept = sweep.run(|outcome| {
         bar.inc(1);
-        let mut failed = failed.lock().expect("counting does not panic");
+        let mut failed = failed
+            .lock()
+            .expect("no thread panics while it holds the lock of a counter");
         *failed += usize::from(outcome.failure.is_some());
         *failed < SHOWN_FAILURES
     });
@@ -276,19 +281,27 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
         for _ in 0..jobs(args) {
             scope.spawn(|| {
                 loop {
-                    let mutant = next.lock().expect("taking does not panic").next();
+                    let mutant = next
+                        .lock()
+                        .expect("no thread panics while it holds the lock of the mutants")
+                        .next();
                     let Some(mutant) = mutant else { return };
                     let seeds = args.first..args.first.saturating_add(MOST_SEEDS);
                     let fate = mutant.hunt(seeds, RunOptions::default());
                     // Errors are ignored, because the last line has the number of bugs that were not found.
                     let _ = writeln!(std::io::stdout(), "{}", describe(&fate));
                     let lives_on = usize::from(fate.killed_by.is_none());
-                    *lives.lock().expect("counting does not panic") += lives_on;
+                    *lives
+                        .lock()
+                        .expect("no thread panics while it holds the lock of a counter") +=
+                        lives_on;
                 }
             });
         }
     });
-    let lives = lives.into_inner().expect("counting does not panic");
+    let lives = lives
+        .into_inner()
+        .expect("no thread panicked while it held the lock of a counter");
     writeln!(
         std::io::stdout(),
         "{}: {} of {} deliberate bugs were found",
@@ -313,10 +326,10 @@ fn describe(fate: &Fate) -> String {
             format!("found  {name}: {scenario} seed {seed}, by {judge}: {short}")
         }
         None if !fate.met => {
-            format!("LIVES  {name}: no seed of {scenario} executed its code")
+            format!("MISSED {name}: no seed of {scenario} executed its code")
         }
         None => format!(
-            "LIVES  {name}: no checker found it in {} seeds of {scenario}; {} seeds panicked",
+            "MISSED {name}: no checker found it in {} seeds of {scenario}; {} seeds panicked",
             fate.seeds, fate.panics
         ),
     }

@@ -35,10 +35,9 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         return Err(Usage::error(why));
     }
     let mut history = match &args.history {
-        Some(path) => Some(
-            std::fs::File::create(path)
-                .with_context(|| format!("cannot write {} (--history)", path.display()))?,
-        ),
+        Some(path) => Some(std::fs::File::create(path).with_context(|| {
+            format!("cannot create the history {} (--history)", path.display())
+        })?),
         None => None,
     };
     let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
@@ -111,7 +110,7 @@ fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result
     }
     writeln!(
         std::io::stdout(),
-        "right: {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
+        "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
         facts.transactions,
         facts.committed,
         facts.reads,

@@ -32,7 +32,8 @@ const FAILURE_PATIENCE: Duration = Duration::from_millis(300);
 pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&flag))
+            .context("cannot install handlers for SIGINT and SIGTERM")?;
     }
     Ok(flag)
 }

@@ -44,7 +44,7 @@ const PROGRESS: Duration = Duration::from_millis(100);
 
 /// A driven node received SIGTERM.
 #[derive(Debug, thiserror::Error)]
-#[error("the node received SIGTERM")]
+#[error("the node received SIGTERM, and stops")]
 struct Terminated;
 
 /// Returns why a machine stopped by itself: its failure, and the reasons that its peers reported.
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
 
 /// The node failed, and has reported the reason to the launcher.
 #[derive(Debug, thiserror::Error)]
-#[error("reported to the launcher")]
+#[error("the node failed, and reported the failure to the launcher")]
 struct Reported;
 
 fn report_failure(error: &anyhow::Error) {
@@ -190,7 +190,8 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
     let ignored = Arc::new(AtomicBool::new(false));
     let terminated = Arc::new(AtomicBool::new(false));
     for (signal, flag) in [(SIGINT, ignored), (SIGTERM, Arc::clone(&terminated))] {
-        signal_hook::flag::register(signal, flag).context("cannot handle signals")?;
+        signal_hook::flag::register(signal, flag)
+            .context("cannot install handlers for SIGINT and SIGTERM")?;
     }
     let (orders, abandoned) = read_orders();
     let Some(machine) = start(config, id, &abandoned, judged)? else {
@@ -346,7 +347,9 @@ impl<'a> Driven<'a> {
             match answers.recv_timeout(PROGRESS) {
                 Ok(answer) => all.push(answer),
                 Err(_) if self.abandoned.load(Ordering::Acquire) => {
-                    bail!("the orders of the launcher have ended; the node stops")
+                    bail!(
+                        "the launcher closed standard input or sent an invalid order; the node stops"
+                    )
                 }
                 Err(_) => {
                     self.check_running()?;

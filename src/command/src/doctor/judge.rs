@@ -28,7 +28,7 @@ pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
 
 fn cores(facts: &HostFacts) -> Finding {
     let (online, allowed) = (facts.cores_online, facts.cores_allowed.len());
-    let mut fact = format!("{online} online, {allowed} usable by this process");
+    let mut fact = format!("{online} cores online, {allowed} usable by this process");
     if allowed < online {
         fact.push_str(&format!(" ({})", ranges(&facts.cores_allowed)));
     }
@@ -63,7 +63,7 @@ fn ranges(cores: &[u32]) -> String {
 fn workers(facts: &HostFacts, config: &Config) -> Finding {
     let (workers, usable) = (config.total_workers(), facts.usable_cores());
     let machines = config.machines.len();
-    let fact = format!("{workers} on {machines} machine(s), for {usable} core(s)");
+    let fact = format!("{workers} worker(s) on {machines} machine(s), for {usable} core(s)");
     if workers <= usable {
         return Finding::new(Level::Ok, "workers", fact);
     }
@@ -136,7 +136,7 @@ fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
 fn memory(facts: &HostFacts, config: &Config) -> Finding {
     let need = MemoryNeed::of_cluster(config);
     let fact = format!(
-        "{} available of {}; the {} machine(s) may take {} in total",
+        "{} of memory available of {}; the {} machine(s) may take {} in total",
         rounded_size(facts.memory_available_bytes),
         rounded_size(facts.memory_total_bytes),
         need.machines,
@@ -150,7 +150,7 @@ fn memory(facts: &HostFacts, config: &Config) -> Finding {
 
 fn cgroup(facts: &HostFacts) -> Finding {
     match &facts.cgroup {
-        None => Finding::new(Level::Ok, "cgroup", "no limit on memory"),
+        None => Finding::new(Level::Ok, "cgroup", "no cgroup limits the memory"),
         Some(cgroup) => {
             let fact = format!(
                 "cgroup v{} limits memory to {}, of which {} are available ({})",
@@ -199,7 +199,7 @@ fn directory(facts: &HostFacts) -> Finding {
         return Finding::new(
             Level::Advice,
             "memory.dir",
-            format!("{fact}, which is not in memory"),
+            format!("{fact}; this file system is not in memory"),
         )
         .advice("the kernel writes such files to a disk: use a directory in memory")
         .command("farm ycsb --set memory.dir=/dev/shm …");

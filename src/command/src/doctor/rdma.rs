@@ -16,29 +16,32 @@ pub(super) fn uses_verbs(config: &Config) -> bool {
 /// Checks the limit on locked memory: memory that is registered with an RDMA device is locked.
 pub(super) fn memlock(facts: &HostFacts, config: &Config) -> Finding {
     let Some(limit) = facts.memlock_bytes else {
-        return Finding::new(Level::Ok, "memlock", "no limit");
+        return Finding::new(Level::Ok, "memlock", "no limit on locked memory");
     };
     let need = MemoryNeed::of_cluster(config).total_bytes();
     let (level, fact) = match (uses_verbs(config), facts.rdma_devices.is_empty()) {
         (true, _) if limit < need => {
             let need = rounded_size(need);
             let fact = format!(
-                "limit {}, but the configuration locks up to {need}",
+                "limit on locked memory {}, but the configuration locks up to {need}",
                 rounded_size(limit)
             );
             (Level::Problem, fact)
         }
         (false, false) => {
             let fact = format!(
-                "limit {}; with the fabric \"verbs\" every region would be locked",
+                "limit on locked memory {}; with the fabric \"verbs\" every region would be locked",
                 rounded_size(limit)
             );
             (Level::Advice, fact)
         }
-        (true, _) => (Level::Ok, format!("limit {}", rounded_size(limit))),
+        (true, _) => {
+            let fact = format!("limit on locked memory {}", rounded_size(limit));
+            (Level::Ok, fact)
+        }
         (false, true) => {
             let fact = format!(
-                "limit {}; the fabric \"shm\" locks no memory",
+                "limit on locked memory {}; the fabric \"shm\" locks no memory",
                 rounded_size(limit)
             );
             (Level::Ok, fact)
@@ -48,7 +51,9 @@ pub(super) fn memlock(facts: &HostFacts, config: &Config) -> Finding {
     match level {
         Level::Ok => finding,
         _ => finding
-            .advice("raise the limit of the shell, or of the service that starts farm (LimitMEMLOCK=infinity)")
+            .advice(
+                "raise the limit of the shell, or of the service that starts farm (LimitMEMLOCK=infinity)",
+            )
             .command(as_root(facts, "prlimit --memlock=unlimited --pid $$")),
     }
 }
@@ -96,7 +101,10 @@ fn unlisted(facts: &HostFacts, needed: bool) -> Option<Finding> {
     let why = facts.verbs_problem.as_deref();
     let why = why
         .unwrap_or("libibverbs lists none of these devices: install the library of their driver");
-    let fact = format!("{}, which programs cannot use", devices.join(", "));
+    let fact = format!(
+        "{}: the kernel lists these devices, but libibverbs cannot open them",
+        devices.join(", ")
+    );
     let install = "apt-get install libibverbs1 ibverbs-providers";
     Some(
         Finding::new(level(Level::Note), "rdma", fact)

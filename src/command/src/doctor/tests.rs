@@ -69,7 +69,7 @@ fn more_workers_than_cores_are_reported() {
     assert_eq!(finding.level, Level::Note);
     assert_eq!(
         finding.fact,
-        "3 on 3 machine(s), for 2 core(s): workers share cores, and park when idle"
+        "3 worker(s) on 3 machine(s), for 2 core(s): workers share cores, and park when idle"
     );
     assert!(finding.advice.expect("advice").contains("fewer machines"));
 
@@ -88,7 +88,8 @@ fn unusable_cores_and_cpu_quotas_are_reported() {
     };
     let finding = about(&facts, &config(), "cores");
     assert_eq!(finding.level, Level::Note);
-    assert_eq!(finding.fact, "8 online, 4 usable by this process (0-2,5)");
+    let fact = "8 cores online, 4 usable by this process (0-2,5)";
+    assert_eq!(finding.fact, fact);
     let facts = HostFacts {
         cpu_quota_cores: Some(1.5),
         ..host()
@@ -145,7 +146,7 @@ fn too_little_memory_is_a_problem_with_numbers() {
     assert!(
         finding
             .fact
-            .starts_with("4 GiB available of 64 GiB; the 3 machine(s) may take 12.1 GiB")
+            .starts_with("4 GiB of memory available of 64 GiB; the 3 machine(s) may take 12.1 GiB")
     );
     assert!(
         finding
@@ -184,7 +185,7 @@ fn a_missing_or_read_only_directory_or_one_on_a_disk_is_reported() {
     let finding = about(&facts, &config(), "memory.dir");
     assert_eq!(finding.level, Level::Advice);
     assert!(
-        finding.fact.ends_with("which is not in memory"),
+        finding.fact.ends_with("this file system is not in memory"),
         "{}",
         finding.fact
     );

@@ -156,7 +156,7 @@ fn without_rust_types(why: &str) -> String {
             "expected u32",
             "expected a whole number from 0 to 4294967295",
         ),
-        ("expected u64", "expected a whole number from 0"),
+        ("expected u64", "expected a whole number, at least 0"),
         ("expected i64", "expected a whole number"),
     ];
     types
