@@ -101,8 +101,8 @@ fn errors_in_options_name_the_option() {
     ] {
         let args = ycsb(line);
         let mut config = args.cluster.config.load().expect("the built-in file");
-        let said = args.configure(&mut config).expect_err(line).to_string();
-        assert!(said.contains(words), "{said}");
+        let text = args.configure(&mut config).expect_err(line).to_string();
+        assert!(text.contains(words), "{text}");
     }
 }
 

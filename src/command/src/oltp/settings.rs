@@ -241,14 +241,14 @@ mod tests {
                 "no such property; expected one of choice, ",
             ),
         ] {
-            let said = settings.set("-p", key, text).unwrap_err().to_string();
-            assert!(said.contains(words), "{said}");
+            let error = settings.set("-p", key, text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
         let mix = [("balance".to_owned(), "100".to_owned())];
-        let said = settings.set_mix(&mix).unwrap_err().to_string();
+        let error = settings.set_mix(&mix).unwrap_err().to_string();
         assert!(
-            said.starts_with("--mix balance=100: there is no such transaction"),
-            "{said}"
+            error.starts_with("--mix balance=100: there is no such transaction"),
+            "{error}"
         );
     }
 
@@ -273,8 +273,8 @@ mod tests {
             ("bad.json", "{\"choice\":\n 5}", &["bad.json", "line 2"]),
             ("worse.json", "{", &["worse.json", "line 1"]),
         ] {
-            let said = load(name, text).unwrap_err().to_string();
-            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            let error = load(name, text).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
     }
 }

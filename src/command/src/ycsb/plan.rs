@@ -108,12 +108,12 @@ impl Plan {
             ));
         }
         for planned in &mut workloads {
-            let asked = planned.spec.value_bytes;
-            if asked != first {
+            let specified = planned.spec.value_bytes;
+            if specified != first {
                 let name = &planned.spec.name;
                 crate::write_stderr(format_args!(
-                    "farm: warning: workload {name} specifies values of {asked} bytes, but runs with values of {bytes} \
-                     bytes: all workloads run on the table of the first one"
+                    "farm: warning: workload {name} specifies values of {specified} bytes, but runs with values of \
+                     {bytes} bytes: all workloads run on the table of the first one"
                 ));
             }
             planned.spec.value_bytes = bytes as usize;
@@ -245,30 +245,30 @@ fn planned(
     })
 }
 
-/// Returns the most time and the number of operations that bound a workload. `asked` is `--duration`: it overrides an
-/// `operationcount` of a file. With an `operationcount` of `-p`, both bounds apply.
+/// Returns the most time and the number of operations that bound a workload. `requested` is `--duration`: it overrides
+/// an `operationcount` of a file. With an `operationcount` of `-p`, both bounds apply.
 fn bounds(
     name: &str,
     spec: &WorkloadSpec,
     properties: &Properties,
-    asked: Option<Duration>,
+    requested: Option<Duration>,
 ) -> (Option<Duration>, Option<u64>) {
     let mut operations = Some(spec.operation_count).filter(|count| *count > 0);
     let setting = properties.get("operationcount");
-    if let (Some(asked), Some(setting), Some(count)) = (asked, setting, operations)
+    if let (Some(requested), Some(setting), Some(count)) = (requested, setting, operations)
         && setting.origin != Origin::CommandLine
     {
         crate::write_stderr(format_args!(
             "farm: note: workload {name}: operationcount={count} ({}) is overridden by --duration {}; \
              add -p operationcount={count} to apply both bounds",
             setting.origin,
-            asked.as_secs_f64()
+            requested.as_secs_f64()
         ));
         operations = None;
     }
     let hinted = spec.hints.max_execution_s.map(Duration::from_secs);
     let usual = operations.is_none().then_some(DEFAULT_DURATION);
-    (asked.or(hinted).or(usual), operations)
+    (requested.or(hinted).or(usual), operations)
 }
 
 fn file_name(path: &Path) -> &str {
