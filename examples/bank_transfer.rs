@@ -1,5 +1,5 @@
-//! A bank on three machines: money moves between accounts that lie anywhere, many transfers at a time,
-//! and one transaction counts all of it at the end.
+//! A bank on three machines: many concurrent transactions transfer money between accounts on all machines, and one
+//! transaction sums all balances at the end.
 
 use std::time::Instant;
 
@@ -7,25 +7,25 @@ use farm::prelude::*;
 
 const ACCOUNTS_OF_A_MACHINE: usize = 20;
 const OPENING_BALANCE: i64 = 100;
-/// Tasks on each machine, each of which makes one transfer after the other.
+/// Number of tasks on each machine. Each task makes one transfer at a time.
 const TELLERS: u64 = 8;
 const TRANSFERS_OF_A_TELLER: u64 = 50;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Three machines of one worker each; nothing else may run under this name.
+    // Three machines of one worker each. The name must be unique among the clusters of this host.
     let mut config = Config::default_for(3, 1);
     config.cluster.name = format!("bank-{}", std::process::id());
     config.memory.region_bytes = 64 << 20;
     config.memory.per_machine_bytes = 128 << 20;
     let machines = start_all(&config, &layers())?;
 
-    // Every machine opens accounts in its own memory. An account is an object of eight bytes: its balance.
+    // Every machine opens accounts in its own memory. An account is an object of eight bytes, its balance.
     let mut accounts = Vec::new();
     for machine in &machines {
         accounts.extend(block_on(machine, 0, open_accounts)??);
     }
 
-    // Tellers on all machines at once. A task runs on one worker, between what else that worker does.
+    // Start the tellers of all machines. A task runs on one worker, interleaved with the other work of that worker.
     let began = Instant::now();
     let (report, reports) = std::sync::mpsc::channel();
     for (machine, number) in machines.iter().zip(0..) {
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let took = began.elapsed();
 
-    // What it cost: a transfer whose accounts another one changed meanwhile was tried again.
+    // Count the conflicts: a transfer was retried if another transfer changed its accounts at the same time.
     let mut conflicts = 0;
     for machine in &machines {
         let counters = machine.ask(0, |worker, answer| {
@@ -58,9 +58,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let expected = accounts.len() as i64 * OPENING_BALANCE;
     let total = block_on(&machines[1], 0, |farm| count(farm, accounts))??;
-    println!("{made} transfers, {refused} without the money for it, in {took:.1?}");
-    println!("{conflicts} tries met a conflict; {total} of {expected} is there");
-    assert_eq!(total, expected, "no money was made, and none was lost");
+    println!("{made} transfers, {refused} refused for lack of money, in {took:.1?}");
+    println!(
+        "{conflicts} attempts had a conflict; the balances sum to {total}, expected {expected}"
+    );
+    assert_eq!(total, expected, "the sum of all balances has not changed");
 
     for machine in machines {
         machine.stop()?;
@@ -68,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Opens the accounts of one machine, all or none.
+/// Opens the accounts of one machine, all or none of them.
 async fn open_accounts(farm: Handle) -> Result<Vec<Address>, TxError> {
     farm.transact(async |tx| {
         let mut accounts = Vec::new();
@@ -82,7 +84,7 @@ async fn open_accounts(farm: Handle) -> Result<Vec<Address>, TxError> {
     .await
 }
 
-/// Makes transfers between accounts picked at random, and gives how many were made.
+/// Makes transfers between random accounts. Returns the number of transfers that were not refused.
 async fn work(farm: Handle, accounts: Vec<Address>, seed: u64) -> Result<u64, TxError> {
     let (mut dice, mut made) = (seed, 0);
     let mut throw = |sides: usize| {
@@ -100,8 +102,8 @@ async fn work(farm: Handle, accounts: Vec<Address>, seed: u64) -> Result<u64, Tx
     Ok(made)
 }
 
-/// Moves money, if it is there. All that is between the first read and the end happens at one moment, or,
-/// after a conflict, is done over.
+/// Transfers money if the balance suffices; otherwise returns `false`. The transaction is atomic, and is retried after
+/// a conflict.
 async fn transfer(farm: &Handle, from: Address, to: Address, amount: i64) -> Result<bool, TxError> {
     farm.transact(async |tx| {
         let from = tx.read(from, 8).await?;
@@ -118,7 +120,7 @@ async fn transfer(farm: &Handle, from: Address, to: Address, amount: i64) -> Res
     .await
 }
 
-/// Reads all accounts in one transaction: they are all of one moment.
+/// Sums the balances of all accounts in one transaction, at one point in time.
 async fn count(farm: Handle, accounts: Vec<Address>) -> Result<i64, TxError> {
     farm.transact(async |tx| {
         let mut total = 0;

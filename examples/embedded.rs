@@ -1,11 +1,11 @@
-//! Three machines in one process: put, get, and a transaction by continuations.
+//! Three machines in one process: put, get, and a transaction with continuations.
 
 use std::sync::mpsc::Sender;
 
 use farm::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Three machines of one worker each; nothing else may run under this name.
+    // Three machines of one worker each. The name must be unique among the clusters of this host.
     let mut config = Config::default_for(3, 1);
     config.cluster.name = format!("embedded-{}", std::process::id());
     config.memory.region_bytes = 64 << 20;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(vec![7; 32])
     );
 
-    // A transaction by continuations: allocate an object, write it, commit, read it back.
+    // A transaction with continuations: allocate an object, write it, commit, read it back.
     let read_back: Vec<u8> = machines[1].ask(0, |worker, answer| {
         worker.put_layer(Box::new(answer));
         let tx = txn::begin(worker);
@@ -43,25 +43,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn allocated(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let tx = TxHandle::from_context(tx);
-    let object = object.expect("memory for an object");
-    txn::payload_mut(worker, tx, object).expect("an open transaction")[..5]
+    let object = object.expect("there is memory for an object");
+    txn::payload_mut(worker, tx, object).expect("the transaction is open")[..5]
         .copy_from_slice(b"hello");
-    let address = txn::with(worker, tx, |tx, _| tx.address(object)).expect("an open transaction");
+    let address =
+        txn::with(worker, tx, |tx, _| tx.address(object)).expect("the transaction is open");
     txn::commit(worker, tx, Cont::new(committed, address.to_bits()));
 }
 
 fn committed(worker: &mut Worker, address: u64, outcome: Result<(), TxError>) {
-    outcome.expect("nobody else knows the object");
-    let address = Address::from_bits(address).expect("an address");
+    outcome.expect("no other transaction knows the object");
+    let address = Address::from_bits(address).expect("the bits of an address");
     let tx = txn::begin(worker);
     txn::read(worker, tx, address, 5, Cont::new(read, tx.to_context()));
 }
 
 fn read(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let tx = TxHandle::from_context(tx);
-    let object = object.expect("the object that was committed");
-    let payload = txn::payload(worker, tx, object).expect("an open transaction")[..5].to_vec();
+    let object = object.expect("the object was committed");
+    let payload = txn::payload(worker, tx, object).expect("the transaction is open")[..5].to_vec();
     txn::abort(worker, tx);
     let answer = worker.take_layer::<Sender<Vec<u8>>>();
-    answer.send(payload).expect("the main thread waits");
+    answer
+        .send(payload)
+        .expect("the main thread waits for the answer");
 }

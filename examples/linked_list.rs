@@ -1,25 +1,25 @@
-//! A sorted linked list whose nodes lie on three machines: all three insert, remove and find at the same
-//! time, and what they see is held against a set that does the same.
+//! A sorted linked list whose nodes are stored on three machines. All three insert, remove and find keys at the same
+//! time, and compare the results with those of a set.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 
 use farm::prelude::*;
 
-/// Operations of each machine.
+/// Number of operations of each machine.
 const OPERATIONS: u64 = 300;
-/// Keys of each machine.
+/// Number of keys of each machine.
 const KEYS: u64 = 20;
 
-/// A list, which begins with a node before all others.
+/// A list. It begins with a head node without a key.
 #[derive(Clone, Copy)]
 struct List {
     head: Address,
-    /// An object of each machine: what is allocated near it lies there.
+    /// An object on each machine: an object that is allocated near it is stored on the same machine.
     anchors: [Address; 3],
 }
 
-/// A node: a key, and where the next node is.
+/// A node: a key, and the address of the next node.
 #[derive(Clone, Copy)]
 struct Node {
     key: u64,
@@ -45,7 +45,7 @@ impl Node {
 }
 
 impl List {
-    /// The last node before a key, and the node of the key or of the first beyond it.
+    /// Returns the last node whose key is less than `key`, and the node after it.
     async fn seek(
         &self,
         tx: &mut Transaction,
@@ -66,7 +66,7 @@ impl List {
         }
     }
 
-    /// The node of a key, with the one before it.
+    /// Returns the last node whose key is less than `key`, and the node of `key`, if there is one.
     async fn find(
         &self,
         tx: &mut Transaction,
@@ -77,19 +77,19 @@ impl List {
         Ok((before, node.filter(is_it)))
     }
 
-    /// Whether the key was there.
+    /// Returns whether the list contains a key.
     async fn contains(&self, farm: &Handle, key: u64) -> Result<bool, TxError> {
         farm.transact(async |tx| Ok(self.find(tx, key).await?.1.is_some()))
             .await
     }
 
-    /// Puts a key in; false if it was there.
+    /// Inserts a key. Returns `false` if the list contained it.
     async fn insert(&self, farm: &Handle, key: u64) -> Result<bool, TxError> {
         farm.transact(async |tx| {
             let (before, None) = self.find(tx, key).await? else {
                 return Ok(false);
             };
-            // The new node lies on a machine that its key picks, whoever inserts it.
+            // The key determines the machine that stores the new node.
             let anchor = self.anchors[key as usize / 3 % 3];
             let node = tx.alloc(Node::BYTES, Some(anchor)).await?;
             let Node { key: last, next } = Node::of(tx, before)?;
@@ -101,7 +101,7 @@ impl List {
         .await
     }
 
-    /// Takes a key out, and frees its node; false if it was not there.
+    /// Removes a key and frees its node. Returns `false` if the list did not contain the key.
     async fn remove(&self, farm: &Handle, key: u64) -> Result<bool, TxError> {
         farm.transact(async |tx| {
             let (before, Some(node)) = self.find(tx, key).await? else {
@@ -116,7 +116,7 @@ impl List {
         .await
     }
 
-    /// All keys, as they were at one moment.
+    /// Returns all keys, as of one point in time.
     async fn keys(&self, farm: &Handle) -> Result<Vec<u64>, TxError> {
         farm.transact(async |tx| {
             let mut keys = Vec::new();
@@ -136,9 +136,10 @@ impl List {
     }
 }
 
-/// What a transaction has read may be of different moments: the next node may have been freed since, and serve
-/// another key. Who follows pointers must not go round in a circle then. To fail is enough: that the
-/// reads do not fit together is found out, and the transaction is tried again.
+/// Returns an error unless the key of `node` is greater than that of `before`. Before a transaction validates its
+/// reads, they may be of different points in time: a node may have been freed meanwhile, and reused for another key. A
+/// transaction that follows pointers must not loop for ever then. An error suffices: the platform detects that the
+/// reads are inconsistent, and retries the transaction.
 fn ascends(tx: &Transaction, before: ObjectId, node: ObjectId) -> Result<(), TxError> {
     if Node::of(tx, before)?.key < Node::of(tx, node)?.key {
         Ok(())
@@ -147,7 +148,7 @@ fn ascends(tx: &Transaction, before: ObjectId, node: ObjectId) -> Result<(), TxE
     }
 }
 
-/// An object of zeroes on this machine: as a node, one without a next.
+/// Allocates an object of zeroes on this machine: a node without a next node.
 async fn new_object(farm: Handle) -> Result<Address, TxError> {
     farm.transact(async |tx| {
         let object = tx.alloc(Node::BYTES, None).await?;
@@ -156,8 +157,8 @@ async fn new_object(farm: Handle) -> Result<Address, TxError> {
     .await
 }
 
-/// Does what dice say with keys that nobody else touches, so that a set knows what each operation has to
-/// say. The nodes around them others change all the time. Gives the set as it is at the end.
+/// Runs random operations on keys that only this machine uses, and compares each result with that of a set. Other
+/// machines change the neighbouring nodes at the same time. Returns the set at the end.
 async fn play(farm: Handle, list: List, machine: u64) -> Result<BTreeSet<u64>, TxError> {
     let (mut model, mut dice) = (BTreeSet::new(), machine);
     for _ in 0..OPERATIONS {
@@ -175,7 +176,7 @@ async fn play(farm: Handle, list: List, machine: u64) -> Result<BTreeSet<u64>, T
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Three machines of one worker each; nothing else may run under this name.
+    // Three machines of one worker each. The name must be unique among the clusters of this host.
     let mut config = Config::default_for(3, 1);
     config.cluster.name = format!("list-{}", std::process::id());
     config.memory.region_bytes = 64 << 20;
@@ -189,7 +190,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let head = block_on(&machines[0], 0, new_object)??;
     let list = List { head, anchors };
 
-    // All three at the same time.
+    // Run the operations of all three machines at the same time.
     let (done, models) = mpsc::channel();
     for (machine, number) in machines.iter().zip(0..) {
         let done = done.clone();
@@ -206,7 +207,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let keys = block_on(&machines[2], 0, async move |farm| list.keys(&farm).await)??;
-    assert!(keys.iter().eq(&model), "the list is what the sets are");
+    assert!(
+        keys.iter().eq(&model),
+        "the list has the keys of the three sets"
+    );
     println!(
         "{} operations; {} keys, in order: {keys:?}",
         3 * OPERATIONS,

@@ -1,16 +1,16 @@
-//! A table of users and an index of it by their handles, kept in step: every change of the one is a change
-//! of the other, in one transaction, from three machines at once. No two users have one handle.
+//! A table of users, and an index of the users by their handles. Each transaction changes both, so they stay consistent
+//! while three machines change them at the same time. No two users have the same handle.
 
 use farm::prelude::*;
 
 const USERS: u64 = 60;
-/// Handles that they contend for.
+/// Number of handles, for which the users compete.
 const HANDLES: u64 = 80;
-/// Changes that each task makes.
+/// Number of changes of each task.
 const CHANGES: u64 = 60;
 const TASKS_OF_A_MACHINE: u64 = 4;
 
-/// Users by their numbers, with their handles; and their numbers by their handles.
+/// Two tables: the handles of the users by their numbers, and the numbers by the handles.
 #[derive(Clone, Copy)]
 struct Directory {
     users: TableId,
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         by_handle: blocking::open(&machines, table(2, 8))?,
     };
 
-    // Users come, change their handles and go, on all machines.
+    // On all machines, tasks add users, change handles, and remove users.
     let (report, reports) = std::sync::mpsc::channel();
     for (machine, number) in machines.iter().zip(0..) {
         for task in 0..TASKS_OF_A_MACHINE {
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         refused += others;
     }
 
-    // Seen from another machine the two agree.
+    // A machine compares the two tables in one transaction.
     let (users, entries) = block_on(&machines[2], 0, move |farm| compare(farm, directory))??;
     println!("{made} changes, {refused} refused; {users} users, {entries} entries of the index");
     assert_eq!(users, entries);
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Makes changes picked at random; gives how many were made, and how many refused.
+/// Makes random changes. Returns the numbers of changes that were made and refused.
 async fn work(farm: Handle, directory: Directory, seed: u64) -> Result<(u64, u64), TxError> {
     let (mut dice, mut made) = (seed + 1, 0);
     let mut throw = |sides: u64| {
@@ -87,7 +87,7 @@ async fn work(farm: Handle, directory: Directory, seed: u64) -> Result<(u64, u64
     Ok((made, CHANGES - made))
 }
 
-/// Gives a user, who may be new, a handle; false if somebody has it.
+/// Sets the handle of a user, and adds the user if it is new. Returns `false` if the handle is taken.
 async fn call(tx: &mut Transaction, at: Directory, user: u64, new: u64) -> Result<bool, TxError> {
     if table::get(tx, at.by_handle, &handle(new)).await?.is_some() {
         return Ok(false);
@@ -102,7 +102,7 @@ async fn call(tx: &mut Transaction, at: Directory, user: u64, new: u64) -> Resul
     Ok(true)
 }
 
-/// Removes a user; false if there is none.
+/// Removes a user. Returns `false` if there is no such user.
 async fn leave(tx: &mut Transaction, at: Directory, user: u64) -> Result<bool, TxError> {
     let Some(old) = table::get(tx, at.users, &key(user)).await? else {
         return Ok(false);
@@ -113,8 +113,8 @@ async fn leave(tx: &mut Transaction, at: Directory, user: u64) -> Result<bool, T
     Ok(true)
 }
 
-/// Reads both tables in one transaction: how many users and entries there are, each of which leads to
-/// the other.
+/// Reads both tables in one transaction, and checks that the handle of every user leads back to the user. Returns the
+/// numbers of users and of entries of the index.
 async fn compare(farm: Handle, at: Directory) -> Result<(u64, u64), TxError> {
     farm.transact(async |tx| {
         let (mut users, mut entries) = (0, 0);

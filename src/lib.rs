@@ -9,8 +9,8 @@
 //!
 //! # Embedding a cluster
 //!
-//! Three machines in one process, through the same shared memory and rings as processes: put, get,
-//! and a transaction by continuations.
+//! Three machines in one process, with the same shared memory and rings as between processes: put, get, and a
+//! transaction with continuations.
 //!
 //! ```
 #![doc = include_str!("../examples/embedded.rs")]
@@ -18,18 +18,18 @@
 //!
 //! # Transactions as `async` functions
 //!
-//! A bank: transfers between accounts on all machines, tried again after conflicts.
+//! A bank: transfers between accounts on all machines, retried after conflicts.
 //!
 //! ```
 #![doc = include_str!("../examples/bank_transfer.rs")]
 //! ```
 //!
-//! A linked list over all machines, held against a set.
+//! A sorted linked list over all machines, compared with a set.
 //!
 //! ```
 #![doc = include_str!("../examples/linked_list.rs")]
 //! ```
-//! A table and an index of it, kept in step by transactions over both.
+//! A table and its index, kept consistent by transactions over both.
 //!
 //! ```
 #![doc = include_str!("../examples/secondary_index.rs")]
@@ -42,7 +42,7 @@ pub use farm_core;
 pub use farm_kv;
 pub use farm_txn;
 
-/// The README's examples, tested.
+/// The examples of the README, as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
@@ -50,7 +50,7 @@ struct Readme;
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_readme_shows_the_example_that_is_built() {
+    fn the_readme_contains_the_embedded_example() {
         let readme = include_str!("../README.md");
         assert!(readme.contains(include_str!("../examples/embedded.rs")));
     }

@@ -1,4 +1,4 @@
-//! What programs use.
+//! The names that most programs use.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub use farm_txn::{
     Abort, BackoffConfig, ObjectId, TxError, TxHandle, TxLimits, api as txn, retry,
 };
 
-/// Attaches transactions and the hashtable to a worker: what a machine is started with.
+/// Returns the function that attaches transactions and the hashtable to a worker. Machines are started with it.
 pub fn layers() -> Attach {
     Arc::new(|worker: &mut Worker| {
         farm_txn::attach(worker);

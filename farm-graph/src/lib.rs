@@ -1,1 +1,1 @@
-//! Under construction.
+//! Placeholder: this crate has no content yet.

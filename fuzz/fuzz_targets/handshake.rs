@@ -1,5 +1,5 @@
-//! Arbitrary bytes as the messages by which machines over RDMA devices meet: whatever a stranger sends is refused,
-//! and what a machine of the cluster sends is judged, without a panic.
+//! Fuzzes the decoders of the handshake between machines over RDMA devices. They must not panic, for messages of
+//! strangers and for messages of machines of the cluster.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

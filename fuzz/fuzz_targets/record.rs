@@ -1,7 +1,7 @@
-//! Arbitrary bytes as a record of a transaction log: it is read or refused, never panics, and what was read
-//! is within its bounds (FaRM'15 §4). The first byte is the kind, eight more are the transaction, and the
-//! rest is the body: once as it stands, and once with the checksum that a writer would have given it, so
-//! that what lies behind the checksum is reached, too.
+//! Fuzzes the decoder of log records of transactions (FaRM'15 §4). It must not panic, and a decoded record must be
+//! within the bounds of its bytes. The first byte of the input is the kind, the next eight are the transaction's
+//! sequence number, and the rest is the body. The body is decoded unchanged, and with a correct checksum, so that the
+//! code behind the check of the checksum runs, too.
 #![no_main]
 
 use farm_txn::record::{Kind, Record, RecordError};
@@ -9,9 +9,9 @@ use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const WORD: usize = 8;
-/// Words before the truncated transactions.
+/// Bytes of the body before the truncated transactions.
 const FIXED: usize = 4 * WORD;
-/// Words of an object before its payload.
+/// Bytes of an object before its payload.
 const OBJECT: usize = 4 * WORD;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -22,32 +22,35 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let (kind, sequence) = (u16::from(*kind), u64::from_le_bytes(*sequence));
-    let as_it_stands = Record::decode(kind, sequence, body);
+    let unchanged = Record::decode(kind, sequence, body);
     let Some(known) = Kind::of(kind) else {
-        assert!(matches!(as_it_stands, Err(RecordError::Kind(found)) if found == kind));
+        assert!(matches!(unchanged, Err(RecordError::Kind(found)) if found == kind));
         return;
     };
     let unchecked = Record::decode_unchecked(known, body);
     let mut signed = body.to_vec();
-    let is_right = sign(kind, sequence, &mut signed);
+    let is_signed = sign(kind, sequence, &mut signed);
     match Record::decode(kind, sequence, &signed) {
         Ok(record) => {
-            assert!(is_right && unchecked.is_ok());
+            assert!(is_signed && unchecked.is_ok());
             read(&record, signed.len());
         }
         Err(error) if (sequence == 0) != (known == Kind::Truncate) => {
             assert!(matches!(error, RecordError::Word { found, .. } if found == sequence));
         }
-        // Besides these nothing is checked that is not checked without the checksum.
+        // All other checks are also made by `decode_unchecked`.
         Err(error) => assert_eq!(unchecked.err(), Some(error)),
     }
-    if let Ok(record) = as_it_stands {
-        assert_eq!(signed, body, "the checksum was right already");
+    if let Ok(record) = unchanged {
+        assert_eq!(
+            signed, body,
+            "the body of a valid record has the correct checksum"
+        );
         read(&record, body.len());
     }
 });
 
-/// Puts the right checksum in its place; false where there is none.
+/// Writes the correct checksum into the body. Returns `false` if the body is too short for a head.
 fn sign(kind: u16, sequence: u64, body: &mut [u8]) -> bool {
     let Some(fixed) = body.get(..FIXED) else {
         return false;
@@ -72,12 +75,12 @@ fn read(record: &Record<'_>, bytes: usize) {
     let Ok(lock) = record.lock() else {
         return;
     };
-    assert!(record.kind == Kind::Lock, "only LOCK has objects");
+    assert!(record.kind == Kind::Lock, "only LOCK records have objects");
     let regions = lock.region_words().count();
     let (mut objects, mut used) = (0, FIXED + (named + regions + 2) * WORD);
     let mut whole = true;
     for object in lock.objects() {
-        assert!(whole, "nothing follows an error");
+        assert!(whole, "the iterator ends after an error");
         let Ok(object) = object else {
             whole = false;
             continue;

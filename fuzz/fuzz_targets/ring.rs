@@ -1,5 +1,5 @@
-//! Arbitrary bytes as the content of a ring: the receiver gives records or an error, never panics,
-//! never hangs, and what it consumed is zero (FaRM'14 §3.1).
+//! Fuzzes the receiver of a ring with arbitrary bytes as the content of the ring. The receiver returns records or an
+//! error, does not panic or hang, and zeroes the consumed bytes (FaRM'14 §3.1).
 #![no_main]
 
 use farm_core as api;

@@ -1,14 +1,14 @@
-//! Tells the program which commit it was built from.
+//! Passes the commit that is built to the compiler, as the environment variable `FARM_COMMIT`.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=../../.git/HEAD");
     println!("cargo:rerun-if-changed=../../.git/logs/HEAD");
-    let told = Command::new("git")
+    let described = Command::new("git")
         .args(["describe", "--always", "--dirty", "--abbrev=12"])
         .output();
-    if let Ok(output) = told
+    if let Ok(output) = described
         && output.status.success()
         && let Ok(commit) = String::from_utf8(output.stdout)
     {

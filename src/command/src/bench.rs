@@ -1,4 +1,4 @@
-//! `farm bench`: one part of the platform at a time, beside its limit and what one would use instead.
+//! `farm bench`: measures one part of the platform at a time, and compares it with its limit or with an alternative.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
@@ -24,7 +24,7 @@ use crate::cli::{
 };
 use crate::measure::{repeat, report, try_writing, write};
 
-/// Slices of each measurement; the median counts.
+/// Number of slices of each measurement; the result is their median.
 const REPEATS: usize = 5;
 
 /// Runs `farm bench`.
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures as often as is asked for, prints the results, and writes them as JSON where that is wanted.
+/// Measures `--repeat` times, prints the results, and writes them to the file of `--json`.
 fn publish<R: Display + Serialize + Measured>(
     common: &BenchCommonArgs,
     config: &Config,
@@ -52,7 +52,7 @@ fn publish<R: Display + Serialize + Measured>(
     write(&report, json, "\n")
 }
 
-/// Says what is measured next, to a person who waits.
+/// Prints what is measured next, if standard error is a terminal.
 fn progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("measuring {what}");
@@ -99,7 +99,7 @@ fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
     })
 }
 
-/// The fabric over RDMA devices.
+/// Measures the fabric over RDMA devices.
 fn over_devices(args: &BenchFabricArgs, config: Config) -> anyhow::Result<()> {
     let run = VerbsRun {
         config: config.clone(),
@@ -107,7 +107,7 @@ fn over_devices(args: &BenchFabricArgs, config: Config) -> anyhow::Result<()> {
         pairs: args.pairs.into(),
         operations: args.operations,
         cores: match args.pair.cores[..] {
-            [asking, answering] => Some([asking, answering]),
+            [requester, responder] => Some([requester, responder]),
             _ => None,
         },
     };
@@ -129,17 +129,19 @@ fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What `farm bench commit` found.
+/// The result of `farm bench commit`.
 #[derive(Serialize)]
 struct CommitResult {
-    /// Before it; the machines of the bench need more threads than small hosts have cores.
+    /// Load average of the host over 1 minute before the measurement. Other load matters, because the bench itself
+    /// needs more threads than a small host has cores.
     load_before: Option<f64>,
-    /// Round trips over rings of messages of 64 bytes, between two processes.
+    /// Round trips of 64-byte messages over rings, between two processes.
     ring: farm_bench::micro::ring::RingReport,
-    /// One-sided writes of as many bytes, with their acknowledgement.
+    /// One-sided writes of 64 bytes, from the post to the acknowledgement.
     fabric: farm_bench::micro::fabric::FabricReport,
     commits: CommitReport,
-    /// A round trip and a write, medians: no distributed commit takes less.
+    /// Lower limit of the latency of a distributed commit, in nanoseconds: the sum of the median round trip over rings
+    /// and the median write.
     least_commit_ns: Option<u64>,
 }
 
@@ -196,7 +198,7 @@ impl Measured for CommitResult {
 impl Display for CommitResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(load) = self.load_before {
-            writeln!(f, "  load of the host before: {load}")?;
+            writeln!(f, "  load average of the host before the run: {load}")?;
         }
         if let Some(least) = self.least_commit_ns {
             let rows = self.ring.rows.first().zip(self.fabric.rows.first());
@@ -205,7 +207,7 @@ impl Display for CommitResult {
             });
             writeln!(
                 f,
-                "  limit of a distributed commit: {least} ns = {ring} ns for a round trip over rings and \
+                "  lower limit of a distributed commit: {least} ns = {ring} ns for a round trip over rings + \
                  {write} ns for a one-sided write"
             )?;
         }
@@ -213,15 +215,15 @@ impl Display for CommitResult {
     }
 }
 
-/// What `farm bench limit` found.
+/// The result of `farm bench limit`.
 #[derive(Serialize)]
 struct LimitResult {
     conditions: Conditions,
     raw: RawLimit,
     lookups: Vec<LookupRate>,
-    /// Lookups of keys that are not there, as many in flight as the first.
+    /// Lookups of absent keys, with as many in flight as the first of `lookups`.
     misses: LookupRate,
-    /// The fastest lookups as a share of the fastest raw reads.
+    /// Rate of the fastest lookups, divided by that of the fastest raw reads.
     share_of_limit: f64,
 }
 
@@ -270,15 +272,17 @@ fn measure_limit(
     options: &LookupOptions,
 ) -> anyhow::Result<LimitResult> {
     let started = Instant::now();
-    progress("the load");
+    progress("the load of the table");
     let bench = LookupBench::start(config, options)?;
     let mut rates = Vec::new();
     for in_flight in &args.in_flight {
         progress(&format!("{in_flight} lookups in flight"));
         rates.push(bench.measure(*in_flight as usize)?);
     }
-    let read = rates.first().context("nothing was to be measured")?;
-    progress("lookups of keys that are not there");
+    let read = rates
+        .first()
+        .context("cannot measure lookups: --in-flight has no number")?;
+    progress("lookups of absent keys");
     let misses = bench.measure_misses(read.in_flight)?;
     progress("raw reads of the same memory");
     let limits = LimitOptions {
@@ -331,13 +335,13 @@ impl Display for LimitResult {
         if let Some(rate) = self.lookups.first() {
             writeln!(
                 f,
-                "  {} pairs in {} bytes, loaded at {:.0} /s",
+                "  table: {} pairs in {} bytes, loaded at {:.0} pairs/s",
                 rate.pairs, rate.bytes, rate.load_pairs_per_s
             )?;
         }
         write!(
             f,
-            "  share of the limit {:.1} %",
+            "  fastest lookups as a share of the fastest raw reads: {:.1} %",
             self.share_of_limit * 100.0
         )
     }

@@ -1,4 +1,4 @@
-//! `farm clean`: what killed machines left in shared memory and in the run directory, listed and removed.
+//! `farm clean`: lists and removes the files that killed machines left in `memory.dir` and in the run directory.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -19,7 +19,8 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     let memory = &config.memory.dir;
     if !memory.is_dir() {
         let why = format!(
-            "memory.dir is {}, which is not a directory",
+            "cannot list the files of killed machines: memory.dir is {}, which is not a directory; \
+             set another one with --set memory.dir=DIR",
             memory.display()
         );
         return Err(Usage::error(why));
@@ -46,10 +47,10 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
             group.dir()
         )?;
         if group.is_unknown {
-            let reason = "the file is missing by whose lock a running machine is known";
             writeln!(
                 out,
-                "  {reason}; if none of these machines runs, remove them:"
+                "  farm clean cannot find out whether these machines run, because the file that a running machine \
+                 locks is missing; if none of these machines runs, remove the files with:"
             )?;
             group
                 .commands()
@@ -68,28 +69,28 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     let what = counted(files, bytes);
     writeln!(
         out,
-        "{verb} {what} in all, of {memory} and {}",
+        "{verb} {what} in total, in {memory} and {}",
         names.display()
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What killed machines left in the directories of a configuration.
+/// Returns the files that killed machines of any cluster left in the two directories of `config`.
 pub(crate) fn find(config: &Config) -> Vec<Leaving> {
     find_leavings(&config.memory.dir, &run_dir(config))
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell command.
 pub(crate) fn quoted(path: &Path) -> String {
     let path = path.display().to_string();
     match shlex::try_quote(&path) {
         Ok(quoted) => quoted.into_owned(),
-        // No path has a zero byte.
+        // Unreachable: quoting fails only for a zero byte, and no path contains one.
         Err(_) => path,
     }
 }
 
-/// As in `12 file(s), 808 MiB`.
+/// Formats a number of files and their bytes: `12 file(s), 808 MiB`.
 pub(crate) fn counted(files: u64, bytes: u64) -> String {
     match bytes {
         0 => format!("{files} file(s)"),
@@ -97,17 +98,18 @@ pub(crate) fn counted(files: u64, bytes: u64) -> String {
     }
 }
 
-/// What the machines of one cluster left of one kind.
+/// The leftovers of one cluster in one directory, either all removable or all unknown.
 pub(crate) struct Group<'a> {
     pub(crate) cluster: &'a str,
-    /// Shared memory of which nothing tells whether it is in use.
+    /// Whether the files are shared memory that a running machine may still use: the file whose lock shows that
+    /// the machine runs is missing.
     pub(crate) is_unknown: bool,
     dir: &'a Path,
     leavings: Vec<&'a Leaving>,
 }
 
 impl<'a> Group<'a> {
-    /// By cluster, directory, and whether it may be removed.
+    /// Groups leftovers by cluster, directory and [`Group::is_unknown`].
     pub(crate) fn of(leavings: &'a [Leaving]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for leaving in leavings {
@@ -137,7 +139,7 @@ impl<'a> Group<'a> {
         self.leavings.iter().map(|leaving| leaving.bytes).sum()
     }
 
-    /// As in `machine(s) m1, m2`.
+    /// Formats the ids of the machines: `machine(s) m1, m2`.
     fn machines(&self) -> String {
         let mut machines: Vec<_> = self
             .leavings
@@ -154,13 +156,13 @@ impl<'a> Group<'a> {
         self.dir.display()
     }
 
-    /// Removes all of it whose machines are still gone; files and bytes that were removed.
+    /// Removes the leftovers whose machines have not started again. Returns the numbers of removed files and bytes.
     fn remove(&self) -> anyhow::Result<(u64, u64)> {
         let mut removed = (0, 0);
         for leaving in &self.leavings {
             let (files, bytes) = remove_leaving(leaving).with_context(|| {
                 format!(
-                    "what machine {} of cluster \"{}\" left",
+                    "cannot remove the files that machine {} of cluster \"{}\" left",
                     leaving.machine, self.cluster
                 )
             })?;
@@ -169,7 +171,7 @@ impl<'a> Group<'a> {
         Ok(removed)
     }
 
-    /// The commands that remove what may be in use.
+    /// Returns shell commands that remove the files of unknown state.
     fn commands(&self) -> impl Iterator<Item = String> {
         self.leavings
             .iter()
@@ -187,7 +189,7 @@ impl<'a> Group<'a> {
 mod tests {
     use super::*;
 
-    /// Pasted into a shell, `rm /tmp/mem dir/farm-...` removed `/tmp/mem`.
+    /// Regression test: `rm /tmp/mem dir/farm-...`, pasted into a shell, removed `/tmp/mem`.
     #[test]
     fn commands_are_quoted() {
         let dir = Path::new("/tmp/mem dir");

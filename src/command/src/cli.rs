@@ -1,7 +1,7 @@
-//! The command line: every subcommand and option, with the help that teaches them.
+//! The command line: every subcommand and option, with its help text.
 //!
-//! Options that stand for keys of the configuration end in [`Config::set_by`], so that what is wrong
-//! with them is told in the same words as in a file, with the option as its origin.
+//! Options that set a key of the configuration call [`Config::set_by`]. An error in such an option therefore has
+//! the same text as an error in a file, with the option as its origin.
 
 mod oltp;
 mod sim;
@@ -20,12 +20,12 @@ pub(crate) use oltp::{OltpArgs, SmallbankArgs, TatpArgs};
 pub(crate) use sim::SimArgs;
 pub(crate) use workload::WorkloadArgs;
 
-/// The text of `config/local.toml`, used where no file is named.
+/// The text of `config/local.toml`, the configuration without `--config`.
 const LOCAL: &str = include_str!("../../../config/local.toml");
-/// What errors call it.
+/// The name of [`LOCAL`] in messages.
 const LOCAL_NAME: &str = "config/local.toml (built in)";
 
-/// Memory of many machines as one address space, read one-sidedly, with a hashtable on top.
+/// One address space over the memory of many machines, with one-sided reads, transactions and a hashtable.
 #[derive(Debug, Parser)]
 #[command(
     name = "farm",
@@ -33,70 +33,70 @@ const LOCAL_NAME: &str = "config/local.toml (built in)";
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  farm demo                                      three machines on this host, loaded and measured
-  farm doctor                                    what this host offers, and what to change
-  farm ycsb --workload c --records 1000000       lookups only, on a cluster started for the purpose
-  farm ycsb -P config/ycsb/workloadb --verify    a YCSB property file, every read checked
-  farm tatp --subscribers 100000                 transactions on a telecom's subscribers
-  farm smallbank --accounts 100000               transactions between accounts, the money counted after
-  farm workload bank --verify                    transactions of three processes, judged
-  farm sim --seeds 1000                          a thousand clusters in a simulator, and a verdict
-  farm bench limit                               how fast this host's memory is: the bound of all
-  farm clean --dry-run                           what killed clusters left in memory
+  farm demo                                      load three machines on this host and measure lookups
+  farm doctor                                    check this host, and print what to change
+  farm ycsb --workload c --records 1000000       measure lookups on a temporary cluster
+  farm ycsb -P config/ycsb/workloadb --verify    run a YCSB property file, and check every value read
+  farm tatp --subscribers 100000                 measure transactions on subscribers of a telecom
+  farm smallbank --accounts 100000               measure transfers between accounts, and check the sum
+  farm workload bank --verify                    run transactions on three processes, and check the history
+  farm sim --seeds 1000                          simulate 1,000 clusters with faults, and check each
+  farm bench limit                               compare lookups with random reads of this host's memory
+  farm clean --dry-run                           list files that killed clusters left in memory
 
-`farm <command> --help` tells about each. Configuration files are documented in config/local.toml.
-Exit status: 0 only if nothing failed and nothing was read wrong; 2 for a wrong command line or
-configuration; 1 for everything else."
+`farm <command> --help` documents each command. config/local.toml documents the configuration.
+Exit status: 0 if no operation failed and every check passed; 2 if the command line or the configuration
+is wrong; 130 after SIGINT or SIGTERM; 1 after any other failure."
 )]
 pub(crate) struct Cli {
-    /// What is logged to standard error, as in `info` or `farm_core=debug,warn`; overrides RUST_LOG.
+    /// Filter of log messages on standard error, as in `info` or `farm_core=debug,warn`; overrides RUST_LOG.
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
 
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// A subcommand.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Load three machines on this host, run YCSB C and B, and print what they did.
+    /// Start three machines on this host, run YCSB workloads C and B, and print the results.
     Demo(DemoArgs),
-    /// Run YCSB workloads on a cluster that is started for them and stopped after.
+    /// Run YCSB workloads on a temporary cluster.
     Ycsb(YcsbArgs),
-    /// Run TATP, transactions on a telecom's subscribers, on a cluster that is started for it.
+    /// Run the TATP benchmark (transactions on subscribers of a telecom) on a temporary cluster.
     Tatp(TatpArgs),
-    /// Run SmallBank, transactions between accounts, on a cluster that is started for it.
+    /// Run the SmallBank benchmark (transactions between accounts) on a temporary cluster.
     Smallbank(SmallbankArgs),
     /// Run one machine of a cluster until it is stopped.
     Node(NodeArgs),
     /// Measure one part of the platform by itself.
     Bench(BenchArgs),
-    /// Run a workload whose every answer is judged, on a cluster that is started for it.
+    /// Run a workload on a temporary cluster, record its history, and check the history.
     Workload(WorkloadArgs),
-    /// Run the platform in a simulator that breaks what can break, and judge what it did.
+    /// Run the platform in a simulator that injects faults, and check the results.
     Sim(SimArgs),
-    /// Tell what this host offers a cluster, and what to change, with the command.
+    /// Check this host against a configuration, and print what to change, with commands.
     Doctor(DoctorArgs),
-    /// Remove the shared memory, locks and sockets of machines that were killed.
+    /// Remove the shared memory, locks and sockets that killed machines left.
     Clean(CleanArgs),
 }
 
-/// Where the configuration comes from.
+/// The options that select the configuration.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConfigArgs {
-    /// The configuration; config/local.toml, which is built in, unless given.
+    /// The configuration file; without it, the built-in copy of config/local.toml.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Overrides a key of the configuration, as in memory.region_bytes=1GiB; may be repeated.
+    /// Override a key of the configuration, as in memory.region_bytes=1GiB; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) set: Vec<(String, String)>,
 }
 
 impl ConfigArgs {
-    /// The file, without overrides.
+    /// Reads the file, without the overrides of `--set`.
     pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         match &self.config {
             Some(path) => farm_kv::config::load(path),
@@ -104,21 +104,21 @@ impl ConfigArgs {
         }
     }
 
-    /// What messages call the file.
+    /// Returns the name of the file in messages.
     pub(crate) fn name(&self) -> String {
         self.config
             .as_ref()
             .map_or_else(|| LOCAL_NAME.to_owned(), |path| path.display().to_string())
     }
 
-    /// Applies the overrides.
+    /// Applies the overrides of `--set`.
     pub(crate) fn apply(&self, config: &mut Config) -> Result<(), ConfigError> {
         self.set
             .iter()
             .try_for_each(|(key, value)| config.set(key, value))
     }
 
-    /// The file with the overrides applied, checked.
+    /// Reads the file, applies the overrides of `--set`, and validates the result.
     pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
         let mut config = self.load()?;
         self.apply(&mut config)?;
@@ -127,24 +127,24 @@ impl ConfigArgs {
     }
 }
 
-/// The cluster that a command starts.
+/// The options for the cluster that a command starts.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// So many machines, whatever the configuration lists.
+    /// Number of machines; overrides the list in the configuration.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1023))]
     pub(crate) machines: Option<u16>,
 
-    /// So many workers on every machine.
+    /// Number of workers on every machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) workers: Option<u16>,
 }
 
 impl ClusterArgs {
-    /// Applies the options that are keys of the configuration, with `keys` as further ones (option, key
-    /// and value), and checks the whole.
+    /// Applies `--set`, `--machines`, `--workers` and the options in `keys` (option, key, value) to `config`,
+    /// and validates the result.
     pub(crate) fn configure(
         &self,
         config: &mut Config,
@@ -166,11 +166,11 @@ impl ClusterArgs {
     }
 }
 
-/// How often a command measures.
+/// The option for the number of measurements.
 #[derive(Debug, Args)]
 pub(crate) struct RepeatArgs {
-    /// Measure N times, from the start and load on, and report the median and the spread (least to most) of
-    /// each figure; the table is that of the median run.
+    /// Start, load and measure N times, and report the median and the range (least to most) of each figure; the
+    /// printed table is that of the median run.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=999))]
     pub(crate) repeat: u16,
 }
@@ -185,15 +185,15 @@ pub(crate) struct DemoArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// Pairs to load.
+    /// Number of pairs to load.
     #[arg(long, value_name = "N", default_value = "1000000", value_parser = count)]
     pub(crate) records: u64,
 
-    /// How long each workload is measured.
+    /// Seconds that each workload is measured.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(crate) duration: Duration,
 
-    /// Where the results are written as JSON.
+    /// File for the results as JSON.
     #[arg(long, value_name = "FILE", default_value = "farm-demo.json")]
     pub(crate) json: PathBuf,
 }
@@ -201,18 +201,20 @@ pub(crate) struct DemoArgs {
 /// Options of `farm ycsb`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What is said later counts: defaults, the configuration, the property file, -p, then the options.
+Precedence, lowest first: defaults, the configuration, the property files, -p, the other options.
 
-Properties of YCSB that bound a run: operationcount, operations of all workers together, failed ones
-included; maxexecutiontime, in seconds; target, operations per second that it is held to; threadcount,
-operations in flight at a time, of all workers together (a thread of the reference client has one).
-With operationcount there is no other bound of time than --duration or maxexecutiontime, and --duration
-overrides an operationcount that a file sets. Unknown properties are named in a warning, those without
-effect in a note; those that ask for another workload are refused.
+YCSB properties that bound a run:
+  operationcount    number of operations of all workers together, failed ones included
+  maxexecutiontime  seconds
+  target            operations per second of all workers together, at most
+  threadcount       operations in flight of all workers together (a thread of the reference client has one)
+If operationcount is set, only --duration or maxexecutiontime bounds the time. --duration overrides an
+operationcount of a property file, but not one of -p. The command warns of unknown properties, prints a
+note for properties without effect, and refuses properties that ask for another kind of run.
 
-Distributions: uniform; zipfian, which is the meaning of the reference client (constant 0.99 over ten
-thousand million ranks, hashed onto the records); zipfian-plain, Zipf 0.99 over the records
-themselves; latest; hotspot; exponential; sequential.
+Distributions: uniform; zipfian, as in the reference client (Zipf with constant 0.99 over 10^10 ranks,
+hashed onto the records); zipfian-plain (Zipf with constant 0.99 over the records themselves); latest;
+hotspot; exponential; sequential.
 
 Examples:
   farm ycsb --workload b,c --records 1000000 --duration 10
@@ -221,7 +223,7 @@ Examples:
   farm ycsb --workload c --duration 5 --repeat 5
   farm ycsb --workload c --distribution uniform --neighbourhood 8 --verify")]
 pub(crate) struct YcsbArgs {
-    /// A YCSB property file; may be repeated, and later ones count.
+    /// A YCSB property file; may be repeated, and a later file overrides an earlier one.
     #[arg(short = 'P', long = "properties", value_name = "FILE")]
     pub(crate) property_files: Vec<PathBuf>,
 
@@ -232,15 +234,15 @@ pub(crate) struct YcsbArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 
-    /// Pairs to load.
+    /// Number of pairs to load.
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) records: Option<u64>,
 
-    /// How long each workload is measured at most; 10 unless given, or a property bounds it.
+    /// Most seconds that each workload is measured; 10 if neither this option nor a property bounds the run.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 
-    /// How long each workload runs before it is measured.
+    /// Seconds that each workload runs before it is measured; 1 by default.
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none)]
     pub(crate) warmup: Option<Duration>,
 
@@ -248,44 +250,44 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "H")]
     pub(crate) neighbourhood: Option<String>,
 
-    /// The share of slots that are full after loading, above 0 and at most 1.
+    /// The share of slots that are full after the load, above 0 and at most 1.
     #[arg(long, value_name = "X")]
     pub(crate) occupancy: Option<String>,
 
-    /// Bytes of each value.
+    /// Bytes of each value, as a number or a size as in 1KiB.
     #[arg(long, value_name = "N")]
     pub(crate) value_bytes: Option<String>,
 
-    /// Workloads to run one after the other, on the same table.
+    /// Workloads to run one after another, on the same table; C if neither this option nor -P is given.
     #[arg(long, value_name = "A,B,C…", value_delimiter = ',', ignore_case = true)]
     pub(crate) workload: Vec<Workload>,
 
-    /// How keys are chosen, whatever the workload says.
+    /// Distribution of the keys; overrides that of the workload.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Distribution::NAMES), ignore_case = true)]
     pub(crate) distribution: Option<String>,
 
-    /// Seed of every choice; the same seed gives the same operations.
+    /// Seed of every random choice; the same seed gives the same operations; 1 by default.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
-    /// Commits lock exclusively from the start: to measure what the readable mode of locks is worth.
+    /// Make commits lock exclusively from the start, to measure the benefit of the readable lock mode.
     #[arg(long, hide = true)]
     pub(crate) exclusive_locks: bool,
 
-    /// Check every value that is read, whole.
+    /// Check every byte of every value that is read.
     #[arg(long)]
     pub(crate) verify: bool,
 
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
 
-    /// Where the results are written as JSON.
+    /// File for the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
 
 impl YcsbArgs {
-    /// Applies the options that are keys of the configuration, and checks the whole.
+    /// Applies the options that set keys of the configuration, and validates the result.
     pub(crate) fn configure(&self, config: &mut Config) -> Result<(), ConfigError> {
         let keys = [
             (
@@ -300,44 +302,45 @@ impl YcsbArgs {
     }
 }
 
-/// A core workload of YCSB.
+/// One of YCSB's core workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// Half reads, half updates; skewed.
+    /// 50 % reads, 50 % updates; skewed.
     A,
     /// 95 % reads, 5 % updates; skewed.
     B,
     /// Reads only; skewed.
     C,
-    /// 95 % reads of what was inserted latest, 5 % inserts.
+    /// 95 % reads, mostly of the latest inserts, 5 % inserts.
     D,
-    /// Scans: needs an ordered index, which there is none of yet.
+    /// Scans. Refused: scans need an ordered index, which is not implemented.
     E,
-    /// Half reads, half reads that are written back changed; skewed.
+    /// 50 % reads, 50 % read-modify-writes; skewed.
     F,
 }
 
 /// Options of `farm node`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every machine of a cluster is given the same file. The machines find each other by cluster.name in
-cluster.run_dir; one whose file differs is refused at once, on both sides, also by a cluster that runs.
+All machines of a cluster need the same file. The machines find each other by cluster.name in
+cluster.run_dir. If two files differ, both machines refuse the connection and name the difference; a
+cluster that already runs continues.
 
-A node stops at SIGINT or SIGTERM, and when another machine of the cluster left or was lost; it says
-which. Exit status: 0 after a signal to it or to the machine that left, 1 after a failure.
+A node stops after SIGINT or SIGTERM, and when another machine of the cluster left or was lost; it prints
+the reason. Exit status: 0 if this node or the machine that left received a signal, 1 after a failure.
 
-Example, each in its own terminal:
+Example, each line in its own terminal:
   farm node --config my.toml --machine 1
   farm node --config my.toml --machine 2")]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// The id of the machine to run; needed unless the configuration has only one.
+    /// The id of the machine to run; required if the configuration has several machines.
     #[arg(long, value_name = "ID", value_parser = machine_id)]
     pub(crate) machine: Option<MachineId>,
 
-    /// Take orders from the command that started it, on standard input.
+    /// Execute the orders that the launcher writes to standard input.
     #[arg(long, hide = true)]
     pub(crate) driven: bool,
 
@@ -359,32 +362,33 @@ Examples:
   farm bench alloc --json alloc.json"
 )]
 pub(crate) struct BenchArgs {
-    /// What to measure.
+    /// The part to measure.
     #[command(subcommand)]
     pub(crate) what: Bench,
 }
 
-/// What `farm bench` measures.
+/// A subcommand of `farm bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// One worker's lookups in another machine's memory, beside the limit: random reads of the same
-    /// bytes of the same memory, as fast as this host can do them.
+    /// Measure lookups of one worker in another machine's memory, and their limit: raw random reads of the same
+    /// number of bytes from the same memory.
     Limit(BenchLimitArgs),
-    /// Round trips and messages per second over rings between two processes.
+    /// Measure round trips and messages per second over rings between two processes.
     Ring(BenchPairArgs),
-    /// One-sided reads and writes, beside the memory itself; over RDMA devices beside perftest.
+    /// Measure one-sided reads and writes, and compare them with plain memory accesses, or over RDMA devices with
+    /// perftest.
     Fabric(BenchFabricArgs),
-    /// Fragmentation of the allocator by size class.
+    /// Measure the fragmentation of the allocator by size class.
     Alloc(BenchAllocArgs),
-    /// Commits of transactions of 1, 2 and 4 objects over 1, 2 and 3 machines, alone and where they meet,
-    /// beside a round trip over rings and a one-sided write.
+    /// Measure commits of transactions of 1, 2 and 4 objects on 1, 2 and 3 machines, with and without conflicts,
+    /// and compare them with a round trip over rings and a one-sided write.
     Commit(BenchCommitArgs),
 }
 
 /// Options of `farm bench commit`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchCommitArgs {
-    /// Transactions under way at a time where throughput is measured.
+    /// Transactions in flight in measurements of throughput.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) in_flight: u16,
 
@@ -395,15 +399,15 @@ pub(crate) struct BenchCommitArgs {
 /// Options of `farm bench limit`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchLimitArgs {
-    /// Bytes to read from, which should be many times the cache.
+    /// Bytes of the memory that lookups read; use many times the size of the cache.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     pub(crate) bytes: u64,
 
-    /// The neighbourhood H of the table: how many bytes a lookup reads.
+    /// The neighbourhood H of the table; it determines the bytes that a lookup reads.
     #[arg(long, value_name = "H", default_value = "6")]
     pub(crate) neighbourhood: u32,
 
-    /// Lookups in flight at a time; several are measured one after the other.
+    /// Lookups in flight; several numbers are measured one after another.
     #[arg(
         long,
         value_name = "N,N…",
@@ -417,10 +421,10 @@ pub(crate) struct BenchLimitArgs {
     pub(crate) common: BenchCommonArgs,
 }
 
-/// Options of the benches between two processes.
+/// Options of the benches with two processes.
 #[derive(Debug, Args)]
 pub(crate) struct BenchPairArgs {
-    /// Bytes of one message or operation; several are measured one after the other.
+    /// Bytes of one message or operation; several sizes are measured one after another.
     #[arg(
         long,
         value_name = "N,N…",
@@ -430,7 +434,7 @@ pub(crate) struct BenchPairArgs {
     )]
     pub(crate) sizes: Vec<u64>,
 
-    /// The cores the two processes are pinned to.
+    /// The cores to which the two processes are pinned; `farm bench fabric` over shared memory uses the first.
     #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1..=2)]
     pub(crate) cores: Vec<u32>,
 
@@ -441,15 +445,16 @@ pub(crate) struct BenchPairArgs {
 /// Options of `farm bench fabric`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchFabricArgs {
-    /// The fabric: the configuration's unless given. RDMA devices are those of its first two machines.
+    /// The fabric; that of the configuration by default. With verbs, the first two machines of the configuration
+    /// determine the devices.
     #[arg(long, value_name = "shm|verbs")]
     pub(crate) fabric: Option<String>,
 
-    /// Turns of each measurement over RDMA devices, taken in turn with perftest's.
+    /// Repetitions of each measurement over RDMA devices, alternating with perftest.
     #[arg(long, value_name = "N", default_value = "9", value_parser = clap::value_parser!(u16).range(1..=999))]
     pub(crate) pairs: u16,
 
-    /// Operations of one such turn, rounded up to a multiple of 32.
+    /// Operations of one such repetition, rounded up to a multiple of 32.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
     pub(crate) operations: u32,
 
@@ -460,7 +465,7 @@ pub(crate) struct BenchFabricArgs {
 /// Options of `farm bench alloc`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchAllocArgs {
-    /// Seed of the sizes that are allocated and freed.
+    /// Seed of the random sizes that are allocated and freed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 
@@ -474,14 +479,14 @@ pub(crate) struct BenchCommonArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// How long each measurement takes.
+    /// Seconds of each measurement.
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     pub(crate) duration: Duration,
 
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
 
-    /// Where the results are written as JSON.
+    /// File for the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -489,8 +494,8 @@ pub(crate) struct BenchCommonArgs {
 /// Options of `farm doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Findings are marked ok, note (a fact to know), advice (something to improve), or problem (the
-configuration cannot run); the exit status is 1 if there is a problem.
+Levels of findings: ok; note (a fact to know); advice (something to improve); problem (the configuration
+cannot run on this host). Exit status: 1 if there is a problem, otherwise 0.
 
 Examples:
   farm doctor
@@ -500,7 +505,7 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
-    /// Print everything as JSON.
+    /// Print the host, the configuration and the findings as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -508,10 +513,10 @@ pub(crate) struct DoctorArgs {
 /// Options of `farm clean`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Processes that are killed (kill -9, or for want of memory) leave their shared memory in memory.dir, and
-their locks and sockets in cluster.run_dir. The next start with the same memory.dir removes them, too.
-Every running machine holds locks on its files; what is locked is never touched, and neither are files of
-other users. Of all clusters that used these two directories, not only of the configuration's.
+A killed process (kill -9, or the out-of-memory killer) leaves its shared memory in memory.dir, and its
+lock and socket in cluster.run_dir. This command removes such files of all clusters that used these two
+directories. The next start of a machine with the same memory.dir removes the shared memory, too.
+A running machine holds locks on its files. The command never removes locked files or files of other users.
 
 Examples:
   farm clean --dry-run
@@ -526,7 +531,7 @@ pub(crate) struct CleanArgs {
     pub(crate) dry_run: bool,
 }
 
-/// `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
@@ -536,7 +541,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A positive whole number, which may be grouped: `1_000_000`.
+/// Parses a positive whole number, with or without underscores: `1_000_000`.
 fn count(text: &str) -> Result<u64, String> {
     match text.replace('_', "").parse() {
         Ok(0) | Err(_) => Err("expected a whole number of at least 1".to_owned()),
@@ -544,7 +549,7 @@ fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A positive number of seconds.
+/// Parses a positive number of seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     match seconds_or_none(text) {
         Ok(duration) if duration.is_zero() => Err("expected more than 0 seconds".to_owned()),
@@ -552,7 +557,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number of seconds, which may be 0.
+/// Parses a number of seconds, at least 0.
 fn seconds_or_none(text: &str) -> Result<Duration, String> {
     let number: f64 = text
         .parse()
@@ -563,7 +568,7 @@ fn seconds_or_none(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The id of a machine.
+/// Parses the id of a machine.
 fn machine_id(text: &str) -> Result<MachineId, String> {
     text.parse()
         .ok()

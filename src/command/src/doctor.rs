@@ -1,7 +1,7 @@
-//! `farm doctor`: what this host offers, what a configuration asks of it, and what to change.
+//! `farm doctor`: checks a configuration against this host, and prints what to change.
 //!
-//! [`probe_with_devices`] looks at the host; [`judge`] turns its facts and a configuration into findings and is
-//! a function of the two, tested on hosts that are not at hand.
+//! [`probe_with_devices`] collects facts about the host. [`judge()`] compares these facts with a configuration and
+//! returns findings. It depends only on its arguments, so the tests call it with the facts of invented hosts.
 
 mod judge;
 mod leavings;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     host: &'a HostFacts,
@@ -55,7 +55,7 @@ struct Report<'a> {
     findings: &'a [Finding],
 }
 
-/// The command as this user has to give it.
+/// Returns the shell command with `sudo` in front, unless this user is root.
 fn as_root(facts: &HostFacts, command: &str) -> String {
     if facts.user_id == 0 {
         command.to_owned()
@@ -64,17 +64,17 @@ fn as_root(facts: &HostFacts, command: &str) -> String {
     }
 }
 
-/// How much a finding matters.
+/// The level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
-    /// As it should be.
+    /// Nothing to change.
     Ok,
     /// A fact to know.
     Note,
     /// Something to improve.
     Advice,
-    /// The configuration cannot run.
+    /// The configuration cannot run on this host.
     Problem,
 }
 
@@ -89,17 +89,17 @@ impl Level {
     }
 }
 
-/// One thing found.
+/// One result of the check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// What it is about, in a word or two.
+    /// The topic, in one or two words.
     pub(crate) about: &'static str,
-    /// What was found.
+    /// The fact about the host or the configuration.
     pub(crate) fact: String,
-    /// What to do.
+    /// The recommended change.
     pub(crate) advice: Option<String>,
-    /// The commands that do it.
+    /// The shell commands that make the change.
     pub(crate) commands: Vec<String>,
 }
 
@@ -125,12 +125,9 @@ impl Finding {
     }
 }
 
-/// The findings for people.
+/// Formats the findings as a table.
 fn describe(findings: &[Finding], facts: &HostFacts, config: &Config, name: &str) -> String {
-    let mut text = format!(
-        "This host ({}), and what {name} asks of it:\n\n",
-        facts.kernel
-    );
+    let mut text = format!("This host ({}), checked against {name}:\n\n", facts.kernel);
     for finding in findings {
         text.push_str(&format!(
             "{:<8} {:<11} {}\n",
@@ -146,7 +143,7 @@ fn describe(findings: &[Finding], facts: &HostFacts, config: &Config, name: &str
         }
     }
     text.push_str(&format!(
-        "\nSockets and locks: {}\n",
+        "\nDirectory of sockets and locks: {}\n",
         socket_dir(&run_dir(config), config)
     ));
     let count = |level| {
@@ -157,7 +154,7 @@ fn describe(findings: &[Finding], facts: &HostFacts, config: &Config, name: &str
     };
     let (problems, advice) = (count(Level::Problem), count(Level::Advice));
     text.push_str(&format!(
-        "{problems} problem(s), {advice} thing(s) to improve.\n"
+        "{problems} problem(s), {advice} possible improvement(s).\n"
     ));
     text
 }

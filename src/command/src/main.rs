@@ -1,4 +1,4 @@
-//! The `farm` command line: reads its arguments, sets up logging, and calls one subcommand.
+//! The `farm` program: parses the arguments, sets up logging, and runs one subcommand.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -27,9 +27,9 @@ use tracing_subscriber::filter::LevelFilter;
 
 use cli::{Cli, Command};
 
-/// Exit status where the command line or the configuration is wrong, as clap has it.
+/// Exit status if the command line or the configuration is wrong. clap uses the same.
 const EXIT_USAGE: u8 = 2;
-/// Exit status after SIGINT or SIGTERM, as shells have it for SIGINT.
+/// Exit status after SIGINT or SIGTERM: 128 + 2, as shells report SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         return farm_bench::micro::child_main();
     }
     let cli = Cli::parse();
-    // What simulated machines log is part of their run, and of no interest while it is right.
+    // Off for `farm sim`: simulated machines log warnings about simulated faults in correct runs, too.
     let level = match cli.command {
         Command::Sim(_) => LevelFilter::OFF,
         _ => LevelFilter::WARN,
@@ -48,11 +48,11 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<cluster::Interrupted>() => {
-            say(format_args!("farm: {error}"));
+            write_stderr(format_args!("farm: {error}"));
             ExitCode::from(EXIT_INTERRUPTED)
         }
         Err(error) => {
-            say(format_args!("farm: error: {}", with_causes(&error)));
+            write_stderr(format_args!("farm: error: {}", with_causes(&error)));
             exit_code_of(&error)
         }
     }
@@ -73,15 +73,24 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Logs go to standard error, so that standard output is for results alone.
+/// Sets up logging to standard error; standard output has only results. `level` applies if `filter` (`--log`)
+/// is absent and `RUST_LOG` is not set.
 fn log_to_stderr(filter: Option<&str>, level: LevelFilter) -> anyhow::Result<()> {
     let filter = match filter {
-        Some(filter) => EnvFilter::try_new(filter)
-            .map_err(|error| Usage::error(format!("--log {filter:?}: {error}; try --log debug")))?,
+        Some(filter) => EnvFilter::try_new(filter).map_err(|error| {
+            let why = format!("--log {filter:?} is not a log filter: {error}; try --log debug");
+            Usage::error(why)
+        })?,
         None => EnvFilter::builder()
             .with_default_directive(level.into())
             .from_env()
-            .map_err(|error| Usage::error(format!("RUST_LOG: {error}; try RUST_LOG=debug")))?,
+            .map_err(|error| {
+                let why = format!(
+                    "the environment variable RUST_LOG is not a log filter: {error}; \
+                     try RUST_LOG=debug"
+                );
+                Usage::error(why)
+            })?,
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -92,12 +101,12 @@ fn log_to_stderr(filter: Option<&str>, level: LevelFilter) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Tells people something on standard error. Nothing ends because nobody listens.
-pub(crate) fn say(what: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{what}");
+/// Writes a line to standard error. Ignores errors, so that a closed standard error does not end the command.
+pub(crate) fn write_stderr(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The error and what caused it, without causes that it has told already.
+/// Formats an error and its causes. Leaves out a cause whose text the lines before it already contain.
 pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1) {
@@ -110,7 +119,7 @@ pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// The command line asks for what cannot be, and clap does not know.
+/// An error in the command line that clap cannot detect. The exit status is [`EXIT_USAGE`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(String);
@@ -138,7 +147,7 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Whether somebody who was to read the output has gone, as `head` does.
+/// Returns whether the reader of the output closed its pipe, as `head` does.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error
         .chain()
@@ -152,7 +161,7 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn causes_are_told_once() {
+    fn repeated_causes_are_printed_once() {
         let error = io::Error::other("no such device");
         let error = anyhow::Error::from(error).context("cannot map region r5.12");
         let error = Err::<(), _>(error)

@@ -1,4 +1,4 @@
-//! What the commands that measure have in common.
+//! Code that all measuring commands use: clusters, loads, runs, repeats, results and tables.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -19,10 +19,10 @@ use crate::Usage;
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order};
 
-/// The commit this program was built from, if the build could tell.
+/// The commit of this program, if git was available to the build.
 const COMMIT: Option<&str> = option_env!("FARM_COMMIT");
 
-/// Measures on a cluster that is started for it and stopped after.
+/// Starts a cluster, calls `measure`, and stops the cluster. Before that it checks that the file `json` can be written.
 pub(crate) fn on_cluster<T>(
     config: &Config,
     json: Option<&Path>,
@@ -33,14 +33,14 @@ pub(crate) fn on_cluster<T>(
         try_writing(path)?;
     }
     let mut cluster = Cluster::start(config, log)?;
-    // The first error is the one that matters: a cluster that is dropped is stopped, and says no more.
+    // If `measure` fails, dropping the cluster stops it, and errors while it stops are not reported.
     let measured = measure(&mut cluster)?;
     cluster.stop()?;
     Ok(measured)
 }
 
-/// Has all machines load, and shows how far they are on a bar of so many; what they loaded together, and
-/// the seconds of the slowest.
+/// Sends an order to load, and shows the progress on `bar`. Returns the records of all machines together, and the
+/// seconds of the slowest machine.
 pub(crate) fn load(
     cluster: &mut Cluster,
     order: &Order,
@@ -65,19 +65,19 @@ pub(crate) fn load(
     ))
 }
 
-/// How long a run is.
+/// The bounds of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Length {
-    /// Before it counts.
+    /// Time before the measurement.
     pub(crate) warmup: Duration,
-    /// Most time that counts.
+    /// Most time of the measurement, if it is bounded.
     pub(crate) duration: Option<Duration>,
-    /// Operations that count, where they are bounded.
+    /// Number of measured operations, if it is bounded.
     pub(crate) operations: Option<u64>,
 }
 
 impl Length {
-    /// As in `for 10.0 s`.
+    /// Formats the bounds: `for 10.0 s`.
     fn in_words(&self) -> String {
         let time = self
             .duration
@@ -92,7 +92,7 @@ impl Length {
     }
 }
 
-/// Has all machines run something, and shows how far it is; `pick` takes each one's report.
+/// Sends an order to run, and shows the elapsed time. Returns one report of each machine, as `pick` returns it.
 pub(crate) fn run<T>(
     cluster: &mut Cluster,
     name: &str,
@@ -105,7 +105,7 @@ pub(crate) fn run<T>(
         Some(whole) => bar(whole as u64, name, "{msg} {wide_bar} {elapsed}"),
         None => bar(u64::MAX, name, "{msg} {elapsed}"),
     };
-    crate::say(format_args!("running {name} {}", length.in_words()));
+    crate::write_stderr(format_args!("running {name} {}", length.in_words()));
     cluster.order(order)?;
     bar.enable_steady_tick(Duration::from_millis(100));
     let started = Instant::now();
@@ -117,7 +117,7 @@ pub(crate) fn run<T>(
     Ok(reports)
 }
 
-/// Measures so many times (`--repeat`), and stops at the first failure.
+/// Calls `measure` `times` times (`--repeat`). Returns the first error at once.
 pub(crate) fn repeat<T>(
     times: u16,
     mut measure: impl FnMut() -> anyhow::Result<T>,
@@ -126,14 +126,14 @@ pub(crate) fn repeat<T>(
     numbers
         .map(|number| {
             if times > 1 {
-                crate::say(format_args!("run {number} of {times} (--repeat)"));
+                crate::write_stderr(format_args!("run {number} of {times} (--repeat)"));
             }
             measure()
         })
         .collect()
 }
 
-/// The results of some runs, with where they are from.
+/// Returns a report of `runs` with its origin: command line, start time, commit, host and configuration.
 pub(crate) fn report<R: Measured>(
     started: &Started,
     config: &Config,
@@ -146,8 +146,8 @@ pub(crate) fn report<R: Measured>(
     Ok(Report::new(header, host, config, runs))
 }
 
-/// Writes results to a file, and prints them with `end` after them. They are printed even if the file
-/// cannot be written.
+/// Writes the report to the file `json`, and prints it with `end` appended. Prints it even if the file cannot be
+/// written.
 pub(crate) fn write<R: Serialize + fmt::Display + Measured>(
     report: &Report<R>,
     json: Option<&Path>,
@@ -155,13 +155,13 @@ pub(crate) fn write<R: Serialize + fmt::Display + Measured>(
 ) -> anyhow::Result<()> {
     let written = json.map_or(Ok(()), |path| {
         std::fs::write(path, report.to_json() + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))
+            .with_context(|| format!("cannot write the results to {} (--json)", path.display()))
     });
     io::stdout().write_all(format!("{report}{end}").as_bytes())?;
     written
 }
 
-/// Finds out before anything is measured whether the results can be written.
+/// Checks, before anything is measured, that the results can be written to `path`.
 pub(crate) fn try_writing(path: &Path) -> anyhow::Result<()> {
     let is_new = !path.exists();
     std::fs::OpenOptions::new()
@@ -170,12 +170,17 @@ pub(crate) fn try_writing(path: &Path) -> anyhow::Result<()> {
         .open(path)
         .with_context(|| format!("cannot write the results to {} (--json)", path.display()))?;
     if is_new {
-        std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+        std::fs::remove_file(path).with_context(|| {
+            format!(
+                "cannot remove {}, which was created to test whether --json can be written",
+                path.display()
+            )
+        })?;
     }
     Ok(())
 }
 
-/// A progress bar, drawn only where a person sees it.
+/// Returns a progress bar, which is drawn only if standard error is a terminal.
 pub(crate) fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
     let target = if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -189,8 +194,8 @@ pub(crate) fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
         .with_message(message.to_owned())
 }
 
-/// A table for so many pairs: as many shards as the workers own, more where a shard would not fit a
-/// region.
+/// Returns the specification of a table for `pairs` pairs. Each worker owns `table.shards_per_worker` shards, or more
+/// if a shard would not fit in a region.
 pub(crate) fn table_spec(
     config: &Config,
     id: u16,
@@ -200,7 +205,8 @@ pub(crate) fn table_spec(
     let table = TableConfig::of(config);
     if table.key_bytes != KEY_BYTES as u64 {
         let why = format!(
-            "table.key_bytes is {}, but keys of the hashtable have {KEY_BYTES} bytes; leave it out",
+            "table.key_bytes is {}, but the hashtable supports only keys of {KEY_BYTES} bytes; \
+             remove table.key_bytes from the configuration, or set it to {KEY_BYTES}",
             table.key_bytes
         );
         return Err(Usage::error(why));

@@ -1,4 +1,4 @@
-//! `farm sim`: runs of the simulator.
+//! `farm sim`: runs the simulator.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -15,9 +15,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::Usage;
 use crate::cli::SimArgs;
 
-/// Failed runs that are printed.
+/// Number of failed runs after which a sweep stops, and most failed runs that are printed.
 const SHOWN_FAILURES: usize = 5;
-/// Panics within a run are told with its verdict, not where they happen.
+/// Whether the panic hook is replaced by one that prints nothing. A panic within a run is part of its verdict.
 static QUIET: Mutex<bool> = Mutex::new(false);
 
 /// Runs `farm sim`.
@@ -28,13 +28,16 @@ pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
         _ if args.mutants || args.mutant.is_some() => hunt(args),
         (None, Some(seeds)) => sweep(args, seeds),
         (None, None) => Err(Usage::error(
-            "say what to run: --seed N, --seeds N or --mutants",
+            "nothing to run: add --seed N, --seeds N, --mutants or --mutant TEXT",
         )),
     }
 }
 
+/// Turns off messages of panics, unless `RUST_BACKTRACE` is set.
 fn keep_panics_quiet() {
-    let mut quiet = QUIET.lock().expect("setting a flag does not panic");
+    let mut quiet = QUIET
+        .lock()
+        .expect("no thread panics while it holds the lock of a flag");
     if !std::mem::replace(&mut *quiet, true) && std::env::var_os("RUST_BACKTRACE").is_none() {
         std::panic::set_hook(Box::new(|_| {}));
     }
@@ -45,13 +48,14 @@ fn jobs(args: &SimArgs) -> usize {
     args.jobs.map_or_else(cores, usize::from)
 }
 
+/// Runs one seed, and prints its events or writes its trace.
 fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     let scenario = args.scenario.unwrap_or_else(|| Scenario::of_seed(seed));
     let plan = Plan::new(seed, scenario);
     let trace = match &args.trace {
         Some(path) => Some(
             std::fs::File::create(path)
-                .with_context(|| format!("cannot write {} (--trace)", path.display()))?,
+                .with_context(|| format!("cannot create the trace {} (--trace)", path.display()))?,
         ),
         None => None,
     };
@@ -64,20 +68,20 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     let outcome = match chosen_mutants(args)?.as_slice() {
         _ if args.mutant.is_none() => run_seed(&plan, options),
         [mutant, ..] => {
-            writeln!(out, "with the deliberate bug: {}", mutant.name)?;
+            writeln!(out, "with the deliberate bug \"{}\"", mutant.name)?;
             mutant.run(&plan, options).0
         }
-        [] => bail!("no deliberate bug was chosen"),
+        [] => bail!("cannot run with a deliberate bug: --mutant matches none"),
     };
     match trace {
         Some(mut file) => {
             let lines = outcome.trace.join("\n") + "\n";
             file.write_all(lines.as_bytes())
-                .context("cannot write the trace")?;
+                .context("cannot write the trace (--trace)")?;
         }
-        // What clients did and what broke; the fabric's own events are thousands.
+        // Without a file, print only the events of clients and the faults. The fabric has thousands of events.
         None => {
-            for line in outcome.trace.iter().filter(|line| is_of_interest(line)) {
+            for line in outcome.trace.iter().filter(|line| is_printed(line)) {
                 writeln!(out, "{line}")?;
             }
         }
@@ -87,7 +91,7 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     }
     writeln!(
         out,
-        "{} operations in {} turns and {:.3} ms of virtual time",
+        "{} operations in {} turns of workers and {:.3} ms of simulated time",
         outcome.operations,
         outcome.turns,
         outcome.nanos as f64 / 1e6
@@ -107,7 +111,8 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn is_of_interest(line: &str) -> bool {
+/// Returns whether a line of the trace is printed: an event of a client, or a fault.
+fn is_printed(line: &str) -> bool {
     ["client ", " part: ", " stand still "]
         .iter()
         .any(|word| line.contains(word))
@@ -118,16 +123,20 @@ fn progress(seeds: u64, what: &str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = "{prefix} [{bar:40}] {pos}/{len}, {per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(style).expect("the template is well formed");
+    let style =
+        ProgressStyle::with_template(style).expect("the template of the progress bar is valid");
     ProgressBar::new(seeds)
         .with_style(style.progress_chars("=> "))
         .with_prefix(what.to_owned())
 }
 
+/// Runs a range of seeds, and prints the failed runs.
 fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     if args.first.checked_add(seeds).is_none() {
         let (first, last) = (args.first, u64::MAX);
-        let why = format!("there are no {seeds} seeds from {first} on; the last is {last}");
+        let why = format!(
+            "--first {first} --seeds {seeds} exceeds the greatest seed, {last}; lower one of them"
+        );
         return Err(Usage::error(why));
     }
     let sweep = Sweep {
@@ -142,7 +151,9 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let swept = sweep.run(|outcome| {
         bar.inc(1);
-        let mut failed = failed.lock().expect("counting does not panic");
+        let mut failed = failed
+            .lock()
+            .expect("no thread panics while it holds the lock of a counter");
         *failed += usize::from(outcome.failure.is_some());
         *failed < SHOWN_FAILURES
     });
@@ -151,7 +162,7 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{} runs with {} operations in {:.1} s: {:.0} runs per second on {} thread(s)",
+        "{} runs with {} operations in {:.1} s: {:.0} runs/s on {} thread(s)",
         swept.runs,
         swept.operations,
         seconds,
@@ -173,7 +184,8 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The last line of a sweep, and whether it passed. The script `x` takes the hash from the line's end.
+/// Returns the last line of a sweep, and whether the sweep passed. The script `x` reads the hash at the end of the
+/// line.
 fn verdict(swept: &Swept, seeds: u64, wrong_marks: usize) -> (String, bool) {
     let failed = swept.failures.len();
     let passed = failed == 0 && wrong_marks == 0 && swept.runs == seeds;
@@ -183,7 +195,10 @@ fn verdict(swept: &Swept, seeds: u64, wrong_marks: usize) -> (String, bool) {
         swept.runs
     );
     if swept.runs < seeds {
-        line += &format!(" (stopped early: {} of {seeds} were made)", swept.runs);
+        line += &format!(
+            " (stopped early after {} of {seeds} runs, because of the failures)",
+            swept.runs
+        );
     }
     if wrong_marks > 0 {
         line += &format!(", {wrong_marks} mark(s) not reached or not listed");
@@ -195,25 +210,25 @@ fn print_failure(out: &mut impl Write, outcome: &Outcome) -> std::io::Result<()>
     match &outcome.failure {
         Some(failure) => {
             let command = outcome.command();
-            writeln!(out, "WRONG, {failure}\n  again with: {command}")
+            writeln!(out, "WRONG, {failure}\n  repeat with: {command}")
         }
         None => Ok(()),
     }
 }
 
-/// Prints the marks that were not reached, and those that are not listed; returns their number.
+/// Prints the listed marks that were not reached, and the reached marks that are not listed. Returns their number.
 fn print_marks(out: &mut impl Write, swept: &Swept) -> std::io::Result<usize> {
     let (missing, unknown) = (
         marks::missing(&swept.reached),
         marks::unknown(&swept.reached),
     );
     for mark in &missing {
-        writeln!(out, "not reached: {mark}")?;
+        writeln!(out, "mark not reached: {mark}")?;
     }
     for mark in &unknown {
         writeln!(
             out,
-            "reached, but not in the list of farm-sim/src/run/marks.rs: {mark}"
+            "mark reached that farm-sim/src/run/marks.rs does not list (add it): {mark}"
         )?;
     }
     writeln!(
@@ -225,7 +240,7 @@ fn print_marks(out: &mut impl Write, swept: &Swept) -> std::io::Result<usize> {
     Ok(missing.len() + unknown.len())
 }
 
-/// The deliberate bugs that the options name; none, if they name none.
+/// Returns the deliberate bugs that `--mutants` and `--mutant` select. Returns none without these options.
 fn chosen_mutants(args: &SimArgs) -> anyhow::Result<Vec<Mutant>> {
     if !args.mutants && args.mutant.is_none() {
         return Ok(Vec::new());
@@ -233,12 +248,15 @@ fn chosen_mutants(args: &SimArgs) -> anyhow::Result<Vec<Mutant>> {
     mutants_called(args.mutant.as_deref().unwrap_or(""))
 }
 
-/// The deliberate bugs whose names contain a text, at least one.
+/// Returns the deliberate bugs whose names contain `wanted`.
+///
+/// # Errors
+/// [`Usage`]: the program was built without deliberate bugs, or no name contains `wanted`.
 pub(crate) fn mutants_called(wanted: &str) -> anyhow::Result<Vec<Mutant>> {
     if !farm_core::mutants::BUILT_IN {
         return Err(Usage::error(
-            "this program was built without deliberate bugs, as one that serves should be; build \
-             another with `cargo build --release --features mutants` and run it",
+            "cannot switch on deliberate bugs: this program was built without deliberate bugs, as programs for \
+             production must be; build another one with `cargo build --release --features mutants`",
         ));
     }
     let chosen = mutants::ALL
@@ -247,12 +265,15 @@ pub(crate) fn mutants_called(wanted: &str) -> anyhow::Result<Vec<Mutant>> {
     let chosen: Vec<Mutant> = chosen.copied().collect();
     if chosen.is_empty() {
         let names: BTreeSet<_> = mutants::ALL.iter().map(|mutant| mutant.name).collect();
-        let why = format!("no deliberate bug is called {wanted:?}; there are {names:?}");
+        let why = format!(
+            "no deliberate bug has {wanted:?} in its name (--mutant); the names are {names:?}"
+        );
         return Err(Usage::error(why));
     }
     Ok(chosen)
 }
 
+/// Runs seeds with each selected deliberate bug until a checker finds the bug, at most [`MOST_SEEDS`] seeds.
 fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let chosen = chosen_mutants(args)?;
     let (next, lives) = (Mutex::new(chosen.iter()), Mutex::new(0));
@@ -260,19 +281,27 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
         for _ in 0..jobs(args) {
             scope.spawn(|| {
                 loop {
-                    let mutant = next.lock().expect("taking does not panic").next();
+                    let mutant = next
+                        .lock()
+                        .expect("no thread panics while it holds the lock of the mutants")
+                        .next();
                     let Some(mutant) = mutant else { return };
                     let seeds = args.first..args.first.saturating_add(MOST_SEEDS);
                     let fate = mutant.hunt(seeds, RunOptions::default());
-                    // If nobody reads it, the last line tells how many live.
-                    let _ = writeln!(std::io::stdout(), "{}", told(&fate));
+                    // Errors are ignored, because the last line has the number of bugs that were not found.
+                    let _ = writeln!(std::io::stdout(), "{}", describe(&fate));
                     let lives_on = usize::from(fate.killed_by.is_none());
-                    *lives.lock().expect("counting does not panic") += lives_on;
+                    *lives
+                        .lock()
+                        .expect("no thread panics while it holds the lock of a counter") +=
+                        lives_on;
                 }
             });
         }
     });
-    let lives = lives.into_inner().expect("counting does not panic");
+    let lives = lives
+        .into_inner()
+        .expect("no thread panicked while it held the lock of a counter");
     writeln!(
         std::io::stdout(),
         "{}: {} of {} deliberate bugs were found",
@@ -286,8 +315,8 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What became of a mutant, on a line.
-fn told(fate: &Fate) -> String {
+/// Formats the result for one deliberate bug, as one line.
+fn describe(fate: &Fate) -> String {
     let Mutant { name, scenario } = fate.mutant;
     match &fate.killed_by {
         Some((seed, failure)) => {
@@ -296,9 +325,11 @@ fn told(fate: &Fate) -> String {
             let judge = failure.judge;
             format!("found  {name}: {scenario} seed {seed}, by {judge}: {short}")
         }
-        None if !fate.met => format!("LIVES  {name}: its code was never run"),
+        None if !fate.met => {
+            format!("MISSED {name}: no seed of {scenario} executed its code")
+        }
         None => format!(
-            "LIVES  {name}: {} seeds of {scenario}, {} of which panicked",
+            "MISSED {name}: no checker found it in {} seeds of {scenario}; {} seeds panicked",
             fate.seeds, fate.panics
         ),
     }

@@ -1,4 +1,4 @@
-//! `farm workload`: a cluster of processes runs a workload that is judged.
+//! `farm workload`: runs a workload on a cluster of processes, and checks its history.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,14 +30,14 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         ..Spec::default()
     };
     if args.kind == Kind::Table && args.history.is_some() {
-        let why = "--history: operations on a table are not transactions, which the file is for";
+        let why = "--history cannot be combined with the workload table: the file contains transactions, and this \
+                   workload has none; leave --history out, or choose another workload";
         return Err(Usage::error(why));
     }
     let mut history = match &args.history {
-        Some(path) => Some(
-            std::fs::File::create(path)
-                .with_context(|| format!("cannot write {} (--history)", path.display()))?,
-        ),
+        Some(path) => Some(std::fs::File::create(path).with_context(|| {
+            format!("cannot create the history {} (--history)", path.display())
+        })?),
         None => None,
     };
     let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
@@ -52,27 +52,28 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
     let seconds = began.elapsed().as_secs_f64();
     cluster.order(&Order::TellWork)?;
-    let told = cluster.gather(|_, news| match news {
+    let records = cluster.gather(|_, news| match news {
         News::Work { logs, finished } => Some((logs, finished)),
         _ => None,
     })?;
     cluster.stop()?;
-    let (logs, finished): (Vec<Vec<Log>>, Vec<Finished>) = told.into_iter().unzip();
+    let (logs, finished): (Vec<Vec<Log>>, Vec<Finished>) = records.into_iter().unzip();
     let mut merged = Log::merge(logs.into_iter().flatten().collect());
     let finished = Finished::all(finished);
     merged.transactions.extend(finished.last_read());
     if let Some(file) = &mut history {
-        let lines = checkers::append::to_json_lines(&merged)
-            .map_err(|why| anyhow::anyhow!("the history cannot be told as list-append: {why}"))?;
+        let lines = checkers::append::to_json_lines(&merged).map_err(|why| {
+            anyhow::anyhow!("cannot convert the history to list-append operations: {why}")
+        })?;
         file.write_all(lines.as_bytes())
-            .context("cannot write the history")?;
+            .context("cannot write the history (--history)")?;
     }
     if args.verify {
         verify(&spec, &merged, &finished)?;
     }
     writeln!(
         std::io::stdout(),
-        "{}: {} transactions, those that did not commit included, and {} operations on keys by {} machines in \
+        "{}: {} transactions, including those that did not commit, and {} operations on keys on {} machines in \
          {seconds:.2} s",
         args.kind,
         merged.transactions.len(),
@@ -82,13 +83,14 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs all checkers, and prints the number of checked operations.
 fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result<()> {
     let facts = checkers::check(history);
     let adya = match spec.kind {
         Kind::Table => Ok(()),
         _ => checkers::append::judge(history),
     };
-    // What one of them found does not keep the others from being heard.
+    // Report the findings of all checkers, not only the first.
     let mut wrong: Vec<String> = facts
         .as_ref()
         .err()
@@ -102,11 +104,13 @@ fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result
         _ => bail!("WRONG, {}", wrong.join("\nWRONG, ")),
     };
     if facts.committed + facts.changed == 0 {
-        bail!("WRONG, nothing took effect: there is nothing to judge");
+        bail!(
+            "WRONG, no transaction committed and no operation changed a key, so the check proves nothing"
+        );
     }
     writeln!(
         std::io::stdout(),
-        "right: {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
+        "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
         facts.transactions,
         facts.committed,
         facts.reads,

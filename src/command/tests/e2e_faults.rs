@@ -117,7 +117,7 @@ fn a_node_that_is_stopped_stops_the_others() {
     let leaving = nodes.remove(1);
     leaving.signal(Signal::TERM);
     let left = leaving.end_within(PROMPT).ok();
-    let line = "machine m2 stops: it was asked to (SIGINT or SIGTERM)";
+    let line = "machine m2 stops: it received SIGINT or SIGTERM";
     assert!(left.stderr.contains(line), "{}", left.stderr);
     for (node, id) in nodes.into_iter().zip(["m1", "m3"]) {
         // Regression: the node ended without a message.
@@ -162,7 +162,7 @@ fn a_driven_machine_that_is_asked_to_stop_is_named() {
         };
         place.node(2).signal(Signal::TERM);
         let ended = launcher.end_within(NOTICED);
-        ended.failed(1, &["machine m2: it was asked to stop (SIGTERM)"]);
+        ended.failed(1, &["machine m2: the node received SIGTERM"]);
         assert!(place.processes().is_empty(), "{:?}", place.processes());
         assert_eq!(place.leavings(), Vec::<String>::new());
     }

@@ -285,7 +285,7 @@ fn the_reported_value_length_is_that_of_the_table() {
         "0.1",
     ];
     let stderr = place.small("ycsb", &args).end().ok().stderr;
-    let note = "values have 1000 bytes, in place of table.value_bytes of the file, 40";
+    let note = "values have 1000 bytes; table.value_bytes = 40";
     assert!(stderr.contains(note), "{stderr}");
     let fields = place.write("short", "recordcount=100\nfieldcount=1\nfieldlength=10\n");
     let fields = fields.to_str().unwrap();
@@ -300,6 +300,6 @@ fn the_reported_value_length_is_that_of_the_table() {
         "0.1",
     ];
     let stderr = place.small("ycsb", &args).end().ok().stderr;
-    let warning = "workload short: its values would have 10 bytes, and have 1000";
+    let warning = "workload short specifies values of 10 bytes, but runs with values of 1000";
     assert!(stderr.contains(warning), "{stderr}");
 }

@@ -204,7 +204,7 @@ fn invalid_options_of_tatp_are_refused_with_their_place() {
         (
             "tatp",
             &["-p", "sub=1"],
-            &["-p sub=1", "no such option", "subscribers"],
+            &["-p sub=1", "no such property", "subscribers"],
         ),
         (
             "tatp",

@@ -14,14 +14,13 @@ use super::{ClusterArgs, RepeatArgs, key_value, seconds, seconds_or_none};
 #[command(
     allow_negative_numbers = true,
     after_help = "\
-What is said later counts: defaults, the file of --properties, -p, --mix, then the options. A file of
-properties is TOML, or JSON if its name ends so, and has the names that -p has: subscribers, choice, and
-a section mix. The shares of a mix add up to 100. --mix gives none to those that it does not name; a
-section mix and -p mix.NAME leave them as they were.
+Precedence, lowest first: defaults, the file of --properties, -p, --mix, the other options. The file is
+JSON if its name ends in .json, otherwise TOML. Its keys are those of -p: subscribers, choice, and a
+section mix. The shares of the mix must add up to 100. --mix sets the shares of transactions that it does
+not name to 0; a section mix and -p mix.NAME leave them unchanged.
 
-A row that is not there is an outcome and no error: transactions count as executed, those that found
-what they need as committed. When all have ended every subscriber's rows are looked at, and every table
-is walked.
+A missing row is a normal outcome, not an error: the transaction counts as executed, but not as
+committed. After the run, the command checks the rows of every subscriber and walks every table.
 
 Examples:
   farm tatp
@@ -33,11 +32,11 @@ pub(crate) struct TatpArgs {
     #[command(flatten)]
     pub(crate) common: OltpArgs,
 
-    /// Subscribers in all; 100000 unless given.
+    /// Number of subscribers; 100000 by default.
     #[arg(long, value_name = "N")]
     pub(crate) subscribers: Option<String>,
 
-    /// How a transaction's subscriber is chosen: non_uniform, as TATP has it, or uniform.
+    /// Distribution of the subscribers of transactions: non_uniform, as TATP specifies, or uniform.
     #[arg(long, value_name = "NAME")]
     pub(crate) choice: Option<String>,
 }
@@ -47,13 +46,14 @@ pub(crate) struct TatpArgs {
 #[command(
     allow_negative_numbers = true,
     after_help = "\
-What is said later counts: defaults, the file of --properties, -p, --mix, then the options. A file of
-properties is TOML, or JSON if its name ends so, and has the names that -p has: accounts, hot_accounts,
-hot_percent, initial_cents, savings_rule, and a section mix. The shares of a mix add up to 100. --mix
-gives none to those that it does not name; a section mix and -p mix.NAME leave them as they were.
+Precedence, lowest first: defaults, the file of --properties, -p, --mix, the other options. The file is
+JSON if its name ends in .json, otherwise TOML. Its keys are those of -p: accounts, hot_accounts,
+hot_percent, initial_cents, savings_rule, and a section mix. The shares of the mix must add up to 100.
+--mix sets the shares of transactions that it does not name to 0; a section mix and -p mix.NAME leave
+them unchanged.
 
-When all transactions have ended the balances of all accounts are read, and have to be what was loaded
-and what committed transactions added.
+After the run, the command reads the balances of all accounts and checks that their sum is what was loaded
+plus what committed transactions added.
 
 Examples:
   farm smallbank
@@ -65,31 +65,31 @@ pub(crate) struct SmallbankArgs {
     #[command(flatten)]
     pub(crate) common: OltpArgs,
 
-    /// Accounts in all; 100000 unless given.
+    /// Number of accounts; 100000 by default.
     #[arg(long, value_name = "N")]
     pub(crate) accounts: Option<String>,
 
-    /// The first accounts are hot, so many; 4 % of all unless given.
+    /// Number of hot accounts, which are the first ones; 4 % of all accounts by default, at least 2.
     #[arg(long, value_name = "N")]
     pub(crate) hot_accounts: Option<String>,
 
-    /// Percent of transactions that are on hot accounts; 90 unless given.
+    /// Percentage of transactions on hot accounts; 90 by default.
     #[arg(long, value_name = "N")]
     pub(crate) hot_percent: Option<String>,
 
-    /// What each savings and each checking account begins with, in cents.
+    /// Initial balance of each savings and each checking account, in cents.
     #[arg(long, value_name = "N")]
     pub(crate) initial_cents: Option<String>,
 
-    /// What TransactSavings does: deposit, or withdraw.
+    /// What a TransactSavings transaction does: deposit or withdraw.
     #[arg(long, value_name = "NAME")]
     pub(crate) savings_rule: Option<String>,
 }
 
-/// Options that benchmarks of transactions have in common.
+/// The common options of `farm tatp` and `farm smallbank`.
 #[derive(Debug, Args)]
 pub(crate) struct OltpArgs {
-    /// A file of the benchmark's properties, TOML or JSON.
+    /// A file of properties of the benchmark, TOML or JSON.
     #[arg(short = 'P', long = "properties", value_name = "FILE")]
     pub(crate) property_file: Option<PathBuf>,
 
@@ -97,28 +97,28 @@ pub(crate) struct OltpArgs {
     #[arg(short = 'p', long = "property", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) properties: Vec<(String, String)>,
 
-    /// The shares of the transactions, in percent; those that are not named get none.
+    /// Shares of the transactions, in percent; transactions that are not named get 0.
     #[arg(long, value_name = "NAME=N,NAME=N…", value_delimiter = ',', value_parser = key_value)]
     pub(crate) mix: Vec<(String, String)>,
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 
-    /// Most transactions in flight on every worker, transactions.concurrency of the configuration unless given;
-    /// conflicts make them fewer.
+    /// Most transactions in flight on every worker; transactions.concurrency of the configuration by default.
+    /// A worker with many conflicts runs fewer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: Option<u32>,
 
-    /// Parts of the conflict avoidance to switch off, to measure what each is worth: see docs of farm_txn's
-    /// BackoffConfig.
+    /// Parts of the conflict avoidance to switch off, to measure the benefit of each part; the documentation of
+    /// farm_txn::BackoffConfig describes them.
     #[arg(long, value_name = "PART,PART…", value_delimiter = ',', value_parser = BackoffConfig::PARTS)]
     pub(crate) without: Vec<String>,
 
-    /// How long it is measured; 10 unless given.
+    /// Seconds that the benchmark is measured; 10 by default.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 
-    /// How long it runs before it is measured; 1 unless given.
+    /// Seconds that the benchmark runs before it is measured; 1 by default.
     #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none)]
     pub(crate) warmup: Option<Duration>,
 
@@ -126,24 +126,24 @@ pub(crate) struct OltpArgs {
     #[arg(long, value_name = "H")]
     pub(crate) neighbourhood: Option<String>,
 
-    /// The share of slots that are full after loading, above 0 and at most 1.
+    /// The share of slots that are full after the load, above 0 and at most 1.
     #[arg(long, value_name = "X")]
     pub(crate) occupancy: Option<String>,
 
-    /// Seed of the population and of every choice; the same seed draws the same transactions.
+    /// Seed of the population and of every random choice; the same seed gives the same transactions; 1 by default.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 
     #[command(flatten)]
     pub(crate) repeat: RepeatArgs,
 
-    /// Where the results are written as JSON.
+    /// File for the results as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
 
 impl OltpArgs {
-    /// The configuration for tables whose longest rows have so many bytes, checked.
+    /// Returns the validated configuration for tables whose longest rows have `row_bytes` bytes.
     pub(crate) fn configure(&self, row_bytes: usize) -> Result<Config, ConfigError> {
         let mut config = self.cluster.config.load()?;
         config.set_by("the benchmark", "table.value_bytes", &row_bytes.to_string())?;

@@ -10,54 +10,55 @@ use farm_sim::run::Scenario;
 #[command(
     arg_required_else_help = true,
     after_help = "\
-A seed decides everything: sizes, delays, who runs when, what breaks. The same seed of the same build
-is the same run, to the last bit of its hash. A scenario is a workload (cycle, bank, append, table,
-churn, smallbank, tatp), alone or with -loss, where a machine or a connection is lost on the way.
+The seed determines the whole run: sizes, delays, the schedule of workers, faults. The same seed and the
+same build give the same run and the same hash. A scenario is a workload (cycle, bank, append, table,
+churn, smallbank, tatp), or a workload with the suffix -loss: then the run loses a machine or a
+connection.
 
 Examples:
-  farm sim --seeds 1000                          a thousand runs over all scenarios
+  farm sim --seeds 1000                          run a thousand seeds over all scenarios
   farm sim --seeds 1000 --scenario bank --jobs 2
-  farm sim --seed 17 --scenario bank             one run, with what happened
+  farm sim --seed 17 --scenario bank             run one seed, and print its events
   farm sim --seed 17 --scenario bank --trace run.txt
-  farm sim --mutants                             deliberate bugs, each to be found (see below)
+  farm sim --mutants                             check that the checkers find every deliberate bug
 
---mutants needs a program that was built with them: cargo build --release --features mutants
-docs/TESTING.md tells how to read a run and how to add a scenario, a mark or a mutant."
+--mutants needs a program that contains the deliberate bugs: cargo build --release --features mutants
+docs/TESTING.md describes how to read a run and how to add a scenario, a mark or a mutant."
 )]
 pub(crate) struct SimArgs {
-    /// Run this seed, and print what happened.
+    /// Run this seed, and print its events.
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "mutants"])]
     pub(crate) seed: Option<u64>,
 
-    /// Run so many seeds, and print only what failed.
+    /// Run N seeds, and print only the failed runs.
     #[arg(long, value_name = "N", value_parser = super::count, conflicts_with_all = ["mutants", "mutant"])]
     pub(crate) seeds: Option<u64>,
 
-    /// The first of the seeds.
+    /// The first seed of --seeds, --mutants and --mutant.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) first: u64,
 
-    /// What the runs are of; all scenarios in turn unless given.
+    /// The scenario of the runs; by default the seed determines it.
     #[arg(long, value_name = "NAME")]
     pub(crate) scenario: Option<Scenario>,
 
-    /// Runs at one time; as many as there are cores unless given.
+    /// Number of threads that run seeds; the number of cores by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,
 
-    /// Where the whole trace of a run goes, every event of its fabric included.
+    /// File for the whole trace of the run, with every event of its fabric.
     #[arg(long, value_name = "FILE", requires = "seed", conflicts_with_all = ["seeds", "mutants"])]
     pub(crate) trace: Option<PathBuf>,
 
-    /// Fail if the seeds did not reach every rare branch that carries a mark.
+    /// Fail unless the seeds reach every mark: every rare branch of the code that is listed.
     #[arg(long, requires = "seeds")]
     pub(crate) reach_all: bool,
 
-    /// Switch deliberate bugs on, one at a time, and demand that a checker finds each.
+    /// Switch on the deliberate bugs, one at a time, and fail unless a checker finds each.
     #[arg(long, conflicts_with = "scenario")]
     pub(crate) mutants: bool,
 
-    /// Only the deliberate bugs whose names contain this; with --seed, the run has the first of them.
+    /// Switch on only the deliberate bugs whose names contain TEXT; with --seed, only the first of these.
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) mutant: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the command line takes, refuses, and makes of it.
+//! Tests of the command line: accepted options, refused options, and their effect on the configuration.
 
 use super::*;
 use clap::CommandFactory;
@@ -21,7 +21,7 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
-fn every_subcommand_teaches() {
+fn every_subcommand_has_a_summary_and_an_example() {
     let mut cli = Cli::command();
     cli.build();
     for command in cli.get_subcommands_mut() {
@@ -39,7 +39,7 @@ fn every_subcommand_teaches() {
 }
 
 #[test]
-fn the_options_that_scripts_rely_on_are_there() {
+fn the_options_of_scripts_are_parsed() {
     let args = ycsb(
         "-P a -P b -p recordcount=5 -p x=y=z --config F --machines 2 --workers 3 \
          --records 1_000 --duration 1.5 --warmup 0 --neighbourhood 8 --occupancy 0.8 \
@@ -83,7 +83,7 @@ fn options_reach_the_configuration_after_the_file() {
 }
 
 #[test]
-fn what_is_wrong_with_an_option_names_it() {
+fn errors_in_options_name_the_option() {
     for (line, words) in [
         (
             "--neighbourhood 7",
@@ -101,13 +101,13 @@ fn what_is_wrong_with_an_option_names_it() {
     ] {
         let args = ycsb(line);
         let mut config = args.cluster.config.load().expect("the built-in file");
-        let said = args.configure(&mut config).expect_err(line).to_string();
-        assert!(said.contains(words), "{said}");
+        let text = args.configure(&mut config).expect_err(line).to_string();
+        assert!(text.contains(words), "{text}");
     }
 }
 
 #[test]
-fn options_that_cannot_be_are_refused() {
+fn invalid_options_are_refused() {
     for line in [
         "farm ycsb --machines 0",
         "farm ycsb --machines 1024",
@@ -138,7 +138,7 @@ fn options_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn the_file_is_the_built_in_one_unless_given() {
+fn the_built_in_file_is_the_default() {
     let args = ConfigArgs::default();
     assert_eq!(args.resolve().expect("the built-in file").machines.len(), 3);
     assert_eq!(args.name(), "config/local.toml (built in)");

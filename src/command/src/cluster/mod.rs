@@ -1,9 +1,9 @@
-//! A cluster of processes that a command starts, drives and stops.
+//! A cluster of processes that a command (the launcher) starts, drives and stops.
 //!
-//! The launcher starts `farm node --driven` once for every machine, and talks with each over its
-//! standard input and output, a JSON object a line ([`protocol`]). A node that sees its input end
-//! stops, so nothing is left running when the launcher is killed. Errors go to standard error, which
-//! the nodes share with the launcher.
+//! The launcher starts one `farm node --driven` process for every machine. It writes orders to the standard input
+//! of each node and reads news from its standard output, one JSON object per line ([`protocol`]). A node stops at
+//! the end of its input, so no node keeps running if the launcher is killed. The nodes share the launcher's
+//! standard error.
 
 pub(crate) mod node;
 pub(crate) mod protocol;
@@ -23,21 +23,22 @@ use farm_core::ids::MachineId;
 
 use protocol::{News, Order};
 
-/// Nodes that were told to stop and do not are killed after this long.
+/// Time after an order to stop until the launcher kills the nodes that still run.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long after a first failure the launcher waits for others, which may say more.
+/// Time after a first failure for which the launcher collects the failures of other nodes, which may have the cause.
 const FAILURE_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Set by SIGINT and SIGTERM.
+/// Returns a flag that SIGINT and SIGTERM set.
 pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&flag))
+            .context("cannot install handlers for SIGINT and SIGTERM")?;
     }
     Ok(flag)
 }
 
-/// The command was interrupted; everything was stopped.
+/// The command was interrupted by a signal.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; the cluster was stopped")]
 pub(crate) struct Interrupted;
@@ -49,28 +50,32 @@ struct Node {
     ended: bool,
 }
 
-enum Heard {
+/// What the launcher reads from the standard output of a node.
+enum Output {
     News(News),
-    Garbage(String),
+    /// A line that is not news.
+    Invalid(String),
+    /// The end of the output: the process has ended.
     End,
 }
 
-/// Machines as processes of this host.
+/// A running cluster whose machines are processes of this host. Dropping it stops the processes.
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
-    heard: Receiver<(usize, Heard)>,
+    /// Outputs of all nodes, with the index of the node.
+    outputs: Receiver<(usize, Output)>,
     interrupted: Arc<AtomicBool>,
-    /// Holds the configuration file of the nodes.
+    /// Directory of the nodes' configuration file, removed on drop.
     _dir: tempfile::TempDir,
 }
 
 impl Cluster {
-    /// Starts every machine of the configuration, and waits until all have met.
+    /// Starts every machine of the configuration, and waits until all machines are connected.
     pub(crate) fn start(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
         Self::start_with(config, log, &[])
     }
 
-    /// As [`Cluster::start`], with the handlers of judged workloads attached to every worker.
+    /// Starts a cluster like [`Cluster::start`], with the handlers of judged workloads attached to every worker.
     pub(crate) fn start_judged(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
         Self::start_with(config, log, &["--judged"])
     }
@@ -80,33 +85,37 @@ impl Cluster {
         let dir = tempfile::Builder::new()
             .prefix("farm-")
             .tempdir()
-            .context("cannot make a directory for the nodes' configuration")?;
+            .context("cannot create a temporary directory for the configuration of the nodes")?;
         let file = dir.path().join("cluster.toml");
-        std::fs::write(&file, config.to_toml())
-            .with_context(|| format!("cannot write {}", file.display()))?;
-        let (tell, heard) = channel();
+        std::fs::write(&file, config.to_toml()).with_context(|| {
+            format!(
+                "cannot write the configuration of the nodes to {}",
+                file.display()
+            )
+        })?;
+        let (sender, outputs) = channel();
         let mut cluster = Self {
             nodes: Vec::new(),
-            heard,
+            outputs,
             interrupted,
             _dir: dir,
         };
         for machine in &config.machines {
             let mut command = node_command(machine.id, &file, log)?;
             command.args(flags);
-            let node = spawn(cluster.nodes.len(), machine.id, command, &tell)?;
+            let node = spawn(cluster.nodes.len(), machine.id, command, &sender)?;
             cluster.nodes.push(node);
         }
         cluster.gather(|_, news| matches!(news, News::Ready).then_some(()))?;
         Ok(cluster)
     }
 
-    /// Machines.
+    /// Returns the number of machines.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Gives every machine the same order.
+    /// Sends the same order to every machine.
     pub(crate) fn order(&mut self, order: &Order) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
@@ -117,14 +126,14 @@ impl Cluster {
                     .and_then(|()| orders.flush())
                     .is_err()
             {
-                // It has ended; what it said, or how it ended, is heard next.
+                // The node has ended. The next read of `outputs` returns its failure or its end.
                 node.orders = None;
             }
         }
         Ok(())
     }
 
-    /// Listens until `pick` has taken one piece of news from every machine.
+    /// Receives news until `pick` has returned a value for every machine. Returns these values, by machine.
     pub(crate) fn gather<T>(
         &mut self,
         pick: impl FnMut(usize, News) -> Option<T>,
@@ -132,7 +141,7 @@ impl Cluster {
         self.gather_with(pick, || {})
     }
 
-    /// As [`Cluster::gather`]; calls `meanwhile` now and then.
+    /// Does the same as [`Cluster::gather`], and calls `meanwhile` whenever no output arrives for 50 ms.
     pub(crate) fn gather_with<T>(
         &mut self,
         mut pick: impl FnMut(usize, News) -> Option<T>,
@@ -143,58 +152,66 @@ impl Cluster {
             if self.interrupted.load(Ordering::Relaxed) {
                 bail!(Interrupted);
             }
-            match self.heard.recv_timeout(Duration::from_millis(50)) {
-                Ok((index, Heard::News(News::Failed { why }))) => return self.failed(index, why),
-                Ok((index, Heard::News(news))) => {
+            match self.outputs.recv_timeout(Duration::from_millis(50)) {
+                Ok((index, Output::News(News::Failed { why }))) => return self.failed(index, why),
+                Ok((index, Output::News(news))) => {
                     if let Some(taken) = pick(index, news) {
                         picked[index] = Some(taken);
                     }
                 }
-                Ok((index, Heard::Garbage(line))) => {
+                Ok((index, Output::Invalid(line))) => {
                     bail!(
-                        "machine {} said what is no news: {line:?}",
+                        "machine {} wrote an invalid line to its standard output, where the launcher expects a \
+                         message as JSON: {line:?}; the cluster is stopped",
                         self.nodes[index].id
                     );
                 }
-                Ok((index, Heard::End)) => {
+                Ok((index, Output::End)) => {
                     let why = self.how_it_ended(index);
                     return self.failed(index, why);
                 }
                 Err(RecvTimeoutError::Timeout) => meanwhile(),
-                Err(RecvTimeoutError::Disconnected) => bail!("all machines ended"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("the processes of all machines ended before the command was finished")
+                }
             }
         }
         Ok(picked.into_iter().flatten().collect())
     }
 
-    /// Reports a failure together with what the other machines say at the same time.
+    /// Returns the failure of a machine as an error, with the first failures that other machines report within
+    /// [`FAILURE_PATIENCE`].
     fn failed<T>(&mut self, index: usize, why: String) -> anyhow::Result<T> {
-        let mut told = vec![format!("machine {}: {why}", self.nodes[index].id)];
+        let mut failures = vec![format!("machine {}: {why}", self.nodes[index].id)];
         let until = Instant::now() + FAILURE_PATIENCE;
-        while let Ok((index, heard)) = self
-            .heard
+        while let Ok((index, output)) = self
+            .outputs
             .recv_timeout(until.saturating_duration_since(Instant::now()))
         {
-            let why = match heard {
-                Heard::News(News::Failed { why }) => why,
-                Heard::End => self.how_it_ended(index),
+            let why = match output {
+                Output::News(News::Failed { why }) => why,
+                Output::End => self.how_it_ended(index),
                 _ => continue,
             };
             let line = format!("machine {}: {why}", self.nodes[index].id);
-            if !told
+            if !failures
                 .iter()
                 .any(|known| known.starts_with(&format!("machine {}:", self.nodes[index].id)))
             {
-                told.push(line);
+                failures.push(line);
             }
         }
-        // A signal that reached the nodes, too: they stop because the whole command does.
+        // If the signal reached the nodes, too, their failures are consequences of the interrupt.
         if self.interrupted.load(Ordering::Relaxed) {
             bail!(Interrupted);
         }
-        bail!("the cluster stopped\n  {}", told.join("\n  "))
+        bail!(
+            "a machine failed, and the cluster was stopped\n  {}",
+            failures.join("\n  ")
+        )
     }
 
+    /// Waits for the process of a node, and returns how it ended.
     fn how_it_ended(&mut self, index: usize) -> String {
         let node = &mut self.nodes[index];
         node.ended = true;
@@ -208,13 +225,14 @@ impl Cluster {
         }
     }
 
-    /// Stops every machine, and waits until it is gone.
+    /// Stops every machine, and waits until all processes have ended.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         self.order(&Order::Stop)?;
         self.reap()
     }
 
-    /// Waits for the nodes; those that do not end are killed.
+    /// Closes the inputs of the nodes and waits for the processes. Kills those that still run after
+    /// [`STOP_PATIENCE`]. Returns the first failure.
     fn reap(&mut self) -> anyhow::Result<()> {
         for node in &mut self.nodes {
             node.orders = None;
@@ -223,19 +241,24 @@ impl Cluster {
         let mut failure = None;
         while self.nodes.iter().any(|node| !node.ended) {
             match self
-                .heard
+                .outputs
                 .recv_timeout(until.saturating_duration_since(Instant::now()))
             {
-                Ok((index, Heard::End)) => {
+                Ok((index, Output::End)) => {
                     let id = self.nodes[index].id;
                     let node = &mut self.nodes[index];
                     node.ended = true;
-                    let status = node.child.wait().context("cannot wait for a node")?;
+                    let status = node
+                        .child
+                        .wait()
+                        .with_context(|| format!("cannot wait for the process of machine {id}"))?;
                     if !status.success() {
-                        failure.get_or_insert_with(|| format!("machine {id} ended with {status}"));
+                        failure.get_or_insert_with(|| {
+                            format!("the process of machine {id} ended with {status}")
+                        });
                     }
                 }
-                Ok((index, Heard::News(News::Failed { why }))) => {
+                Ok((index, Output::News(News::Failed { why }))) => {
                     failure
                         .get_or_insert_with(|| format!("machine {}: {why}", self.nodes[index].id));
                 }
@@ -243,9 +266,13 @@ impl Cluster {
                 Err(_) => {
                     for node in self.nodes.iter_mut().filter(|node| !node.ended) {
                         failure.get_or_insert_with(|| {
-                            format!("machine {} did not stop and was killed", node.id)
+                            format!(
+                                "machine {} did not stop within {} s, and its process was killed",
+                                node.id,
+                                STOP_PATIENCE.as_secs()
+                            )
                         });
-                        // Killing what has just ended fails, and is not needed.
+                        // Fails if the process has just ended, which is fine.
                         let _ = node.child.kill();
                         let _ = node.child.wait();
                         node.ended = true;
@@ -262,14 +289,15 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Whatever went wrong was told; here it only matters that nothing keeps running.
+        // The first error was returned already. Here the processes only have to end.
         let _ = self.reap();
     }
 }
 
 /// Returns the command that starts one machine.
 fn node_command(id: MachineId, config: &Path, log: Option<&str>) -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("cannot find the farm program")?;
+    let program = std::env::current_exe()
+        .context("cannot start machines: the path of the running farm program is unknown")?;
     let mut command = Command::new(program);
     command
         .args([
@@ -290,24 +318,27 @@ fn spawn(
     index: usize,
     id: MachineId,
     mut command: Command,
-    tell: &Sender<(usize, Heard)>,
+    sender: &Sender<(usize, Output)>,
 ) -> anyhow::Result<Node> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command
         .spawn()
-        .with_context(|| format!("cannot start machine {id}"))?;
+        .with_context(|| format!("cannot start the process of machine {id}"))?;
     let orders = child.stdin.take();
-    let lines = BufReader::new(child.stdout.take().context("a node has no output")?);
-    let tell = tell.clone();
+    let stdout = child.stdout.take();
+    let stdout =
+        stdout.with_context(|| format!("the process of machine {id} has no standard output"))?;
+    let lines = BufReader::new(stdout);
+    let sender = sender.clone();
     std::thread::spawn(move || {
         for line in lines.lines().map_while(Result::ok) {
-            let heard = serde_json::from_str(&line).map_or(Heard::Garbage(line), Heard::News);
-            if tell.send((index, heard)).is_err() {
+            let output = serde_json::from_str(&line).map_or(Output::Invalid(line), Output::News);
+            if sender.send((index, output)).is_err() {
                 return;
             }
         }
-        // The launcher may be gone already.
-        let _ = tell.send((index, Heard::End));
+        // Fails if the cluster was dropped.
+        let _ = sender.send((index, Output::End));
     });
     Ok(Node {
         id,

@@ -1,4 +1,4 @@
-//! `farm node`: one machine, alone or driven by a launcher.
+//! `farm node`: runs one machine, alone or driven by a launcher.
 
 mod oltp;
 
@@ -33,24 +33,24 @@ use super::protocol::{News, Order, WorkloadOrder};
 use crate::Usage;
 use crate::cli::NodeArgs;
 
-/// How long a machine waits for the others.
+/// Most time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a node looks whether it was interrupted, or its machine has stopped.
+/// Interval at which a node checks for signals, and whether its machine has stopped.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long freed objects may take to the worker whose block they are in.
+/// Most time until freed objects and changes of shards have reached the workers that own them.
 const SETTLE: Duration = Duration::from_secs(5);
-/// How often it tells how far a load is.
+/// Interval of [`News::Loading`].
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// A driven node was asked to stop by SIGTERM.
+/// A driven node received SIGTERM.
 #[derive(Debug, thiserror::Error)]
-#[error("it was asked to stop (SIGTERM)")]
+#[error("the node received SIGTERM, and stops")]
 struct Terminated;
 
-/// Why a machine stopped that was not asked to: its failure, and what its peers reported.
+/// Returns why a machine stopped by itself: its failure, and the reasons that its peers reported.
 fn why_stopped(machine: &Machine) -> String {
     let departed = machine.departed();
-    // What a peer reported says more than that it is lost.
+    // A lost peer without a reported reason adds nothing to the machine's own failure.
     let peers = departed
         .iter()
         .filter(|peer| peer.how == Departure::Left || peer.why.is_some())
@@ -62,7 +62,7 @@ fn why_stopped(machine: &Machine) -> String {
         .chain(peers)
         .collect();
     match reasons.is_empty() {
-        true => "it was asked to stop".to_owned(),
+        true => "a stop was requested".to_owned(),
         false => reasons.join("; "),
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
                 .map(|machine| machine.id.get().to_string())
                 .collect();
             let why = format!(
-                "the configuration has {} machines; say which one to run with --machine, one of {}",
+                "the configuration has {} machines; select the one to run with --machine ID, where ID is one of {}",
                 ids.len(),
                 ids.join(", ")
             );
@@ -91,12 +91,12 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     }
     check_machine_memory(&config, id, &probe(&config.memory.dir))?;
     if !args.driven {
-        return alone(&config, id).map(|()| ExitCode::SUCCESS);
+        return run_alone(&config, id).map(|()| ExitCode::SUCCESS);
     }
-    Ok(match driven(&config, id, args.judged) {
+    Ok(match run_driven(&config, id, args.judged) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Of a machine that did not start. All else was reported before the machine ended.
+            // The machine did not start. Later errors were reported before the machine ended.
             if !error.is::<Reported>() {
                 report_failure(&error);
             }
@@ -105,19 +105,19 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The node failed, and the launcher knows why.
+/// The node failed, and has reported the reason to the launcher.
 #[derive(Debug, thiserror::Error)]
-#[error("reported to the launcher")]
+#[error("the node failed, and reported the failure to the launcher")]
 struct Reported;
 
 fn report_failure(error: &anyhow::Error) {
-    tell(&News::Failed {
+    send_news(&News::Failed {
         why: crate::with_causes(error),
     });
 }
 
-/// Starts a machine; returns `None` if it was told to stop before it had met the others. Its workers get the
-/// handlers of judged workloads only if `judged`.
+/// Starts a machine. Returns `None` if `cancelled` is set before all machines are connected. Attaches the handlers
+/// of judged workloads to the workers if `judged`.
 fn start(
     config: &Config,
     id: MachineId,
@@ -143,29 +143,30 @@ fn start(
     }
 }
 
-fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
+/// Runs a machine until a signal or a failure stops it.
+fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     let interrupted = interrupts()?;
     let name = &config.cluster.name;
     if config.machines.len() > 1 {
         let seconds = PATIENCE.as_secs();
-        crate::say(format_args!(
-            "machine {id} of cluster \"{name}\" waits up to {seconds} s for the others"
+        crate::write_stderr(format_args!(
+            "machine {id} of cluster \"{name}\" waits up to {seconds} s for the other machines"
         ));
     }
     let Some(machine) = start(config, id, &interrupted, false)? else {
-        crate::say(format_args!(
-            "machine {id} stops: it was asked to while it waited for the others"
+        crate::write_stderr(format_args!(
+            "machine {id} stops: it received SIGINT or SIGTERM while it waited for the other machines"
         ));
         return Ok(());
     };
-    crate::say(format_args!(
+    crate::write_stderr(format_args!(
         "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
         config.cluster.name
     ));
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
-            crate::say(format_args!(
-                "machine {id} stops: it was asked to (SIGINT or SIGTERM)"
+            crate::write_stderr(format_args!(
+                "machine {id} stops: it received SIGINT or SIGTERM"
             ));
             return Ok(machine.stop()?);
         }
@@ -174,8 +175,8 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     let why = why_stopped(&machine);
     match machine.join() {
         Ok(()) => {
-            crate::say(format_args!(
-                "machine {id} stops: {why}; memory is not replicated, so the cluster is started as a whole"
+            crate::write_stderr(format_args!(
+                "machine {id} stops: {why}; memory is not replicated: restart all machines of the cluster"
             ));
             Ok(())
         }
@@ -183,24 +184,26 @@ fn alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     }
 }
 
-/// Follows the launcher's orders until its input ends.
-fn driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()> {
-    // A terminal sends its interrupts to the launcher too, and that decides.
+/// Runs a machine and executes the launcher's orders until standard input ends.
+fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()> {
+    // A terminal sends SIGINT to the launcher, too. The launcher then stops the nodes.
     let ignored = Arc::new(AtomicBool::new(false));
     let terminated = Arc::new(AtomicBool::new(false));
     for (signal, flag) in [(SIGINT, ignored), (SIGTERM, Arc::clone(&terminated))] {
-        signal_hook::flag::register(signal, flag).context("cannot handle signals")?;
+        signal_hook::flag::register(signal, flag)
+            .context("cannot install handlers for SIGINT and SIGTERM")?;
     }
-    let (orders, abandoned) = listen();
+    let (orders, abandoned) = read_orders();
     let Some(machine) = start(config, id, &abandoned, judged)? else {
         return Ok(());
     };
-    tell(&News::Ready);
+    send_news(&News::Ready);
     let driven = Driven::new(config, id, &machine, judged, abandoned, terminated);
-    let Err(error) = driven.follow_all(&orders) else {
+    let Err(error) = driven.execute_all(&orders) else {
         return Ok(machine.stop()?);
     };
-    // The launcher learns why before the other machines do, which stop because of it.
+    // Report before the machine stops, so that the launcher receives this reason before the failures that it
+    // causes on other machines.
     report_failure(&error);
     if error.is::<Terminated>() {
         machine.stop()?;
@@ -210,8 +213,9 @@ fn driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()> {
     bail!(Reported)
 }
 
-/// The launcher's orders, and whether they have ended: then nobody waits for what is being done.
-fn listen() -> (Receiver<Order>, Arc<AtomicBool>) {
+/// Starts a thread that reads the launcher's orders. Returns the orders, and a flag that is set when standard input
+/// ends: then the launcher is gone, and the node abandons its current order.
+fn read_orders() -> (Receiver<Order>, Arc<AtomicBool>) {
     let (send, orders) = channel();
     let abandoned = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&abandoned);
@@ -224,7 +228,11 @@ fn listen() -> (Receiver<Order>, Arc<AtomicBool>) {
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, line, "an order that is none");
+                    tracing::error!(
+                        %error,
+                        line,
+                        "invalid order on standard input; the node stops as if its input had ended"
+                    );
                     break;
                 }
             }
@@ -234,29 +242,31 @@ fn listen() -> (Receiver<Order>, Arc<AtomicBool>) {
     (orders, abandoned)
 }
 
-fn tell(news: &News) {
-    let mut line = serde_json::to_vec(news).expect("news are plain data");
+/// Writes news to standard output.
+fn send_news(news: &News) {
+    let mut line = serde_json::to_vec(news).expect("news can be serialized as JSON");
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
-    // A launcher that is gone hears nothing; the end of the input stops this node.
+    // Fails if the launcher is gone. Then the end of the input stops this node.
     let _ = out.write_all(&line).and_then(|()| out.flush());
 }
 
-/// A machine under a launcher.
+/// The state of a driven node.
 struct Driven<'a> {
     config: &'a Config,
     id: MachineId,
     machine: &'a Machine,
-    /// The handlers of judged workloads are attached.
+    /// Whether the handlers of judged workloads are attached.
     judged: bool,
     span: WorkerSpan,
     table: Option<(TableId, TableSpec)>,
     oltp: Option<oltp::Oltp>,
     tracker: Option<Arc<InsertTracker>>,
+    /// Number of records that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
-    /// The launcher is gone.
+    /// Set when the launcher is gone.
     abandoned: Arc<AtomicBool>,
-    /// The node was asked to stop by a signal.
+    /// Set by SIGTERM.
     terminated: Arc<AtomicBool>,
 }
 
@@ -291,8 +301,8 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// Follows orders until there are no more, or one of them is to stop.
-    fn follow_all(mut self, orders: &Receiver<Order>) -> anyhow::Result<()> {
+    /// Executes orders until [`Order::Stop`] or the end of the orders.
+    fn execute_all(mut self, orders: &Receiver<Order>) -> anyhow::Result<()> {
         loop {
             match orders.recv_timeout(LOOK) {
                 Ok(Order::Open(table)) => self.open(table.into())?,
@@ -300,16 +310,16 @@ impl<'a> Driven<'a> {
                 Ok(order @ Order::Run { .. }) => self.run(order)?,
                 Ok(Order::Mutant { name }) => self.mutant(&name)?,
                 Ok(Order::LockExclusively) => self.lock_exclusively()?,
-                Ok(Order::Oltp(order)) => self.follow(order)?,
+                Ok(Order::Oltp(order)) => self.execute_oltp(order)?,
                 Ok(Order::Work(spec)) => self.work(&spec)?,
-                Ok(Order::TellWork) => self.tell_work()?,
+                Ok(Order::TellWork) => self.send_work()?,
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => self.check_running()?,
             }
         }
     }
 
-    /// Whether it is to go on.
+    /// Returns an error if the node received SIGTERM or its machine has stopped.
     fn check_running(&self) -> anyhow::Result<()> {
         if self.terminated.load(Ordering::Relaxed) {
             bail!(Terminated);
@@ -320,7 +330,8 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// Does something on every worker and waits for each one's answer.
+    /// Calls `start` for every worker and waits for one answer of each. Calls `meanwhile` whenever no answer arrives
+    /// for [`PROGRESS`].
     fn on_all<T: Send + 'static>(
         &self,
         mut start: impl FnMut(usize, &Machine, std::sync::mpsc::Sender<T>) -> Result<(), MachineError>,
@@ -335,7 +346,11 @@ impl<'a> Driven<'a> {
         while all.len() < self.machine.workers() {
             match answers.recv_timeout(PROGRESS) {
                 Ok(answer) => all.push(answer),
-                Err(_) if self.abandoned.load(Ordering::Acquire) => bail!("the launcher is gone"),
+                Err(_) if self.abandoned.load(Ordering::Acquire) => {
+                    bail!(
+                        "the launcher closed standard input or sent an invalid order; the node stops"
+                    )
+                }
                 Err(_) => {
                     self.check_running()?;
                     meanwhile();
@@ -347,7 +362,7 @@ impl<'a> Driven<'a> {
 
     fn open(&mut self, spec: TableSpec) -> anyhow::Result<()> {
         self.table = Some((self.open_table(spec)?, spec));
-        tell(&News::Opened);
+        send_news(&News::Opened);
         Ok(())
     }
 
@@ -356,7 +371,7 @@ impl<'a> Driven<'a> {
         type Opened = Result<TableId, KvError>;
         fn opened(worker: &mut Worker, _: u64, table: Opened) {
             let answer = worker.take_layer::<std::sync::mpsc::Sender<Opened>>();
-            // The node waits, unless the machine is stopping.
+            // Fails if the node no longer waits, because the machine is stopping.
             let _ = answer.send(table);
         }
         let opens = self.on_all(
@@ -370,13 +385,13 @@ impl<'a> Driven<'a> {
         )?;
         let opened: Result<Vec<_>, _> = opens.into_iter().collect();
         let opened = opened?.first().copied();
-        opened.context("a machine has at least one worker")
+        opened.context("cannot open the table: the machine has no workers")
     }
 
     fn common(&self, worker: usize) -> anyhow::Result<Common> {
         let (table, spec) = self
             .table
-            .context("a workload was ordered before a table")?;
+            .context("the launcher ordered a workload before it opened a table")?;
         Ok(Common {
             table,
             value_bytes: spec.value_bytes,
@@ -412,7 +427,7 @@ impl<'a> Driven<'a> {
                 })
             },
             || {
-                tell(&News::Loading {
+                send_news(&News::Loading {
                     records: progress.load(Ordering::Relaxed),
                 })
             },
@@ -422,7 +437,7 @@ impl<'a> Driven<'a> {
             .map(|outcome| outcome.duration.as_secs_f64())
             .fold(0.0, f64::max);
         if let Some(why) = outcomes.into_iter().find_map(|outcome| outcome.failure) {
-            bail!("the load failed: {why}");
+            bail!("cannot load the records: {why}");
         }
         let records = progress.load(Ordering::Relaxed);
         self.loaded = (records, seconds);
@@ -430,7 +445,7 @@ impl<'a> Driven<'a> {
             workload.record_count,
             self.span,
         )));
-        tell(&News::Loaded { records, seconds });
+        send_news(&News::Loaded { records, seconds });
         Ok(())
     }
 
@@ -447,13 +462,13 @@ impl<'a> Driven<'a> {
             sampled_1_in,
         } = order
         else {
-            bail!("not a run");
+            bail!("internal error: `Driven::run` was called with another order than `Order::Run`");
         };
         let spec = ycsb_workload(&order)?;
         let tracker = self
             .tracker
             .clone()
-            .context("a run was ordered before a load")?;
+            .context("the launcher ordered a run before it loaded the records")?;
         let common = self.common(0)?;
         let WorkerSpan { first, total, .. } = self.span;
         let bounds = Bounds {
@@ -509,10 +524,12 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// Gives every worker a deliberate bug.
+    /// Switches on a deliberate bug on every worker.
     fn mutant(&self, name: &str) -> anyhow::Result<()> {
         let mutants = crate::sim::mutants_called(name)?;
-        let mutant = *mutants.first().context("no deliberate bug was chosen")?;
+        let mutant = mutants.first();
+        let mutant =
+            *mutant.with_context(|| format!("no deliberate bug has {name:?} in its name"))?;
         self.on_all(
             |worker, machine, answer: std::sync::mpsc::Sender<()>| {
                 machine.submit(worker, move |_| {
@@ -525,11 +542,13 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// Refuses orders of judged workloads if their handlers are not attached.
+    /// Returns an error if the handlers of judged workloads are not attached.
     fn check_judged(&self) -> anyhow::Result<()> {
         match self.judged {
             true => Ok(()),
-            false => bail!("a judged workload was ordered from a node started without --judged"),
+            false => bail!(
+                "the launcher ordered a judged workload, but this node was started without --judged"
+            ),
         }
     }
 
@@ -543,28 +562,29 @@ impl<'a> Driven<'a> {
             },
             || {},
         )?;
-        tell(&News::Worked);
+        send_news(&News::Worked);
         Ok(())
     }
 
-    /// What every worker recorded, and what it holds: freed objects may still be on their way home.
-    fn tell_work(&self) -> anyhow::Result<()> {
+    /// Sends the records and the final state of every worker. Repeats the collection until the workers have received
+    /// all freed objects that they own, but for at most [`SETTLE`].
+    fn send_work(&self) -> anyhow::Result<()> {
         self.check_judged()?;
-        type Told = (workload::Log, Result<workload::Finished, String>);
+        type Collected = (workload::Log, Result<workload::Finished, String>);
         let until = std::time::Instant::now() + SETTLE;
         let mut logs = Vec::new();
         let finished = loop {
-            let told = self.on_all(
-                |worker, machine, answer: std::sync::mpsc::Sender<Told>| {
+            let collected = self.on_all(
+                |worker, machine, answer: std::sync::mpsc::Sender<Collected>| {
                     machine.submit(worker, move |worker| {
-                        let told = (workload::take_log(worker), workload::finish(worker));
-                        // The node waits, unless the machine is stopping.
-                        _ = answer.send(told);
+                        let collected = (workload::take_log(worker), workload::finish(worker));
+                        // Fails if the node no longer waits, because the machine is stopping.
+                        _ = answer.send(collected);
                     })
                 },
                 || {},
             )?;
-            let (more, finished): (Vec<_>, Vec<_>) = told.into_iter().unzip();
+            let (more, finished): (Vec<_>, Vec<_>) = collected.into_iter().unzip();
             logs.extend(more);
             let finished: Result<Vec<_>, String> = finished.into_iter().collect();
             match finished {
@@ -574,7 +594,7 @@ impl<'a> Driven<'a> {
                 _ => std::thread::sleep(LOOK),
             }
         };
-        tell(&News::Work {
+        send_news(&News::Work {
             logs,
             finished: workload::Finished::all(finished),
         });
@@ -590,7 +610,10 @@ impl<'a> Driven<'a> {
             slices.merge(&outcome.slices);
             duration_s = duration_s.max(outcome.duration.as_secs_f64());
             if let Some(why) = outcome.failure {
-                tracing::error!("machine {}: {why}", self.id);
+                tracing::error!(
+                    "machine {}: first failed operation or check of a worker: {why}",
+                    self.id
+                );
             }
         }
         let report = MachineReport {
@@ -602,12 +625,14 @@ impl<'a> Driven<'a> {
             recorder,
             slices,
         };
-        tell(&News::Ran(Box::new(report)));
+        send_news(&News::Ran(Box::new(report)));
         Ok(())
     }
 
+    /// Returns the pairs, slots and bytes of this machine's shards.
     fn facts(&self) -> anyhow::Result<TableFacts> {
-        let (table, spec) = self.table.context("there is no table")?;
+        let table = self.table;
+        let (table, spec) = table.context("the launcher ordered a run before it opened a table")?;
         let all = self.on_all(
             |worker, machine, answer: std::sync::mpsc::Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {
@@ -629,12 +654,14 @@ impl<'a> Driven<'a> {
     }
 }
 
+/// Returns whether the allocators have taken back all freed objects: as many slots are taken as objects exist.
 fn is_settled(finished: &[workload::Finished]) -> bool {
     let taken: u64 = finished.iter().map(|one| one.taken).sum();
     let live: u64 = finished.iter().map(|one| one.live).sum();
     taken == live
 }
 
+/// Parses the workload of an order.
 fn ycsb_workload(order: &WorkloadOrder) -> anyhow::Result<WorkloadSpec> {
     let mut properties = Properties::new();
     for (key, value) in &order.properties {

@@ -1,4 +1,4 @@
-//! What the launcher and its nodes say to each other: a JSON object a line.
+//! Messages between the launcher and its nodes: one JSON object per line.
 
 use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::{self, Benchmark};
@@ -8,7 +8,7 @@ use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
 use serde::{Deserialize, Serialize};
 
-/// From the launcher to a node.
+/// A message from the launcher to a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(crate) enum Order {
@@ -16,41 +16,42 @@ pub(crate) enum Order {
     Open(TableOrder),
     /// Load this machine's part of the records.
     Load(WorkloadOrder),
-    /// Run a workload, and report.
+    /// Run a workload, and send a report ([`News::Ran`]).
     Run {
         /// The workload.
         workload: WorkloadOrder,
-        /// Seconds before it counts.
+        /// Seconds of the warm-up, which is not measured.
         warmup_s: f64,
-        /// Most seconds that count.
+        /// Most measured seconds.
         duration_s: Option<f64>,
-        /// Operations of all workers together that count.
+        /// Number of measured operations of all workers together.
         operations: Option<u64>,
-        /// Operations per second of all workers together.
+        /// Most operations per second of all workers together.
         target_per_s: Option<u64>,
-        /// Operations in flight at a time, of all workers together.
+        /// Operations in flight of all workers together.
         threads: Option<u64>,
-        /// Seed of all choices.
+        /// Seed of all random choices.
         seed: u64,
-        /// Check every value that is read.
+        /// Whether every value that is read is checked.
         verify: bool,
-        /// One operation in so many is timed.
+        /// The latency of one in this many operations is measured.
         sampled_1_in: u32,
     },
-    /// Have a deliberate bug from now on, on all workers: only in a program built with them.
+    /// Switch on a deliberate bug, on all workers. Only programs with the feature `mutants` accept this order.
     Mutant {
-        /// Its name.
+        /// The name of the bug.
         name: String,
     },
-    /// Lock exclusively from the start in commits of one machine, on all workers.
+    /// From now on, lock exclusively from the start in commits of one machine, on all workers.
     LockExclusively,
     /// A step of a benchmark of transactions.
     Oltp(OltpOrder),
-    /// Run a workload that is judged.
+    /// Run a judged workload.
     Work(Spec),
-    /// Tell what it recorded, now that it has ended everywhere.
+    /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
+    /// has ended on all machines.
     TellWork,
-    /// Stop.
+    /// Stop the machine and end the process.
     Stop,
 }
 
@@ -62,29 +63,30 @@ pub(crate) enum OltpOrder {
     Open {
         /// The benchmark.
         benchmark: Benchmark,
-        /// Seed of its population and of all choices.
+        /// Seed of its population and of all random choices.
         seed: u64,
-        /// Its tables, in its order.
+        /// The specifications of its tables, in the order of [`Benchmark::tables`].
         tables: Vec<TableOrder>,
     },
-    /// Load this machine's part of its rows.
+    /// Load this machine's part of the rows.
     Load,
-    /// Run its transactions, and report.
+    /// Run the transactions, and send a report ([`News::RanOltp`]).
     Run {
-        /// How each worker avoids conflicts, and how many transactions it has in flight at most.
+        /// Conflict avoidance of each worker, and its most transactions in flight.
         avoidance: BackoffConfig,
-        /// Seconds before it counts.
+        /// Seconds of the warm-up, which is not measured.
         warmup_s: f64,
-        /// Seconds that count.
+        /// Measured seconds.
         duration_s: f64,
-        /// One transaction in so many is timed.
+        /// The latency of one in this many transactions is measured.
         sampled_1_in: u32,
     },
-    /// Look at what its transactions left, now that they have ended everywhere.
+    /// Check this machine's part of the tables. The launcher sends this order after the transactions have ended on
+    /// all machines.
     Audit,
 }
 
-/// A table to be opened.
+/// The specification of a table, in a form that can be serialized.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct TableOrder {
     id: u16,
@@ -132,53 +134,53 @@ impl From<TableOrder> for TableSpec {
     }
 }
 
-/// A workload as its properties, which the node reads as the launcher did.
+/// A workload as its properties. The node parses them in the same way as the launcher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct WorkloadOrder {
-    /// Its name.
+    /// Name of the workload.
     pub(crate) name: String,
-    /// Its properties.
+    /// Keys and values of its properties.
     pub(crate) properties: Vec<(String, String)>,
     /// Bytes of a value.
     pub(crate) value_bytes: usize,
 }
 
-/// From a node to the launcher.
+/// A message from a node to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case")]
 pub(crate) enum News {
-    /// It has met the others.
+    /// The machine is connected to all other machines.
     Ready,
-    /// The table is open on all of its workers.
+    /// The tables of [`Order::Open`] or [`OltpOrder::Open`] are open on all workers of the machine.
     Opened,
-    /// So many records are in so far.
+    /// Progress of the load.
     Loading {
-        /// Records.
+        /// Number of records that this machine has loaded so far.
         records: u64,
     },
-    /// Its part is loaded.
+    /// The machine has loaded its part.
     Loaded {
-        /// Records.
+        /// Number of records.
         records: u64,
-        /// Seconds.
+        /// Seconds of the slowest worker.
         seconds: f64,
     },
-    /// A workload has ended.
+    /// The report of [`Order::Run`].
     Ran(Box<MachineReport>),
-    /// Transactions have ended.
+    /// The report of [`OltpOrder::Run`].
     RanOltp(Box<oltp::report::MachineReport>),
-    /// What transactions left.
+    /// The result of [`OltpOrder::Audit`].
     Audited(Audited),
-    /// The clients of a workload that is judged have ended.
+    /// The clients of the judged workload have ended.
     Worked,
-    /// What its workers recorded, and hold.
+    /// The records of a judged workload.
     Work {
-        /// Of every worker.
+        /// The logs of all workers.
         logs: Vec<Log>,
-        /// Of all together.
+        /// The final state of all workers together.
         finished: Finished,
     },
-    /// It stops, because of this.
+    /// The machine failed, and the node ends.
     Failed {
         /// The reason.
         why: String,

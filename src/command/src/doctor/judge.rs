@@ -1,4 +1,4 @@
-//! What the facts of a host mean for a configuration.
+//! Checks of cores, memory, directories and huge pages.
 
 use farm_core::config::host::{HostFacts, HugeMount, MemoryNeed, check_memory};
 use farm_core::config::{Config, HugePages, Idle, IdlePolicy, exact_size, rounded_size};
@@ -6,7 +6,7 @@ use farm_core::mem::HUGE_PAGE_BYTES;
 
 use super::{Finding, Level, as_root, rdma};
 
-/// Judges the facts of a host by what a configuration asks of it.
+/// Compares the facts about a host with the needs of a configuration. Returns all findings in the order of the table.
 pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     let mut findings = vec![cores(facts), workers(facts, config)];
     findings.extend(pinning(facts, config));
@@ -14,7 +14,7 @@ pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     findings.push(memory(facts, config));
     findings.push(cgroup(facts));
     if rdma::uses_verbs(config) {
-        // Its memory is in no file.
+        // RDMA devices use private memory of the processes, not files in `memory.dir`.
         findings.push(private_huge_pages(facts, config));
     } else {
         findings.push(directory(facts));
@@ -28,15 +28,15 @@ pub(super) fn judge(facts: &HostFacts, config: &Config) -> Vec<Finding> {
 
 fn cores(facts: &HostFacts) -> Finding {
     let (online, allowed) = (facts.cores_online, facts.cores_allowed.len());
-    let mut fact = format!("{online} online, {allowed} for this process");
+    let mut fact = format!("{online} cores online, {allowed} usable by this process");
     if allowed < online {
         fact.push_str(&format!(" ({})", ranges(&facts.cores_allowed)));
     }
     match facts.cpu_quota_cores {
         Some(quota) if quota < allowed as f64 => {
-            let fact = format!("{fact}; the cgroup grants the time of {quota:.1}");
+            let fact = format!("{fact}; the cgroup limits CPU time to that of {quota:.1} cores");
             Finding::new(Level::Advice, "cores", fact)
-                .advice("spinning workers use up the quota and are then stopped: let them park")
+                .advice("the kernel stops workers that spin when the CPU quota is used up: let workers park")
                 .command("farm ycsb --set worker.idle=park …")
         }
         _ if allowed < online => Finding::new(Level::Note, "cores", fact),
@@ -44,7 +44,7 @@ fn cores(facts: &HostFacts) -> Finding {
     }
 }
 
-/// Numbers of cores as people list them: `0-3,8`.
+/// Formats a sorted list of cores as ranges: `0-3,8`.
 fn ranges(cores: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &core in cores {
@@ -63,7 +63,7 @@ fn ranges(cores: &[u32]) -> String {
 fn workers(facts: &HostFacts, config: &Config) -> Finding {
     let (workers, usable) = (config.total_workers(), facts.usable_cores());
     let machines = config.machines.len();
-    let fact = format!("{workers} on {machines} machine(s), for {usable} core(s)");
+    let fact = format!("{workers} worker(s) on {machines} machine(s), for {usable} core(s)");
     if workers <= usable {
         return Finding::new(Level::Ok, "workers", fact);
     }
@@ -71,18 +71,20 @@ fn workers(facts: &HostFacts, config: &Config) -> Finding {
         return Finding::new(
             Level::Advice,
             "workers",
-            format!("{fact}, and told to spin"),
+            format!("{fact}; worker.idle makes idle workers spin"),
         )
-        .advice("a worker that spins keeps the one it waits for from running: let them park")
+        .advice(
+            "a spinning worker occupies the core on which the worker that it waits for has to run: let workers park",
+        )
         .command("farm ycsb --set worker.idle=auto …");
     }
     let finding = Finding::new(
         Level::Note,
         "workers",
-        format!("{fact}: they take turns and park"),
+        format!("{fact}: workers share cores, and park when idle"),
     );
     let how = match config.worker.idle {
-        IdlePolicy::Auto => "worker.idle = \"auto\" chose that; ",
+        IdlePolicy::Auto => "worker.idle = \"auto\" selected parking; ",
         _ => "",
     };
     let fewer = if usable < machines {
@@ -91,11 +93,11 @@ fn workers(facts: &HostFacts, config: &Config) -> Finding {
         "workers"
     };
     finding.advice(format!(
-        "{how}for latencies without waiting use fewer {fewer}"
+        "{how}a worker waits for its core, which adds latency: use fewer {fewer}"
     ))
 }
 
-/// Machines that are told to run on cores that they may not use, or that others have too.
+/// Reports machines that are pinned to cores that this process may not use, or that another machine has, too.
 fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !config.worker.pin {
@@ -107,17 +109,22 @@ fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
         let used = machine.cores.iter().take(usize::from(machine.workers));
         for &core in used {
             if !facts.cores_allowed.contains(&core) {
-                let fact =
-                    format!("machine {id} is to be pinned to core {core}, which is not there");
+                let fact = format!(
+                    "the configuration pins machine {id} to core {core}, which this process cannot use"
+                );
                 let have = ranges(&facts.cores_allowed);
                 findings.push(
                     Finding::new(Level::Problem, "pinning", fact)
-                        .advice(format!("choose among {have}, or leave the choice to farm"))
+                        .advice(format!(
+                            "pin to some of the cores {have}, or set cores = [] so that farm chooses"
+                        ))
                         .command(format!("farm ycsb --set machine.{id}.cores=[] …")),
                 );
             } else if let Some((_, other)) = taken.iter().find(|(used, _)| *used == core) {
-                let fact = format!("machines {other} and {id} are both pinned to core {core}");
-                let advice = "give each worker its own core where there are enough";
+                let fact = format!(
+                    "the configuration pins machines {other} and {id} to the same core {core}"
+                );
+                let advice = "pin each worker to a core of its own, if there are enough cores";
                 findings.push(Finding::new(Level::Advice, "pinning", fact).advice(advice));
             }
             taken.push((core, id));
@@ -129,7 +136,7 @@ fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
 fn memory(facts: &HostFacts, config: &Config) -> Finding {
     let need = MemoryNeed::of_cluster(config);
     let fact = format!(
-        "{} available of {}; {} machine(s) may take {}",
+        "{} of memory available of {}; the {} machine(s) may take {} in total",
         rounded_size(facts.memory_available_bytes),
         rounded_size(facts.memory_total_bytes),
         need.machines,
@@ -143,10 +150,10 @@ fn memory(facts: &HostFacts, config: &Config) -> Finding {
 
 fn cgroup(facts: &HostFacts) -> Finding {
     match &facts.cgroup {
-        None => Finding::new(Level::Ok, "cgroup", "no limit on memory"),
+        None => Finding::new(Level::Ok, "cgroup", "no cgroup limits the memory"),
         Some(cgroup) => {
             let fact = format!(
-                "v{} limits memory to {}, of which {} are left ({})",
+                "cgroup v{} limits memory to {}, of which {} are available ({})",
                 cgroup.version,
                 rounded_size(cgroup.limit_bytes),
                 rounded_size(cgroup.available_bytes),
@@ -161,9 +168,13 @@ fn directory(facts: &HostFacts) -> Finding {
     let dir = &facts.memory_dir;
     let path = dir.path.display();
     if !dir.exists {
-        return Finding::new(Level::Problem, "memory.dir", format!("{path} is not there"))
-            .advice("make it, or set memory.dir to a directory in memory")
-            .command("farm ycsb --set memory.dir=/dev/shm …");
+        return Finding::new(
+            Level::Problem,
+            "memory.dir",
+            format!("{path} does not exist"),
+        )
+        .advice("create the directory, or set memory.dir to a directory in memory")
+        .command("farm ycsb --set memory.dir=/dev/shm …");
     }
     let mut fact = format!("{path} ({})", dir.filesystem);
     if let (Some(free), Some(total)) = (dir.free_bytes, dir.total_bytes) {
@@ -179,27 +190,27 @@ fn directory(facts: &HostFacts) -> Finding {
         return Finding::new(
             Level::Problem,
             "memory.dir",
-            format!("{fact}, not writable"),
+            format!("{fact}, not writable for this user"),
         )
-        .advice("let this user write to it")
+        .advice("make the directory writable for this user")
         .command(as_root(facts, &format!("chmod 1777 {path}")));
     }
     if !dir.in_memory() {
         return Finding::new(
             Level::Advice,
             "memory.dir",
-            format!("{fact}, which is not in memory"),
+            format!("{fact}; this file system is not in memory"),
         )
-        .advice("every write would go to a disk: use a directory in memory")
+        .advice("the kernel writes such files to a disk: use a directory in memory")
         .command("farm ycsb --set memory.dir=/dev/shm …");
     }
     Finding::new(Level::Ok, "memory.dir", fact)
 }
 
-/// Where the suggested mounts go.
+/// Directory of the suggested mounts.
 const HUGE_DIR: &str = "/mnt/farm-huge";
 
-/// The pools of huge pages, for people.
+/// Formats the pools of huge pages.
 fn pools(facts: &HostFacts) -> String {
     let pools: Vec<String> = facts
         .huge_page_pools
@@ -215,18 +226,21 @@ fn pools(facts: &HostFacts) -> String {
         })
         .collect();
     match pools.is_empty() {
-        true => "pool empty".to_owned(),
-        false => format!("pool {}", pools.join(", ")),
+        true => "no pool of huge pages".to_owned(),
+        false => format!("pool of huge pages: {}", pools.join(", ")),
     }
 }
 
-/// Huge pages for memory that RDMA devices use.
+/// Checks the huge pages for memory that is registered with RDMA devices.
 fn private_huge_pages(facts: &HostFacts, config: &Config) -> Finding {
     let thp = facts.thp.as_deref().unwrap_or("not in this kernel");
-    let state = format!("{}; transparent ones: {thp}", pools(facts));
+    let state = format!("{}; transparent huge pages: {thp}", pools(facts));
     let finding = |level, fact| Finding::new(level, "huge pages", fact);
     if config.memory.huge_pages == HugePages::Off {
-        return finding(Level::Note, format!("off by the configuration; {state}"));
+        return finding(
+            Level::Note,
+            format!("memory.huge_pages is \"off\"; {state}"),
+        );
     }
     let bytes = MemoryNeed::of_cluster(config).exported_bytes();
     if facts.huge_pool_bytes() >= bytes {
@@ -238,10 +252,14 @@ fn private_huge_pages(facts: &HostFacts, config: &Config) -> Finding {
     };
     let pages = bytes.div_ceil(HUGE_PAGE_BYTES as u64);
     finding(level, state)
-        .advice("a device's table of pages reaches further, and reads miss the TLB less: set some aside")
+        .advice(
+            "with huge pages a device's translation cache covers more memory, and reads miss the TLB less: \
+             reserve huge pages",
+        )
         .command(as_root(facts, &format!("sysctl -w vm.nr_hugepages={pages}")))
 }
 
+/// Checks the huge pages for memory in files of `memory.dir`.
 fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
     let dir = &facts.memory_dir;
     let shmem = facts.thp_shmem.as_deref().unwrap_or("not in this kernel");
@@ -250,7 +268,7 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
         return Finding::new(
             Level::Note,
             "huge pages",
-            format!("off by the configuration; {state}"),
+            format!("memory.huge_pages is \"off\"; {state}"),
         );
     }
     if facts.offers_huge_pages() {
@@ -260,7 +278,7 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
             (false, Some(huge)) => format!("huge={huge}"),
             (false, None) => "shmem_enabled".to_owned(),
         };
-        let fact = format!("{} has them ({by}); {state}", dir.path.display());
+        let fact = format!("{} offers huge pages ({by}); {state}", dir.path.display());
         return Finding::new(Level::Ok, "huge pages", fact);
     }
     let required = config.memory.huge_pages == HugePages::Require;
@@ -269,8 +287,8 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
     } else {
         Level::Advice
     };
-    let fact = format!("{} has none; {state}", dir.path.display());
-    let why = "random reads miss the TLB less, and are much faster";
+    let fact = format!("{} offers no huge pages; {state}", dir.path.display());
+    let why = "with huge pages random reads miss the TLB less, and are much faster";
     let finding = Finding::new(level, "huge pages", fact);
     let ready = facts
         .huge_mounts
@@ -280,19 +298,19 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
         let path = mount.path.display();
         return finding
             .advice(format!(
-                "{why}: {path} has them ({} {})",
+                "{why}: use {path}, which offers them ({} {})",
                 mount.filesystem, mount.option
             ))
             .command(format!("farm ycsb --set memory.dir={path} …"));
     }
     with_commands(
-        finding.advice(format!("{why}: mount a directory that has them")),
+        finding.advice(format!("{why}: mount a directory that offers them")),
         facts,
         config,
     )
 }
 
-/// Whether a mount gives huge pages as the kernel is set.
+/// Returns whether files of a mount get huge pages with the current settings of the kernel.
 fn usable(facts: &HostFacts, mount: &HugeMount) -> bool {
     match mount.filesystem.as_str() {
         "tmpfs" => facts
@@ -303,7 +321,7 @@ fn usable(facts: &HostFacts, mount: &HugeMount) -> bool {
     }
 }
 
-/// The commands that mount a directory of huge pages large enough for the configuration.
+/// Adds the commands that mount a directory with enough huge pages for the configuration.
 fn with_commands(mut finding: Finding, facts: &HostFacts, config: &Config) -> Finding {
     let need = MemoryNeed::of_cluster(config).exported_bytes();
     finding = finding.command(as_root(facts, &format!("mkdir -p {HUGE_DIR}")));
@@ -335,7 +353,7 @@ fn with_commands(mut finding: Finding, facts: &HostFacts, config: &Config) -> Fi
         .command(format!("farm ycsb --set memory.dir={HUGE_DIR} …"))
 }
 
-/// Regions that are not whole huge pages of a hugetlbfs.
+/// Reports a region size that is not a multiple of the huge page size of a hugetlbfs.
 fn page_size(facts: &HostFacts, config: &Config) -> Option<Finding> {
     let page_bytes = facts.memory_dir.huge_page_bytes?;
     let region_bytes = config.memory.region_bytes;
@@ -343,10 +361,11 @@ fn page_size(facts: &HostFacts, config: &Config) -> Option<Finding> {
         return None;
     }
     let (region, page) = (exact_size(region_bytes), exact_size(page_bytes));
-    let fact = format!("a region of {region} is not whole pages of {page}");
+    let fact =
+        format!("memory.region_bytes = {region} is not a multiple of the huge page size {page}");
     let whole = exact_size(region_bytes.next_multiple_of(page_bytes));
     let finding = Finding::new(Level::Problem, "huge pages", fact)
-        .advice("make regions whole pages, or mount a hugetlbfs of smaller ones")
+        .advice("change memory.region_bytes to a multiple, or mount a hugetlbfs with smaller pages")
         .command(format!("farm ycsb --set memory.region_bytes={whole} …"));
     Some(finding)
 }

@@ -1,4 +1,4 @@
-//! What killed machines left on this host.
+//! Reports the files that killed machines left on this host.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use farm_core::fabric::shm::Leaving;
 use super::{Finding, Level};
 use crate::clean::{Group, counted, quoted};
 
-/// Names what killed machines left, with the command that removes it.
+/// Returns the finding about the files that killed machines left, with the command that removes them.
 pub(super) fn finding(leavings: &[Leaving], config: &Config) -> Finding {
     let groups = Group::of(leavings);
     let of = |groups: &[&Group<'_>]| {
@@ -24,22 +24,23 @@ pub(super) fn finding(leavings: &[Leaving], config: &Config) -> Finding {
     if !removable.is_empty() {
         let (what, clusters) = of(&removable);
         let fact = format!("killed machines of cluster(s) {clusters} left {what}");
-        let advice = "remove it; the next start with this memory.dir does, too";
+        let advice =
+            "remove the files; the next start with this memory.dir removes shared memory, too";
         return Finding::new(Level::Advice, "leftovers", fact)
             .advice(advice)
             .command(format!("farm clean{}", settings(config)));
     }
     if !unknown.is_empty() {
         let (what, clusters) = of(&unknown);
-        let fact = format!("{what} of cluster(s) {clusters} may be of killed machines");
+        let fact = format!("{what} of cluster(s) {clusters} may belong to killed machines");
         return Finding::new(Level::Note, "leftovers", fact)
-            .advice("nothing tells whether they run; farm clean names the files")
+            .advice("farm cannot find out whether these machines run; list the files and decide")
             .command(format!("farm clean --dry-run{}", settings(config)));
     }
-    Finding::new(Level::Ok, "leftovers", "none of killed machines")
+    Finding::new(Level::Ok, "leftovers", "no files of killed machines")
 }
 
-/// The options by which `farm clean` finds the directories of a configuration.
+/// Returns the options that select the directories of a configuration for `farm clean`.
 fn settings(config: &Config) -> String {
     let mut settings = String::new();
     let dir = &config.memory.dir;

@@ -1,4 +1,4 @@
-//! What the RDMA devices of a host mean for a configuration.
+//! Checks of RDMA devices and of the limit on locked memory.
 
 use farm_core::config::host::{HostFacts, MemoryNeed};
 use farm_core::config::{Config, Fabric, rounded_size};
@@ -6,36 +6,44 @@ use farm_core::fabric::verbs::{DeviceReport, LinkLayer, PortReport};
 
 use super::{Finding, Level, as_root};
 
-/// Bytes of a `RoCE` packet beside what it carries; an interface whose MTU has room for them and 4096 lets
-/// the port have its largest packets.
+/// MTU of an Ethernet interface, in bytes, that allows `RoCE` packets with a payload of 4096 bytes and their headers.
 const ROCE_MTU: u32 = 4200;
 
 pub(super) fn uses_verbs(config: &Config) -> bool {
     config.cluster.fabric == Fabric::Verbs
 }
 
-/// Registered memory is locked.
+/// Checks the limit on locked memory: memory that is registered with an RDMA device is locked.
 pub(super) fn memlock(facts: &HostFacts, config: &Config) -> Finding {
     let Some(limit) = facts.memlock_bytes else {
-        return Finding::new(Level::Ok, "memlock", "no limit");
+        return Finding::new(Level::Ok, "memlock", "no limit on locked memory");
     };
     let need = MemoryNeed::of_cluster(config).total_bytes();
     let (level, fact) = match (uses_verbs(config), facts.rdma_devices.is_empty()) {
         (true, _) if limit < need => {
             let need = rounded_size(need);
             let fact = format!(
-                "limit {}, and up to {need} are to be locked",
+                "limit on locked memory {}, but the configuration locks up to {need}",
                 rounded_size(limit)
             );
             (Level::Problem, fact)
         }
         (false, false) => {
-            let fact = format!("limit {}, and RDMA locks every region", rounded_size(limit));
+            let fact = format!(
+                "limit on locked memory {}; with the fabric \"verbs\" every region would be locked",
+                rounded_size(limit)
+            );
             (Level::Advice, fact)
         }
-        (true, _) => (Level::Ok, format!("limit {}", rounded_size(limit))),
+        (true, _) => {
+            let fact = format!("limit on locked memory {}", rounded_size(limit));
+            (Level::Ok, fact)
+        }
         (false, true) => {
-            let fact = format!("limit {}; shared memory locks nothing", rounded_size(limit));
+            let fact = format!(
+                "limit on locked memory {}; the fabric \"shm\" locks no memory",
+                rounded_size(limit)
+            );
             (Level::Ok, fact)
         }
     };
@@ -43,12 +51,14 @@ pub(super) fn memlock(facts: &HostFacts, config: &Config) -> Finding {
     match level {
         Level::Ok => finding,
         _ => finding
-            .advice("raise the limit of the shell or the service (LimitMEMLOCK=infinity) that starts farm")
+            .advice(
+                "raise the limit of the shell, or of the service that starts farm (LimitMEMLOCK=infinity)",
+            )
             .command(as_root(facts, "prlimit --memlock=unlimited --pid $$")),
     }
 }
 
-/// Each device; what the configuration asks for and is not there.
+/// Returns a finding for each device, and one for each device that the configuration names and this host lacks.
 pub(super) fn devices(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     let needed = uses_verbs(config);
     let mut findings: Vec<Finding> = facts
@@ -63,7 +73,7 @@ pub(super) fn devices(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// There is no device, or none that programs can open.
+/// Returns a finding if there is no device, or none that programs can open.
 fn unlisted(facts: &HostFacts, needed: bool) -> Option<Finding> {
     if !facts.verbs_devices.is_empty() {
         return None;
@@ -71,13 +81,13 @@ fn unlisted(facts: &HostFacts, needed: bool) -> Option<Finding> {
     let level = |otherwise| if needed { Level::Problem } else { otherwise };
     if facts.rdma_devices.is_empty() {
         let fact = match needed {
-            true => "no device, and the fabric \"verbs\" needs one",
-            false => "no device; the fabric \"shm\" needs none",
+            true => "no RDMA device; the fabric \"verbs\" needs one",
+            false => "no RDMA device; the fabric \"shm\" needs none",
         };
         let finding = Finding::new(level(Level::Ok), "rdma", fact);
         return Some(match needed {
             true => finding.advice(
-                "load the driver of the device, make a software device (docs/RDMA.md), or use shared memory",
+                "load the driver of the device, create a software device (docs/RDMA.md), or use shared memory",
             )
             .command("farm ycsb --set cluster.fabric=shm …"),
             false => finding,
@@ -89,8 +99,12 @@ fn unlisted(facts: &HostFacts, needed: bool) -> Option<Finding> {
         .map(|device| format!("{} (port {})", device.name, device.ports.join("; port ")))
         .collect();
     let why = facts.verbs_problem.as_deref();
-    let why = why.unwrap_or("libibverbs lists none of them: is the driver's library installed?");
-    let fact = format!("{}, which programs cannot use", devices.join(", "));
+    let why = why
+        .unwrap_or("libibverbs lists none of these devices: install the library of their driver");
+    let fact = format!(
+        "{}: the kernel lists these devices, but libibverbs cannot open them",
+        devices.join(", ")
+    );
     let install = "apt-get install libibverbs1 ibverbs-providers";
     Some(
         Finding::new(level(Level::Note), "rdma", fact)
@@ -106,7 +120,7 @@ fn device(device: &DeviceReport, needed: bool) -> Finding {
         device.name,
         device.driver,
         match device.firmware.as_str() {
-            "" => "none",
+            "" => "unknown",
             firmware => firmware,
         },
         ports.join("; ")
@@ -116,13 +130,14 @@ fn device(device: &DeviceReport, needed: bool) -> Finding {
     }
     let Some(active) = device.ports.iter().find(|port| port.is_active) else {
         let level = if needed { Level::Advice } else { Level::Note };
-        return Finding::new(level, "rdma", fact).advice("no port is active: set its interface up");
+        return Finding::new(level, "rdma", fact)
+            .advice("no port of the device is active: set its network interface up");
     };
     if active.link_layer == LinkLayer::Ethernet && active.mtu.0 < active.mtu.1 {
         let interface = active.usual_gid().and_then(|gid| gid.interface.as_deref());
         let interface = interface.unwrap_or("INTERFACE");
         let finding = Finding::new(Level::Note, "rdma", fact).advice(format!(
-            "larger packets need a larger MTU of the interface, and of the switches between: at least {ROCE_MTU}"
+            "for larger packets raise the MTU of the interface, and of all switches on the way, to at least {ROCE_MTU}"
         ));
         return finding.command(format!("ip link set {interface} mtu {ROCE_MTU}"));
     }
@@ -160,7 +175,8 @@ fn port(port: &PortReport) -> String {
     text
 }
 
-/// Devices that machines are to use and that this host does not have. They may be another host's.
+/// Returns a finding for each device that the configuration names and this host lacks. The machine may run on another
+/// host.
 fn missing(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     let there = |name: &String| {
         facts
@@ -173,10 +189,12 @@ fn missing(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     named
         .filter(|(_, name)| !there(name))
         .map(|(machine, name)| {
-            let fact =
-                format!("machine {machine} is to use {name:?}, which this host does not have");
-            Finding::new(Level::Advice, "rdma", fact)
-                .advice("right if that machine runs on another host; else choose among those above")
+            let fact = format!(
+                "the configuration names the device {name:?} for machine {machine}; this host does not have it"
+            );
+            Finding::new(Level::Advice, "rdma", fact).advice(
+                "correct if that machine runs on another host; otherwise name one of the devices above",
+            )
         })
         .collect()
 }

@@ -1,23 +1,24 @@
-//! What a machine of the configuration takes besides its regions.
+//! Checks of the memory of rings, logs and arenas, and of the time that workers take to poll rings and logs.
 
 use farm_core::config::{Config, rounded_size};
 use farm_core::machine::Sizing;
 
 use super::{Finding, Level};
 
-/// An idle turn beyond this, in microseconds, delays messages by more than an RDMA round trip.
+/// Longest idle turn of a worker, in microseconds, without advice. It is about an RDMA round trip.
 const LONG_TURN_US: f64 = 3.0;
-/// Rings and logs beyond this share of the regions are worth making smaller.
+/// Rings and logs that take more than the regions divided by this number lead to advice.
 const LARGE_SHARE: u64 = 4;
 
-/// The memory of the rings, logs and arenas of the machine that has the most of them, and what its workers poll.
+/// Returns the finding about the machine with the largest rings, logs and arenas, or `None` if no machine is
+/// configured.
 pub(super) fn sizing(config: &Config) -> Option<Finding> {
     let machines = config.machines.iter();
     let all = machines.filter_map(|machine| Sizing::of(config, machine.id));
     let sizing = all.max_by_key(Sizing::bytes)?;
     let fact = format!(
-        "at most {} of rings, {} of logs and {} of arenas a machine, beside {} of regions; a worker polls {} rings \
-         and logs, an idle turn takes about {:.1} us",
+        "each machine takes at most {} for rings, {} for logs, {} for arenas and {} for regions; a worker polls {} \
+         rings and logs, and an idle turn takes about {:.1} us",
         rounded_size(sizing.ring_bytes),
         rounded_size(sizing.log_bytes),
         rounded_size(sizing.arena_bytes),
@@ -28,12 +29,14 @@ pub(super) fn sizing(config: &Config) -> Option<Finding> {
     let rings = sizing.ring_bytes + sizing.log_bytes;
     if rings > sizing.region_bytes / LARGE_SHARE {
         return Some(Finding::new(Level::Advice, "rings", fact).advice(
-            "rings and logs take much of the memory: lower rings.ring_bytes and rings.log_bytes (docs/SIZING.md)",
+            "rings and logs take more than a quarter of the memory of regions: lower rings.ring_bytes and \
+             rings.log_bytes (docs/SIZING.md)",
         ));
     }
     if sizing.idle_turn_us() > LONG_TURN_US {
         return Some(Finding::new(Level::Advice, "rings", fact).advice(
-            "messages wait for the polls of all rings: use fewer machines with more workers (docs/SIZING.md)",
+            "a message waits until its receiver has polled all other rings: use fewer machines with more workers \
+             (docs/SIZING.md)",
         ));
     }
     Some(Finding::new(Level::Ok, "rings", fact))

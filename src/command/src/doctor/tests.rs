@@ -1,4 +1,4 @@
-//! Hosts of all kinds, judged.
+//! Findings about invented hosts.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-/// A host on which everything is as it should be, for three machines of one worker.
+/// Returns a host without findings to act on, for three machines with one worker each.
 fn host() -> HostFacts {
     HostFacts {
         kernel: "Linux 6.1".to_owned(),
@@ -38,17 +38,17 @@ fn config() -> Config {
     farm_kv::config::default_for(3, 1)
 }
 
-/// The finding about something.
+/// Returns the first finding with the topic `about`.
 #[track_caller]
 fn about(facts: &HostFacts, config: &Config, about: &str) -> Finding {
     let found = judge(facts, config)
         .into_iter()
         .find(|finding| finding.about == about);
-    found.unwrap_or_else(|| panic!("nothing about {about}"))
+    found.unwrap_or_else(|| panic!("there is no finding about {about}"))
 }
 
 #[test]
-fn a_good_host_is_all_right() {
+fn a_good_host_has_only_ok_findings() {
     for finding in judge(&host(), &config()) {
         assert_eq!(
             (finding.level, &finding.advice),
@@ -59,7 +59,7 @@ fn a_good_host_is_all_right() {
 }
 
 #[test]
-fn more_workers_than_cores_is_told() {
+fn more_workers_than_cores_are_reported() {
     let facts = HostFacts {
         cores_online: 2,
         cores_allowed: vec![0, 1],
@@ -69,7 +69,7 @@ fn more_workers_than_cores_is_told() {
     assert_eq!(finding.level, Level::Note);
     assert_eq!(
         finding.fact,
-        "3 on 3 machine(s), for 2 core(s): they take turns and park"
+        "3 worker(s) on 3 machine(s), for 2 core(s): workers share cores, and park when idle"
     );
     assert!(finding.advice.expect("advice").contains("fewer machines"));
 
@@ -81,14 +81,15 @@ fn more_workers_than_cores_is_told() {
 }
 
 #[test]
-fn cores_that_are_kept_from_this_process_are_told() {
+fn unusable_cores_and_cpu_quotas_are_reported() {
     let facts = HostFacts {
         cores_allowed: vec![0, 1, 2, 5],
         ..host()
     };
     let finding = about(&facts, &config(), "cores");
     assert_eq!(finding.level, Level::Note);
-    assert_eq!(finding.fact, "8 online, 4 for this process (0-2,5)");
+    let fact = "8 cores online, 4 usable by this process (0-2,5)";
+    assert_eq!(finding.fact, fact);
     let facts = HostFacts {
         cpu_quota_cores: Some(1.5),
         ..host()
@@ -96,24 +97,26 @@ fn cores_that_are_kept_from_this_process_are_told() {
     let finding = about(&facts, &config(), "cores");
     assert_eq!(finding.level, Level::Advice);
     assert!(
-        finding.fact.ends_with("grants the time of 1.5"),
+        finding
+            .fact
+            .ends_with("limits CPU time to that of 1.5 cores"),
         "{}",
         finding.fact
     );
 }
 
 #[test]
-fn pinning_to_cores_that_are_not_there_is_a_problem() {
+fn pinning_to_an_unusable_core_is_a_problem() {
     let mut config = config();
     config.set("machine.2.cores", "[9]").expect("a key");
     let finding = about(&host(), &config, "pinning");
     assert_eq!(finding.level, Level::Problem);
     assert!(
-        finding.fact.contains("machine 2 is to be pinned to core 9"),
+        finding.fact.contains("pins machine 2 to core 9"),
         "{}",
         finding.fact
     );
-    assert!(finding.advice.expect("advice").contains("choose among 0-7"));
+    assert!(finding.advice.expect("advice").contains("the cores 0-7"));
     config.set("worker.pin", "false").expect("a key");
     assert!(
         judge(&host(), &config)
@@ -123,12 +126,13 @@ fn pinning_to_cores_that_are_not_there_is_a_problem() {
 }
 
 #[test]
-fn pinning_two_machines_to_one_core_is_told() {
+fn pinning_two_machines_to_one_core_is_reported() {
     let mut config = config();
     config.set("machine.*.cores", "[3]").expect("a key");
     let finding = about(&host(), &config, "pinning");
     assert_eq!(finding.level, Level::Advice);
-    assert_eq!(finding.fact, "machines 1 and 2 are both pinned to core 3");
+    let fact = "the configuration pins machines 1 and 2 to the same core 3";
+    assert_eq!(finding.fact, fact);
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn too_little_memory_is_a_problem_with_numbers() {
     assert!(
         finding
             .fact
-            .starts_with("4 GiB available of 64 GiB; 3 machine(s) may take 12.1 GiB")
+            .starts_with("4 GiB of memory available of 64 GiB; the 3 machine(s) may take 12.1 GiB")
     );
     assert!(
         finding
@@ -153,7 +157,7 @@ fn too_little_memory_is_a_problem_with_numbers() {
 }
 
 #[test]
-fn the_limit_of_a_cgroup_is_told_and_counts() {
+fn the_memory_limit_of_a_cgroup_is_reported_and_applies() {
     let cgroup = CgroupMemory {
         version: 1,
         path: PathBuf::from("/sys/fs/cgroup/memory/job"),
@@ -169,19 +173,19 @@ fn the_limit_of_a_cgroup_is_told_and_counts() {
     assert!(
         finding
             .fact
-            .starts_with("v1 limits memory to 8 GiB, of which 6 GiB are left")
+            .starts_with("cgroup v1 limits memory to 8 GiB, of which 6 GiB are available")
     );
     assert_eq!(about(&facts, &config(), "memory").level, Level::Problem);
 }
 
 #[test]
-fn a_directory_that_is_missing_closed_or_on_a_disk_is_told() {
+fn a_missing_or_read_only_directory_or_one_on_a_disk_is_reported() {
     let mut facts = host();
     facts.memory_dir.filesystem = "ext4".to_owned();
     let finding = about(&facts, &config(), "memory.dir");
     assert_eq!(finding.level, Level::Advice);
     assert!(
-        finding.fact.ends_with("which is not in memory"),
+        finding.fact.ends_with("this file system is not in memory"),
         "{}",
         finding.fact
     );
@@ -192,12 +196,12 @@ fn a_directory_that_is_missing_closed_or_on_a_disk_is_told() {
     facts.memory_dir.exists = false;
     assert_eq!(
         about(&facts, &config(), "memory.dir").fact,
-        "/mnt/farm-huge is not there"
+        "/mnt/farm-huge does not exist"
     );
 }
 
 #[test]
-fn huge_pages_that_the_kernel_makes_on_request_are_enough() {
+fn huge_pages_on_request_are_enough() {
     let mut facts = host();
     facts.memory_dir.huge = None;
     facts.memory_dir.huge_on_request = true;
@@ -207,7 +211,7 @@ fn huge_pages_that_the_kernel_makes_on_request_are_enough() {
 }
 
 #[test]
-fn without_huge_pages_the_exact_commands_are_given() {
+fn without_huge_pages_the_commands_mount_a_directory() {
     let mut facts = host();
     facts.memory_dir.path = PathBuf::from("/dev/shm");
     facts.memory_dir.huge = None;
@@ -215,7 +219,7 @@ fn without_huge_pages_the_exact_commands_are_given() {
     assert_eq!(finding.level, Level::Advice);
     assert_eq!(
         finding.fact,
-        "/dev/shm has none; pool empty; shmem_enabled never"
+        "/dev/shm offers no huge pages; no pool of huge pages; shmem_enabled never"
     );
     assert_eq!(
         finding.commands,
@@ -236,7 +240,7 @@ fn without_huge_pages_the_exact_commands_are_given() {
 }
 
 #[test]
-fn a_mount_that_has_huge_pages_already_is_pointed_out() {
+fn an_existing_mount_with_huge_pages_is_suggested() {
     let mut facts = host();
     facts.memory_dir.huge = None;
     facts.huge_mounts = vec![
@@ -258,7 +262,7 @@ fn a_mount_that_has_huge_pages_already_is_pointed_out() {
 }
 
 #[test]
-fn a_kernel_without_transparent_huge_pages_is_sent_to_the_pool() {
+fn a_kernel_without_transparent_huge_pages_gets_the_commands_for_a_pool() {
     let mut facts = HostFacts {
         thp_shmem: None,
         ..host()
@@ -306,7 +310,7 @@ fn regions_must_be_whole_pages_of_a_hugetlbfs() {
         .expect("one");
     assert_eq!(
         finding.fact,
-        "a region of 256MiB is not whole pages of 1GiB"
+        "memory.region_bytes = 256MiB is not a multiple of the huge page size 1GiB"
     );
     assert_eq!(
         finding.commands,
@@ -370,7 +374,7 @@ fn device(name: &str, mtu: (u32, u32)) -> DeviceReport {
 }
 
 #[test]
-fn devices_are_shown_with_ports_and_addresses() {
+fn devices_are_listed_with_ports_and_addresses() {
     let mut facts = HostFacts {
         verbs_devices: vec![device("mlx5_0", (4096, 4096))],
         ..host()
@@ -395,7 +399,7 @@ fn devices_are_shown_with_ports_and_addresses() {
 }
 
 #[test]
-fn a_device_that_a_machine_is_to_use_and_is_not_here_is_named() {
+fn a_configured_device_that_this_host_lacks_is_reported() {
     let facts = HostFacts {
         verbs_devices: vec![device("mlx5_0", (4096, 4096))],
         ..host()
@@ -407,18 +411,20 @@ fn a_device_that_a_machine_is_to_use_and_is_not_here_is_named() {
     let findings = judge(&facts, &config);
     let named: Vec<&str> = findings
         .iter()
-        .filter(|finding| finding.fact.contains("is to use"))
+        .filter(|finding| finding.fact.contains("names the device"))
         .map(|finding| finding.fact.as_str())
         .collect();
     assert_eq!(
         named,
-        ["machine m2 is to use \"mlx5_7\", which this host does not have"]
+        [
+            "the configuration names the device \"mlx5_7\" for machine m2; this host does not have it"
+        ]
     );
 }
 
-/// 808 MB stayed in memory after `kill -9` of a run, and the doctor found all well.
+/// Regression test: 808 MB stayed in memory after `kill -9` of a run, and `farm doctor` had no finding about them.
 #[test]
-fn what_killed_machines_left_is_named_with_the_command_that_removes_it() {
+fn files_of_killed_machines_are_reported_with_the_command_that_removes_them() {
     use farm_core::fabric::shm::{Leaving, Left};
     use farm_core::ids::MachineId;
 
@@ -456,26 +462,27 @@ fn what_killed_machines_left_is_named_with_the_command_that_removes_it() {
 }
 
 #[test]
-fn what_is_printed_has_every_finding_and_a_sum() {
+fn the_table_has_every_finding_and_their_numbers() {
     let facts = HostFacts {
         memory_available_bytes: 4 * GIB,
         ..host()
     };
     let findings = judge(&facts, &config());
     let text = describe(&findings, &facts, &config(), "my.toml");
-    assert!(text.starts_with("This host (Linux 6.1), and what my.toml asks of it:\n"));
+    assert!(text.starts_with("This host (Linux 6.1), checked against my.toml:\n"));
     for finding in &findings {
         assert!(text.contains(&finding.fact), "{} is missing", finding.about);
     }
     assert!(
-        text.ends_with("1 problem(s), 0 thing(s) to improve.\n"),
+        text.ends_with("1 problem(s), 0 possible improvement(s).\n"),
         "{text}"
     );
 }
 
-/// Memory that RDMA devices use is in no file: nothing is said of memory.dir, and huge pages come from the pool.
+/// Memory that is registered with RDMA devices is not in files: there is no finding about `memory.dir`, and huge pages
+/// come from the pool.
 #[test]
-fn registered_memory_is_judged_without_the_directory() {
+fn with_rdma_devices_the_directory_is_not_checked() {
     let mut config = config();
     config.set("cluster.fabric", "verbs").expect("a key");
     let mut facts = host();

@@ -1,4 +1,4 @@
-//! `farm tatp` and `farm smallbank`: a cluster is started, loaded, measured, looked at and stopped.
+//! `farm tatp` and `farm smallbank`: start a cluster, load it, measure transactions, check the tables, and stop it.
 
 mod plan;
 mod settings;
@@ -45,10 +45,10 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
     write(&report, json, "")?;
     for run in &report.runs {
         for why in &run.check.wrong {
-            crate::say(format_args!("farm: WRONG, {why}"));
+            crate::write_stderr(format_args!("farm: WRONG, {why}"));
         }
         for why in &run.failures {
-            crate::say(format_args!("farm: error: {why}"));
+            crate::write_stderr(format_args!("farm: error: {why}"));
         }
     }
     Ok(code)
@@ -63,7 +63,7 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
     load(cluster, plan)?;
     let machines = run(cluster, plan)?;
-    crate::say(format_args!("looking at what the transactions left"));
+    crate::write_stderr(format_args!("checking the tables after the run"));
     cluster.order(&Order::Oltp(OltpOrder::Audit))?;
     let audited = cluster.gather(|_, news| match news {
         News::Audited(audited) => Some(audited),
@@ -84,7 +84,7 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
 fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     let benchmark = &plan.benchmark;
     let tables = benchmark.tables().iter();
-    // A population that is drawn has a few more or less.
+    // An expectation: the number of rows of a random population varies.
     let expected: u64 = tables.map(|table| benchmark.expected_rows(table)).sum();
     let bar = bar(
         expected,
@@ -93,12 +93,12 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     );
     let (rows, seconds) = measure::load(cluster, &Order::Oltp(OltpOrder::Load), &bar)?;
     let (items, of) = (benchmark.items(), benchmark.item_name());
-    crate::say(format_args!(
-        "loaded {rows} rows of {items} {of} into {} machines in {seconds:.1} s",
+    crate::write_stderr(format_args!(
+        "loaded {rows} rows for {items} {of} into {} machines in {seconds:.1} s",
         cluster.len()
     ));
     if rows == 0 {
-        bail!("nothing was loaded");
+        bail!("cannot run the benchmark: no machine loaded a row");
     }
     Ok(())
 }

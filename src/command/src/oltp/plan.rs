@@ -1,4 +1,4 @@
-//! What is to be run: the configuration, the benchmark and its tables, from the command line.
+//! The plan of `farm tatp` and `farm smallbank`: configuration, benchmark and tables, from the command line.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use crate::measure::table_spec;
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
-/// One transaction in so many is timed.
+/// The latency of one in this many transactions is measured.
 const SAMPLED_1_IN: u32 = 4;
-/// Accounts of which one is hot.
+/// By default, one in this many accounts is hot.
 const ONE_HOT_OF: u64 = 25;
 
-/// What is to be run.
+/// The plan of a command.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) benchmark: Benchmark,
     pub(super) tables: Vec<TableSpec>,
     pub(super) concurrency: usize,
-    /// Parts of the conflict avoidance that are switched off.
+    /// Names of the parts of the conflict avoidance that are switched off.
     pub(super) without: Vec<String>,
     pub(super) warmup: Duration,
     pub(super) duration: Duration,
     pub(super) seed: u64,
     pub(super) sampled_1_in: u32,
-    /// Runs, each on a cluster of its own.
+    /// Number of runs, each on a new cluster.
     pub(super) repeat: u16,
 }
 
@@ -53,9 +53,9 @@ impl Plan {
             ("--savings-rule", "savings_rule", &args.savings_rule),
         ];
         let settings = settings::<farm_bench::smallbank::Options>(&args.common, &options)?;
-        let says_hot = settings.is_set("hot_accounts");
+        let sets_hot_accounts = settings.is_set("hot_accounts");
         let mut options = settings.into_value();
-        if !says_hot {
+        if !sets_hot_accounts {
             options.hot_accounts = (options.accounts / ONE_HOT_OF).max(2);
         }
         Self::of(Benchmark::Smallbank(options), &args.common)
@@ -77,8 +77,8 @@ impl Plan {
             });
         if concurrency > most {
             let why = format!(
-                "a worker keeps at most {most} operations in flight; lower it, or raise \
-                 worker.operations_in_flight by --set"
+                "a worker keeps at most {most} operations in flight; lower --concurrency, or raise \
+                 worker.operations_in_flight with --set"
             );
             return Err(SettingsError::new(format!("--concurrency {concurrency}"), why).into());
         }
@@ -96,7 +96,7 @@ impl Plan {
         })
     }
 
-    /// How each worker avoids conflicts.
+    /// Returns the conflict avoidance of each worker.
     pub(super) fn avoidance(&self) -> BackoffConfig {
         let whole = BackoffConfig {
             concurrency: self.concurrency,
@@ -107,7 +107,8 @@ impl Plan {
     }
 }
 
-/// The benchmark's options: those of the file, then `-p`, `--mix` and the options of their own.
+/// Returns the options of the benchmark: those of the file, overridden by `-p`, then `--mix`, then the options of the
+/// command line in `options` (option, key, value).
 fn settings<T>(
     args: &OltpArgs,
     options: &[(&str, &str, &Option<String>)],

@@ -1,5 +1,4 @@
-//! Options of a benchmark from a file and from the command line, one after the other, each refused
-//! with where it stands.
+//! Options of a benchmark, from a file and from the command line. Errors name the file or the option.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,33 +7,32 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// An option that was refused.
+/// An option has an invalid key or value.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: {why}")]
 pub(crate) struct SettingsError {
     /// The file, or the option of the command line.
     origin: String,
-    /// What is wrong, and what to do.
+    /// The reason and the remedy.
     why: String,
 }
 
 impl SettingsError {
-    /// An option that was refused, and why.
     pub(super) fn new(origin: String, why: String) -> Self {
         Self { origin, why }
     }
 }
 
-/// Options that are being set.
+/// The options of a benchmark, and the keys that were set.
 #[derive(Debug, Default)]
 pub(super) struct Settings<T> {
     value: T,
-    /// The keys that were set, other than by default.
+    /// Keys that the file or the command line set, as in `mix.balance`.
     set: BTreeSet<String>,
 }
 
 impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
-    /// What a file says; what it does not say has its default.
+    /// Reads the options from a file. Absent keys, or all keys without a file, have their defaults.
     pub(super) fn load(path: Option<&Path>) -> Result<Self, SettingsError> {
         let Some(path) = path else {
             return Ok(Self::default());
@@ -44,23 +42,23 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
             why,
         };
         let text = std::fs::read_to_string(path)
-            .map_err(|error| refused(format!("cannot be read: {error}")))?;
+            .map_err(|error| refused(format!("cannot read the file: {error}")))?;
         let is_json = path.extension().is_some_and(|end| end == "json");
-        let (value, said) = match is_json {
+        let (value, present) = match is_json {
             true => from_json(&text).map_err(refused)?,
             false => from_toml(&text).map_err(refused)?,
         };
         let mut set = BTreeSet::new();
-        note_keys("", &said, &mut set);
+        collect_keys("", &present, &mut set);
         Ok(Self { value, set })
     }
 
-    /// Sets one option by its key, as in `mix.balance`.
+    /// Sets the option with the key `key`, as in `mix.balance`. `flag` is the option of the command line for errors.
     pub(super) fn set(&mut self, flag: &str, key: &str, text: &str) -> Result<(), SettingsError> {
         let key = normal(key);
         let mut all = serde_json::to_value(&self.value).unwrap_or(Value::Null);
         let mut keys = BTreeSet::new();
-        note_keys("", &all, &mut keys);
+        collect_keys("", &all, &mut keys);
         let refused = |why: String| SettingsError {
             origin: match flag {
                 "-p" => format!("-p {key}={text}"),
@@ -72,14 +70,14 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         if !keys.contains(&key) {
             let known: Vec<String> = keys.into_iter().collect();
             let why = format!(
-                "there is no such option; expected one of {}",
+                "there is no such property; expected one of {}",
                 known.join(", ")
             );
             return Err(refused(why));
         }
         let place = all.pointer_mut(&format!("/{}", key.replace('.', "/")));
         let Some(place) = place else {
-            return Err(refused("there is no such option".into()));
+            return Err(refused("there is no such property".into()));
         };
         let is_number = place.is_number();
         *place = match text.replace('_', "").parse::<i64>() {
@@ -88,13 +86,13 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         };
         match serde_json::from_value(all) {
             Ok(value) => self.value = value,
-            Err(error) => return Err(refused(mended(&error.to_string()))),
+            Err(error) => return Err(refused(without_rust_types(&error.to_string()))),
         }
         self.set.insert(key);
         Ok(())
     }
 
-    /// Sets the shares of some kinds; those that are not named get none.
+    /// Sets the shares of the transactions in `mix`, and those of all other transactions to 0.
     pub(super) fn set_mix(&mut self, mix: &[(String, String)]) -> Result<(), SettingsError> {
         if mix.is_empty() {
             return Ok(());
@@ -121,32 +119,34 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         Ok(())
     }
 
-    /// Whether an option was set.
+    /// Returns whether the file or the command line set an option.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.set.contains(key)
     }
 
-    /// The options.
     pub(super) fn into_value(self) -> T {
         self.value
     }
 }
 
-/// The options of a text, and the text as keys and values.
+/// Parses JSON text. Returns the options, and the keys and values that the text contains.
 fn from_json<T: DeserializeOwned>(text: &str) -> Result<(T, Value), String> {
-    let value = serde_json::from_str(text).map_err(|error| mended(&error.to_string()))?;
-    let said = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    Ok((value, said))
+    let value =
+        serde_json::from_str(text).map_err(|error| without_rust_types(&error.to_string()))?;
+    let present = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    Ok((value, present))
 }
 
+/// Parses TOML text, as [`from_json`] does with JSON.
 fn from_toml<T: DeserializeOwned>(text: &str) -> Result<(T, Value), String> {
-    let value = toml::from_str(text).map_err(|error| mended(error.to_string().trim_end()))?;
-    let said = toml::from_str(text).map_err(|error| error.to_string())?;
-    Ok((value, said))
+    let value =
+        toml::from_str(text).map_err(|error| without_rust_types(error.to_string().trim_end()))?;
+    let present = toml::from_str(text).map_err(|error| error.to_string())?;
+    Ok((value, present))
 }
 
-/// What was expected, in words that those know who do not write Rust.
-fn mended(why: &str) -> String {
+/// Replaces the names of Rust types in an error of serde by descriptions.
+fn without_rust_types(why: &str) -> String {
     let types = [
         (
             "expected u8",
@@ -156,7 +156,7 @@ fn mended(why: &str) -> String {
             "expected u32",
             "expected a whole number from 0 to 4294967295",
         ),
-        ("expected u64", "expected a whole number from 0"),
+        ("expected u64", "expected a whole number, at least 0"),
         ("expected i64", "expected a whole number"),
     ];
     types
@@ -164,16 +164,18 @@ fn mended(why: &str) -> String {
         .fold(why.to_owned(), |why, (from, to)| why.replace(from, to))
 }
 
+/// Normalizes a key or a name: lower case, with `_` for `-`.
 fn normal(text: &str) -> String {
     text.trim().to_lowercase().replace('-', "_")
 }
 
-fn note_keys(prefix: &str, value: &Value, keys: &mut BTreeSet<String>) {
+/// Adds the keys of all leaves of `value` to `keys`, as in `mix.balance`.
+fn collect_keys(prefix: &str, value: &Value, keys: &mut BTreeSet<String>) {
     match value {
         Value::Object(entries) => {
             for (key, value) in entries {
                 let dot = if prefix.is_empty() { "" } else { "." };
-                note_keys(&format!("{prefix}{dot}{key}"), value, keys);
+                collect_keys(&format!("{prefix}{dot}{key}"), value, keys);
             }
         }
         _ => _ = keys.insert(prefix.to_owned()),
@@ -186,7 +188,7 @@ mod tests {
     use farm_bench::{smallbank, tatp};
 
     #[test]
-    fn what_is_said_later_counts() {
+    fn later_options_override_earlier_ones() {
         let mut settings = Settings::<smallbank::Options>::default();
         settings.set("-p", "accounts", "1_000").unwrap();
         settings.set("-p", "savings-rule", "Withdraw").unwrap();
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_the_option_and_what_was_expected() {
         let mut settings = Settings::<tatp::Options>::default();
         for (key, text, words) in [
             (
@@ -231,22 +233,22 @@ mod tests {
             (
                 "mix",
                 "5",
-                "no such option; expected one of choice, mix.delete_call",
+                "no such property; expected one of choice, mix.delete_call",
             ),
             (
                 "subscriber",
                 "5",
-                "no such option; expected one of choice, ",
+                "no such property; expected one of choice, ",
             ),
         ] {
-            let said = settings.set("-p", key, text).unwrap_err().to_string();
-            assert!(said.contains(words), "{said}");
+            let error = settings.set("-p", key, text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
         let mix = [("balance".to_owned(), "100".to_owned())];
-        let said = settings.set_mix(&mix).unwrap_err().to_string();
+        let error = settings.set_mix(&mix).unwrap_err().to_string();
         assert!(
-            said.starts_with("--mix balance=100: there is no such transaction"),
-            "{said}"
+            error.starts_with("--mix balance=100: there is no such transaction"),
+            "{error}"
         );
     }
 
@@ -271,8 +273,8 @@ mod tests {
             ("bad.json", "{\"choice\":\n 5}", &["bad.json", "line 2"]),
             ("worse.json", "{", &["worse.json", "line 1"]),
         ] {
-            let said = load(name, text).unwrap_err().to_string();
-            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            let error = load(name, text).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `farm ycsb` and `farm demo`: a cluster is started, loaded, measured and stopped.
+//! `farm ycsb` and `farm demo`: start a cluster, load it, measure workloads, and stop it.
 
 mod plan;
 
@@ -26,8 +26,8 @@ pub(crate) fn run(args: &YcsbArgs, log: Option<&str>) -> anyhow::Result<ExitCode
 pub(crate) fn demo(args: &DemoArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
     let plan = Plan::of_demo(args)?;
     let code = execute(&plan, Some(&args.json), log)?;
-    crate::say(format_args!(
-        "The same as JSON is in {}.",
+    crate::write_stderr(format_args!(
+        "The results as JSON are in {}.",
         args.json.display()
     ));
     Ok(code)
@@ -76,19 +76,19 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     let first = plan
         .workloads
         .first()
-        .context("there is no workload to run")?;
+        .context("cannot load records: no workload is selected")?;
     let bar = bar(
         records,
         "loading",
         "{msg} {wide_bar} {human_pos} of {human_len} records, {per_sec}, {eta} left",
     );
     let (total, seconds) = measure::load(cluster, &Order::Load(order_of(first)), &bar)?;
-    crate::say(format_args!(
+    crate::write_stderr(format_args!(
         "loaded {total} records into {} machines in {seconds:.1} s",
         cluster.len()
     ));
     if total != records {
-        bail!("{total} of {records} records were loaded");
+        bail!("cannot run the workloads: only {total} of {records} records were loaded");
     }
     Ok(())
 }

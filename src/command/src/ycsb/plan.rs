@@ -1,5 +1,5 @@
-//! What is to be run: the configuration, the table and the workloads, from the command line, the
-//! property files and the configuration file, each overriding the one after.
+//! The plan of `farm ycsb` and `farm demo`: configuration, table and workloads. The command line overrides property
+//! files, and these override the configuration file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::cli::{DemoArgs, Workload, YcsbArgs};
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
-/// Records where neither a file nor an option says how many.
+/// Number of records if neither a file nor an option sets it.
 const DEFAULT_RECORDS: u64 = 1_000_000;
-/// One operation in so many is timed.
+/// The latency of one in this many operations is measured.
 const SAMPLED_1_IN: u32 = 64;
-/// The one table of a run.
+/// Id of the only table of a run.
 const TABLE: u16 = 1;
 
-/// A workload, with the properties it was made from.
+/// A workload, and the properties from which it was parsed.
 pub(super) struct Planned {
     pub(super) spec: WorkloadSpec,
     properties: Properties,
-    /// Most time that counts.
+    /// Most time of the measurement, if it is bounded.
     pub(super) duration: Option<Duration>,
-    /// Operations that count, where they are bounded.
+    /// Number of measured operations, if it is bounded.
     pub(super) operations: Option<u64>,
 }
 
 impl Planned {
-    /// The properties, by key and value.
+    /// Returns the keys and values of the properties.
     pub(super) fn settings(&self) -> Vec<(String, String)> {
         self.properties
             .iter()
@@ -40,7 +40,7 @@ impl Planned {
             .collect()
     }
 
-    /// Refuses more operations in flight than the workers of this configuration keep.
+    /// Returns an error if `threadcount` exceeds the operations that all workers of `config` can keep in flight.
     fn check_threads(&self, config: &Config) -> Result<(), SpecError> {
         let workers = config.total_workers() as u64;
         let each = u64::from(config.worker.operations_in_flight);
@@ -53,17 +53,17 @@ impl Planned {
     }
 }
 
-/// What is to be run.
+/// The plan of a command.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) workloads: Vec<Planned>,
     pub(super) warmup: Duration,
     pub(super) seed: u64,
     pub(super) verify: bool,
-    /// Commits lock exclusively from the start.
+    /// Whether commits lock exclusively from the start.
     pub(super) exclusive_locks: bool,
     pub(super) sampled_1_in: u32,
-    /// Runs of all workloads, each on a cluster of its own.
+    /// Number of runs of all workloads, each on a new cluster.
     pub(super) repeat: u16,
 }
 
@@ -79,7 +79,7 @@ impl Plan {
         for workload in &named {
             let letter = workload.letter();
             let mut properties = builtin(letter)?;
-            // The files that come with farm say how many records only because the format wants it.
+            // The built-in files set `recordcount` only because the format requires it.
             properties.set_override(&format!("recordcount={DEFAULT_RECORDS}"))?;
             workloads.push(planned(&letter.to_string(), properties, args, &config)?);
         }
@@ -98,22 +98,22 @@ impl Plan {
         let first = workloads[0].spec.value_bytes;
         config.set_by("the workload", "table.value_bytes", &first.to_string())?;
         args.configure(&mut config)?;
-        // All run on one table, whose values the command line may have set.
+        // All workloads run on one table. The command line may have set the length of its values.
         let bytes = TableConfig::of(&config).value_bytes;
         let usual = TableConfig::default().value_bytes;
         if args.value_bytes.is_none() && ![bytes, usual].contains(&in_file) {
-            crate::say(format_args!(
-                "farm: note: values have {bytes} bytes, in place of table.value_bytes of the file, {in_file}; \
-                 --value-bytes sets them"
+            crate::write_stderr(format_args!(
+                "farm: note: values have {bytes} bytes; table.value_bytes = {in_file} of the configuration file is \
+                 overridden; use --value-bytes to set the length"
             ));
         }
         for planned in &mut workloads {
-            let asked = planned.spec.value_bytes;
-            if asked != first {
+            let specified = planned.spec.value_bytes;
+            if specified != first {
                 let name = &planned.spec.name;
-                crate::say(format_args!(
-                    "farm: warning: workload {name}: its values would have {asked} bytes, and have {bytes}, as those of \
-                     the first workload do: all run on one table"
+                crate::write_stderr(format_args!(
+                    "farm: warning: workload {name} specifies values of {specified} bytes, but runs with values of \
+                     {bytes} bytes: all workloads run on the table of the first one"
                 ));
             }
             planned.spec.value_bytes = bytes as usize;
@@ -160,19 +160,19 @@ impl Plan {
         })
     }
 
-    /// Records to load.
+    /// Returns the number of records to load.
     pub(super) fn records(&self) -> u64 {
         self.workloads
             .first()
             .map_or(0, |planned| planned.spec.insert_count)
     }
 
-    /// Operations that all workers together keep in flight unless a workload says otherwise.
+    /// Returns the number of operations that all workers together keep in flight, unless a workload sets `threadcount`.
     pub(super) fn most_in_flight(&self) -> u64 {
         self.config.total_workers() as u64 * u64::from(self.config.worker.operations_in_flight)
     }
 
-    /// The table.
+    /// Returns the specification of the table.
     pub(super) fn table(&self) -> anyhow::Result<TableSpec> {
         let table = TableConfig::of(&self.config);
         crate::measure::table_spec(
@@ -197,7 +197,8 @@ impl Workload {
     }
 }
 
-/// The workload of some properties, with the command line's overrides; says what is odd about them.
+/// Applies the overrides of the command line to `properties`, and parses the workload. Prints remarks about unknown
+/// properties and properties without effect.
 fn planned(
     name: &str,
     mut properties: Properties,
@@ -220,17 +221,17 @@ fn planned(
         } else {
             "note"
         };
-        crate::say(format_args!("farm: {level}: workload {name}: {remark}"));
+        crate::write_stderr(format_args!("farm: {level}: workload {name}: {remark}"));
     }
     let mut spec = parsed.spec;
-    // A workload that says nothing of fields has the table's values.
-    let says = ["fieldcount", "fieldlength"]
+    // A workload without `fieldcount` and `fieldlength` has values of the length that the configuration sets.
+    let sets_fields = ["fieldcount", "fieldlength"]
         .iter()
         .any(|key| properties.get(key).is_some());
-    if args.value_bytes.is_some() || !says {
+    if args.value_bytes.is_some() || !sets_fields {
         let usual = TableConfig::of(config).value_bytes;
         spec.value_bytes = match &args.value_bytes {
-            // An invalid size is reported with all problems of the configuration.
+            // An invalid size is reported later, with all problems of the configuration.
             Some(text) => farm_core::config::parse_size(text).unwrap_or(usual) as usize,
             None => usual as usize,
         };
@@ -244,30 +245,30 @@ fn planned(
     })
 }
 
-/// The most time and the operations that bound a workload. `--duration` overrides an `operationcount` that
-/// a file sets, and stands beside one of `-p`.
+/// Returns the most time and the number of operations that bound a workload. `requested` is `--duration`: it overrides
+/// an `operationcount` of a file. With an `operationcount` of `-p`, both bounds apply.
 fn bounds(
     name: &str,
     spec: &WorkloadSpec,
     properties: &Properties,
-    asked: Option<Duration>,
+    requested: Option<Duration>,
 ) -> (Option<Duration>, Option<u64>) {
     let mut operations = Some(spec.operation_count).filter(|count| *count > 0);
     let setting = properties.get("operationcount");
-    if let (Some(asked), Some(setting), Some(count)) = (asked, setting, operations)
+    if let (Some(requested), Some(setting), Some(count)) = (requested, setting, operations)
         && setting.origin != Origin::CommandLine
     {
-        crate::say(format_args!(
+        crate::write_stderr(format_args!(
             "farm: note: workload {name}: operationcount={count} ({}) is overridden by --duration {}; \
-             give -p operationcount={count} for both bounds",
+             add -p operationcount={count} to apply both bounds",
             setting.origin,
-            asked.as_secs_f64()
+            requested.as_secs_f64()
         ));
         operations = None;
     }
     let hinted = spec.hints.max_execution_s.map(Duration::from_secs);
     let usual = operations.is_none().then_some(DEFAULT_DURATION);
-    (asked.or(hinted).or(usual), operations)
+    (requested.or(hinted).or(usual), operations)
 }
 
 fn file_name(path: &Path) -> &str {

@@ -1,4 +1,4 @@
-//! What a driven node does for benchmarks of transactions.
+//! Orders of benchmarks of transactions, executed by a driven node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use farm_bench::oltp::{Benchmark, attempt};
 use farm_kv::{TableId, TableSpec};
 use farm_txn::BackoffConfig;
 
-use super::{Driven, LOOK, SETTLE, tell};
+use super::{Driven, LOOK, SETTLE, send_news};
 use crate::cluster::protocol::{News, OltpOrder};
 
 /// A benchmark whose tables are open.
@@ -22,18 +22,18 @@ pub(super) struct Oltp {
     benchmark: Benchmark,
     seed: u64,
     tables: Vec<TableId>,
-    /// Rows of this machine's part of the load, and how long it took.
+    /// Number of rows that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
 }
 
 impl Driven<'_> {
     fn oltp(&self) -> anyhow::Result<&Oltp> {
         let opened = self.oltp.as_ref();
-        opened.context("transactions were ordered before their tables")
+        opened.context("the launcher ordered a step of a benchmark before it opened the tables")
     }
 
-    /// Does a step of a benchmark.
-    pub(super) fn follow(&mut self, order: OltpOrder) -> anyhow::Result<()> {
+    /// Executes a step of a benchmark.
+    pub(super) fn execute_oltp(&mut self, order: OltpOrder) -> anyhow::Result<()> {
         match order {
             OltpOrder::Open {
                 benchmark,
@@ -79,7 +79,7 @@ impl Driven<'_> {
                 let named = named.clone();
                 machine.submit(worker, move |worker| {
                     attempt::attach(worker, named, false, None);
-                    // The node waits, unless the machine is stopping.
+                    // Fails if the node no longer waits, because the machine is stopping.
                     _ = answer.send(());
                 })
             },
@@ -91,7 +91,7 @@ impl Driven<'_> {
             tables,
             loaded: (0, 0.0),
         });
-        tell(&News::Opened);
+        send_news(&News::Opened);
         Ok(())
     }
 
@@ -113,13 +113,13 @@ impl Driven<'_> {
             },
             || {
                 let records = progress.load(Ordering::Relaxed);
-                tell(&News::Loading { records });
+                send_news(&News::Loading { records });
             },
         )?;
         let (mut records, mut seconds) = (0, 0.0f64);
         for loaded in loads {
             if let Some(why) = loaded.failure {
-                bail!("the load failed: {why}");
+                bail!("cannot load the rows: {why}");
             }
             records += loaded.rows;
             seconds = seconds.max(loaded.duration.as_secs_f64());
@@ -127,16 +127,16 @@ impl Driven<'_> {
         if let Some(oltp) = &mut self.oltp {
             oltp.loaded = (records, seconds);
         }
-        tell(&News::Loaded { records, seconds });
+        send_news(&News::Loaded { records, seconds });
         Ok(())
     }
 
-    /// The items that a worker of this machine loads, and looks at in the end.
+    /// Returns the items that a worker of this machine loads, and checks at the end.
     fn items(&self, benchmark: &Benchmark, worker: usize) -> std::ops::Range<u64> {
         benchmark.share(self.span.first + worker as u64, self.span.total)
     }
 
-    /// Runs transactions, and reports.
+    /// Runs the transactions, and sends the report.
     fn run_oltp(
         &self,
         length: Length,
@@ -145,7 +145,7 @@ impl Driven<'_> {
     ) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
         let stream = oltp.benchmark.stream()?;
-        // Workers answer in the order in which they end.
+        // The answers are in the order in which the workers end.
         let mut ran: Vec<(usize, Ran)> = self.on_all(
             |worker, machine, answer: Sender<(usize, Ran)>| {
                 let run = Run {
@@ -169,7 +169,7 @@ impl Driven<'_> {
             ledger: ran.ledger,
             failure: ran.failure,
         };
-        tell(&News::RanOltp(Box::new(MachineReport {
+        send_news(&News::RanOltp(Box::new(MachineReport {
             machine: self.id.to_string(),
             load_s: oltp.loaded.1,
             load_rows: oltp.loaded.0,
@@ -178,7 +178,7 @@ impl Driven<'_> {
         Ok(())
     }
 
-    /// Looks at this machine's part of the rows, and walks its shards, now that nothing runs.
+    /// Checks this machine's part of the rows, and walks its shards. No transactions run at this time.
     fn audit_oltp(&self) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
         let audits = self.on_all(
@@ -200,12 +200,12 @@ impl Driven<'_> {
             Ok(pairs) => all.pairs = pairs,
             Err(why) => _ = all.wrong.get_or_insert(why),
         }
-        tell(&News::Audited(all));
+        send_news(&News::Audited(all));
         Ok(())
     }
 
-    /// The pairs of this machine's shards, or what is wrong with one. Owners hear of the last changes of
-    /// their shards a little later.
+    /// Returns the number of pairs in this machine's shards, or the first error in one. Retries after an error until
+    /// [`SETTLE`] has passed, because the last changes reach the owners of shards with a delay.
     fn walk(&self, tables: &[TableId]) -> anyhow::Result<Result<u64, String>> {
         let until = Instant::now() + SETTLE;
         loop {
@@ -217,7 +217,7 @@ impl Driven<'_> {
                             let shards = farm_kv::ops::check(worker, *table)?;
                             Ok(shards.iter().map(|shard| shard.pairs).sum::<u64>())
                         });
-                        // The node waits, unless the machine is stopping.
+                        // Fails if the node no longer waits, because the machine is stopping.
                         _ = answer.send(pairs.sum());
                     })
                 },
