@@ -26,7 +26,7 @@ use crate::membership::Membership;
 use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 use crate::region::placement::Placement;
 use crate::region::store::Store;
-use crate::ring::Wholeness;
+use crate::ring::RecordIntegrity;
 use crate::time::Clock;
 use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 
@@ -532,7 +532,7 @@ fn ring_format(config: &Config) -> RingFormat {
     RingFormat {
         ring_bytes: config.rings.ring_bytes as usize,
         log_bytes: config.rings.log_bytes as usize,
-        wholeness: Wholeness::by_checksum(config.rings.checksums),
+        integrity: RecordIntegrity::by_checksum(config.rings.checksums),
     }
 }
 

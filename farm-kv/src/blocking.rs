@@ -78,7 +78,7 @@ fn with_answers<T: Send + 'static, R>(
     work(worker.layer().expect("the layer was put just before"))
 }
 
-fn tell<T: Send + 'static>(worker: &mut Worker, context: u64, answer: T) {
+fn answer<T: Send + 'static>(worker: &mut Worker, context: u64, answer: T) {
     let waiting = with_answers::<T, _>(worker, |answers| answers.0.remove(context as usize));
     // A thread that no longer waits has returned because the machine stopped.
     let _ = waiting.0.send(answer);
@@ -102,7 +102,7 @@ pub fn open<'a>(
             let (send, receive) = channel::<Opened>();
             machine.submit(index, move |worker| {
                 let context = with_answers(worker, |answers| context(send, answers));
-                crate::open(worker, spec, Cont::new(tell, context));
+                crate::open(worker, spec, Cont::new(answer, context));
             })?;
             opening.push((machine, receive));
         }
@@ -132,14 +132,14 @@ pub fn get(
     let got: Got = machine.ask(worker, move |worker, send| {
         let context = with_answers(worker, |answers| context(send, answers));
         if let Err(error) = crate::get(worker, table, &key, GetCont::new(tell_value, context)) {
-            tell::<Got>(worker, context, Err(error));
+            answer::<Got>(worker, context, Err(error));
         }
     })?;
     Ok(got?)
 }
 
 fn tell_value(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, KvError>) {
-    tell::<Got>(
+    answer::<Got>(
         worker,
         context,
         value.map(|value| value.map(<[u8]>::to_vec)),
@@ -162,9 +162,9 @@ pub fn change(
 ) -> Result<Changed, BlockingError> {
     let done: Done = machine.ask(worker, move |worker, send| {
         let context = with_answers(worker, |answers| context(send, answers));
-        let cont = Cont::new(tell::<Done>, context);
+        let cont = Cont::new(answer::<Done>, context);
         if let Err(error) = crate::change(worker, table, &key, change.as_change(), cont) {
-            tell::<Done>(worker, context, Err(error));
+            answer::<Done>(worker, context, Err(error));
         }
     })?;
     Ok(done?)

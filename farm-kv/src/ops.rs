@@ -117,13 +117,13 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
                 other => KvError::Spec(other.to_string()),
             };
             state.changes[pending].outcome = Some(Err(outcome));
-            worker.defer(Cont::new(tell, pending as u64));
+            worker.defer(Cont::new(report, pending as u64));
         }
     }
     true
 }
 
-fn tell(worker: &mut Worker, pending: u64, (): ()) {
+fn report(worker: &mut Worker, pending: u64, (): ()) {
     let entry = kv(worker).changes.remove(pending as usize);
     let outcome = entry
         .outcome

@@ -45,7 +45,7 @@ fn read(worker: &mut Worker, target: u64, (): ()) {
     let address = reader(worker).targets[target as usize];
     let request = ReadRequest::object(address, class_for_payload(SMALL).unwrap());
     if worker
-        .read_lock_free(request, Cont::new(came, target))
+        .read_lock_free(request, Cont::new(on_read, target))
         .is_err()
     {
         worker.set_timer(
@@ -55,7 +55,7 @@ fn read(worker: &mut Worker, target: u64, (): ()) {
     }
 }
 
-fn came(worker: &mut Worker, target: u64, result: ReadResult) {
+fn on_read(worker: &mut Worker, target: u64, result: ReadResult) {
     let found = match result {
         Ok(slot) => {
             let words = worker.arena().words(&slot)[..8].to_vec();

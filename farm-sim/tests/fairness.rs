@@ -129,14 +129,14 @@ fn issue(worker: &mut Worker, number: u64, (): ()) {
     let target = load(worker).target.unwrap();
     let request = ReadRequest::object(target, class_for_payload(PAYLOAD).unwrap());
     if worker
-        .read_lock_free(request, Cont::new(came, number))
+        .read_lock_free(request, Cont::new(on_read, number))
         .is_err()
     {
         worker.defer(Cont::new(issue, number));
     }
 }
 
-fn came(worker: &mut Worker, number: u64, result: ReadResult) {
+fn on_read(worker: &mut Worker, number: u64, result: ReadResult) {
     if let Ok(slot) = result {
         worker.arena().give(slot);
     }
@@ -233,8 +233,8 @@ fn a_turn_ends_although_its_timers_renew_themselves() {
 
 fn issue_header(worker: &mut Worker, number: u64, (): ()) {
     let target = load(worker).target.unwrap();
-    let came = Cont::new(header_came, number);
-    if worker.read_header(target, came).is_err() {
+    let on_read = Cont::new(header_came, number);
+    if worker.read_header(target, on_read).is_err() {
         worker.when_header_slot(Cont::new(issue_header, number));
     }
 }

@@ -189,10 +189,10 @@ fn fail(worker: &mut Worker, key: u64, (): ()) {
 
 fn end(worker: &mut Worker, key: u64, result: Result<Objects, TxError>) {
     let asked = transactions(worker).arrays.remove(key as usize);
-    tell(worker, asked.cont, result);
+    end_with(worker, asked.cont, result);
 }
 
-fn tell(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxError>) {
+fn end_with(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxError>) {
     match cont {
         ArrayCont::Read(cont) => cont.resume(worker, result),
         ArrayCont::Allocated(cont) => {
@@ -283,14 +283,14 @@ fn give_back(worker: &mut Worker, asked: &ArrayCall) {
 fn post(worker: &mut Worker, key: u64, (): ()) {
     let request = transactions(worker).arrays[key as usize].objects.request();
     if worker
-        .read_lock_free(request, Cont::new(came, key))
+        .read_lock_free(request, Cont::new(on_read, key))
         .is_err()
     {
         worker.when_slot(request.bytes(), Cont::new(post, key));
     }
 }
 
-fn came(worker: &mut Worker, key: u64, result: ReadResult) {
+fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
     let layer = transactions(worker);
     let asked = layer.arrays.remove(key as usize);
     let objects = match layer.counters.count_read(&asked.place(0), result) {
@@ -310,7 +310,7 @@ fn came(worker: &mut Worker, key: u64, result: ReadResult) {
     if objects.is_err() && asked.is_new() {
         give_back(worker, &asked);
     }
-    tell(worker, asked.cont, objects);
+    end_with(worker, asked.cont, objects);
 }
 
 /// Adds new objects with the versions and incarnations in their memory: all of them, or none.

@@ -46,7 +46,7 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn post_asked(worker: &mut Worker, key: u64, RemoteCall { place, pointer, .. }: &RemoteCall) {
-    let cont = Cont::new(came, key);
+    let cont = Cont::new(on_read, key);
     let posted = match pointer {
         Some(pointer) => worker.read_pointer_lock_free(*pointer, cont),
         None => worker.read_lock_free(ReadRequest::object(place.address, place.class), cont),
@@ -58,7 +58,7 @@ fn post_asked(worker: &mut Worker, key: u64, RemoteCall { place, pointer, .. }: 
     }
 }
 
-fn came(worker: &mut Worker, key: u64, result: ReadResult) {
+fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
     let layer = transactions(worker);
     let RemoteCall {
         tx,

@@ -121,9 +121,9 @@ impl Tries {
 /// // Adds one to the first byte of an object.
 /// fn body(worker: &mut Worker, _: u64, tx: TxHandle) {
 ///     let Counter(address) = *worker.layer::<Counter>().unwrap();
-///     api::read(worker, tx, address, 8, Cont::new(came, tx.to_context()));
+///     api::read(worker, tx, address, 8, Cont::new(on_read, tx.to_context()));
 /// }
-/// fn came(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
+/// fn on_read(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
 ///     let tx = TxHandle::from_context(tx);
 ///     let added = object.and_then(|object| {
 ///         api::payload_mut(worker, tx, object)?[0] += 1;
@@ -262,10 +262,10 @@ fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
 /// Ends a run; the event loop then calls `done`.
 fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
     transactions(worker).runs[key].outcome = Some(outcome);
-    worker.defer(Cont::new(tell, key as u64));
+    worker.defer(Cont::new(report, key as u64));
 }
 
-fn tell(worker: &mut Worker, key: u64, (): ()) {
+fn report(worker: &mut Worker, key: u64, (): ()) {
     let run = transactions(worker).runs.remove(key as usize);
     let outcome = run.outcome.expect("the run has ended with an outcome");
     leave(worker, Left::of(&outcome));

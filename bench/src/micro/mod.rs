@@ -36,7 +36,7 @@ use farm_core::fabric::{
 use farm_core::ids::{MachineId, WorkerId};
 use farm_core::machine::MachineError;
 use farm_core::mem::{Mapping, MappingError};
-use farm_core::ring::{SetupError, Wholeness};
+use farm_core::ring::{RecordIntegrity, SetupError};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -155,8 +155,8 @@ impl Place {
         Ok(Mapping::page_bytes_of(&self.memory_dir, self.huge_pages)? as u64)
     }
 
-    fn wholeness(&self) -> Wholeness {
-        Wholeness::by_checksum(self.checksums)
+    fn integrity(&self) -> RecordIntegrity {
+        RecordIntegrity::by_checksum(self.checksums)
     }
 
     /// Starts machine `number` of the bench's cluster on the fabric, with one worker.

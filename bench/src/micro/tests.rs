@@ -22,7 +22,7 @@ fn place(name: &str) -> (Place, tempfile::TempDir) {
 }
 
 /// What is left of a place but directories, the machines' locks and logs.
-fn leavings(dir: &tempfile::TempDir) -> Vec<PathBuf> {
+fn stale_files(dir: &tempfile::TempDir) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir.path()).unwrap();
     entries
         .map(|entry| entry.unwrap().path())
@@ -64,7 +64,7 @@ fn limit_measures_every_variant_at_every_size() {
     let mut told = Vec::new();
     let report = limit::run(&run, &mut |what| told.push(what.to_owned())).unwrap();
     assert_eq!(told.len(), 4, "{told:?}");
-    assert_eq!(leavings(&dir), Vec::<PathBuf>::new());
+    assert_eq!(stale_files(&dir), Vec::<PathBuf>::new());
     assert_eq!(report.limits.len(), 3);
     for limit in &report.limits {
         let batched = |name: &str| {
@@ -161,7 +161,7 @@ fn ring_measures_rings_workers_and_sockets() {
         report.conditions.pinned.is_empty(),
         report.conditions.not_pinned.is_some()
     );
-    assert_eq!(leavings(&dir), Vec::<PathBuf>::new());
+    assert_eq!(stale_files(&dir), Vec::<PathBuf>::new());
     round_trips_as_json(&report);
     assert!(report.to_string().contains("Unix socket"));
 }
@@ -219,7 +219,7 @@ fn fabric_measures_reads_and_writes() {
         }
         assert!(row.memcpy_of_32.least > 0.0 && row.memcpy_one.least > 0.0);
     }
-    assert_eq!(leavings(&dir), Vec::<PathBuf>::new());
+    assert_eq!(stale_files(&dir), Vec::<PathBuf>::new());
     round_trips_as_json(&report);
     assert!(report.to_string().contains("read object"));
 }

@@ -1,6 +1,6 @@
 //! One machine on the configured fabric.
 
-use super::meeting::Reporter;
+use super::handshake::Reporter;
 use super::shm::{self, ShmConfig, ShmMachine};
 use super::verbs::{VerbsConfig, VerbsError, VerbsExporter, VerbsMachine, VerbsStartError};
 use super::{ArenaConfig, Capability, ConnectError, Departed, Endpoint, Patience, PeerOffer};

@@ -22,17 +22,17 @@
 
 mod access;
 mod arena;
+mod handshake;
 mod machine;
-mod meeting;
 pub mod shm;
 pub mod verbs;
 
 use std::time::Duration;
 
 pub use arena::{Arena, ArenaConfig, Slot};
+pub(crate) use handshake::Reporter;
+pub use handshake::{ConnectError, Departed, Patience, PeerOffer};
 pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
-pub(crate) use meeting::Reporter;
-pub use meeting::{ConnectError, Departed, Patience, PeerOffer};
 
 use crate::ids::{MachineId, WorkerId};
 

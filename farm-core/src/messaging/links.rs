@@ -16,8 +16,8 @@ use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
-    Capacity, InvalidCapacity, LogSender, NoShare, ReceiverConfig, ReplyCredits, RingReceiver,
-    RingSender, SenderConfig, SetupError, Wholeness,
+    Capacity, InvalidCapacity, LogSender, NoShare, ReceiverConfig, RecordIntegrity, ReplyCredits,
+    RingReceiver, RingSender, SenderConfig, SetupError,
 };
 
 /// Why wiring the rings of a worker failed.
@@ -45,7 +45,7 @@ pub struct RingFormat {
     /// Bytes of a log.
     pub log_bytes: usize,
     /// How receivers determine that a record is complete.
-    pub wholeness: Wholeness,
+    pub integrity: RecordIntegrity,
 }
 
 /// Offsets within the segment that one machine exports for another.
@@ -238,7 +238,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn config(self, reply_reserve_bytes: u32, wholeness: Wholeness) -> SenderConfig {
+    fn config(self, reply_reserve_bytes: u32, integrity: RecordIntegrity) -> SenderConfig {
         SenderConfig {
             buffer: Remote {
                 memory: self.segment,
@@ -248,7 +248,7 @@ impl Outgoing {
             head_copy: self.head,
             head_copy_offset: 0,
             reply_reserve_bytes,
-            wholeness,
+            integrity,
             notify: Some(worker_id(self.poller)),
         }
     }
@@ -258,7 +258,7 @@ impl Wiring<'_> {
     fn sender(&mut self, out: Outgoing) -> Result<RingSender, LinkError> {
         let reserve = out.capacity.reply_reserve_bytes();
         Ok(RingSender::new(
-            out.config(reserve, self.format.wholeness),
+            out.config(reserve, self.format.integrity),
             self.endpoint,
         )?)
     }
@@ -277,7 +277,7 @@ impl Wiring<'_> {
         let config = ReceiverConfig {
             buffer,
             head_copy,
-            wholeness: self.format.wholeness,
+            integrity: self.format.integrity,
             notify: Some(worker_id(sender)),
         };
         Ok(RingReceiver::new(config, self.endpoint)?)
@@ -336,7 +336,7 @@ impl Wiring<'_> {
             poller,
         };
         links.logs_out.push(Some(LogSender::new(
-            log.config(0, self.format.wholeness),
+            log.config(0, self.format.integrity),
             self.endpoint,
         )?));
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
@@ -371,7 +371,7 @@ mod tests {
         let format = RingFormat {
             ring_bytes: 4096,
             log_bytes: 16384,
-            wholeness: Wholeness::LastWord,
+            integrity: RecordIntegrity::LastWord,
         };
         for layout in [
             SegmentLayout::between(format, 3, 2),

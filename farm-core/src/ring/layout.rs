@@ -8,7 +8,7 @@
 //!          word 1      token    meaning belongs to the messaging layer
 //!          word 2 ..   body     bytes in address order, zero-padded to a word
 //!          last word   trailer  bit 63 set | sequence number of the record on this ring (63)
-//!          or, where words land in any order (`Wholeness::Checksum`):
+//!          or, where words land in any order (`RecordIntegrity::Checksum`):
 //!                               bit 63 set | last bits of that number (15) | checksum (48)
 //!
 //! filler   word 0      head     message id 0, to 0, pad 0, kind 4, length to the end of the buffer
@@ -26,7 +26,7 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Wholeness;
+use super::RecordIntegrity;
 use crate::ids::WorkerId;
 use crate::limits::{
     MAX_RING_BYTES, MESSAGES_PER_RING, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING, TINY_RING_BYTES,
@@ -247,10 +247,10 @@ const fn checksum_trailer_start(sequence: u64) -> u64 {
 
 /// Returns whether `trailer` belongs to record number `sequence`. Does not verify the checksum.
 #[inline]
-pub const fn is_trailer_of(trailer: u64, sequence: u64, wholeness: Wholeness) -> bool {
-    match wholeness {
-        Wholeness::LastWord => trailer == trailer_word(sequence),
-        Wholeness::Checksum => {
+pub const fn is_trailer_of(trailer: u64, sequence: u64, integrity: RecordIntegrity) -> bool {
+    match integrity {
+        RecordIntegrity::LastWord => trailer == trailer_word(sequence),
+        RecordIntegrity::Checksum => {
             (trailer ^ checksum_trailer_start(sequence)) >> (64 - CHECKSUM_SHIFT) == 0
         }
     }

@@ -19,7 +19,7 @@
 //!   belongs to a record. `tests::oracle` checks every byte after every run.
 //! - A record whose trailer is present is complete, because a write lands in increasing address
 //!   order. On a fabric without this order, the trailer contains a checksum of the record
-//!   ([`Wholeness`]). `tests::oracle` lands words one at a time; `tests::model` lets loom try every
+//!   ([`RecordIntegrity`]). `tests::oracle` lands words one at a time; `tests::model` lets loom try every
 //!   order that the memory model allows; `farm-core/tests/ring_hammer.rs` runs two processes.
 //! - Records are contiguous. A record that does not fit before the end of the buffer is written at
 //!   offset 0. A filler of one word, whose length is the gap, takes its place at the tail.
@@ -147,7 +147,7 @@ impl Words for Memory {
 /// How the receiver of a ring determines that a record is complete. Both ends must use the same
 /// method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub enum Wholeness {
+pub enum RecordIntegrity {
     /// The trailer is present: the fabric's writes land in increasing address order.
     #[default]
     LastWord,
@@ -157,7 +157,7 @@ pub enum Wholeness {
     Checksum,
 }
 
-impl Wholeness {
+impl RecordIntegrity {
     /// Returns `Checksum` if `checksums`, else `LastWord`.
     pub fn by_checksum(checksums: bool) -> Self {
         match checksums {
@@ -213,9 +213,9 @@ fn check_position(position: u64) -> Result<(), SetupError> {
     }
 }
 
-fn check_fabric(capabilities: &Capabilities, wholeness: Wholeness) -> Result<(), SetupError> {
+fn check_fabric(capabilities: &Capabilities, integrity: RecordIntegrity) -> Result<(), SetupError> {
     let max_inline_bytes = capabilities.max_inline_bytes;
-    if !capabilities.ordered_placement && wholeness == Wholeness::LastWord {
+    if !capabilities.ordered_placement && integrity == RecordIntegrity::LastWord {
         return Err(SetupError::UnorderedPlacement);
     }
     if max_inline_bytes < WORD_BYTES {

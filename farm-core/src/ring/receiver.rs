@@ -3,7 +3,7 @@
 
 use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
 use super::zeroing::{self, Space, Zeroing};
-use super::{SetupError, Wholeness, Words};
+use super::{RecordIntegrity, SetupError, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Source, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
@@ -37,7 +37,7 @@ pub struct ReceiverConfig<W = Memory> {
     /// Address of the sender's copy of the head, in the sender's memory.
     pub head_copy: Remote,
     /// How the receiver determines that a record is complete. Equal to the sender's setting.
-    pub wholeness: Wholeness,
+    pub integrity: RecordIntegrity,
     /// The worker of the sending machine to be woken when space is reported free: the owner of the
     /// ring's sender.
     pub notify: Option<WorkerId>,
@@ -100,7 +100,7 @@ pub struct RingReceiver<W = Memory> {
     /// take no memory.
     copy: Box<[u64]>,
     head_copy: Remote,
-    wholeness: Wholeness,
+    integrity: RecordIntegrity,
     /// Whether all words of a record are present once its trailer is.
     lands_in_order: bool,
     incomplete: Option<IncompleteRecord>,
@@ -134,7 +134,7 @@ impl<W: Words> RingReceiver<W> {
         sequence: u64,
     ) -> Result<Self, SetupError> {
         super::check_position(position)?;
-        super::check_fabric(endpoint.capabilities(), config.wholeness)?;
+        super::check_fabric(endpoint.capabilities(), config.integrity)?;
         let capacity = Capacity::new(config.buffer.len_bytes() as u64)?;
         let copy = vec![0; capacity.max_record_bytes() as usize / WORD_BYTES].into_boxed_slice();
         Ok(Self {
@@ -148,7 +148,7 @@ impl<W: Words> RingReceiver<W> {
             staged: None,
             copy,
             head_copy: config.head_copy,
-            wholeness: config.wholeness,
+            integrity: config.integrity,
             lands_in_order: endpoint.capabilities().ordered_placement,
             incomplete: None,
             notify: config.notify,
@@ -350,14 +350,14 @@ impl<W: Words> RingReceiver<W> {
                 false => self.wait_for_missing_words(head, trailer, now),
             };
         }
-        if !layout::is_trailer_of(trailer, self.sequence, self.wholeness) {
+        if !layout::is_trailer_of(trailer, self.sequence, self.integrity) {
             let word = layout::trailer_word(self.sequence);
             return Err(self.fail(trailer_offset, Expected::Trailer { word }, trailer));
         }
         let words = head.record_bytes as usize / WORD_BYTES - 2;
         self.buffer
             .copy_out(offset as usize + WORD_BYTES, &mut self.copy[..words]);
-        if self.wholeness == Wholeness::Checksum {
+        if self.integrity == RecordIntegrity::Checksum {
             let word = layout::checksum_trailer(self.sequence, head_word, &self.copy[..words]);
             if trailer != word && !mutants::is_on("record checksum not looked at") {
                 return self.handle_checksum_mismatch(head, trailer, word, now);

@@ -2,7 +2,7 @@
 //! one-sided writes.
 
 use super::layout::{self, Capacity, Kind, RecordHead};
-use super::{SetupError, Wholeness, Words};
+use super::{RecordIntegrity, SetupError, Words};
 use crate::fabric::{Endpoint, Rejected, Remote, Slot, Source, Token, Write};
 use crate::ids::WorkerId;
 use crate::mem::{Memory, WORD_BYTES};
@@ -24,7 +24,7 @@ pub struct SenderConfig<W = Memory> {
     /// [`Capacity::reply_reserve_bytes`], or 0 in a ring that never carries a reply.
     pub reply_reserve_bytes: u32,
     /// How the receiver determines that a record is complete.
-    pub wholeness: Wholeness,
+    pub integrity: RecordIntegrity,
     /// The worker of the receiving machine that polls the ring. A write wakes it if it sleeps.
     pub notify: Option<WorkerId>,
 }
@@ -110,7 +110,7 @@ pub struct RingSender<W = Memory> {
     head_copy_offset: usize,
     reply_reserve_bytes: u32,
     max_record_bytes: u32,
-    wholeness: Wholeness,
+    integrity: RecordIntegrity,
     notify: Option<WorkerId>,
     /// Buffer in which records that are posted inline are assembled.
     inline: Box<[u64]>,
@@ -142,7 +142,7 @@ impl<W: Words> RingSender<W> {
     ) -> Result<Self, SetupError> {
         let capacity = config.capacity;
         super::check_position(position)?;
-        super::check_fabric(endpoint.capabilities(), config.wholeness)?;
+        super::check_fabric(endpoint.capabilities(), config.integrity)?;
         if config.reply_reserve_bytes > capacity.reply_reserve_bytes() {
             return Err(SetupError::Reserve {
                 asked_bytes: config.reply_reserve_bytes,
@@ -163,7 +163,7 @@ impl<W: Words> RingSender<W> {
             head_copy_offset: config.head_copy_offset,
             reply_reserve_bytes: config.reply_reserve_bytes,
             max_record_bytes: max_record_bytes as u32,
-            wholeness: config.wholeness,
+            integrity: config.integrity,
             notify: config.notify,
             inline,
             failed: None,
@@ -261,7 +261,7 @@ impl<W: Words> RingSender<W> {
         let slot = if words <= self.inline.len() {
             let target = &mut self.inline[..words];
             assemble(target, head, token, body);
-            seal(target, self.wholeness, self.sequence);
+            seal(target, self.integrity, self.sequence);
             None
         } else {
             let arena = endpoint.arena();
@@ -270,7 +270,7 @@ impl<W: Words> RingSender<W> {
                 .ok_or(SendError::Full)?;
             let target = &mut arena.words_mut(&mut slot)[..words];
             assemble(target, head, token, body);
-            seal(target, self.wholeness, self.sequence);
+            seal(target, self.integrity, self.sequence);
             Some(slot)
         };
         // From here on the fabric owns the slot, or the slot returns to the arena.
@@ -470,11 +470,11 @@ fn assemble(words: &mut [u64], head: RecordHead, token: u64, body: &[&[u8]]) {
 
 /// Writes the trailer of an assembled record.
 #[inline]
-fn seal(words: &mut [u64], wholeness: Wholeness, sequence: u64) {
+fn seal(words: &mut [u64], integrity: RecordIntegrity, sequence: u64) {
     if let [head, rest @ .., trailer] = words {
-        *trailer = match wholeness {
-            Wholeness::LastWord => layout::trailer_word(sequence),
-            Wholeness::Checksum => layout::checksum_trailer(sequence, *head, rest),
+        *trailer = match integrity {
+            RecordIntegrity::LastWord => layout::trailer_word(sequence),
+            RecordIntegrity::Checksum => layout::checksum_trailer(sequence, *head, rest),
         };
     }
 }

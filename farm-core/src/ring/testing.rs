@@ -15,7 +15,7 @@ use super::api::fabric::{
 use super::api::ids::{MachineId, WorkerId};
 use super::api::mem::{Memory, WORD_BYTES};
 use super::api::ring::{
-    Capacity, ReceiverConfig, RingReceiver, RingSender, SenderConfig, Wholeness,
+    Capacity, ReceiverConfig, RecordIntegrity, RingReceiver, RingSender, SenderConfig,
 };
 use super::api::time::Nanos;
 
@@ -297,19 +297,24 @@ impl Pair {
     pub fn unordered(bytes: u64, position: u64) -> Self {
         let capacity = Capacity::new(bytes).expect("a valid ring size");
         let reserve = capacity.reply_reserve_bytes();
-        Self::with(capacity, position, reserve, Wholeness::Checksum)
+        Self::with(capacity, position, reserve, RecordIntegrity::Checksum)
     }
 
     /// Creates a ring that starts at `position` and reserves `reply_reserve_bytes` for replies.
     pub fn with_reserve(capacity: Capacity, position: u64, reply_reserve_bytes: u32) -> Self {
-        Self::with(capacity, position, reply_reserve_bytes, Wholeness::LastWord)
+        Self::with(
+            capacity,
+            position,
+            reply_reserve_bytes,
+            RecordIntegrity::LastWord,
+        )
     }
 
     fn with(
         capacity: Capacity,
         position: u64,
         reply_reserve_bytes: u32,
-        wholeness: Wholeness,
+        integrity: RecordIntegrity,
     ) -> Self {
         let bytes = capacity.bytes();
         let buffer = Memory::anonymous(bytes as usize).window(0, bytes as usize);
@@ -319,18 +324,18 @@ impl Pair {
             Wire::new(vec![buffer.clone()]),
             Wire::new(vec![head_copy.clone()]),
         );
-        let ordered = wholeness == Wholeness::LastWord;
+        let ordered = integrity == RecordIntegrity::LastWord;
         let mut sender_endpoint = forth.endpoint_that(PAIR_INLINE_BYTES, ordered);
         let receiver_endpoint = back.endpoint_that(PAIR_INLINE_BYTES, ordered);
         let usual = sender_config(capacity, head_copy.clone());
         let config = SenderConfig {
             reply_reserve_bytes,
-            wholeness,
+            integrity,
             ..usual
         };
         let sender = RingSender::resume(config, &mut sender_endpoint, position, 1);
         let config = ReceiverConfig {
-            wholeness,
+            integrity,
             ..receiver_config(buffer.clone())
         };
         let receiver = RingReceiver::resume(config, &receiver_endpoint, position, 1);
@@ -365,7 +370,7 @@ pub fn sender_config<W>(capacity: Capacity, head_copy: W) -> SenderConfig<W> {
         head_copy,
         head_copy_offset: 0,
         reply_reserve_bytes: capacity.reply_reserve_bytes(),
-        wholeness: Wholeness::LastWord,
+        integrity: RecordIntegrity::LastWord,
         notify: None,
     }
 }
@@ -380,7 +385,7 @@ pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
     ReceiverConfig {
         buffer,
         head_copy,
-        wholeness: Wholeness::LastWord,
+        integrity: RecordIntegrity::LastWord,
         notify: Some(WorkerId::FIRST),
     }
 }
@@ -407,9 +412,9 @@ pub fn ring_from_bytes(bytes: &[u8]) -> Option<(RingReceiver, Endpoint, Memory)>
     let endpoint = back.endpoint_that(PAIR_INLINE_BYTES, size & 2 == 0);
     let position = (first * WORD_BYTES) as u64;
     let config = ReceiverConfig {
-        wholeness: match size & 2 {
-            0 => Wholeness::LastWord,
-            _ => Wholeness::Checksum,
+        integrity: match size & 2 {
+            0 => RecordIntegrity::LastWord,
+            _ => RecordIntegrity::Checksum,
         },
         ..receiver_config(buffer.clone())
     };

@@ -5,7 +5,7 @@ use farm_core::limits::{
     LARGEST_REPLY_BYTES, MESSAGES_PER_RING, READ_TRIES, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
 };
 use farm_core::messaging::RingFormat;
-use farm_core::ring::Wholeness;
+use farm_core::ring::RecordIntegrity;
 use rand::Rng;
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ pub struct ClusterLimits {
     /// Limits of transactions, and how long they are retried.
     pub transactions: TransactionsConfig,
     /// How a receiver detects that a record has arrived completely.
-    pub wholeness: Wholeness,
+    pub integrity: RecordIntegrity,
 }
 
 impl ClusterLimits {
@@ -79,7 +79,7 @@ impl ClusterLimits {
             max_inline_bytes: 8 << rng.random_range(0..5u32),
             read_tries: READ_TRIES,
             transactions: TransactionsConfig::default(),
-            wholeness: Wholeness::LastWord,
+            integrity: RecordIntegrity::LastWord,
         }
     }
 
@@ -101,7 +101,7 @@ impl ClusterLimits {
         RingFormat {
             ring_bytes: self.ring_bytes,
             log_bytes: self.log_bytes,
-            wholeness: self.wholeness,
+            integrity: self.integrity,
         }
     }
 

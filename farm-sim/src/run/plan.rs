@@ -3,7 +3,7 @@
 use std::fmt;
 
 use farm_check::workload::{Kind, Spec};
-use farm_core::ring::Wholeness;
+use farm_core::ring::RecordIntegrity;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -87,7 +87,7 @@ impl Plan {
         if seed % UNORDERED_EVERY == 1 {
             // Not drawn from `rng`, so that the choices of the other seeds do not depend on it.
             odds.places_in_order = false;
-            limits.wholeness = Wholeness::Checksum;
+            limits.integrity = RecordIntegrity::Checksum;
         }
         let operations = super::spec::operations(&spec, &limits);
         let full_after = rng

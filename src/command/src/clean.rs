@@ -8,7 +8,7 @@ use anyhow::Context;
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
 use farm_core::config::rounded_size;
-use farm_core::fabric::shm::{Leaving, Left, find_leavings, remove_leaving};
+use farm_core::fabric::shm::{StaleFiles, StaleKind, find_stale_files, remove_stale_files};
 
 use crate::Usage;
 use crate::cli::CleanArgs;
@@ -25,10 +25,10 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
         );
         return Err(Usage::error(why));
     }
-    let leavings = find(&config);
+    let stale_files = find(&config);
     let mut out = io::stdout().lock();
     let (mut files, mut bytes) = (0, 0);
-    for group in Group::of(&leavings) {
+    for group in Group::of(&stale_files) {
         let (removed_files, removed_bytes) = match args.dry_run || group.is_unknown {
             true => (group.files(), group.bytes()),
             false => group.remove()?,
@@ -76,8 +76,8 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Returns the files that killed machines of any cluster left in the two directories of `config`.
-pub(crate) fn find(config: &Config) -> Vec<Leaving> {
-    find_leavings(&config.memory.dir, &run_dir(config))
+pub(crate) fn find(config: &Config) -> Vec<StaleFiles> {
+    find_stale_files(&config.memory.dir, &run_dir(config))
 }
 
 /// Quotes a path for a shell command.
@@ -105,26 +105,26 @@ pub(crate) struct Group<'a> {
     /// the machine runs is missing.
     pub(crate) is_unknown: bool,
     dir: &'a Path,
-    leavings: Vec<&'a Leaving>,
+    stale_files: Vec<&'a StaleFiles>,
 }
 
 impl<'a> Group<'a> {
     /// Groups leftovers by cluster, directory and [`Group::is_unknown`].
-    pub(crate) fn of(leavings: &'a [Leaving]) -> Vec<Self> {
+    pub(crate) fn of(stale_files: &'a [StaleFiles]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
-        for leaving in leavings {
-            let is_unknown = matches!(leaving.what, Left::UnknownMemory(_));
+        for stale in stale_files {
+            let is_unknown = matches!(stale.what, StaleKind::UnknownMemory(_));
             let same = |group: &&mut Self| {
                 (group.cluster, group.dir, group.is_unknown)
-                    == (&leaving.cluster, leaving.dir.as_path(), is_unknown)
+                    == (&stale.cluster, stale.dir.as_path(), is_unknown)
             };
             match groups.iter_mut().find(same) {
-                Some(group) => group.leavings.push(leaving),
+                Some(group) => group.stale_files.push(stale),
                 None => groups.push(Self {
-                    cluster: &leaving.cluster,
+                    cluster: &stale.cluster,
                     is_unknown,
-                    dir: &leaving.dir,
-                    leavings: vec![leaving],
+                    dir: &stale.dir,
+                    stale_files: vec![stale],
                 }),
             }
         }
@@ -132,20 +132,16 @@ impl<'a> Group<'a> {
     }
 
     pub(crate) fn files(&self) -> u64 {
-        self.leavings.iter().map(|leaving| leaving.files).sum()
+        self.stale_files.iter().map(|stale| stale.files).sum()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.leavings.iter().map(|leaving| leaving.bytes).sum()
+        self.stale_files.iter().map(|stale| stale.bytes).sum()
     }
 
     /// Formats the ids of the machines: `machine(s) m1, m2`.
     fn machines(&self) -> String {
-        let mut machines: Vec<_> = self
-            .leavings
-            .iter()
-            .map(|leaving| leaving.machine)
-            .collect();
+        let mut machines: Vec<_> = self.stale_files.iter().map(|stale| stale.machine).collect();
         machines.sort_unstable();
         machines.dedup();
         let names: Vec<String> = machines.iter().map(ToString::to_string).collect();
@@ -159,11 +155,11 @@ impl<'a> Group<'a> {
     /// Removes the leftovers whose machines have not started again. Returns the numbers of removed files and bytes.
     fn remove(&self) -> anyhow::Result<(u64, u64)> {
         let mut removed = (0, 0);
-        for leaving in &self.leavings {
-            let (files, bytes) = remove_leaving(leaving).with_context(|| {
+        for stale in &self.stale_files {
+            let (files, bytes) = remove_stale_files(stale).with_context(|| {
                 format!(
                     "cannot remove the files that machine {} of cluster \"{}\" left",
-                    leaving.machine, self.cluster
+                    stale.machine, self.cluster
                 )
             })?;
             removed = (removed.0 + files, removed.1 + bytes);
@@ -173,10 +169,10 @@ impl<'a> Group<'a> {
 
     /// Returns shell commands that remove the files of unknown state.
     fn commands(&self) -> impl Iterator<Item = String> {
-        self.leavings
+        self.stale_files
             .iter()
-            .filter_map(|leaving| match &leaving.what {
-                Left::UnknownMemory(start) => {
+            .filter_map(|stale| match &stale.what {
+                StaleKind::UnknownMemory(start) => {
                     let start = self.dir.join(format!("{start}-"));
                     Some(format!("rm {}*", quoted(&start)))
                 }
@@ -193,16 +189,16 @@ mod tests {
     #[test]
     fn commands_are_quoted() {
         let dir = Path::new("/tmp/mem dir");
-        let leaving = Leaving {
+        let stale = StaleFiles {
             cluster: String::new(),
             machine: farm_core::ids::MachineId::new(7).unwrap(),
             dir: dir.into(),
             files: 1,
             bytes: 0,
-            what: Left::UnknownMemory("farm-0-m7-l0".into()),
+            what: StaleKind::UnknownMemory("farm-0-m7-l0".into()),
         };
-        let leavings = [leaving];
-        let commands: Vec<String> = Group::of(&leavings)[0].commands().collect();
+        let stale_files = [stale];
+        let commands: Vec<String> = Group::of(&stale_files)[0].commands().collect();
         assert_eq!(commands, ["rm '/tmp/mem dir/farm-0-m7-l0-'*"]);
         assert_eq!(quoted(Path::new("/dev/shm")), "/dev/shm");
     }

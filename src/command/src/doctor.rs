@@ -4,9 +4,9 @@
 //! returns findings. It depends only on its arguments, so the tests call it with the facts of invented hosts.
 
 mod judge;
-mod leavings;
 mod rdma;
 mod sizing;
+mod stale_files;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
     let facts = probe_with_devices(&config.memory.dir);
     let mut findings = judge(&facts, &config);
-    findings.push(leavings::finding(&clean::find(&config), &config));
+    findings.push(stale_files::finding(&clean::find(&config), &config));
     let text = if args.json {
         let report = Report {
             host: &facts,

@@ -33,7 +33,7 @@ fn refused(place: &Place, config: &str, texts: &[&str]) {
         &["doctor", "--config", config],
     ] {
         place.farm(command).end().failed(2, texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 
@@ -288,7 +288,7 @@ fn invalid_options_are_refused_by_name() {
         (&["--frobnicate"], &["--frobnicate"]),
     ] {
         place.small("ycsb", args).end().failed(2, texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
     let long_keys = ["--set", "table.key_bytes=20"];
     let ended = place.small("ycsb", &long_keys).end();
@@ -314,7 +314,7 @@ fn more_memory_than_the_host_has_is_refused_with_numbers() {
                 "lower memory.per_machine_bytes",
             ],
         );
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
     let settings = ["--set", "memory.per_machine_bytes=1TiB"];
     let node = place
@@ -531,7 +531,7 @@ fn a_table_that_does_not_fit_is_reported_and_ends_all_processes() {
     ] {
         let ended = place.small("ycsb", args).end_within(DEADLINE);
         ended.failed(1, &["machine m", "raise memory.per_machine_bytes"]);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 

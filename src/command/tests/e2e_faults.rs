@@ -106,7 +106,7 @@ fn two_nodes_connect_and_stop_when_interrupted() {
     for node in nodes {
         node.end_within(PROMPT).ok();
     }
-    assert_eq!(place.leavings(), Vec::<String>::new());
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_node_that_is_stopped_stops_the_others() {
         let line = format!("machine {id} stops: machine m2 left the cluster");
         assert!(ended.stderr.contains(&line), "{}", ended.stderr);
     }
-    assert_eq!(place.leavings(), Vec::<String>::new());
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 /// Regression: every node attached the handlers of judged workloads.
@@ -164,7 +164,7 @@ fn a_driven_machine_that_is_asked_to_stop_is_named() {
         let ended = launcher.end_within(NOTICED);
         ended.failed(1, &["machine m2: the node received SIGTERM"]);
         assert!(place.processes().is_empty(), "{:?}", place.processes());
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 
@@ -176,7 +176,7 @@ fn a_command_whose_processes_are_all_asked_to_stop_is_interrupted() {
     launcher.wait_for("running workload a");
     launcher.signal_group(Signal::TERM);
     launcher.end_within(PROMPT).failed(130, &["interrupted"]);
-    assert_eq!(place.leavings(), Vec::<String>::new());
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 /// A machine whose configuration lists more machines than that of the running cluster is refused at once.
@@ -227,7 +227,7 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
         node.signal(Signal::INT);
         node.end_within(PROMPT).ok();
     }
-    assert_eq!(place.leavings(), Vec::<String>::new());
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 /// Two machines whose configurations list different machines refuse each other while they wait to connect.
@@ -248,7 +248,7 @@ fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
             let texts = ["their configurations differ", "m1, m2, m3", "same file"];
             node.end_within(NOTICED).failed(1, &texts);
         }
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 
@@ -359,7 +359,7 @@ fn files_of_a_killed_run_are_reported_and_removed() {
         "{}",
         cleaned.stdout
     );
-    assert_eq!(killed.leavings(), Vec::<String>::new());
+    assert_eq!(killed.stale_files(), Vec::<String>::new());
     // The run directory of the other cluster, whose machines run.
     running.small("clean", &[] as &[&str]).end().ok();
     assert_eq!(
@@ -439,7 +439,7 @@ fn nodes_of_different_configurations_refuse_each_other() {
         node.end_within(NOTICED)
             .failed(1, &["configurations differ", "same file"]);
     }
-    assert_eq!(place.leavings(), Vec::<String>::new());
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn a_node_that_waits_for_others_stops_when_interrupted() {
         assert!(alone.is_running(), "{}", alone.stderr());
         alone.signal(signal);
         alone.end_within(PROMPT).ok();
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 
@@ -531,7 +531,7 @@ fn an_interrupted_run_stops_cleanly() {
         let launcher = mid_run(&place);
         launcher.signal(signal);
         launcher.end_within(PROMPT).failed(130, &["interrupted"]);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 
@@ -542,7 +542,7 @@ fn an_interrupt_of_the_whole_process_group_stops_cleanly() {
     launcher.wait_for("running workload a");
     launcher.signal_group(Signal::INT);
     launcher.end_within(PROMPT).failed(130, &["interrupted"]);
-    assert_eq!(place.leavings(), Vec::<String>::new());
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 #[test]
@@ -557,7 +557,7 @@ fn an_interrupt_during_a_load_or_a_start_stops_cleanly() {
         launcher.signal(Signal::INT);
         let ended = launcher.end_within(PROMPT).failed(130, &["interrupted"]);
         assert!(!ended.stderr.contains("loaded"), "{}", ended.stderr);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 

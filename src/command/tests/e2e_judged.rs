@@ -13,7 +13,7 @@ fn three_processes_are_judged_right_in_every_workload() {
         let args: Vec<&str> = [kind].into_iter().chain(options).collect();
         let ended = place.small("workload", &args).end().ok();
         assert!(ended.stdout.contains("right: "), "{}", ended.stdout);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 
@@ -40,7 +40,7 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
     let place = Place::new("refused");
     let refuse = |args: &[&str], code, texts: &[&str]| {
         place.small("workload", args).end().failed(code, texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     };
     refuse(
         &["bnak"],

@@ -139,7 +139,7 @@ fn invalid_bounds_are_refused() {
     ] {
         let ended = place.small("ycsb", &with(&["-p", property])).end();
         ended.failed(2, texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 

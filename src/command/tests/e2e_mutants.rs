@@ -20,7 +20,7 @@ fn judged_wrong(place: &Place, kind: &str, mutant: &str, more: &[&str]) -> Strin
         args.extend(more);
         let ended = place.small("workload", &args).end();
         if ended.code != Some(0) {
-            assert_eq!(place.leavings(), Vec::<String>::new());
+            assert_eq!(place.stale_files(), Vec::<String>::new());
             return ended.failed(1, &["farm: error: WRONG, "]).stderr;
         }
     }

@@ -174,7 +174,7 @@ fn refused(place: &Place, cases: &[Refused<'_>]) {
     for (command, args, texts) in cases {
         let ended = place.small(command, args).end();
         ended.failed(2, texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
 }
 

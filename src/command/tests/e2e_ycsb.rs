@@ -493,7 +493,7 @@ fn impossible_properties_are_refused_with_file_and_line() {
             .small("ycsb", &["-P", file.to_str().unwrap()])
             .end()
             .failed(2, &texts);
-        assert_eq!(place.leavings(), Vec::<String>::new());
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
     let missing = place.path("nowhere");
     let run = place

@@ -68,7 +68,7 @@ impl Side {
             head_copy: segment.window(ring_bytes, LINE_BYTES),
             head_copy_offset: 0,
             reply_reserve_bytes: capacity.reply_reserve_bytes(),
-            wholeness: place.wholeness(),
+            integrity: place.integrity(),
             notify: None,
         };
         let receiving = ReceiverConfig {
@@ -77,7 +77,7 @@ impl Side {
                 memory: theirs,
                 offset: ring_bytes as u64,
             },
-            wholeness: place.wholeness(),
+            integrity: place.integrity(),
             notify: None,
         };
         Ok(Self {

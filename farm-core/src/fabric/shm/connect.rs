@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shared::Shared;
 use crate::fabric::Capability;
-use crate::fabric::meeting::{
+use crate::fabric::handshake::{
     Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, receive_line, same_cluster,
     same_configuration, same_machines, same_version, send_line, wait_readable,
 };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::connect::{Hello, check, refuse};
 use super::shared::Shared;
-use crate::fabric::meeting::{Callers, wait_readable};
+use crate::fabric::handshake::{Callers, wait_readable};
 
 /// Time between two polls of the callers if nothing becomes readable.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 //!
 //! The process of a machine holds the machine's lock file locked as long as it lives ([`Claim`]).
 //! The holder of a machine's lock may remove what an earlier process of the machine left behind.
-//! `leavings` states when other processes may.
+//! `stale_files` states when other processes may.
 //!
 //! A clean stop removes the lock file while holding its lock. So a process that gets the lock of a
 //! file must check that the path still names this file. If it does not, no other process will ever
@@ -148,7 +148,7 @@ impl Names {
 
     /// Returns the path of the file of an exported memory. The start number is random and has 64
     /// bits, so the path cannot be guessed. The `l` before it means that the start holds a lock on
-    /// its file of key 0 (see `leavings`). The cluster's name at the end is for readers of a
+    /// its file of key 0 (see `stale_files`). The cluster's name at the end is for readers of a
     /// directory listing.
     pub(super) fn memory(&self, machine: MachineId, boot: u64, key: u64) -> PathBuf {
         let prefix = self.memory_prefix(machine);
@@ -163,7 +163,7 @@ impl Names {
             match self.try_claim(machine) {
                 Ok(Some(claim)) => break claim,
                 Ok(None) => {}
-                // `find_leavings` may hold the lock: it takes each lock for a moment.
+                // `find_stale_files` may hold the lock: it takes each lock for a moment.
                 Err(StartError::AlreadyRunning { .. }) if attempts < LOCK_ATTEMPTS => {
                     attempts += 1;
                     std::thread::park_timeout(LOCK_RETRY_DELAY);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn only_leavings_of_this_machine_are_removed() {
+    fn only_stale_files_of_this_machine_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(dir.path(), dir.path(), "c");
         let left = names.memory(id(1), 0xdead, 3);

@@ -10,10 +10,12 @@ use super::connect::{self, Hello};
 use super::door::Door;
 use super::endpoint::ShmEndpoint;
 use super::files::{Claim, Names, StartError, is_in_memory, os};
-use super::leavings::{hold, remove_leavings};
 use super::park::Doorbells;
 use super::shared::{PeerState, Shared, ShmConfig, map_capability};
-use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words};
+use super::stale_files::{hold, remove_all_stale_files};
+use crate::fabric::handshake::{
+    ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words,
+};
 use crate::fabric::{ArenaConfig, Capability, Departed};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, MappingError, Memory};
@@ -66,7 +68,7 @@ impl ShmMachine {
                 config.memory_dir
             );
         }
-        remove_leavings(&config.memory_dir);
+        remove_all_stale_files(&config.memory_dir);
         let machine = config.machine;
         match Self::listen(config, names.clone()) {
             Ok((shared, listener, alive)) => Ok(Self {

@@ -10,7 +10,7 @@
 //! | file | what |
 //! |---|---|
 //! | `files`, `memory_name` | file names, and the lock that a running machine holds |
-//! | `leavings` | files left behind by machines of any cluster: found, counted and removed |
+//! | `stale_files` | files left behind by machines of any cluster: found, counted and removed |
 //! | `shared` | the state that the workers of one machine share: peers and their memory, doorbells |
 //! | `machine` | the start and the end of a machine, and the memory that it exports |
 //! | `connect` | the handshake |
@@ -23,15 +23,15 @@ mod connect;
 mod door;
 mod endpoint;
 mod files;
-mod leavings;
 mod machine;
 mod memory_name;
 mod park;
 mod pending;
 mod shared;
+mod stale_files;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
-pub use leavings::{Leaving, Left, find_leavings, remove_leaving};
 pub use machine::{Exporter, ShmMachine};
 pub use shared::ShmConfig;
+pub use stale_files::{StaleFiles, StaleKind, find_stale_files, remove_stale_files};

@@ -32,7 +32,7 @@ use sha2::Sha256;
 use super::device::{LinkLayer, PortAddress};
 use super::queue_pair::QueueAddress;
 use crate::fabric::Capability;
-use crate::fabric::meeting::{
+use crate::fabric::handshake::{
     excerpt, offers_its_own, random_words, receive_line, same_cluster, same_configuration,
     same_version, send_line,
 };

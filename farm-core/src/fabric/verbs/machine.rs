@@ -16,7 +16,9 @@ use super::queues::Queues;
 use super::registration::{ProtectionDomain, Reach, Registration};
 use super::shared::{Export, Shared, VerbsConfig};
 use super::throttle::Throttle;
-use crate::fabric::meeting::{ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words};
+use crate::fabric::handshake::{
+    ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words,
+};
 use crate::fabric::{ArenaConfig, Capability, Departed, ExportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, Memory};

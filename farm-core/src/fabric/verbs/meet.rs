@@ -10,7 +10,7 @@ use super::control::{Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, Un
 use super::queue_pair::QueuePair;
 use super::shared::Shared;
 use crate::fabric::Capability;
-use crate::fabric::meeting::{
+use crate::fabric::handshake::{
     Awaited, Callers, ConnectError, Patience, REDIAL, random_words, receive_line, send_line,
     wait_readable,
 };

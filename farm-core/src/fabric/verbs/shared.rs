@@ -13,7 +13,7 @@ use super::error::VerbsError;
 use super::parking::Parking;
 use super::queue_pair::{ConnectionConfig, QueueAddress, QueuePair};
 use super::registration::{ProtectionDomain, Registration};
-use crate::fabric::meeting::{ConnectError, random_words};
+use crate::fabric::handshake::{ConnectError, random_words};
 use crate::fabric::{Capability, Departed, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Memory, WORD_BYTES};

@@ -4,7 +4,7 @@
 use super::super::layout::{Expected, trailer_word};
 use super::super::testing::{BETWEEN_POLLS, MOST_POLLS, receiver_config};
 use super::*;
-use crate::ring::{BadHead, ReceiverConfig, RingError, RingReceiver, Wholeness};
+use crate::ring::{BadHead, ReceiverConfig, RecordIntegrity, RingError, RingReceiver};
 
 /// Creates a ring with three records around a wrap, of 64, 24 and 48 bytes, with a gap of 16 before
 /// the last.
@@ -169,7 +169,7 @@ fn a_word_that_became_zero_is_an_error() {
 /// Returns a receiver of a pair's ring over a fabric with or without ordered placement.
 fn receiver_of(pair: &Pair, ordered: bool) -> RingReceiver {
     let config = ReceiverConfig {
-        wholeness: Wholeness::Checksum,
+        integrity: RecordIntegrity::Checksum,
         ..receiver_config(pair.buffer.clone())
     };
     let endpoint = pair.back.endpoint_that(64, ordered);

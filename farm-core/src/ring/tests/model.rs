@@ -15,8 +15,8 @@ use super::{body, header};
 use crate::fabric::Endpoint;
 use crate::mem::WORD_BYTES;
 use crate::ring::{
-    Capacity, Kind, ReceiverConfig, RingReceiver, RingSender, SendError, SenderConfig, Wholeness,
-    Words,
+    Capacity, Kind, ReceiverConfig, RecordIntegrity, RingReceiver, RingSender, SendError,
+    SenderConfig, Words,
 };
 use crate::time::Nanos;
 
@@ -92,23 +92,23 @@ struct Ends {
 
 impl Ends {
     fn new(publish: Ordering) -> Self {
-        Self::with(publish, Wholeness::LastWord)
+        Self::with(publish, RecordIntegrity::LastWord)
     }
 
-    fn with(publish: Ordering, wholeness: Wholeness) -> Self {
+    fn with(publish: Ordering, integrity: RecordIntegrity) -> Self {
         let bytes = 512;
         let (buffer, head_copy) = (Model::new(bytes, publish), Model::new(WORD_BYTES, publish));
-        let ordered = wholeness == Wholeness::LastWord;
+        let ordered = integrity == RecordIntegrity::LastWord;
         let mut forth = Wire::new(vec![buffer.clone()]).endpoint_that(64, ordered);
         let back = Wire::new(vec![head_copy.clone()]).endpoint_that(64, ordered);
         let capacity = Capacity::new(bytes as u64).unwrap();
         let sending = SenderConfig {
-            wholeness,
+            integrity,
             ..sender_config(capacity, head_copy)
         };
         let sender = RingSender::new(sending, &mut forth).unwrap();
         let receiving = ReceiverConfig {
-            wholeness,
+            integrity,
             ..receiver_config(buffer.clone())
         };
         let receiver = RingReceiver::new(receiving, &back).unwrap();
@@ -214,7 +214,7 @@ fn without_release_loom_finds_a_torn_record() {
 fn with_checksums_records_are_whole_without_release() {
     explore(3, || {
         race(
-            Ends::with(Ordering::Relaxed, Wholeness::Checksum),
+            Ends::with(Ordering::Relaxed, RecordIntegrity::Checksum),
             0,
             0..2,
             13,

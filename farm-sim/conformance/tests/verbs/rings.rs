@@ -10,8 +10,8 @@ use farm_core::fabric::{ArenaConfig, Endpoint, Remote, RemoteMemory};
 use farm_core::ids::{MachineId, WorkerId};
 use farm_core::mem::{LINE_BYTES, Memory};
 use farm_core::ring::{
-    Capacity, Header, Kind, ReceiverConfig, RingReceiver, RingSender, SendError, SenderConfig,
-    Wholeness,
+    Capacity, Header, Kind, ReceiverConfig, RecordIntegrity, RingReceiver, RingSender, SendError,
+    SenderConfig,
 };
 use farm_core::time::Nanos;
 
@@ -65,7 +65,7 @@ impl RingEnd {
         }
     }
 
-    fn send_all(&mut self, wholeness: Wholeness) {
+    fn send_all(&mut self, integrity: RecordIntegrity) {
         let capacity = Capacity::new(RING_BYTES as u64).expect("a ring's size");
         let config = SenderConfig {
             buffer: Remote {
@@ -76,7 +76,7 @@ impl RingEnd {
             head_copy: self.segment.window(RING_BYTES, LINE_BYTES),
             head_copy_offset: 0,
             reply_reserve_bytes: capacity.reply_reserve_bytes(),
-            wholeness,
+            integrity,
             notify: None,
         };
         let mut ring = RingSender::new(config, &mut self.endpoint).expect("the sender is valid");
@@ -114,14 +114,14 @@ impl RingEnd {
         }
     }
 
-    fn receive_all(&mut self, wholeness: Wholeness) {
+    fn receive_all(&mut self, integrity: RecordIntegrity) {
         let config = ReceiverConfig {
             buffer: self.segment.window(0, RING_BYTES),
             head_copy: Remote {
                 memory: self.theirs,
                 offset: RING_BYTES as u64,
             },
-            wholeness,
+            integrity,
             notify: None,
         };
         let mut ring = RingReceiver::new(config, &self.endpoint).expect("the receiver is valid");
@@ -152,18 +152,18 @@ impl RingEnd {
     }
 }
 
-fn records_arrive(wholeness: Wholeness) {
+fn records_arrive(integrity: RecordIntegrity) {
     let place = VerbsPlace::fresh(Variant::DEFAULT);
     let barrier = std::sync::Barrier::new(2);
     both(
         || {
             let mut end = RingEnd::start(place.config(OURS), PEER);
-            end.send_all(wholeness);
+            end.send_all(integrity);
             barrier.wait();
         },
         || {
             let mut end = RingEnd::start(place.config(PEER), OURS);
-            end.receive_all(wholeness);
+            end.receive_all(integrity);
             barrier.wait();
         },
     );
@@ -171,10 +171,10 @@ fn records_arrive(wholeness: Wholeness) {
 
 #[test]
 fn records_of_a_ring_arrive_whole_and_in_order() {
-    records_arrive(Wholeness::LastWord);
+    records_arrive(RecordIntegrity::LastWord);
 }
 
 #[test]
 fn records_with_checksums_arrive_whole_and_in_order() {
-    records_arrive(Wholeness::Checksum);
+    records_arrive(RecordIntegrity::Checksum);
 }

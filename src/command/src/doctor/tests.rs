@@ -425,10 +425,10 @@ fn a_configured_device_that_this_host_lacks_is_reported() {
 /// Regression test: 808 MB stayed in memory after `kill -9` of a run, and `farm doctor` had no finding about them.
 #[test]
 fn files_of_killed_machines_are_reported_with_the_command_that_removes_them() {
-    use farm_core::fabric::shm::{Leaving, Left};
+    use farm_core::fabric::shm::{StaleFiles, StaleKind};
     use farm_core::ids::MachineId;
 
-    let left = |machine, what, bytes| Leaving {
+    let left = |machine, what, bytes| StaleFiles {
         cluster: "local".to_owned(),
         machine: MachineId::new(machine).unwrap(),
         dir: PathBuf::from("/mnt/huge"),
@@ -437,17 +437,23 @@ fn files_of_killed_machines_are_reported_with_the_command_that_removes_them() {
         what,
     };
     let mut config = config();
-    let finding = leavings::finding(&[], &config);
+    let finding = stale_files::finding(&[], &config);
     assert_eq!(finding.level, Level::Ok);
-    let unknown = left(3, Left::UnknownMemory("farm-0-m3-l0".to_owned()), 5);
-    let finding = leavings::finding(std::slice::from_ref(&unknown), &config);
+    let unknown = left(3, StaleKind::UnknownMemory("farm-0-m3-l0".to_owned()), 5);
+    let finding = stale_files::finding(std::slice::from_ref(&unknown), &config);
     assert_eq!(finding.level, Level::Note);
     assert_eq!(finding.commands, ["farm clean --dry-run"]);
     config.memory.dir = PathBuf::from("/mnt/huge");
     config.cluster.run_dir = PathBuf::from("/run/mine").into();
-    let memory = |machine| left(machine, Left::Memory("farm-0-m1-l0".to_owned()), 400 << 20);
-    let all = [memory(1), memory(2), left(1, Left::Names, 0), unknown];
-    let finding = leavings::finding(&all, &config);
+    let memory = |machine| {
+        left(
+            machine,
+            StaleKind::Memory("farm-0-m1-l0".to_owned()),
+            400 << 20,
+        )
+    };
+    let all = [memory(1), memory(2), left(1, StaleKind::Names, 0), unknown];
+    let finding = stale_files::finding(&all, &config);
     assert_eq!(
         (finding.level, finding.fact.as_str()),
         (

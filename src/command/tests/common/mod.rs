@@ -246,7 +246,7 @@ impl Place {
     }
 
     /// Returns everything that exists of the cluster: processes, memory, locks, sockets and temporary files.
-    pub(crate) fn leavings(&self) -> Vec<String> {
+    pub(crate) fn stale_files(&self) -> Vec<String> {
         let temporary = fs::read_dir(self.path("tmp"))
             .unwrap()
             .flatten()
@@ -275,7 +275,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let leavings = self.leavings();
+        let stale_files = self.stale_files();
         for process in self.processes() {
             process.signal(Signal::KILL);
         }
@@ -285,8 +285,8 @@ impl Drop for Place {
         }
         if !std::thread::panicking() {
             assert!(
-                leavings.is_empty(),
-                "{} left behind: {leavings:#?}",
+                stale_files.is_empty(),
+                "{} left behind: {stale_files:#?}",
                 self.name
             );
         }

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use farm_core::config::{Config, RunDir};
-use farm_core::fabric::shm::Leaving;
+use farm_core::fabric::shm::StaleFiles;
 
 use super::{Finding, Level};
 use crate::clean::{Group, counted, quoted};
 
 /// Returns the finding about the files that killed machines left, with the command that removes them.
-pub(super) fn finding(leavings: &[Leaving], config: &Config) -> Finding {
-    let groups = Group::of(leavings);
+pub(super) fn finding(stale_files: &[StaleFiles], config: &Config) -> Finding {
+    let groups = Group::of(stale_files);
     let of = |groups: &[&Group<'_>]| {
         let files = groups.iter().map(|group| group.files()).sum();
         let bytes = groups.iter().map(|group| group.bytes()).sum();

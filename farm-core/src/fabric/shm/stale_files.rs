@@ -1,7 +1,7 @@
 //! Files of shared memory whose machine is gone, of any cluster and run directory.
 //!
 //! Every start removes them, because the files of another run would otherwise occupy memory
-//! forever. [`find_leavings`] and [`remove_leaving`] are for tools that list them first (`farm
+//! forever. [`find_stale_files`] and [`remove_stale_files`] are for tools that list them first (`farm
 //! clean`, `farm doctor`).
 //!
 //! A start creates the file of key 0 before any other file, and locks it (`flock`) before it
@@ -59,7 +59,7 @@ struct MemoryFile {
 }
 
 /// Removes the files of machines that are gone. Failures are logged and do not prevent a start.
-pub(super) fn remove_leavings(memory_dir: &Path) {
+pub(super) fn remove_all_stale_files(memory_dir: &Path) {
     for files in by_start(memory_dir) {
         let first = &files[0];
         if first.key == 0
@@ -128,7 +128,7 @@ fn remove_if_gone(first: &Path, memory_dir: &Path, start: &str) -> Result<(u64, 
 
 /// The files left behind by a machine's process that ended without cleaning up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaving {
+pub struct StaleFiles {
     /// Name of the cluster.
     pub cluster: String,
     /// Id of the machine.
@@ -140,12 +140,12 @@ pub struct Leaving {
     /// Size of the files in bytes.
     pub bytes: u64,
     /// Kind of the files.
-    pub what: Left,
+    pub what: StaleKind,
 }
 
-/// The kind of the files of a [`Leaving`].
+/// The kind of the files of a [`StaleFiles`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum StaleKind {
     /// Shared memory of a machine that is gone. The text is the common prefix of the file names.
     Memory(String),
     /// Shared memory without the file whose lock shows whether its machine runs. Only the user can
@@ -157,19 +157,19 @@ pub enum Left {
 
 /// Finds the files that machines of any cluster left behind in a directory of shared memory and in
 /// a run directory. Excludes files of running machines and of other users.
-pub fn find_leavings(memory_dir: &Path, run_dir: &Path) -> Vec<Leaving> {
-    let mut leavings = Vec::new();
+pub fn find_stale_files(memory_dir: &Path, run_dir: &Path) -> Vec<StaleFiles> {
+    let mut stale_files = Vec::new();
     for files in by_start(memory_dir) {
         let first = &files[0];
         let what = match first.key {
             0 => match hold(&first.path) {
-                Ok(Some(_held)) => Left::Memory(first.start.clone()),
+                Ok(Some(_held)) => StaleKind::Memory(first.start.clone()),
                 // In use, or not accessible.
                 Ok(None) | Err(_) => continue,
             },
-            _ => Left::UnknownMemory(first.start.clone()),
+            _ => StaleKind::UnknownMemory(first.start.clone()),
         };
-        leavings.push(Leaving {
+        stale_files.push(StaleFiles {
             cluster: first.cluster.clone(),
             machine: first.machine,
             dir: memory_dir.to_owned(),
@@ -178,12 +178,12 @@ pub fn find_leavings(memory_dir: &Path, run_dir: &Path) -> Vec<Leaving> {
             what,
         });
     }
-    leavings.extend(abandoned_names(run_dir));
-    leavings
+    stale_files.extend(abandoned_names(run_dir));
+    stale_files
 }
 
 /// Finds locks and sockets below a run directory that no process holds.
-fn abandoned_names(run_dir: &Path) -> Vec<Leaving> {
+fn abandoned_names(run_dir: &Path) -> Vec<StaleFiles> {
     let mut found = Vec::new();
     for dir in entries(run_dir) {
         let Some(cluster) = dir.file_name().and_then(|name| name.to_str()) else {
@@ -203,13 +203,13 @@ fn abandoned_names(run_dir: &Path) -> Vec<Leaving> {
             };
             let files = [lock, socket].iter().filter(|path| path.exists()).count();
             if is_free && files > 0 {
-                found.push(Leaving {
+                found.push(StaleFiles {
                     cluster: cluster.to_owned(),
                     machine,
                     dir: dir.clone(),
                     files: files as u64,
                     bytes: 0,
-                    what: Left::Names,
+                    what: StaleKind::Names,
                 });
             }
         }
@@ -232,30 +232,30 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Removes the files of `leaving`, if its machine is still gone. Returns the number of removed
+/// Removes stale files, if its machine is still gone. Returns the number of removed
 /// files and bytes.
 ///
 /// # Errors
 /// [`StartError::Os`]: a file cannot be locked or removed.
-pub fn remove_leaving(leaving: &Leaving) -> Result<(u64, u64), StartError> {
-    match &leaving.what {
-        Left::Memory(start) => {
-            let first = by_start(&leaving.dir).into_iter().flatten();
+pub fn remove_stale_files(stale: &StaleFiles) -> Result<(u64, u64), StartError> {
+    match &stale.what {
+        StaleKind::Memory(start) => {
+            let first = by_start(&stale.dir).into_iter().flatten();
             let mut first = first.filter(|file| file.start == *start && file.key == 0);
             match first.next() {
-                Some(first) => remove_if_gone(&first.path, &leaving.dir, start),
+                Some(first) => remove_if_gone(&first.path, &stale.dir, start),
                 None => Ok((0, 0)),
             }
         }
-        Left::UnknownMemory(_) => Ok((0, 0)),
-        Left::Names => {
-            let run_dir = leaving.dir.parent().unwrap_or(&leaving.dir);
+        StaleKind::UnknownMemory(_) => Ok((0, 0)),
+        StaleKind::Names => {
+            let run_dir = stale.dir.parent().unwrap_or(&stale.dir);
             // `claim` would also remove shared memory, which has its own entries. So it is given a
             // directory without shared memory.
-            let names = Names::new(run_dir, &leaving.dir, &leaving.cluster);
-            match names.claim(leaving.machine) {
+            let names = Names::new(run_dir, &stale.dir, &stale.cluster);
+            match names.claim(stale.machine) {
                 // Dropping the claim removes the lock. `claim` has removed the socket.
-                Ok(_claim) => Ok((leaving.files, 0)),
+                Ok(_claim) => Ok((stale.files, 0)),
                 Err(StartError::AlreadyRunning { .. }) => Ok((0, 0)),
                 Err(error) => Err(error),
             }
@@ -321,20 +321,20 @@ mod tests {
         let now = list(dir).iter().filter(|f| f.machine == id(1)).count();
         assert_eq!((own_files, now), (2, 2), "a running machine lost files");
         drop(held);
-        remove_leavings(dir);
+        remove_all_stale_files(dir);
         assert!(living.iter().all(|path| !path.exists()));
     }
 
     /// Regression test: after `kill -9` of a run, 808 MB stayed in shared memory until a machine
     /// was started there, and no tool reported them.
     #[test]
-    fn only_leavings_of_dead_machines_are_found_and_removed() {
+    fn only_stale_files_of_dead_machines_are_found_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let run_dir = dir.join("running");
         let machine = ShmMachine::start(config(dir, "running")).unwrap();
         let (_memory, _) = machine.export(4096, true).unwrap();
-        assert_eq!(find_leavings(dir, &run_dir), []);
+        assert_eq!(find_stale_files(dir, &run_dir), []);
         let dead = files(dir, "gone", BOOT);
         let [first, unknown] = files(dir, "unknown", BOOT + 2);
         std::fs::remove_file(first).unwrap();
@@ -351,7 +351,7 @@ mod tests {
         }
         std::fs::write(cluster.join("notes.txt"), b"mine").unwrap();
 
-        let found = find_leavings(dir, &run_dir);
+        let found = find_stale_files(dir, &run_dir);
         let summary: Vec<_> = found
             .iter()
             .map(|it| (it.cluster.as_str(), it.machine.get(), it.files, it.bytes))
@@ -361,7 +361,7 @@ mod tests {
         assert!(summary.contains(&("c-1", 7, 1, 1)), "{summary:?}");
         assert!(summary.contains(&("c-1", 7, 2, 0)), "{summary:?}");
         assert!(summary.contains(&("c-1", 8, 1, 0)), "{summary:?}");
-        let removed = found.iter().map(|it| remove_leaving(it).unwrap());
+        let removed = found.iter().map(|it| remove_stale_files(it).unwrap());
         let (count, bytes) = removed.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         assert_eq!((count, bytes), (5, 2));
         assert!(dead.iter().chain(&stale).all(|path| !path.exists()));
@@ -371,16 +371,16 @@ mod tests {
         let names = Names::new(&run_dir, dir, "c-1");
         assert!(names.lock(id(1)).exists() && names.socket(id(1)).exists());
         // A machine may have been started since its files were found: then they are kept.
-        let before = find_leavings(dir, &run_dir);
+        let before = find_stale_files(dir, &run_dir);
         drop(machine);
         let started = ShmMachine::start(config(dir, "running")).unwrap();
-        let stale = Leaving {
-            what: Left::Names,
+        let stale = StaleFiles {
+            what: StaleKind::Names,
             machine: id(1),
             dir: cluster.clone(),
             ..before[0].clone()
         };
-        assert_eq!(remove_leaving(&stale).unwrap(), (0, 0));
+        assert_eq!(remove_stale_files(&stale).unwrap(), (0, 0));
         assert!(names.lock(id(1)).exists() && names.socket(id(1)).exists());
         drop(started);
     }
@@ -395,7 +395,7 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        remove_leavings(dir);
+                        remove_all_stale_files(dir);
                     }
                 });
             }
