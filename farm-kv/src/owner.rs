@@ -123,7 +123,11 @@ fn on_committed(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
 fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
     let refusal = kv(worker).owner.batch(id).refusal.take();
     match result {
-        Ok(()) => refuse(worker, id, refusal.expect("an attempt failed")),
+        Ok(()) => refuse(
+            worker,
+            id,
+            refusal.expect("the refusal is stored before its reads are validated"),
+        ),
         Err(_) => retry(worker, id),
     }
 }
@@ -168,7 +172,9 @@ fn end(worker: &mut Worker, id: BatchId, error: Option<&KvError>) {
 }
 
 fn report(worker: &mut Worker, change: QueuedChange) {
-    let outcome = change.outcome.expect("the change has ended");
+    let outcome = change
+        .outcome
+        .expect("every change of a batch that has ended has an outcome");
     kv(worker).bodies.push(change.body);
     match change.waiter {
         Waiter::Other(request) => {

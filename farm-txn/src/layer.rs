@@ -90,7 +90,7 @@ impl Transactions {
     /// Takes a commit out while it runs.
     pub(crate) fn take(&mut self, id: CommitId) -> Box<Coordinator> {
         let commit = self.commits[id.index()].take();
-        commit.expect("a commit that is stored")
+        commit.expect("a reply or an acknowledgement belongs to a commit that has not ended")
     }
 
     /// Returns an open transaction.

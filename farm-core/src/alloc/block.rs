@@ -305,7 +305,7 @@ impl BlockAllocator {
         match self.grow(demand, None) {
             Ok(index) => {
                 let block = self.regions[index].take(demand, owner)?;
-                Ok(block.expect("`grow` creates no region without room for the demand"))
+                Ok(block.expect("a new region has room for the request that it was created for"))
             }
             Err(no_region) => {
                 for region in &mut self.regions {

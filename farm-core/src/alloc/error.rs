@@ -147,7 +147,7 @@ pub enum LocateError {
     #[error("{0} is in a region that this machine does not store")]
     NotLocal(Address),
     /// The block of the address is not in use, or the address is outside of the region.
-    #[error("{0} is not in a block in use")]
+    #[error("no object is at {0}: its block is free, or the address is outside of its region")]
     NoBlock(Address),
     /// No object of the block starts at the address.
     #[error("{address} is not the start of an object of {object_bytes} bytes")]
@@ -169,7 +169,7 @@ pub enum LocateError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     /// The address is in no block of this slab allocator.
-    #[error("{0} is not in a block of this worker")]
+    #[error("the slot at {0} is in a block that another worker owns")]
     NotOurs(Address),
     /// No object starts at the address.
     #[error("{address} is not the start of an object of {object_bytes} bytes")]

@@ -72,8 +72,8 @@ pub(super) struct RegionList {
     pub(super) blocks: usize,
     /// Blocks with a free slot.
     pub(super) with_free: Vec<u32>,
-    /// Count of [`Changes`] when the region last had no block available; `ring_full_at` is the same for the region's
-    /// ring.
+    /// Value of [`Changes`] when the region last had no block for this class. Until that value changes, the slab does not ask
+    /// again. `ring_full_at` is the same for the other regions of the region's consistent-hashing ring.
     full_at: Option<u64>,
     ring_full_at: Option<u64>,
 }

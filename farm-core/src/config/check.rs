@@ -421,7 +421,7 @@ impl Check<'_> {
     pub fn whole_between(&mut self, key: &'static str, number: u32, least: u32, most: u32) {
         if !(least..=most).contains(&number) {
             let near = number.clamp(least, most);
-            let what = format!("{number} is beyond the limits");
+            let what = format!("{number} is not between {least} and {most}");
             self.report(
                 ProblemKind::OutOfRange,
                 &[key],
@@ -457,7 +457,7 @@ impl Check<'_> {
         self.whole_between("rdma.inline_bytes", inline, 8, MOST_INLINE_BYTES);
         if !inline.is_multiple_of(8) && (8..MOST_INLINE_BYTES).contains(&inline) {
             let advice = format!("write {}", inline.next_multiple_of(8));
-            let what = format!("{inline} bytes are not whole words of {WORD_BYTES}");
+            let what = format!("{inline} is not a multiple of {WORD_BYTES} bytes");
             self.report(
                 ProblemKind::OutOfRange,
                 &["rdma.inline_bytes"],
@@ -466,7 +466,7 @@ impl Check<'_> {
             );
         }
         if let Some(mtu) = rdma.mtu.filter(|mtu| !is_packet_size(*mtu)) {
-            let what = format!("{mtu} is not a packet size");
+            let what = format!("RDMA packets cannot have {mtu} bytes");
             self.report(
                 ProblemKind::OutOfRange,
                 &["rdma.mtu"],

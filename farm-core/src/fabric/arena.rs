@@ -141,7 +141,7 @@ impl Arena {
         for &(bytes, count) in &config.classes {
             assert!(
                 bytes > last && bytes % 64 == 0,
-                "arena class of {bytes} bytes after {last}"
+                "arena classes must ascend and be multiples of 64 bytes: a class of {bytes} bytes follows one of {last}"
             );
             last = bytes;
             let words = bytes / WORD_BYTES;

@@ -175,7 +175,9 @@ fn matches_by_line(object: &[u8], key: &Key) -> u32 {
 
 #[inline]
 fn key_at<const AT: usize>(line: &[u8; LINE_BYTES]) -> u128 {
-    let key: &Key = line[AT..].first_chunk().expect("a line is longer");
+    let key: &Key = line[AT..]
+        .first_chunk()
+        .expect("a key at this offset ends within its line");
     u128::from_ne_bytes(*key)
 }
 

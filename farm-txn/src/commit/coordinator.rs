@@ -585,7 +585,9 @@ impl Coordinator {
     /// Returns the reason why the commit has aborted.
     #[cold]
     pub(super) fn take_reason(&mut self) -> TxError {
-        self.why.take().expect("a commit aborts for a reason")
+        self.why
+            .take()
+            .expect("an aborted commit has stored the reason of its abort")
     }
 
     /// Returns whether the outcome was reported and no reply is outstanding.

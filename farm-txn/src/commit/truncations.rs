@@ -24,7 +24,7 @@ pub(crate) struct Truncations {
     machines: Vec<MachineId>,
     /// Length of all lists of `unsent`.
     waiting: usize,
-    /// A timer runs that will send them.
+    /// Whether a timer is set that sends the truncations of `unsent`.
     timer: bool,
 }
 

@@ -17,7 +17,6 @@
 //! the message comes from a machine that knows the secret, and belongs to this conversation and
 //! position. Messages are not encrypted, and neither is RDMA traffic: only machines of the cluster
 //! may be connected to the network.
-//! cluster's machines are on.
 
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::TcpStream;

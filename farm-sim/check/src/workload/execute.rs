@@ -1,50 +1,19 @@
 //! Runs transactions on the worker that a client shipped them to. If all their objects are on its machine, one turn
-//! runs the transaction up to its commit; otherwise continuations run it.
+//! runs the transaction up to its commit; otherwise continuations run it, or an `async` task.
 
 use farm_core::alloc::class_for_payload;
-use farm_core::ids::Address;
 use farm_core::object::FatPointer;
-use farm_core::worker::{AddressError, Cont, Worker};
+use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api, arrays};
 
-use super::log::Tried as LoggedTry;
+use super::attempt::{TRIES, address_of, got_of, known, next, note, plan, script, settle};
 use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED};
 use super::named::member;
-use super::notes::{Got, Torn, Want};
-use super::running::{Committing, Retry, Running, Shipped, Stop, Tried};
+use super::notes::{Got, Want};
+use super::running::{Committing, Retry, Running, Shipped, Stop};
 use super::script::Script;
-use super::state::{place, work};
-use crate::history::Access;
-
-/// Tries of a transaction before the worker replies `CONFLICT`. Each try has its own write ids.
-const TRIES: u64 = 3;
-/// Bits of a write id that number the writes of one try.
-const PLACE_BITS: u32 = 4;
-/// Bits of a write id that number the tries of one transaction.
-const TRY_BITS: u32 = 10;
-
-/// Returns the script of the next try of a transaction.
-fn script(worker: &mut Worker, shipped: &Shipped) -> Script {
-    let (_, machine) = place(worker);
-    let work = work(worker);
-    let number = shipped.number;
-    let name = ((number >> 32) + 1) << 40 | (number & 0xFF_FFFF) << (PLACE_BITS + TRY_BITS);
-    let name = name | (shipped.attempt * TRIES + shipped.tries) << PLACE_BITS;
-    let spec = work.spec.clone();
-    let (first, count) = match spec.spread {
-        true => (0, work.addresses.len().max(1)),
-        false => (machine * spec.objects_per_machine, spec.objects_per_machine),
-    };
-    Script::new(spec, shipped.seed, name, first, count)
-}
-
-fn address_of(worker: &mut Worker, object: usize) -> Result<Address, Stop> {
-    // A worker runs shipped transactions as soon as it runs, possibly before the workload is started on it.
-    let known = work(worker).addresses.get(object).copied();
-    known
-        .filter(|address| !address.is_null())
-        .ok_or(Stop::NotReady)
-}
+use super::state::work;
+use super::task;
 
 /// Returns the reply code for a failed try; `None` if the transaction may be tried again.
 pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
@@ -135,27 +104,13 @@ fn follow_all(
     Ok(Got::Objects(all))
 }
 
-fn next(worker: &mut Worker, tx: &mut Tx, script: &mut Script, got: Got) -> Result<Want, Stop> {
-    script.next(tx, got).map_err(|Torn(why)| {
-        work(worker).log.violations.push(why);
-        Stop::Torn
-    })
-}
-
-fn got_of(read: Result<TxObject, TxError>) -> Result<Got, Stop> {
-    match read {
-        Ok(object) => Ok(Got::Object(object)),
-        Err(TxError::NotAllocated(_) | TxError::Address(AddressError::Nowhere(_))) => {
-            Ok(Got::NotThere)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Begins a try: in one turn if all objects are on this machine, otherwise by continuations.
+/// Begins a try: in one turn if all objects are on this machine, otherwise by continuations or as a task.
 pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
     if !work(worker).spec.spread {
         return run(worker, shipped);
+    }
+    if task::runs(&shipped) {
+        return task::begin(worker, shipped, end);
     }
     let tx = api::begin(worker);
     run_by_continuations(worker, shipped, tx, None);
@@ -183,16 +138,10 @@ pub(super) fn run_by_continuations(
 fn step(worker: &mut Worker, key: u64, got: Got) {
     let running = work(worker).running[key as usize].take();
     let mut running = running.expect("no other step of this try is running");
-    let (tx, script) = (running.tx, &mut running.script);
-    let want = api::with(worker, tx, |tx, worker| next(worker, tx, script, got));
-    let want = want.map_err(Stop::from).and_then(|want| want);
-    let wanted = match want {
-        Ok(Want::Read(object)) => address_of(worker, object).map(|at| (Want::Read(object), at)),
-        Ok(want @ Want::Allocate { near, .. }) => address_of(worker, near).map(|at| (want, at)),
-        Ok(want) => Ok((want, Address::NULL)),
-        Err(stop) => Err(stop),
-    };
+    let tx = running.tx;
+    let planned = plan(worker, tx, &mut running.script, got);
     let payload = running.script.notes.spec.payload();
+    let wanted = planned.map(|plan| (plan.want, plan.address));
     if let Ok((Want::Commit, _)) = wanted {
         let accesses = running.script.notes.accesses.clone();
         running.tried = note(worker, &running.shipped, None, accesses);
@@ -239,23 +188,6 @@ fn array_allocated(worker: &mut Worker, key: u64, made: Result<Vec<TxObject>, Tx
     all_read(worker, key, made);
 }
 
-/// Appends a try to the log, and returns its index there. Called before the try commits, since the worker may stop
-/// before it knows the outcome.
-fn note(
-    worker: &mut Worker,
-    shipped: &Shipped,
-    committed: Option<bool>,
-    accesses: Vec<Access>,
-) -> usize {
-    let log = &mut work(worker).log;
-    log.tried.push(LoggedTry {
-        number: shipped.number,
-        committed,
-        accesses,
-    });
-    log.tried.len() - 1
-}
-
 fn commit(worker: &mut Worker, key: u64) {
     let running = work(worker).running[key as usize].as_ref();
     let running = running.expect("no step of this try is running");
@@ -299,28 +231,6 @@ fn committed(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
     } = take(worker, key);
     settle(worker, (tried, script.notes.broken), known(&outcome));
     end(worker, shipped, outcome.map_err(Stop::from));
-}
-
-/// Returns whether a try took effect; `None` if that is not known.
-pub(super) fn known(outcome: &Result<(), TxError>) -> Option<bool> {
-    match outcome {
-        Ok(()) => Some(true),
-        Err(TxError::InDoubt(_)) => None,
-        Err(_) => Some(false),
-    }
-}
-
-/// Records the outcome of a try that reached its commit: `tried` is its index in the log. If the try took effect, also
-/// records the invariants that its script found broken.
-pub(super) fn settle(worker: &mut Worker, (tried, broken): Tried, committed: Option<bool>) {
-    let log = &mut work(worker).log;
-    // If the cluster was lost, the log may have been taken already.
-    if let Some(tried) = log.tried.get_mut(tried) {
-        tried.committed = committed;
-    }
-    if committed == Some(true) {
-        log.violations.extend(broken);
-    }
 }
 
 /// Ends a try: begins the next one if the transaction may be tried again, otherwise replies to the client.

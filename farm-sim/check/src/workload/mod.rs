@@ -22,6 +22,7 @@
 //! | `finish`, `finished` | checks of the final state |
 //! | `log` | the records of a worker, which are merged into a [`history`](crate::history) |
 
+mod attempt;
 mod churn;
 mod client;
 mod clients;
@@ -43,6 +44,7 @@ mod shipped;
 mod spec;
 mod state;
 mod table;
+mod task;
 pub mod value;
 
 use farm_core::ids::Address;

@@ -3,6 +3,7 @@
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{BackoffConfig, TxError, TxHandle, retry};
 
+use super::attempt::{known, settle};
 use super::execute;
 use super::message::{DONE, IN_DOUBT, REFUSED};
 use super::running::{Retried, Retry, Shipped, Stop, Tried};
@@ -46,7 +47,7 @@ fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
     let (shipped, before) = (run.shipped, run.tried.take());
     run.shipped.tries += 1;
     if let Some(before) = before {
-        execute::settle(worker, before, Some(false));
+        settle(worker, before, Some(false));
     }
     if shipped.tries == MOST_TRIES {
         return retry::fail(worker, tx, TxError::GivenUp);
@@ -83,7 +84,7 @@ fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
 fn ended(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
     let Retried { shipped, tried } = work(worker).retried.remove(key as usize);
     if let Some(tried) = tried {
-        execute::settle(worker, tried, execute::known(&outcome));
+        settle(worker, tried, known(&outcome));
     }
     let code = match outcome {
         Ok(()) => DONE,
