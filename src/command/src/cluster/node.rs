@@ -6,16 +6,15 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use farm_bench::driver::{self, Bounds, Common, Load, Outcome, Run};
-use farm_bench::report::{MachineReport, TableFacts};
-use farm_bench::slices::Slices;
+use farm_bench::closed_loop::{Bounds, Ran};
+use farm_bench::ycsb::driver::{self, Common, Load, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
-use farm_bench::ycsb::recorder::Recorder;
+use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
 use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_check::workload;
 use farm_core::config::Config;
@@ -323,7 +322,7 @@ impl<'a> Driven<'a> {
     /// Does something on every worker and waits for each one's answer.
     fn on_all<T: Send + 'static>(
         &self,
-        mut start: impl FnMut(usize, &Machine, std::sync::mpsc::Sender<T>) -> Result<(), MachineError>,
+        mut start: impl FnMut(usize, &Machine, Sender<T>) -> Result<(), MachineError>,
         mut meanwhile: impl FnMut(),
     ) -> anyhow::Result<Vec<T>> {
         let (answer, answers) = channel();
@@ -355,12 +354,12 @@ impl<'a> Driven<'a> {
     fn open_table(&self, spec: TableSpec) -> anyhow::Result<TableId> {
         type Opened = Result<TableId, KvError>;
         fn opened(worker: &mut Worker, _: u64, table: Opened) {
-            let answer = worker.take_layer::<std::sync::mpsc::Sender<Opened>>();
+            let answer = worker.take_layer::<Sender<Opened>>();
             // The node waits, unless the machine is stopping.
             let _ = answer.send(table);
         }
         let opens = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Opened>| {
+            |worker, machine, answer: Sender<Opened>| {
                 machine.submit(worker, move |worker| {
                     worker.put_layer(Box::new(answer));
                     farm_kv::open(worker, spec, Cont::new(opened, 0));
@@ -373,64 +372,41 @@ impl<'a> Driven<'a> {
         opened.context("a machine has at least one worker")
     }
 
-    fn common(&self, worker: usize) -> anyhow::Result<Common> {
-        let (table, spec) = self
-            .table
-            .context("a workload was ordered before a table")?;
-        Ok(Common {
+    /// The table and its clients, by worker.
+    fn commons(&self) -> anyhow::Result<Vec<Common>> {
+        let table = self.table;
+        let (table, spec) = table.context("a workload was ordered before a table")?;
+        let common = |worker| Common {
             table,
             value_bytes: spec.value_bytes,
-            in_flight: self.config.worker.operations_in_flight as usize,
-            writer: (self.span.first + worker as u64) as u16,
-        })
+            writer: (self.span.first + worker) as u16,
+        };
+        Ok((0..self.span.local).map(common).collect())
     }
 
     fn load(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
         let workload = ycsb_workload(order)?;
         let progress = Arc::new(AtomicU64::new(0));
-        let common = self.common(0)?;
-        let first = self.span.first;
-        let outcomes = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
-                let global = first + worker as u64;
-                let records = workload.load_range(global, self.span.total);
+        let WorkerSpan { first, total, .. } = self.span;
+        let commons = self.commons()?;
+        let loads = self.on_all(
+            |worker, machine, answer: Sender<Ran<Counters>>| {
                 let load = Load {
-                    records,
+                    records: workload.load_range(first + worker as u64, total),
+                    in_flight: self.in_flight(),
                     progress: Arc::clone(&progress),
                 };
-                let common = Common {
-                    writer: global as u16,
-                    ..common.clone()
-                };
+                let common = commons[worker].clone();
+                let done = Box::new(move |ran| drop(answer.send(ran)));
                 machine.submit(worker, move |worker| {
-                    driver::load(
-                        worker,
-                        common,
-                        load,
-                        Box::new(move |outcome| drop(answer.send(outcome))),
-                    );
+                    driver::load(worker, common, load, done);
                 })
             },
-            || {
-                tell(&News::Loading {
-                    records: progress.load(Ordering::Relaxed),
-                })
-            },
+            || tell_loading(&progress),
         )?;
-        let seconds = outcomes
-            .iter()
-            .map(|outcome| outcome.duration.as_secs_f64())
-            .fold(0.0, f64::max);
-        if let Some(why) = outcomes.into_iter().find_map(|outcome| outcome.failure) {
-            bail!("the load failed: {why}");
-        }
-        let records = progress.load(Ordering::Relaxed);
-        self.loaded = (records, seconds);
-        self.tracker = Some(Arc::new(InsertTracker::new(
-            workload.record_count,
-            self.span,
-        )));
-        tell(&News::Loaded { records, seconds });
+        self.loaded = tell_loaded(&loads)?;
+        let tracker = InsertTracker::new(workload.record_count, self.span);
+        self.tracker = Some(Arc::new(tracker));
         Ok(())
     }
 
@@ -450,55 +426,58 @@ impl<'a> Driven<'a> {
             bail!("not a run");
         };
         let spec = ycsb_workload(&order)?;
-        let tracker = self
-            .tracker
-            .clone()
-            .context("a run was ordered before a load")?;
-        let common = self.common(0)?;
+        let tracker = self.tracker.clone();
+        let tracker = tracker.context("a run was ordered before a load")?;
         let WorkerSpan { first, total, .. } = self.span;
         let bounds = Bounds {
+            warmup: Duration::from_secs_f64(warmup_s),
+            duration: duration_s.map(Duration::from_secs_f64),
             operations,
             target_per_s,
             threads,
         };
-        let outcomes = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
-                let global = first + worker as u64;
-                let share = bounds.share(global, total);
-                let common = Common {
-                    writer: global as u16,
-                    in_flight: share.threads.unwrap_or(common.in_flight),
-                    ..common.clone()
-                };
+        let commons = self.commons()?;
+        let workers = self.on_all(
+            |worker, machine, answer: Sender<Ran<Counters>>| {
                 let run = Run {
                     spec: spec.clone(),
                     tracker: Arc::clone(&tracker),
                     local_worker: worker as u64,
                     seed,
-                    warmup: Duration::from_secs_f64(warmup_s),
-                    duration: duration_s.map(Duration::from_secs_f64),
-                    operations: share.operations,
-                    pace: share.pace,
+                    extent: bounds.share(first + worker as u64, total, self.in_flight()),
                     verify,
                     sampled_1_in,
                 };
+                let common = commons[worker].clone();
+                let done = Box::new(move |ran| drop(answer.send(ran)));
                 machine.submit(worker, move |worker| {
-                    driver::run(
-                        worker,
-                        common,
-                        run,
-                        Box::new(move |outcome| drop(answer.send(outcome))),
-                    );
+                    driver::run(worker, common, run, done);
                 })
             },
             || {},
         )?;
-        self.report(outcomes, sampled_1_in)
+        for why in workers.iter().filter_map(|ran| ran.failure.as_ref()) {
+            tracing::error!("machine {}: {why}", self.id);
+        }
+        let report = MachineReport {
+            machine: self.id.to_string(),
+            load_s: self.loaded.1,
+            loaded: self.loaded.0,
+            tables: self.facts()?,
+            workers,
+        };
+        tell(&News::Ran(Box::new(report)));
+        Ok(())
+    }
+
+    /// Operations that each worker keeps in flight, unless a run says otherwise.
+    fn in_flight(&self) -> usize {
+        self.config.worker.operations_in_flight as usize
     }
 
     fn lock_exclusively(&self) -> anyhow::Result<()> {
         self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+            |worker, machine, answer: Sender<()>| {
                 machine.submit(worker, move |worker| {
                     farm_txn::lock_exclusively(worker, true);
                     _ = answer.send(());
@@ -514,7 +493,7 @@ impl<'a> Driven<'a> {
         let mutants = crate::sim::mutants_called(name)?;
         let mutant = *mutants.first().context("no deliberate bug was chosen")?;
         self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+            |worker, machine, answer: Sender<()>| {
                 machine.submit(worker, move |_| {
                     mutant.switch_on();
                     _ = answer.send(());
@@ -536,7 +515,7 @@ impl<'a> Driven<'a> {
     fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {
         self.check_judged()?;
         self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+            |worker, machine, answer: Sender<()>| {
                 let spec = spec.clone();
                 let done = Box::new(move |_: &mut Worker| _ = answer.send(()));
                 machine.submit(worker, move |worker| workload::start(worker, spec, done))
@@ -555,7 +534,7 @@ impl<'a> Driven<'a> {
         let mut logs = Vec::new();
         let finished = loop {
             let told = self.on_all(
-                |worker, machine, answer: std::sync::mpsc::Sender<Told>| {
+                |worker, machine, answer: Sender<Told>| {
                     machine.submit(worker, move |worker| {
                         let told = (workload::take_log(worker), workload::finish(worker));
                         // The node waits, unless the machine is stopping.
@@ -581,35 +560,10 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    fn report(&self, outcomes: Vec<Outcome>, sampled_1_in: u32) -> anyhow::Result<()> {
-        let mut recorder = Recorder::new(sampled_1_in);
-        let mut slices = Slices::default();
-        let mut duration_s: f64 = 0.0;
-        for outcome in outcomes {
-            recorder.merge(&outcome.recorder)?;
-            slices.merge(&outcome.slices);
-            duration_s = duration_s.max(outcome.duration.as_secs_f64());
-            if let Some(why) = outcome.failure {
-                tracing::error!("machine {}: {why}", self.id);
-            }
-        }
-        let report = MachineReport {
-            machine: self.id.to_string(),
-            duration_s,
-            load_s: self.loaded.1,
-            load_pairs: self.loaded.0,
-            table: self.facts()?,
-            recorder,
-            slices,
-        };
-        tell(&News::Ran(Box::new(report)));
-        Ok(())
-    }
-
     fn facts(&self) -> anyhow::Result<TableFacts> {
         let (table, spec) = self.table.context("there is no table")?;
         let all = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Result<OwnShards, KvError>>| {
+            |worker, machine, answer: Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {
                     _ = answer.send(farm_kv::ops::own_shards(worker, table))
                 })
@@ -627,6 +581,23 @@ impl<'a> Driven<'a> {
         }
         Ok(facts)
     }
+}
+
+/// Reports how far a load is.
+fn tell_loading(progress: &AtomicU64) {
+    let records = progress.load(Ordering::Relaxed);
+    tell(&News::Loading { records });
+}
+
+/// Reports the end of a load; returns its records, and the seconds of the slowest worker.
+fn tell_loaded<C: farm_bench::counters::Counters>(loads: &[Ran<C>]) -> anyhow::Result<(u64, f64)> {
+    if let Some(why) = loads.iter().find_map(|ran| ran.failure.as_ref()) {
+        bail!("the load failed: {why}");
+    }
+    let records = loads.iter().map(|ran| ran.recorder.executed()).sum();
+    let seconds = loads.iter().map(|ran| ran.duration_s).fold(0.0, f64::max);
+    tell(&News::Loaded { records, seconds });
+    Ok((records, seconds))
 }
 
 fn is_settled(finished: &[workload::Finished]) -> bool {

@@ -2,7 +2,7 @@
 
 use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::{self, Benchmark};
-use farm_bench::report::MachineReport;
+use farm_bench::ycsb;
 use farm_check::workload::{Finished, Log, Spec};
 use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
@@ -164,7 +164,7 @@ pub(crate) enum News {
         seconds: f64,
     },
     /// A workload has ended.
-    Ran(Box<MachineReport>),
+    Ran(Box<ycsb::report::MachineReport>),
     /// Transactions have ended.
     RanOltp(Box<oltp::report::MachineReport>),
     /// What transactions left.

@@ -215,12 +215,11 @@ fn planned(
     }
     let parsed = WorkloadSpec::from_properties(name, &properties)?;
     for remark in &parsed.remarks {
-        let level = if remark.is_warning() {
-            "warning"
-        } else {
-            "note"
-        };
-        crate::say(format_args!("farm: {level}: workload {name}: {remark}"));
+        let level = if remark.is_warning { "warning" } else { "note" };
+        crate::say(format_args!(
+            "farm: {level}: workload {name}: {}",
+            remark.text
+        ));
     }
     let mut spec = parsed.spec;
     // A workload that says nothing of fields has the table's values.
