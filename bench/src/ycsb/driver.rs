@@ -209,9 +209,6 @@ impl Driver {
     }
 
     fn verify(&mut self, keynum: u64, found: &[u8]) {
-        if !matches!(self.clients.task, Task::Run { verify: true, .. }) {
-            return;
-        }
         self.recorder.counters.verified += 1;
         if let Err(error) = value::check(found, keynum) {
             self.recorder.counters.verify_failures += 1;
@@ -232,7 +229,8 @@ fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
         let op = *own.operation(seat);
         match found {
             Ok(found) => {
-                if let Some(value) = found {
+                let verifies = matches!(own.clients.task, Task::Run { verify: true, .. });
+                if let (Some(value), true) = (found, verifies) {
                     own.verify(op.keynum, value);
                 }
                 if op.kind == OpKind::ReadModifyWrite && found.is_some() {
