@@ -226,6 +226,22 @@ pub(crate) fn start<C: Clients>(
     own.settle(worker);
 }
 
+/// As [`start`], without a warm-up, for operations of one kind that are not timed: until there are no more of them, or
+/// for `duration`.
+pub(crate) fn start_untimed<C: Clients>(
+    worker: &mut Worker,
+    clients: C,
+    in_flight: usize,
+    duration: Option<Duration>,
+) {
+    let extent = Extent {
+        in_flight,
+        duration,
+        ..Extent::default()
+    };
+    start(worker, clients, Recorder::untimed(1), extent);
+}
+
 /// Continues the loop of a worker: calls `act`, then begins the operations that may begin, or ends the loop.
 #[inline]
 pub(crate) fn resume<C: Clients>(

@@ -21,9 +21,9 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-use crate::closed_loop::{self, Clients, ClosedLoop, Extent, Ran};
+use crate::closed_loop::{self, Clients, ClosedLoop, Ran, start_untimed};
 use crate::counters::{Costs, Counters as _, counters};
-use crate::recorder::{Outcome, Recorder};
+use crate::recorder::Outcome;
 
 /// Workers of the machine that holds the data.
 const OWNERS: u16 = 7;
@@ -172,7 +172,9 @@ impl LookupBench {
                 value: vec![7; self.options.value_bytes],
                 done: send.clone(),
             };
-            self.machines[1].submit(worker, move |worker| run(worker, loader, 1, None))?;
+            self.machines[1].submit(worker, move |worker| {
+                start_untimed(worker, loader, 1, None);
+            })?;
         }
         drop(send);
         for _ in 0..self.machines[1].workers() {
@@ -233,7 +235,7 @@ impl LookupBench {
                 done: send,
             };
             self.machines[0].submit(0, move |worker| {
-                run(worker, asker, in_flight, Some(duration));
+                start_untimed(worker, asker, in_flight, Some(duration));
             })?;
             let ran = answer(&done)?;
             let costs = &ran.recorder.counters;
@@ -268,16 +270,6 @@ fn key_of(number: u64) -> Key {
 fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, KvError> {
     let place = farm_kv::lookup::place_of(worker, table, key)?;
     farm_kv::lookup::owner_of(worker, place)
-}
-
-/// Starts clients on a worker, whose operations are not timed one by one.
-fn run<C: Clients>(worker: &mut Worker, clients: C, in_flight: usize, duration: Option<Duration>) {
-    let extent = Extent {
-        in_flight,
-        duration,
-        ..Extent::default()
-    };
-    closed_loop::start(worker, clients, Recorder::new(1, u32::MAX), extent);
 }
 
 /// Waits for the clients of a worker.

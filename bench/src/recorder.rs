@@ -122,6 +122,14 @@ impl<C: Counters> Recorder<C> {
         }
     }
 
+    /// Creates a recorder that times no operation.
+    pub(crate) fn untimed(kinds: usize) -> Self {
+        Self {
+            until_next: u32::MAX,
+            ..Self::new(kinds, u32::MAX)
+        }
+    }
+
     /// Returns whether the operation that starts now is to be timed. Call it once per operation.
     #[inline]
     pub fn sample(&mut self) -> bool {

@@ -82,7 +82,7 @@ pub(super) fn start(worker: &mut Worker, slice: Slice, done: Sender<Sliced>) {
         next_set: 0,
         done,
     };
-    closed_loop::start(worker, client, Recorder::new(2, u32::MAX), extent);
+    closed_loop::start(worker, client, Recorder::untimed(2), extent);
 }
 
 impl Clients for Client {

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use super::attempt::table_of;
 use super::benchmark::ItemNames;
 use super::{Benchmark, RowBytes};
-use crate::closed_loop::{self, Clients, ClosedLoop, Extent, Ran, again};
-use crate::recorder::{Outcome, Recorder};
+use crate::closed_loop::{self, Clients, ClosedLoop, Ran, again};
+use crate::recorder::Outcome;
 use crate::smallbank::ledger::as_text;
 
 /// The task of one worker.
@@ -86,13 +86,10 @@ struct Auditor {
 /// Checks rows. Calls `done` on the worker's thread when all are checked. [`super::attempt::attach`] must have been
 /// called on the worker before.
 pub fn audit(worker: &mut Worker, audit: Audit, done: Done) {
-    let extent = Extent {
-        in_flight: audit.in_flight.max(1),
-        ..Extent::default()
-    };
+    let in_flight = audit.in_flight.max(1);
     let found = Audited::default();
     let auditor = Auditor { audit, found, done };
-    closed_loop::start(worker, auditor, Recorder::new(1, u32::MAX), extent);
+    closed_loop::start_untimed(worker, auditor, in_flight, None);
 }
 
 impl Clients for Auditor {

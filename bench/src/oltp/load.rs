@@ -11,8 +11,8 @@ use farm_kv::{Change, KvError};
 use super::attempt::table_of;
 use super::benchmark::Rows;
 use super::{Benchmark, RowBytes, RowName};
-use crate::closed_loop::{self, Clients, ClosedLoop, Done, Extent, Ran};
-use crate::recorder::{Outcome, Recorder};
+use crate::closed_loop::{self, Clients, ClosedLoop, Done, Ran};
+use crate::recorder::Outcome;
 
 /// The task of one worker.
 #[derive(Clone, Debug)]
@@ -39,13 +39,10 @@ struct Loader {
 /// Inserts rows. Calls `done` on the worker's thread when all are inserted; each row is an executed operation.
 /// [`super::attempt::attach`] must have been called on the worker before.
 pub fn load(worker: &mut Worker, load: Load, done: Done) {
-    let extent = Extent {
-        in_flight: load.in_flight.max(1),
-        ..Extent::default()
-    };
+    let in_flight = load.in_flight.max(1);
     let rows = Rows::new();
     let loader = Loader { load, rows, done };
-    closed_loop::start(worker, loader, Recorder::new(1, u32::MAX), extent);
+    closed_loop::start_untimed(worker, loader, in_flight, None);
 }
 
 impl Clients for Loader {

@@ -53,6 +53,7 @@ mod drawn;
 pub mod driver;
 pub mod load;
 pub mod report;
+mod trail;
 
 use std::fmt;
 use std::ops::Deref;
