@@ -144,6 +144,8 @@ impl Options {
 mod tests {
     use super::*;
 
+    type Change = fn(&mut Options);
+
     #[test]
     fn options_are_read_and_checked() {
         let options: Options =
@@ -157,7 +159,7 @@ mod tests {
 
         let mix = "smallbank.mix = [amalgamate 15, deposit_checking 15, send_payment 25, transact_savings 15, \
                    write_check 15] is not 100";
-        let known: [(fn(&mut Options), &str); 7] = [
+        let known: [(Change, &str); 7] = [
             (
                 |o| o.accounts = 1,
                 "smallbank.accounts = 1 is not 2 or more",
