@@ -6,7 +6,6 @@
 //! busy host adds little. The slab allocator touches its own maps and not the objects, so neither
 //! does the measurement, and the regions' memory stays untouched.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
@@ -21,6 +20,8 @@ use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 use serde::Serialize;
+
+use crate::report::{Figure, Measured};
 
 /// Objects between two looks at the clock.
 pub const BATCH: usize = 4096;
@@ -307,11 +308,7 @@ fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes, AllocBenchError> 
         Ok(())
     })?;
 
-    let mut payload_of_class: BTreeMap<SizeClass, u64> = BTreeMap::new();
-    for (payload, reserved) in &live {
-        *payload_of_class.entry(reserved.class).or_default() += *payload as u64;
-    }
-    let payload_bytes: u64 = payload_of_class.values().sum();
+    let payload_bytes: u64 = live.iter().map(|(payload, _)| *payload as u64).sum();
     let (mut capacity, mut object_bytes, mut reserved_bytes) = (0, 0, 0);
     for class in SizeClass::all() {
         let usage = slab.usage(class);
@@ -346,6 +343,26 @@ fn median_ns<T>(
     Ok(batches.get(batches.len() / 2).copied().unwrap_or(0.0))
 }
 
+impl Measured for AllocReport {
+    fn what(&self) -> String {
+        "alloc".to_owned()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let timings = self.timings.iter().flat_map(|timing| {
+            [
+                ("fill", timing.fill_ns),
+                ("replace", timing.replace_ns),
+                ("replace near", timing.replace_near_ns),
+                ("drain", timing.drain_ns),
+            ]
+            .map(|(name, ns)| Figure::new(format!("{} B {name}, ns", timing.payload_bytes), ns))
+        });
+        let mixed = Figure::new("mixed sizes replace, ns", self.mixed.replace_ns);
+        timings.chain([mixed]).collect()
+    }
+}
+
 /// For people: classes, then what they lose together, then cost.
 impl fmt::Display for AllocReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -356,32 +373,20 @@ impl fmt::Display for AllocReport {
         for class in &self.fragmentation.classes {
             write_class(f, class)?;
         }
+        writeln!(f)?;
         let loss = &self.fragmentation;
-        writeln!(
-            f,
-            "\nwaste inside objects, data of every size:  {}",
-            percent(loss.mean_waste)
-        )?;
-        writeln!(
-            f,
-            "  most, above 1.75 KiB:                    {}",
-            percent(loss.max_waste)
-        )?;
-        writeln!(
-            f,
-            "  mean, up to 1.75 KiB:                    {}",
-            percent(loss.mean_waste_small)
-        )?;
-        writeln!(
-            f,
-            "behind the last object of a run, mean:     {}",
-            percent(loss.mean_tail_waste)
-        )?;
-        writeln!(
-            f,
-            "  most:                                    {}",
-            percent(loss.max_tail_waste)
-        )?;
+        for (what, share) in [
+            ("waste inside objects, data of every size:", loss.mean_waste),
+            ("  most, above 1.75 KiB:", loss.max_waste),
+            ("  mean, up to 1.75 KiB:", loss.mean_waste_small),
+            (
+                "behind the last object of a run, mean:",
+                loss.mean_tail_waste,
+            ),
+            ("  most:", loss.max_tail_waste),
+        ] {
+            writeln!(f, "{what:<43}{}", percent(share))?;
+        }
         writeln!(
             f,
             "block table: {} bytes of each region,       {}",

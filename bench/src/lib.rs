@@ -6,20 +6,23 @@
 //!   each transaction reads, decides and writes. [`oltp`] is what they have in common, and what runs
 //!   them on the platform.
 //! * [`commits`]: commits of transactions, alone and where they meet.
+//! * [`lookups`]: lookups of keys of other machines, beside the limit of their memory.
 //! * [`alloc`]: what the allocator loses and what it costs.
+//! * [`micro`]: micro-benchmarks of memory, rings and fabrics.
+//! * [`closed_loop`]: keeps the operations of clients in flight on a worker, and [`recorder`] counts and times them.
 //! * [`report`]: results of a run, as a table and as JSON. [`slices`]: its throughput over time.
-//!
-//! * [`driver`]: keeps a workload's operations in flight on a worker.
 
 pub mod alloc;
+pub mod closed_loop;
 pub mod commits;
-pub mod driver;
-mod latency;
+pub mod counters;
 pub mod lookups;
 pub mod micro;
 pub mod oltp;
+pub mod recorder;
 pub mod report;
 pub mod slices;
 pub mod smallbank;
 pub mod tatp;
+mod text;
 pub mod ycsb;

@@ -7,20 +7,23 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::Memory;
-use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
-use farm_kv::{Change, GetCont, Key, KvError, LookupCounters, TableId, TableSpec};
+use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
+
+use crate::closed_loop::{self, Clients, ClosedLoop, Ran, start_untimed};
+use crate::counters::{Costs, Counters as _, counters};
+use crate::recorder::Outcome;
 
 /// Workers of the machine that holds the data.
 const OWNERS: u16 = 7;
@@ -89,6 +92,9 @@ pub enum LookupBenchError {
     /// The table failed.
     #[error(transparent)]
     Table(#[from] KvError),
+    /// An insert or a lookup failed.
+    #[error("{0}")]
+    Failed(String),
     /// A worker did not answer.
     #[error("a worker ended before it answered")]
     NoAnswer,
@@ -158,32 +164,31 @@ impl LookupBench {
 
     /// Keys drawn in number order, each worker of machine 2 keeping those of its own shards.
     fn load(&mut self) -> Result<(), LookupBenchError> {
-        let records = (self.spec.slots() as f64 * 0.9) as u64;
         let (send, done) = channel();
         for worker in 0..self.machines[1].workers() {
-            let (send, table, value_bytes) = (send.clone(), self.table, self.options.value_bytes);
+            let loader = Loader {
+                table: self.table,
+                numbers: 0..self.records(),
+                value: vec![7; self.options.value_bytes],
+                done: send.clone(),
+            };
             self.machines[1].submit(worker, move |worker| {
-                let now = worker.clock().now();
-                let load = Loader {
-                    table,
-                    next: 0,
-                    end: records,
-                    loaded: 0,
-                    began: now,
-                    value: vec![7; value_bytes],
-                    done: send,
-                };
-                worker.put_layer(Box::new(load));
-                load_next(worker, 0, Ok(Changed::Exists));
+                start_untimed(worker, loader, 1, None);
             })?;
         }
         drop(send);
         for _ in 0..self.machines[1].workers() {
-            let (pairs, seconds) = done.recv().map_err(|_| LookupBenchError::NoAnswer)??;
+            let ran = answer(&done)?;
+            let pairs = ran.recorder.total(Outcome::Committed);
             self.pairs += pairs;
-            self.load_pairs_per_s += pairs as f64 / seconds;
+            self.load_pairs_per_s += pairs as f64 / ran.duration_s;
         }
         Ok(())
+    }
+
+    /// Keys of all shards: 90 % of the slots.
+    fn records(&self) -> u64 {
+        (self.spec.slots() as f64 * 0.9) as u64
     }
 
     /// The memory of the shards that are read: what the limit is to be measured on.
@@ -210,68 +215,38 @@ impl LookupBench {
         Ok(windows)
     }
 
-    /// Measures with so many lookups in flight, of keys that are there.
+    /// Measures with so many lookups in flight, of keys that are `present` or of keys that are not there.
     ///
     /// # Errors
     /// [`LookupBenchError`].
-    pub fn measure(&self, in_flight: usize) -> Result<LookupRate, LookupBenchError> {
-        self.measure_lookups(in_flight, true)
-    }
-
-    /// The same of keys that are not there.
-    ///
-    /// # Errors
-    /// [`LookupBenchError`].
-    pub fn measure_misses(&self, in_flight: usize) -> Result<LookupRate, LookupBenchError> {
-        self.measure_lookups(in_flight, false)
-    }
-
-    fn measure_lookups(
-        &self,
-        in_flight: usize,
-        present: bool,
-    ) -> Result<LookupRate, LookupBenchError> {
+    pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate, LookupBenchError> {
         let layout = farm_kv::layout::Layout::new(self.spec.neighbourhood, self.spec.value_bytes)?;
         let mut rates = Vec::new();
-        let (mut reads, mut lookups) = (0, 0);
+        let mut sum = LookupCosts::default();
+        let (duration, records) = (self.options.duration, self.records());
         for repeat in 0..self.options.repeats {
             let (send, done) = channel();
-            let (table, duration, records) = (
-                self.table,
-                self.options.duration,
-                (self.spec.slots() as f64 * 0.9) as u64,
-            );
+            let first = if present { 0 } else { records };
+            let asker = Asker {
+                table: self.table,
+                numbers: first..first + records,
+                present,
+                rng: Xoshiro256PlusPlus::seed_from_u64(repeat as u64 + 1),
+                done: send,
+            };
             self.machines[0].submit(0, move |worker| {
-                let rng = Xoshiro256PlusPlus::seed_from_u64(repeat as u64 + 1);
-                let now = worker.clock().now();
-                let before = (worker.fabric_counters().reads, farm_kv::counters(worker));
-                let first = if present { 0 } else { records };
-                let asker = Asker {
-                    table,
-                    numbers: first..first + records,
-                    present,
-                    rng,
-                    began: now,
-                    ends: now.after(duration),
-                    done: send,
-                    busy: in_flight,
-                    before,
-                };
-                worker.put_layer(Box::new(asker));
-                for _ in 0..in_flight {
-                    ask(worker);
-                }
+                start_untimed(worker, asker, in_flight, Some(duration));
             })?;
-            let asked = done.recv().map_err(|_| LookupBenchError::NoAnswer)??;
-            rates.push(asked.lookups as f64 / asked.seconds);
-            reads += asked.reads;
-            lookups += asked.lookups;
+            let ran = answer(&done)?;
+            let costs = &ran.recorder.counters;
+            rates.push(costs.lookups as f64 / ran.duration_s);
+            sum.add(costs);
         }
         rates.sort_by(f64::total_cmp);
         Ok(LookupRate {
             lookups_per_s: rates[rates.len() / 2],
             repeats: rates,
-            reads_per_lookup: reads as f64 / lookups as f64,
+            reads_per_lookup: sum.reads as f64 / sum.lookups as f64,
             in_flight,
             pairs: self.pairs,
             bytes: u64::from(self.spec.shards / (u32::from(OWNERS) + 1) * u32::from(OWNERS))
@@ -297,104 +272,128 @@ fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, Kv
     farm_kv::lookup::owner_of(worker, place)
 }
 
-type Loaded = Result<(u64, f64), KvError>;
+/// Waits for the clients of a worker.
+fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>, LookupBenchError> {
+    let mut ran = done.recv().map_err(|_| LookupBenchError::NoAnswer)?;
+    let failure = ran.failure.take();
+    failure.map_or(Ok(ran), |why| Err(LookupBenchError::Failed(why)))
+}
 
+/// Inserts the keys of a worker's own shards.
 struct Loader {
     table: TableId,
-    next: u64,
-    end: u64,
-    loaded: u64,
-    began: Nanos,
+    numbers: Range<u64>,
     value: Vec<u8>,
-    done: Sender<Loaded>,
+    done: Sender<Ran>,
 }
 
-fn load_next(worker: &mut Worker, _: u64, outcome: Result<Changed, KvError>) {
-    let mut load = worker.take_layer::<Loader>();
-    if let Err(error) = outcome {
-        let _ = load.done.send(Err(error));
-        return;
+impl Clients for Loader {
+    type Operation = Key;
+    type Costs = ();
+
+    fn draw(&mut self, worker: &mut Worker) -> Option<Key> {
+        let (me, table) = (worker.me(), self.table);
+        let mut keys = self.numbers.by_ref().map(key_of);
+        keys.find(|key| owner(worker, table, key) == Ok(me))
     }
-    load.loaded += u64::from(outcome == Ok(Changed::Inserted));
-    while load.next < load.end {
-        let key = key_of(load.next);
-        load.next += 1;
-        if owner(worker, load.table, &key) == Ok(worker.me()) {
-            let change = Change::Insert(&load.value);
-            if farm_kv::change(worker, load.table, &key, change, Cont::new(load_next, 0)).is_ok() {
-                return worker.put_layer(load);
-            }
+
+    fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
+        let key = *own.operation(seat);
+        let Loader { table, value, .. } = &own.clients;
+        let (change, cont) = (Change::Insert(value), Cont::new(inserted, seat));
+        if let Err(error) = farm_kv::change(worker, *table, &key, change, cont) {
+            own.stop(seat, error.to_string());
         }
     }
-    let seconds = (worker.clock().now() - load.began) as f64 / 1e9;
-    let _ = load.done.send(Ok((load.loaded, seconds)));
+
+    fn end(self, _: &mut Worker, ran: Ran) {
+        // The receiver is gone once the benchmark has given up.
+        _ = self.done.send(ran);
+    }
 }
 
-struct Asked {
-    lookups: u64,
-    reads: u64,
-    seconds: f64,
+fn inserted(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
+    closed_loop::resume(
+        worker,
+        |own: &mut ClosedLoop<Loader>, worker| match outcome {
+            Ok(Changed::Inserted) => own.finish(worker, seat, 0, Outcome::Committed),
+            Ok(_) => own.finish(worker, seat, 0, Outcome::Declined),
+            Err(error) => own.stop(seat, error.to_string()),
+        },
+    );
 }
 
+counters! {
+    /// What lookups cost.
+    pub struct LookupCosts {
+        /// Lookups that ended.
+        pub lookups: u64,
+        /// One-sided reads, as the endpoint counted them.
+        pub reads: u64,
+    }
+}
+
+impl Costs for LookupCosts {
+    fn of(worker: &mut Worker) -> Self {
+        let lookups = farm_kv::counters(worker);
+        Self {
+            lookups: lookups.hits + lookups.misses,
+            reads: worker.fabric_counters().reads,
+        }
+    }
+}
+
+/// Looks up keys of other machines.
 struct Asker {
     table: TableId,
-    /// Of the keys that are asked for, and whether they are there.
+    /// Numbers of the keys, and whether the keys are loaded.
     numbers: Range<u64>,
     present: bool,
     rng: Xoshiro256PlusPlus,
-    began: Nanos,
-    ends: Nanos,
-    done: Sender<Result<Asked, KvError>>,
-    busy: usize,
-    before: (u64, LookupCounters),
+    done: Sender<Ran<LookupCosts>>,
 }
 
-#[inline]
-fn ask(worker: &mut Worker) {
-    let me = worker.me().machine;
-    loop {
-        let asker = worker.layer::<Asker>().expect("the asker is attached");
-        let table = asker.table;
-        let key = key_of(asker.rng.random_range(asker.numbers.clone()));
-        let place = farm_kv::lookup::place_of(worker, table, &key).expect(OPEN);
-        let owner = farm_kv::lookup::owner_of(worker, place).expect(OPEN);
-        if owner.machine != me {
-            let cont = GetCont::new(answered, 0);
-            let started = farm_kv::lookup::get_at(worker, place, &key, cont);
-            debug_assert!(started.is_ok(), "{started:?}");
-            return;
+impl Clients for Asker {
+    type Operation = ();
+    type Costs = LookupCosts;
+
+    #[inline]
+    fn draw(&mut self, _: &mut Worker) -> Option<()> {
+        Some(())
+    }
+
+    #[inline]
+    fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
+        let (me, asker) = (worker.me().machine, &mut own.clients);
+        loop {
+            let key = key_of(asker.rng.random_range(asker.numbers.clone()));
+            let place = farm_kv::lookup::place_of(worker, asker.table, &key).expect(OPEN);
+            let owner = farm_kv::lookup::owner_of(worker, place).expect(OPEN);
+            if owner.machine != me {
+                let cont = GetCont::new(answered, seat as u64);
+                let started = farm_kv::lookup::get_at(worker, place, &key, cont);
+                debug_assert!(started.is_ok(), "{started:?}");
+                return;
+            }
         }
     }
+
+    fn end(self, _: &mut Worker, ran: Ran<LookupCosts>) {
+        _ = self.done.send(ran);
+    }
 }
 
 #[inline]
-fn answered(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, KvError>) {
-    let now = worker.now();
-    let asker = worker.layer::<Asker>().expect("the asker is attached");
-    let failed = match value {
-        Ok(found) if found.is_some() == asker.present => None,
-        Ok(_) => Some(KvError::Damaged(
-            "a loaded key was not found, or one that was not loaded was".into(),
-        )),
-        Err(error) => Some(error),
-    };
-    if let Some(error) = failed {
-        let _ = asker.done.send(Err(error));
-        return;
-    }
-    if now < asker.ends {
-        return ask(worker);
-    }
-    asker.busy -= 1;
-    if asker.busy == 0 {
-        let asker = worker.take_layer::<Asker>();
-        let seconds = (worker.clock().now() - asker.began) as f64 / 1e9;
-        let after = farm_kv::counters(worker);
-        let asked = Asked {
-            lookups: after.hits + after.misses - asker.before.1.hits - asker.before.1.misses,
-            reads: worker.fabric_counters().reads - asker.before.0,
-            seconds,
-        };
-        let _ = asker.done.send(Ok(asked));
-    }
+fn answered(worker: &mut Worker, seat: u64, value: Result<Option<&[u8]>, KvError>) {
+    let seat = seat as usize;
+    closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match value {
+        Ok(found) if found.is_some() == own.clients.present => {
+            own.finish(worker, seat, 0, Outcome::Committed);
+        }
+        Ok(_) => {
+            let why = "a loaded key was not found, or one that was not loaded was";
+            own.stop(seat, why.to_owned());
+        }
+        Err(error) => own.stop(seat, error.to_string()),
+    });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use farm_core::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::report::whole;
+use crate::text::whole;
 
 /// Shortest slice, and the slice of a run whose length is not known in advance.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -78,7 +78,7 @@ pub fn is_uneven(least: f64, most: f64) -> bool {
 }
 
 /// The throughput of a run by time slice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SliceRates {
     /// Length of a slice, in seconds.
     pub slice_s: f64,

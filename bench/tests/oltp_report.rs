@@ -2,15 +2,18 @@
 
 mod json;
 
+use farm_bench::closed_loop;
 use farm_bench::oltp::audit::Audited;
-use farm_bench::oltp::recorder::{Aborts, Costs, Recorder};
-use farm_bench::oltp::report::{MachineReport, RunResult, Setup, WorkerReport};
+use farm_bench::oltp::costs::{Aborts, Costs, Counters};
+use farm_bench::oltp::driver::Ran;
+use farm_bench::oltp::report::{MachineReport, RunResult, Setup};
 use farm_bench::oltp::{Benchmark, Decision, Outcome};
+use farm_bench::recorder::Recorder;
 use farm_bench::report::{Header, Report, Started};
 use farm_bench::slices::Slices;
 use farm_bench::smallbank::{self, Kind, Ledger};
 use farm_bench::tatp;
-use json::assert_fields;
+use json::{assert_fields, assert_lines};
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
@@ -29,9 +32,8 @@ fn setup() -> Setup {
     }
 }
 
-/// Returns the report of a worker that executed `each` balance transactions and `each` deposits. The first deposit was
-/// declined.
-fn worker(each: u64, duration_s: f64) -> WorkerReport {
+/// A worker that executed so many balances and as many deposits less one, which was declined.
+fn worker(each: u64, duration_s: f64) -> Ran {
     let mut recorder = Recorder::new(Kind::ALL.len(), 1);
     let mut ledger = Ledger::default();
     for latency_us in 1..=each {
@@ -48,25 +50,31 @@ fn worker(each: u64, duration_s: f64) -> WorkerReport {
             delta_cents: 130,
         });
     }
-    recorder.aborts = Aborts {
-        locked: each,
-        ..Aborts::default()
-    };
-    recorder.costs = Costs {
-        reads: 6 * each,
-        writes: 3 * each,
-        messages: each,
-        ..Costs::default()
-    };
-    WorkerReport {
-        duration_s,
-        recorder,
-        slices: Slices {
-            slice_ns: 500_000_000,
-            counts: vec![each, 3 * each],
+    recorder.counters = Counters {
+        aborts: Aborts {
+            locked: each,
+            ..Aborts::default()
         },
-        ledger,
+        costs: Costs {
+            reads: 6 * each,
+            writes: 3 * each,
+            messages: each,
+            ..Costs::default()
+        },
+    };
+    let slices = Slices {
+        slice_ns: 500_000_000,
+        counts: vec![each, 3 * each],
+    };
+    let transactions = closed_loop::Ran {
+        recorder,
+        slices,
+        duration_s,
         failure: None,
+    };
+    Ran {
+        transactions,
+        ledger,
     }
 }
 
@@ -74,7 +82,8 @@ fn machines() -> [MachineReport; 2] {
     [("1", 101, 1.0), ("2", 201, 2.0)].map(|(machine, each, duration_s)| MachineReport {
         machine: machine.to_owned(),
         load_s: duration_s,
-        load_rows: 100,
+        loaded: 100,
+        tables: (),
         workers: vec![worker(each, duration_s)],
     })
 }
@@ -99,103 +108,34 @@ fn the_json_fields_are_pinned() {
     let header = Header::new(&Started::now(), vec!["farm".to_owned()], None);
     let report = Report::new(header, json!({}), json!({}), vec![result()]);
     let json: Value = serde_json::from_str(&report.to_json()).unwrap();
-    assert_fields(
-        &json,
-        [
-            "schema_version",
-            "command",
-            "started_at",
-            "took_s",
-            "commit",
-            "processor",
-            "cores",
-            "host",
-            "config",
-            "runs",
-            "repeated",
-            "uneven",
-        ],
-    );
+    assert_fields(&json, json::REPORT);
     assert_eq!(json["uneven"][0]["what"], "smallbank: executed/s");
-    check_run_fields(&json["runs"][0]);
-    check_part_fields(&json["runs"][0]);
-}
-
-fn check_run_fields(run: &Value) {
+    let run = &json["runs"][0];
     assert_fields(
         run,
-        [
-            "benchmark",
-            "options",
-            "seed",
-            "concurrency",
-            "without",
-            "warmup_s",
-            "duration_s",
-            "executed",
-            "executed_per_s",
-            "slices",
-            "committed",
-            "committed_per_s",
-            "committed_per_s_per_worker",
-            "aborts",
-            "abort_share",
-            "reads_per_commit",
-            "writes_per_commit",
-            "messages_per_commit",
-            "costs",
-            "kinds",
-            "machines",
-            "load_s",
-            "load_rows",
-            "load_rows_per_s",
-            "check",
-            "failures",
-        ],
+        "benchmark options seed concurrency without warmup_s duration_s executed executed_per_s \
+         slices committed committed_per_s committed_per_s_per_worker aborts abort_share \
+         reads_per_commit writes_per_commit messages_per_commit costs kinds machines load_s \
+         load_rows load_rows_per_s check failures",
     );
-}
-
-fn check_part_fields(run: &Value) {
-    assert_fields(&run["aborts"], ["locked", "changed", "timed_out", "busy"]);
+    assert_fields(&run["aborts"], "locked changed timed_out busy");
     assert_fields(
         &run["costs"],
-        [
-            "reads",
-            "header_reads",
-            "writes",
-            "lock_records",
-            "commit_records",
-            "abort_records",
-            "truncate_records",
-            "messages",
-            "lock_replies",
-        ],
+        "reads header_reads writes lock_records commit_records abort_records truncate_records \
+         messages lock_replies",
     );
     assert_fields(
         &run["kinds"][0],
-        [
-            "kind",
-            "executed",
-            "committed",
-            "not_found",
-            "declined",
-            "latency_us",
-        ],
+        "kind executed committed not_found declined latency_us",
     );
-    assert_fields(
-        &run["kinds"][1]["latency_us"],
-        ["p50", "p90", "p99", "p999", "max", "sampled_1_in"],
-    );
-    assert_fields(&run["machines"][0], ["machine", "workers"]);
+    assert_fields(&run["kinds"][1]["latency_us"], json::LATENCY);
+    assert_fields(&run["machines"][0], "machine workers");
     assert_fields(
         &run["machines"][0]["workers"][0],
-        ["executed", "executed_per_s", "committed", "committed_per_s"],
+        "executed executed_per_s committed committed_per_s",
     );
-    assert_fields(&run["check"], ["items", "rows", "pairs", "money", "wrong"]);
-    assert_fields(
-        &run["check"]["money"],
-        ["found_cents", "least_cents", "most_cents"],
-    );
+    assert_fields(&run["check"], "items rows pairs money wrong");
+    assert_fields(&run["check"]["money"], "found_cents least_cents most_cents");
     assert_eq!(run["options"]["mix"]["balance"], 15);
 }
 
@@ -226,43 +166,42 @@ fn machines_are_merged_and_judged() {
     assert_eq!(kind(Kind::Balance).kind, "Balance");
     assert_eq!(run.machines[0].workers[0].committed_per_s, Some(201.0));
     assert_eq!((run.load_rows, run.load_rows_per_s), (200, Some(100.0)));
-    let text = serde_json::to_string(&run).unwrap();
-    assert_eq!(serde_json::from_str::<RunResult>(&text).unwrap(), run);
 }
 
 #[test]
-fn wrong_results_and_failures_are_reported() {
-    let mut off = audited();
-    off.cents += 1;
-    let run = RunResult::new(&setup(), &machines(), &off).unwrap();
-    assert!(!run.is_right());
-    assert_eq!(
-        run.check.wrong,
-        [
-            "all balances together are 239001 cents, and committed transactions leave 239000 to \
-             239000"
-        ]
-    );
+fn what_is_wrong_or_failed_is_told() {
+    let result = |audited| RunResult::new(&setup(), &machines(), &audited).unwrap();
+    let all =
+        "all balances together are 239001 cents, and committed transactions leave 239000 to 239000";
+    let off = Audited {
+        cents: audited().cents + 1,
+        ..audited()
+    };
     let damaged = Audited {
         wrong: Some("a row is missing".into()),
-        ..off
+        ..off.clone()
     };
-    let run = RunResult::new(&setup(), &machines(), &damaged).unwrap();
-    assert_eq!(run.check.wrong, ["a row is missing"]);
     let few = Audited {
         items: 99,
         ..audited()
     };
-    let run = RunResult::new(&setup(), &machines(), &few).unwrap();
-    assert_eq!(run.check.wrong, ["only 99 of 100 accounts were checked"]);
+    for (found, wrong) in [
+        (off, all),
+        (damaged, "a row is missing"),
+        (few, "only 99 of 100 accounts were checked"),
+    ] {
+        let run = result(found);
+        assert_eq!(
+            (run.is_right(), run.check.wrong),
+            (false, vec![wrong.to_owned()])
+        );
+    }
     let mut failed = machines();
-    failed[1].workers[0].failure = Some("no memory".into());
+    failed[1].workers[0].transactions.failure = Some("no memory".into());
     let run = RunResult::new(&setup(), &failed, &audited()).unwrap();
     assert_eq!(run.failures, ["machine 2, worker 0: no memory"]);
-    assert!(
-        !run.is_right() && run.to_string().contains("FAILED"),
-        "{run}"
-    );
+    let table = run.to_string();
+    assert!(!run.is_right() && table.contains("FAILED"), "{table}");
 }
 
 #[test]
@@ -295,7 +234,7 @@ fn a_machines_report_survives_json() {
 #[test]
 fn the_table_shows_the_main_figures() {
     let table = result().to_string();
-    for line in [
+    let lines = [
         "smallbank, up to 8 transactions in flight on a worker, 2.0 s measured",
         "  1.0                           202              201              201",
         "  total                         302              301              602",
@@ -305,10 +244,6 @@ fn the_table_shows_the_main_figures() {
         "  checked at the end 100 items, 200 rows, 200 pairs walked",
         "  money              239000 cents, 239000 expected",
         "  slices, executed   2 of 0.5 s, 604 to 1,812 /s: UNEVEN",
-    ] {
-        assert!(
-            table.lines().any(|one| one == line),
-            "no {line:?} in\n{table}"
-        );
-    }
+    ];
+    assert_lines(&table, &lines);
 }

@@ -6,11 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use farm_bench::closed_loop::Extent;
 use farm_bench::oltp::attempt::{self, Stop, Trail};
 use farm_bench::oltp::audit::{self, Audit, Audited};
-use farm_bench::oltp::driver::{self, Length, Ran, Run};
+use farm_bench::oltp::driver::{self, Ran, Run};
 use farm_bench::oltp::load::{self, Load};
-use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup, WorkerReport};
+use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup};
 use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table};
 use farm_bench::tatp::Transaction;
 use farm_bench::{smallbank, tatp};
@@ -114,23 +115,20 @@ impl Cluster {
                 in_flight: 16,
                 progress: Arc::clone(&counted),
             };
-            load::load(
-                worker,
-                load,
-                Box::new(move |loaded| answer.send(loaded).unwrap()),
-            );
+            let done = Box::new(move |loaded| answer.send(loaded).unwrap());
+            load::load(worker, load, done);
         });
         let mut rows = 0;
         for loaded in loaded {
             assert_eq!(loaded.failure, None);
-            rows += loaded.rows;
+            rows += loaded.recorder.executed();
         }
         let all =
             (0..self.benchmark.items()).map(|item| self.benchmark.rows(SEED, item).len() as u64);
         assert_eq!((rows, progress.load(Ordering::Relaxed)), (all.sum(), rows));
     }
 
-    fn run(&self, length: Length, concurrency: usize) -> Vec<Ran> {
+    fn run(&self, extent: Extent, concurrency: usize) -> Vec<Ran> {
         let stream = self.benchmark.stream().unwrap();
         self.on_all(move |worker, number, answer| {
             let run = Run {
@@ -141,7 +139,7 @@ impl Cluster {
                     concurrency,
                     ..BackoffConfig::default()
                 },
-                length,
+                extent,
                 sampled_1_in: 1,
             };
             driver::run(worker, run, Box::new(move |ran| answer.send(ran).unwrap()));
@@ -157,11 +155,8 @@ impl Cluster {
                 seed: SEED,
                 in_flight: 16,
             };
-            audit::audit(
-                worker,
-                audit,
-                Box::new(move |found| answer.send(found).unwrap()),
-            );
+            let done = Box::new(move |found| answer.send(found).unwrap());
+            audit::audit(worker, audit, done);
         });
         let mut sum = Audited::default();
         all.into_iter().for_each(|found| sum += found);
@@ -174,13 +169,9 @@ impl Cluster {
     fn pairs(&self) -> u64 {
         let until = Instant::now() + PATIENCE;
         loop {
-            let tables = self.tables.clone();
-            let walked = self.on_all(move |worker, _, answer: Sender<Result<u64, String>>| {
-                let pairs = tables.iter().map(|(_, table)| {
-                    let shards = farm_kv::ops::check(worker, *table)?;
-                    Ok(shards.iter().map(|shard| shard.pairs).sum::<u64>())
-                });
-                answer.send(pairs.sum()).unwrap();
+            let tables: Vec<TableId> = self.tables.iter().map(|(_, table)| *table).collect();
+            let walked = self.on_all(move |worker, _, answer: Sender<_>| {
+                answer.send(audit::walk(worker, &tables)).unwrap();
             });
             match walked.into_iter().sum::<Result<u64, String>>() {
                 Ok(pairs) => return pairs,
@@ -189,21 +180,15 @@ impl Cluster {
         }
     }
 
-    /// Runs the benchmark, audits the tables, and checks that the result is right.
-    fn judged(&self, length: Length, concurrency: usize) -> RunResult {
-        let ran = self.run(length, concurrency);
-        let report = |ran: Ran| WorkerReport {
-            duration_s: ran.duration.as_secs_f64(),
-            recorder: ran.recorder,
-            slices: ran.slices,
-            ledger: ran.ledger,
-            failure: ran.failure,
-        };
+    /// Runs, and judges what it left.
+    fn judged(&self, extent: Extent, concurrency: usize) -> RunResult {
+        let ran = self.run(extent, concurrency);
         let machine = MachineReport {
             machine: "all".into(),
             load_s: 0.0,
-            load_rows: 0,
-            workers: ran.into_iter().map(report).collect(),
+            loaded: 0,
+            tables: (),
+            workers: ran,
         };
         let setup = Setup {
             benchmark: self.benchmark.clone(),
@@ -225,7 +210,15 @@ impl Cluster {
     }
 }
 
-/// Held by each test: only one cluster runs at a time, because each has many threads.
+/// So many transactions of every worker.
+fn transactions(each: u64) -> Extent {
+    Extent {
+        operations: Some(each),
+        ..Extent::default()
+    }
+}
+
+/// Clusters are one at a time: each has threads enough.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn tatp(subscribers: u32) -> Benchmark {
@@ -292,7 +285,7 @@ fn tatp_leaves_consistent_tables_on_three_machines() {
     cluster.load();
     let before = cluster.audit();
     assert_eq!((before.items, before.wrong.clone()), (2_000, None));
-    let result = cluster.judged(Length::Transactions(EACH), 16);
+    let result = cluster.judged(transactions(EACH), 16);
     assert_drawn(&cluster, &result, EACH);
     let kind = |of: tatp::Kind| &result.kinds[of.index()];
     // These kinds only need rows that are never removed, so they always commit.
@@ -326,7 +319,7 @@ fn smallbank_balances_add_up_on_three_machines() {
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-bank", 1, smallbank(1_000, 40));
     cluster.load();
-    let result = cluster.judged(Length::Transactions(EACH), 8);
+    let result = cluster.judged(transactions(EACH), 8);
     assert_drawn(&cluster, &result, EACH);
     // No row is ever missing. Only payments may be declined.
     assert!(result.kinds.iter().all(|kind| kind.not_found == 0));
@@ -347,7 +340,7 @@ fn conflicting_transactions_commit_on_machines_with_two_workers() {
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-hot", 2, smallbank(64, 4));
     cluster.load();
-    let result = cluster.judged(Length::Transactions(EACH), 8);
+    let result = cluster.judged(transactions(EACH), 8);
     assert_drawn(&cluster, &result, EACH);
     assert!(result.aborts.total() > 0, "{result}");
     cluster.stop();
@@ -359,28 +352,27 @@ fn the_ledger_counts_the_warm_up_and_the_recorder_does_not() {
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-warm", 1, smallbank(100, 10));
     cluster.load();
-    let all_warm = Length::Time {
+    let all_warm = Extent {
         warmup: Duration::from_millis(200),
-        duration: Duration::ZERO,
+        duration: Some(Duration::ZERO),
+        ..Extent::default()
     };
     let ran = cluster.run(all_warm, 4);
     let mut ledger = smallbank::Ledger::default();
     for ran in &ran {
-        assert_eq!(ran.failure, None);
+        assert_eq!(ran.transactions.failure, None);
         ledger.merge(&ran.ledger);
-        // Only transactions that were in flight at the end of the warm-up are counted.
-        assert!(ran.recorder.executed() <= 4);
+        // Those that were in flight when the warm-up ended.
+        assert!(ran.transactions.recorder.executed() <= 4);
     }
     let check = CheckResult::judge(&cluster.benchmark, &ledger, &cluster.audit());
     assert_eq!(check.wrong, Vec::<String>::new());
     let initial = cluster.benchmark.initial_cents().unwrap();
     assert_ne!(check.money.unwrap().found_cents, initial.to_string());
-    // A run whose transactions are not in the ledger is found by the check.
-    let ran = cluster.run(Length::Transactions(100), 4);
-    assert!(
-        ran.iter()
-            .all(|ran| ran.recorder.total(Outcome::Committed) > 0)
-    );
+    // A run that nobody accounts for is found.
+    let ran = cluster.run(transactions(100), 4);
+    let committed = |ran: &Ran| ran.transactions.recorder.total(Outcome::Committed);
+    assert!(ran.iter().all(|ran| committed(ran) > 0));
     let check = CheckResult::judge(&cluster.benchmark, &ledger, &cluster.audit());
     assert!(
         check.wrong[0].contains("all balances together"),

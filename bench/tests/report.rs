@@ -2,11 +2,13 @@
 
 mod json;
 
-use farm_bench::report::{Header, MachineReport, Report, RunResult, Setup, Started, TableFacts};
+use farm_bench::closed_loop::Ran;
+use farm_bench::recorder::{Outcome, RecorderError};
+use farm_bench::report::{Header, Report, Started};
 use farm_bench::slices::Slices;
-use farm_bench::ycsb::recorder::{Counters, RecorderError};
-use farm_bench::ycsb::{OpKind, OperationMix, Recorder};
-use json::assert_fields;
+use farm_bench::ycsb::report::{Counters, MachineReport, RunResult, Setup, TableFacts, recorder};
+use farm_bench::ycsb::{OpKind, OperationMix};
+use json::{assert_fields, assert_lines};
 use serde_json::{Value, json};
 
 fn setup(workload: &str, distribution: &str) -> Setup {
@@ -37,12 +39,15 @@ fn slices(counts: &[u64]) -> Slices {
     }
 }
 
+/// A machine with one worker, whose reads took 1 us, 2 us, ...
 fn machine(name: &str, reads: u64, duration_s: f64) -> MachineReport {
-    let mut recorder = Recorder::new(1);
-    for latency_us in 1..=reads {
-        recorder.finish(OpKind::Read, Some(latency_us * 1000));
-    }
-    recorder.finish(OpKind::ReadModifyWrite, Some(5_000));
+    let mut recorder = recorder(1);
+    let mut finish = |kind: OpKind, latency_us: u64| {
+        let latency = Some(latency_us * 1000);
+        recorder.finish(kind.index(), Outcome::Committed, latency);
+    };
+    (1..=reads).for_each(|latency_us| finish(OpKind::Read, latency_us));
+    finish(OpKind::ReadModifyWrite, 5);
     recorder.counters = Counters {
         errors: 1,
         hits: 100,
@@ -57,26 +62,33 @@ fn machine(name: &str, reads: u64, duration_s: f64) -> MachineReport {
     };
     MachineReport {
         machine: name.to_owned(),
-        duration_s,
         load_s: 2.0,
-        load_pairs: 5000,
-        table: TableFacts {
+        loaded: 5000,
+        tables: TableFacts {
             pairs: 900,
             slots: 1000,
             pair_bytes: 900 * 48,
             table_bytes: 72_000,
         },
-        recorder,
-        slices: slices(&[reads / 2, reads / 2]),
+        workers: vec![Ran {
+            recorder,
+            slices: slices(&[reads / 2, reads / 2]),
+            duration_s,
+            failure: None,
+        }],
     }
+}
+
+fn run_of(setup: &Setup, machines: &[MachineReport]) -> RunResult {
+    RunResult::new(setup, machines).unwrap()
 }
 
 fn two_machines() -> RunResult {
     let machines = [machine("0", 999, 1.0), machine("1", 499, 2.0)];
-    RunResult::from_machines(&setup("f", "zipfian-plain 0.99"), &machines).unwrap()
+    run_of(&setup("f", "zipfian-plain 0.99"), &machines)
 }
 
-fn report(runs: Vec<RunResult>) -> Report {
+fn report(runs: Vec<RunResult>) -> Report<RunResult> {
     let command = ["farm", "ycsb", "--workload", "f"].map(str::to_owned);
     let header = Header::new(&Started::now(), command.to_vec(), Some("0123abc"));
     let (host, config) = (json!({"name": "here"}), json!({"machines": 2}));
@@ -86,82 +98,25 @@ fn report(runs: Vec<RunResult>) -> Report {
 #[test]
 fn the_json_fields_are_pinned() {
     let json: Value = serde_json::from_str(&report(vec![two_machines()]).to_json()).unwrap();
-    assert_fields(
-        &json,
-        [
-            "schema_version",
-            "command",
-            "started_at",
-            "took_s",
-            "commit",
-            "processor",
-            "cores",
-            "host",
-            "config",
-            "runs",
-            "repeated",
-            "uneven",
-        ],
-    );
+    assert_fields(&json, json::REPORT);
     assert_eq!(json["schema_version"], 1);
     assert_eq!(json["command"], json!(["farm", "ycsb", "--workload", "f"]));
     let run = &json["runs"][0];
     assert_fields(
         run,
-        [
-            "workload",
-            "distribution",
-            "mix",
-            "record_count",
-            "value_bytes",
-            "seed",
-            "warmup_s",
-            "verify",
-            "operation_count",
-            "target_ops_per_s",
-            "in_flight",
-            "ops",
-            "ops_per_s",
-            "slices",
-            "errors",
-            "latency_us",
-            "reads_per_lookup",
-            "reads_per_miss",
-            "read_restarts_per_lookup",
-            "local_share",
-            "occupancy",
-            "space_utilization",
-            "bytes_per_pair",
-            "machines",
-            "lookups_local",
-            "lookups_remote",
-            "verified",
-            "verify_failures",
-            "duration_s",
-            "load_s",
-            "load_pairs_per_s",
-        ],
+        "workload distribution mix record_count value_bytes seed warmup_s verify operation_count \
+         target_ops_per_s in_flight ops ops_per_s slices errors latency_us reads_per_lookup \
+         reads_per_miss read_restarts_per_lookup local_share occupancy space_utilization \
+         bytes_per_pair machines lookups_local lookups_remote verified verify_failures duration_s \
+         load_s load_pairs_per_s",
     );
-    assert_fields(
-        &run["mix"],
-        ["read", "update", "insert", "read_modify_write"],
-    );
-    assert_fields(
-        &run["slices"],
-        ["slice_s", "per_s", "least", "most", "uneven"],
-    );
-    assert_fields(&run["latency_us"], ["read", "read_modify_write"]);
-    assert_fields(
-        &run["latency_us"]["read"],
-        ["p50", "p90", "p99", "p999", "max", "sampled_1_in"],
-    );
-    assert_fields(&run["machines"][0], ["machine", "ops", "ops_per_s"]);
-    let names = OpKind::ALL.map(|kind| serde_json::to_value(kind).unwrap());
-    assert_eq!(
-        names,
-        ["read", "update", "insert", "read_modify_write"].map(|name| json!(name))
-    );
-    assert_eq!(OpKind::ALL.map(|kind| json!(kind.name())), names);
+    assert_fields(&run["mix"], "read update insert read_modify_write");
+    assert_fields(&run["slices"], "slice_s per_s least most uneven");
+    assert_fields(&run["latency_us"], "read read_modify_write");
+    assert_fields(&run["latency_us"]["read"], json::LATENCY);
+    assert_fields(&run["machines"][0], "machine ops ops_per_s");
+    let names = "read update insert read_modify_write".split(' ');
+    assert!(names.eq(OpKind::ALL.map(OpKind::name)));
 }
 
 #[test]
@@ -191,18 +146,12 @@ fn machines_are_merged() {
     assert!((read.p50 - 375.0).abs() < 1.0, "{read:?}");
     assert!((read.max - 999.0).abs() < 1.0, "{read:?}");
     assert_eq!(run.slices.as_ref().unwrap().per_s, [1496.0, 1496.0]);
-    let all = report(vec![run.clone()]);
-    let back: Report = serde_json::from_str(&all.to_json()).unwrap();
-    assert_eq!((back.runs, back.header), (vec![run], all.header));
 }
 
 /// Of three runs, the report shows the table of the median run, and the median and spread of every figure.
 #[test]
-fn repeated_runs_are_reported_by_median_and_spread() {
-    let run = |reads| {
-        let machines = [machine("0", reads, 1.0)];
-        RunResult::from_machines(&setup("c", "uniform"), &machines).unwrap()
-    };
+fn repeats_are_told_by_median_and_spread() {
+    let run = |reads| run_of(&setup("c", "uniform"), &[machine("0", reads, 1.0)]);
     let once = report(vec![run(99)]);
     assert_eq!(once.repeated, []);
     let thrice = report(vec![run(299), run(99), run(199)]);
@@ -219,26 +168,16 @@ fn repeated_runs_are_reported_by_median_and_spread() {
         (100.0, 200.0, 300.0)
     );
     let json: Value = serde_json::from_str(&thrice.to_json()).unwrap();
-    assert_fields(
-        &json["repeated"][0],
-        ["what", "repeats", "median_run", "figures"],
-    );
-    assert_fields(
-        &json["repeated"][0]["figures"][0],
-        ["name", "median", "least", "most"],
-    );
+    assert_fields(&json["repeated"][0], "what repeats median_run figures");
+    assert_fields(&json["repeated"][0]["figures"][0], "name median least most");
     let table = thrice.to_string();
-    for line in [
+    let lines = [
         "run 3 of 3, the median of 3:",
         "  total                         200              200",
         "workload c, uniform, 3 runs: median (least to most)",
         "  ops/s                                    200 (100 to 300)",
-    ] {
-        assert!(
-            table.lines().any(|it| it == line),
-            "no {line:?} in\n{table}"
-        );
-    }
+    ];
+    assert_lines(&table, &lines);
     assert_eq!(table.matches("latency, us").count(), 1, "{table}");
 }
 
@@ -246,9 +185,8 @@ fn repeated_runs_are_reported_by_median_and_spread() {
 fn slices_that_differ_by_more_than_2x_cause_a_warning() {
     let with = |counts: &[u64]| {
         let mut machine = machine("0", 99, 1.0);
-        machine.slices = slices(counts);
-        let run = RunResult::from_machines(&setup("c", "uniform"), &[machine]).unwrap();
-        report(vec![run])
+        machine.workers[0].slices = slices(counts);
+        report(vec![run_of(&setup("c", "uniform"), &[machine])])
     };
     let even = with(&[1000, 2000]);
     assert_eq!(even.uneven, []);
@@ -257,7 +195,7 @@ fn slices_that_differ_by_more_than_2x_cause_a_warning() {
     assert_eq!(uneven.uneven.len(), 1);
     let json: Value = serde_json::from_str(&uneven.to_json()).unwrap();
     assert_eq!(json["runs"][0]["slices"]["uneven"], true);
-    assert_fields(&json["uneven"][0], ["run", "what", "least", "most"]);
+    assert_fields(&json["uneven"][0], "run what least most");
     let table = uneven.to_string();
     assert!(
         table.contains("slices             2 of 0.5 s, 2,000 to 4,002 /s: UNEVEN"),
@@ -274,8 +212,8 @@ fn slices_that_differ_by_more_than_2x_cause_a_warning() {
 #[test]
 fn a_table_with_more_pairs_than_slots_is_reported_by_pairs_per_slot() {
     let mut grown = machine("0", 9, 1.0);
-    grown.table.pairs = 16_047;
-    let run = RunResult::from_machines(&setup("d", "latest 0.99"), &[grown]).unwrap();
+    grown.tables.pairs = 16_047;
+    let run = run_of(&setup("d", "latest 0.99"), &[grown]);
     assert_eq!(run.occupancy, Some(16.047));
     let table = run.to_string();
     let words = "table              16.0 pairs per slot, those beyond 1 in overflow blocks, space";
@@ -290,12 +228,7 @@ fn the_bounds_of_a_run_are_shown() {
         target_ops_per_s: Some(1000),
         ..setup("a", "uniform")
     };
-    let run = RunResult::from_machines(&bounded, &[machine("0", 9, 1.0)]).unwrap();
-    assert_eq!(
-        (run.operation_count, run.target_ops_per_s),
-        (Some(5000), Some(1000))
-    );
-    let table = run.to_string();
+    let table = run_of(&bounded, &[machine("0", 9, 1.0)]).to_string();
     assert!(
         table.contains("bounded by 5,000 operations\nheld to 1,000 operations/s\n"),
         "{table}"
@@ -303,33 +236,13 @@ fn the_bounds_of_a_run_are_shown() {
 }
 
 #[test]
-fn fields_that_do_not_apply_are_null() {
-    let nothing = MachineReport {
-        machine: "0".to_owned(),
-        duration_s: 0.0,
-        load_s: 0.0,
-        load_pairs: 0,
-        table: TableFacts::default(),
-        recorder: Recorder::new(16),
-        slices: Slices::default(),
-    };
-    let run = RunResult::from_machines(&setup("c", "uniform"), &[nothing]).unwrap();
+fn what_does_not_apply_is_null() {
+    let run = run_of(&setup("c", "uniform"), &[]);
     let json = serde_json::to_value(&run).unwrap();
-    for field in [
-        "ops_per_s",
-        "reads_per_lookup",
-        "reads_per_miss",
-        "read_restarts_per_lookup",
-        "local_share",
-        "occupancy",
-        "space_utilization",
-        "bytes_per_pair",
-        "load_s",
-        "load_pairs_per_s",
-        "slices",
-        "operation_count",
-        "target_ops_per_s",
-    ] {
+    let fields = "ops_per_s reads_per_lookup reads_per_miss read_restarts_per_lookup local_share \
+                  occupancy space_utilization bytes_per_pair load_s load_pairs_per_s slices \
+                  operation_count target_ops_per_s";
+    for field in fields.split_whitespace() {
         assert_eq!(json[field], Value::Null, "{field}");
     }
     assert_eq!(json["latency_us"], json!({}));
@@ -339,21 +252,10 @@ fn fields_that_do_not_apply_are_null() {
 #[test]
 fn machines_that_sample_differently_are_refused() {
     let mut other = machine("1", 1, 1.0);
-    other.recorder = Recorder::new(8);
-    let result = RunResult::from_machines(&setup("a", "uniform"), &[machine("0", 1, 1.0), other]);
-    assert_eq!(
-        result,
-        Err(RecorderError::MixedSampling { ours: 1, theirs: 8 })
-    );
-}
-
-#[test]
-fn a_machines_report_survives_json() {
-    let sent = machine("0", 100, 1.5);
-    let text = serde_json::to_string(&sent).unwrap();
-    let received: MachineReport = serde_json::from_str(&text).unwrap();
-    let merged = |report| RunResult::from_machines(&setup("a", "uniform"), &[report]).unwrap();
-    assert_eq!(merged(received), merged(sent));
+    other.workers[0].recorder = recorder(8);
+    let result = RunResult::new(&setup("a", "uniform"), &[machine("0", 1, 1.0), other]);
+    let (ours, theirs) = ((OpKind::ALL.len(), 1), (OpKind::ALL.len(), 8));
+    assert_eq!(result, Err(RecorderError::Mixed { ours, theirs }));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod model;
 
 use std::collections::BTreeMap;
 
-use farm_bench::oltp::{BadRow, Decision, Outcome, RowName, Step, StepError};
+use farm_bench::oltp::{BadRow, Decision, Outcome, Row, RowName, Step, StepError};
 use farm_bench::smallbank::account::{self, checking, savings};
 use farm_bench::smallbank::{
     Balance, Kind, Ledger, Mix, Options, SavingsRule, Stream, Transaction,

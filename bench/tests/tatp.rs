@@ -2,8 +2,8 @@
 
 mod model;
 
-use farm_bench::oltp::recorder::Recorder;
 use farm_bench::oltp::{BadRow, Outcome, Row, RowName, Step, StepError};
+use farm_bench::recorder::Recorder;
 use farm_bench::tatp::names::{self, START_TIMES};
 use farm_bench::tatp::row::BITS;
 use farm_bench::tatp::{
@@ -149,7 +149,7 @@ fn transactions_have_their_shares_and_rates_of_success() {
     const TRANSACTIONS: u64 = 400_000;
     let stream = Stream::new(&million()).unwrap();
     let mut rng = rng(5);
-    let mut recorder = Recorder::new(Kind::ALL.len(), 1);
+    let mut recorder = Recorder::<()>::new(Kind::ALL.len(), 1);
     for _ in 0..TRANSACTIONS {
         let transaction = stream.next(&mut rng);
         let s_id = match transaction {
@@ -208,7 +208,7 @@ fn a_long_run_reaches_the_steady_state() {
     let stream = Stream::new(&options).unwrap();
     let mut store = store(1, SUBSCRIBERS);
     let mut rng = rng(6);
-    let mut recorder = Recorder::new(Kind::ALL.len(), 1);
+    let mut recorder = Recorder::<()>::new(Kind::ALL.len(), 1);
     for place in 0..150_000 {
         let transaction = stream.next(&mut rng);
         let decision = run(&store, &transaction);
@@ -412,11 +412,6 @@ fn any_subscriber() -> impl Strategy<Value = Subscriber> {
 /// gives another row.
 fn round_trip<R: Row + PartialEq + std::fmt::Debug>(row: R, bit: usize) {
     let bytes = row.encode();
-    assert_eq!(bytes.len(), R::TABLE.row_bytes);
-    assert_eq!(
-        R::decode(&bytes),
-        Ok(&row).map(|_| R::decode(&bytes).unwrap())
-    );
     assert_eq!(R::decode(&bytes).unwrap(), row);
     let mut damaged = bytes.to_vec();
     damaged[bit / 8 % bytes.len()] ^= 1 << (bit % 8);

@@ -17,7 +17,10 @@ fn rng(seed: u64) -> Xoshiro256PlusPlus {
 }
 
 fn spec(settings: &[&str]) -> WorkloadSpec {
-    let properties = Properties::from_sources::<&str, _>(&[], settings).unwrap();
+    let mut properties = Properties::new();
+    for setting in settings {
+        properties.set_override(setting).unwrap();
+    }
     WorkloadSpec::from_properties("test", &properties)
         .unwrap()
         .spec

@@ -1,7 +1,7 @@
 //! Workload settings: which are accepted, which are refused, and the texts of the errors.
 
-use farm_bench::ycsb::spec::{Distribution, DriverHints, Parsed, SpecError, builtin};
-use farm_bench::ycsb::{OpKind, OperationMix, Properties, WorkloadSpec};
+use farm_bench::ycsb::spec::{Distribution, DriverHints, SpecError, builtin};
+use farm_bench::ycsb::{OpKind, OperationMix, Parsed, Properties, WorkloadSpec};
 use proptest::prelude::*;
 
 fn parse(text: &str, overrides: &[&str]) -> Result<Parsed, SpecError> {
@@ -22,7 +22,7 @@ fn refusal(text: &str) -> String {
 
 fn remarks(text: &str) -> Vec<String> {
     let parsed = parse(&format!("recordcount=1000\n{text}"), &[]).unwrap();
-    parsed.remarks.iter().map(ToString::to_string).collect()
+    parsed.remarks.into_iter().map(|it| it.text).collect()
 }
 
 fn mix(read: f64, update: f64, insert: f64, read_modify_write: f64) -> OperationMix {
@@ -125,104 +125,42 @@ fn proportions_have_the_defaults_of_the_reference_client_if_none_is_set() {
     )
     .unwrap();
     assert!((scaled.spec.mix.read - 0.75).abs() < 1e-12);
-    assert!(scaled.remarks[0].is_warning());
-    let text = scaled.remarks[0].to_string();
+    assert!(scaled.remarks[0].is_warning);
+    let text = &scaled.remarks[0].text;
     assert_eq!(text, "the proportions add up to 0.4 and are scaled to 1");
 }
 
-/// Settings on the first lines of a file, and the start of the error that each causes.
-const REFUSALS: &[(&str, &str)] = &[
-    (
-        "fieldcount=ten",
-        "fieldcount = 'ten' (my.properties:1) is not a whole number from 0 on",
-    ),
-    (
-        "\noperationcount=-5",
-        "operationcount = '-5' (my.properties:2) is not a whole number from 0 on",
-    ),
-    (
-        "readproportion=1.5",
-        "readproportion = '1.5' (my.properties:1) is not a number from 0 to 1, such as 0.5",
-    ),
-    (
-        "readproportion=NaN",
-        "readproportion = 'NaN' (my.properties:1) is not a number",
-    ),
-    (
-        "readproportion=0.9\nupdateproportion=0.2",
-        "the proportions add up to 1.1 (readproportion 0.9 at my.properties:1, \
-             updateproportion 0.2 at my.properties:2); they have to add up to 1",
-    ),
-    ("readproportion=0", "the proportions add up to 0 "),
-    (
-        "scanproportion=0.95",
-        "scanproportion = 0.95 (my.properties:1) needs an ordered index, which this hashtable \
-             does not have; workload E is not supported",
-    ),
-    (
-        "requestdistribution=zipf",
-        "requestdistribution = 'zipf' (my.properties:1) is unknown; the distributions are \
-             uniform, zipfian, zipfian-scrambled, zipfian-plain, latest, hotspot, exponential, \
-             sequential",
-    ),
-    (
-        "hotspotdatafraction=1.01",
-        "hotspotdatafraction = '1.01' (my.properties:1)",
-    ),
-    (
-        "zipfianconstant=1",
-        "zipfianconstant = '1' (my.properties:1) is not a number from 0",
-    ),
-    (
-        "exponential.percentile=100",
-        "exponential.percentile = '100'",
-    ),
-    ("exponential.frac=inf", "exponential.frac = 'inf'"),
-    (
-        "insertorder=sorted",
-        "insertorder = 'sorted' (my.properties:1) is not hashed or ordered",
-    ),
-    (
-        "dataintegrity=yes",
-        "dataintegrity = 'yes' (my.properties:1) is not false or true",
-    ),
-    (
-        "fieldlength=0",
-        "fieldcount 10 x fieldlength 0 gives a value outside 1 to 983040 bytes",
-    ),
-    (
-        "fieldlength=99999999999999999999",
-        "fieldlength = '99999999999999999999'",
-    ),
-    (
-        "fieldlength=9999999999999999999",
-        "fieldcount 10 x fieldlength 9999999999999999999",
-    ),
-    (
-        "insertstart=900\ninsertcount=101",
-        "insertstart 900 + insertcount 101 is more than",
-    ),
-    ("insertstart=1000", "insertstart 1000 + insertcount 0"),
-    ("insertcount=0", "insertcount = '0'"),
-    (
-        "threadcount=0",
-        "threadcount = '0' (my.properties:1) is not a whole number from 1 on",
-    ),
-    (
-        "dotransactions=false",
-        "dotransactions = 'false' (my.properties:1) is not true",
-    ),
-    (
-        "workload=site.ycsb.workloads.TimeSeriesWorkload",
-        "workload = 'site.ycsb.workloads.TimeSeriesWorkload' (my.properties:1) is not \
-             site.ycsb.workloads.CoreWorkload, the only one",
-    ),
-];
+/// Settings on the first lines of a file, divided by semicolons, and how their refusal begins.
+const REFUSALS: &str = "\
+fieldcount=ten => fieldcount = 'ten' (my.properties:1) is not a whole number from 0 on
+;operationcount=-5 => operationcount = '-5' (my.properties:2) is not a whole number from 0 on
+readproportion=1.5 => readproportion = '1.5' (my.properties:1) is not a number from 0 to 1, such as 0.5
+readproportion=NaN => readproportion = 'NaN' (my.properties:1) is not a number
+readproportion=0.9;updateproportion=0.2 => the proportions add up to 1.1 (readproportion 0.9 at my.properties:1, updateproportion 0.2 at my.properties:2); they have to add up to 1
+readproportion=0 => the proportions add up to 0 (
+scanproportion=0.95 => scanproportion = 0.95 (my.properties:1) needs an ordered index, which this hashtable does not have; workload E is not supported
+requestdistribution=zipf => requestdistribution = 'zipf' (my.properties:1) is unknown; the distributions are uniform, zipfian, zipfian-scrambled, zipfian-plain, latest, hotspot, exponential, sequential
+hotspotdatafraction=1.01 => hotspotdatafraction = '1.01' (my.properties:1)
+zipfianconstant=1 => zipfianconstant = '1' (my.properties:1) is not a number from 0
+exponential.percentile=100 => exponential.percentile = '100'
+exponential.frac=inf => exponential.frac = 'inf'
+insertorder=sorted => insertorder = 'sorted' (my.properties:1) is not hashed or ordered
+dataintegrity=yes => dataintegrity = 'yes' (my.properties:1) is not false or true
+fieldlength=0 => fieldcount 10 x fieldlength 0 gives a value outside 1 to 983040 bytes
+fieldlength=99999999999999999999 => fieldlength = '99999999999999999999'
+fieldlength=9999999999999999999 => fieldcount 10 x fieldlength 9999999999999999999
+insertstart=900;insertcount=101 => insertstart 900 + insertcount 101 is more than
+insertstart=1000 => insertstart 1000 + insertcount 0
+insertcount=0 => insertcount = '0'
+threadcount=0 => threadcount = '0' (my.properties:1) is not a whole number from 1 on
+dotransactions=false => dotransactions = 'false' (my.properties:1) is not true
+workload=site.ycsb.workloads.TimeSeriesWorkload => workload = 'site.ycsb.workloads.TimeSeriesWorkload' (my.properties:1) is not site.ycsb.workloads.CoreWorkload, the only one";
 
 #[test]
-fn errors_name_the_setting_its_place_and_the_reason() {
-    for (text, message) in REFUSALS {
-        let found = refusal(text);
+fn refusals_say_what_and_where_and_what_to_do() {
+    for case in REFUSALS.lines() {
+        let (settings, message) = case.split_once(" => ").unwrap();
+        let found = refusal(&settings.replace(';', "\n"));
         assert!(found.starts_with(message), "{found}\n  expected {message}");
     }
     let overridden = parse("", &["recordcount=0"]).unwrap_err().to_string();
@@ -282,7 +220,7 @@ fn settings_without_effect_cause_remarks() {
         assert!(is_expected, "{setting}: {remarks:?}");
     }
     let parsed = parse("recordcount=1\nmaxscanlength=1\ntabel=t", &[]).unwrap();
-    let warnings: Vec<bool> = parsed.remarks.iter().map(|it| it.is_warning()).collect();
+    let warnings: Vec<bool> = parsed.remarks.iter().map(|it| it.is_warning).collect();
     assert_eq!(warnings, [false, true]);
 }
 

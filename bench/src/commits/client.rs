@@ -1,4 +1,4 @@
-//! Transactions one after the other, so many at a time, for the length of a slice.
+//! Transactions one after the other, several at a time, for the length of a slice.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -8,160 +8,162 @@ use farm_core::ids::Address;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId, TxCounters, TxError, TxHandle, api, retry};
-use hdrhistogram::Histogram;
 
 use super::PAYLOAD_BYTES;
-use crate::micro::{histogram, record};
+use crate::closed_loop::{self, Clients, ClosedLoop, Extent, Ran};
+use crate::counters::{Costs, Counters};
+use crate::recorder::{Outcome, Recorder};
 
-/// What a coordinator is to do.
+/// Kinds of the recorder: a transaction from the start of its last attempt, and its commit.
+pub(super) const TRANSACTION: usize = 0;
+pub(super) const COMMIT: usize = 1;
+
+/// The task of a coordinator.
 #[derive(Clone)]
 pub(super) struct Slice {
-    /// The objects of a transaction; a transaction under way has a set to itself if there are enough.
+    /// The objects of a transaction; transactions in flight have different sets if there are enough.
     pub(super) sets: Arc<Vec<Vec<Address>>>,
     pub(super) in_flight: usize,
-    /// Transactions meet: they are tried until they commit, as applications do, with the waits of the
-    /// conflict avoidance.
+    /// Transactions meet: they are retried until they commit, as applications do, with the waits of the conflict
+    /// avoidance.
     pub(super) meet: bool,
     pub(super) duration: Duration,
 }
 
-/// What it did.
-pub(super) struct Sliced {
-    pub(super) counters: TxCounters,
-    pub(super) seconds: f64,
-    pub(super) transactions: Histogram<u64>,
-    pub(super) commits: Histogram<u64>,
-}
-
-impl Sliced {
-    /// Another slice, after this one.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.counters = self.counters.plus(&other.counters);
-        self.seconds += other.seconds;
-        let both = [
-            (&mut self.transactions, &other.transactions),
-            (&mut self.commits, &other.commits),
-        ];
-        for (own, theirs) in both {
-            own.add(theirs).expect("histograms of the same bounds");
-        }
+impl Counters for TxCounters {
+    fn add(&mut self, other: &Self) {
+        *self = self.plus(other);
     }
 
-    /// The same slice of another coordinator.
-    pub(super) fn join(&mut self, other: &Self) {
-        let longest = self.seconds.max(other.seconds);
-        self.add(other);
-        self.seconds = longest;
+    fn since(&self, before: &Self) -> Self {
+        TxCounters::since(self, before)
     }
 }
 
-struct Running {
-    tx: TxHandle,
+impl Costs for TxCounters {
+    fn of(worker: &mut Worker) -> Self {
+        farm_txn::counters(worker)
+    }
+}
+
+/// Result of a slice.
+pub(super) type Sliced = Ran<TxCounters>;
+
+/// An attempt of a transaction.
+#[derive(Default)]
+struct Attempt {
+    tx: Option<TxHandle>,
     objects: Vec<ObjectId>,
-    /// Reads that have not come.
+    /// Reads in flight.
     left: usize,
     failed: Option<TxError>,
     began: Nanos,
+    /// Start of the commit.
     committed: Nanos,
 }
 
 struct Client {
     slice: Slice,
-    running: Vec<Option<Running>>,
     next_set: usize,
-    began: Nanos,
-    ends: Nanos,
-    before: TxCounters,
-    transactions: Histogram<u64>,
-    commits: Histogram<u64>,
-    done: Sender<Result<Sliced, String>>,
+    done: Sender<Sliced>,
 }
 
-/// Begins a slice; `done` hears what came of it.
-pub(super) fn start(worker: &mut Worker, slice: Slice, done: Sender<Result<Sliced, String>>) {
-    let now = worker.clock().now();
-    let in_flight = slice.in_flight;
+type Driver = ClosedLoop<Client>;
+
+/// Starts a slice; `done` receives the result.
+pub(super) fn start(worker: &mut Worker, slice: Slice, done: Sender<Sliced>) {
+    let extent = Extent {
+        in_flight: slice.in_flight,
+        duration: Some(slice.duration),
+        ..Extent::default()
+    };
     let client = Client {
-        running: (0..in_flight).map(|_| None).collect(),
-        next_set: 0,
-        began: now,
-        ends: now.after(slice.duration),
-        before: farm_txn::counters(worker),
-        transactions: histogram(),
-        commits: histogram(),
         slice,
+        next_set: 0,
         done,
     };
-    worker.put_layer(Box::new(client));
-    for index in 0..in_flight {
-        begin(worker, index);
+    closed_loop::start(worker, client, Recorder::untimed(2), extent);
+}
+
+impl Clients for Client {
+    type Operation = Attempt;
+    type Costs = TxCounters;
+
+    fn draw(&mut self, _: &mut Worker) -> Option<Attempt> {
+        Some(Attempt::default())
+    }
+
+    fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
+        if own.clients.slice.meet {
+            let done = Cont::new(has_committed, seat);
+            return retry::run(worker, Cont::new(attempt, seat), done);
+        }
+        let tx = api::begin(worker);
+        own.attempt(worker, seat, tx);
+    }
+
+    fn end(self, _: &mut Worker, ran: Sliced) {
+        // The receiver is gone once the benchmark has given up.
+        _ = self.done.send(ran);
     }
 }
 
-fn client(worker: &mut Worker) -> &mut Client {
-    worker.layer().expect("a slice is under way")
-}
-
-fn running(worker: &mut Worker, index: usize) -> &mut Running {
-    client(worker).running[index]
-        .as_mut()
-        .expect("a transaction is under way")
-}
-
-fn begin(worker: &mut Worker, index: usize) {
-    if client(worker).slice.meet {
-        let (attempt, done) = (
-            Cont::new(attempt, index as u64),
-            Cont::new(has_committed, index as u64),
-        );
-        return retry::run(worker, attempt, done);
+impl Driver {
+    /// Reads the objects of a transaction.
+    fn attempt(&mut self, worker: &mut Worker, seat: usize, tx: TxHandle) {
+        let began = worker.clock().now();
+        let Client {
+            slice, next_set, ..
+        } = &mut self.clients;
+        let (sets, set) = (Arc::clone(&slice.sets), *next_set);
+        *next_set = (set + 1) % sets.len();
+        *self.operation(seat) = Attempt {
+            tx: Some(tx),
+            objects: Vec::with_capacity(sets[set].len()),
+            left: sets[set].len(),
+            failed: None,
+            began,
+            committed: began,
+        };
+        for at in &sets[set] {
+            api::read(worker, tx, *at, PAYLOAD_BYTES, Cont::new(was_read, seat));
+        }
     }
-    let tx = api::begin(worker);
-    attempt(worker, index as u64, tx);
 }
 
 /// One try of a transaction.
-fn attempt(worker: &mut Worker, index: u64, tx: TxHandle) {
-    let index = index as usize;
-    let began = worker.clock().now();
-    let client = client(worker);
-    let set = client.next_set;
-    client.next_set = (set + 1) % client.slice.sets.len();
-    let sets = Arc::clone(&client.slice.sets);
-    client.running[index] = Some(Running {
-        tx,
-        objects: Vec::with_capacity(sets[set].len()),
-        left: sets[set].len(),
-        failed: None,
-        began,
-        committed: began,
+fn attempt(worker: &mut Worker, seat: usize, tx: TxHandle) {
+    closed_loop::resume(worker, |own: &mut Driver, worker| {
+        own.attempt(worker, seat, tx)
     });
-    for at in &sets[set] {
-        let cont = Cont::new(was_read, index as u64);
-        api::read(worker, tx, *at, PAYLOAD_BYTES, cont);
-    }
 }
 
-fn was_read(worker: &mut Worker, index: u64, result: Result<ObjectId, TxError>) {
-    let index = index as usize;
-    let state = running(worker, index);
-    state.left -= 1;
+fn driver(worker: &mut Worker) -> &mut Driver {
+    worker.layer().expect("a slice is running")
+}
+
+/// After the last read, writes the objects and commits. The loop stays with the worker meanwhile: a failed transaction
+/// may end at once.
+fn was_read(worker: &mut Worker, seat: usize, result: Result<ObjectId, TxError>) {
+    let own = driver(worker);
+    let meet = own.clients.slice.meet;
+    let attempt = own.operation(seat);
+    attempt.left -= 1;
     match result {
-        Ok(object) => state.objects.push(object),
-        Err(error) => _ = state.failed.get_or_insert(error),
+        Ok(object) => attempt.objects.push(object),
+        Err(error) => _ = attempt.failed.get_or_insert(error),
     }
-    if state.left > 0 {
+    if attempt.left > 0 {
         return;
     }
-    let (tx, failed) = (state.tx, state.failed.take());
-    let objects = std::mem::take(&mut state.objects);
-    let meet = client(worker).slice.meet;
-    if let Some(error) = failed {
+    let tx = attempt.tx.expect("the objects were read in a transaction");
+    let objects = std::mem::take(&mut attempt.objects);
+    if let Some(error) = attempt.failed.take() {
         if meet {
             return retry::fail(worker, tx, error);
         }
         api::abort(worker, tx);
-        return ended(worker, index, Err(error));
+        return has_committed(worker, seat, Err(error));
     }
     for object in objects {
         if let Ok(payload) = api::payload_mut(worker, tx, object) {
@@ -169,54 +171,29 @@ fn was_read(worker: &mut Worker, index: u64, result: Result<ObjectId, TxError>) 
         }
     }
     let now = worker.clock().now();
-    running(worker, index).committed = now;
+    driver(worker).operation(seat).committed = now;
     match meet {
         true => retry::commit(worker, tx),
-        false => api::commit(worker, tx, Cont::new(has_committed, index as u64)),
+        false => api::commit(worker, tx, Cont::new(has_committed, seat)),
     }
 }
 
-fn has_committed(worker: &mut Worker, index: u64, result: Result<(), TxError>) {
-    ended(worker, index as usize, result);
-}
-
-/// A transaction has ended: the next one begins, until the slice is over.
-fn ended(worker: &mut Worker, index: usize, result: Result<(), TxError>) {
-    let now = worker.clock().now();
-    let client = client(worker);
-    let Some(state) = client.running[index].take() else {
-        return;
-    };
-    match result {
-        Ok(()) => {
-            record(
-                &mut client.transactions,
-                Duration::from_nanos(now - state.began),
-            );
-            record(
-                &mut client.commits,
-                Duration::from_nanos(now - state.committed),
-            );
+fn has_committed(worker: &mut Worker, seat: usize, result: Result<(), TxError>) {
+    closed_loop::resume(worker, |own: &mut Driver, worker| {
+        if let Err(error) = result {
+            return own.stop(seat, error.to_string());
         }
-        Err(error) => {
-            // Nobody hears it once the bench has given up.
-            _ = client.done.send(Err(error.to_string()));
-            return;
-        }
-    }
-    if now < client.ends {
-        return begin(worker, index);
-    }
-    if client.running.iter().any(Option::is_some) {
-        return;
-    }
-    let counters = farm_txn::counters(worker);
-    let client = worker.take_layer::<Client>();
-    let sliced = Sliced {
-        counters: counters.since(&client.before),
-        seconds: (now - client.began) as f64 / 1e9,
-        transactions: client.transactions,
-        commits: client.commits,
-    };
-    _ = client.done.send(Ok(sliced));
+        let now = worker.clock().now();
+        let attempt = own.operation(seat);
+        let (transaction, commit) = (now - attempt.began, now - attempt.committed);
+        own.finish_after(
+            worker,
+            seat,
+            TRANSACTION,
+            Outcome::Committed,
+            Some(transaction),
+        );
+        own.recorder
+            .finish(COMMIT, Outcome::Committed, Some(commit));
+    });
 }

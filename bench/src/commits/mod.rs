@@ -16,7 +16,8 @@ use farm_txn::{TxCounters, TxError};
 use serde::Serialize;
 
 use crate::micro::{Conditions, Latency, Rate};
-use client::{Slice, Sliced};
+use crate::recorder::Recorder;
+use client::{COMMIT, Slice, TRANSACTION};
 
 /// Machines that take part at most.
 const MACHINES: u16 = 3;
@@ -92,23 +93,14 @@ pub struct CommitRow {
 impl CommitRow {
     /// What it is of, in words.
     pub fn name(&self) -> String {
-        let Self {
-            objects,
-            machines,
-            coordinators,
-            in_flight,
-            ..
-        } = self;
-        match self.hot {
-            true => format!(
-                "{objects} shared object(s) over {machines} machine(s), {coordinators} coordinators, \
-                 {in_flight} in flight each"
-            ),
-            false => format!(
-                "{objects} object(s) over {machines} machine(s), {coordinators} coordinator(s), \
-                 {in_flight} in flight each"
-            ),
-        }
+        let (objects, coordinators) = match self.hot {
+            true => ("shared object(s)", "coordinators"),
+            false => ("object(s)", "coordinator(s)"),
+        };
+        format!(
+            "{} {objects} over {} machine(s), {} {coordinators}, {} in flight each",
+            self.objects, self.machines, self.coordinators, self.in_flight
+        )
     }
 }
 
@@ -213,22 +205,26 @@ fn measure(
         duration: options.slice,
     };
     // Warms up: regions are found, contexts made, and pages mapped.
-    slices(machines, kind, &slice)?;
+    one_slice(machines, kind, &slice)?;
     let mut rates = Vec::new();
-    let mut sum: Option<Sliced> = None;
+    let mut sum: Option<Recorder<TxCounters>> = None;
     for _ in 0..options.repeats {
-        let sliced = slices(machines, kind, &slice)?;
-        rates.push(sliced.counters.committed as f64 / sliced.seconds);
-        match &mut sum {
-            Some(sum) => sum.add(&sliced),
-            None => sum = Some(sliced),
-        }
+        let (recorder, seconds) = one_slice(machines, kind, &slice)?;
+        rates.push(recorder.counters.committed as f64 / seconds);
+        add(&mut sum, recorder);
     }
     let sum = sum.ok_or_else(|| CommitError::Failed("nothing was to be measured".into()))?;
     Ok(row(kind, rates, &sum))
 }
 
-fn row(kind: Kind, rates: Vec<f64>, sum: &Sliced) -> CommitRow {
+fn add(sum: &mut Option<Recorder<TxCounters>>, more: Recorder<TxCounters>) {
+    match sum {
+        Some(sum) => sum.merge(&more).expect("recorders of one kind"),
+        None => *sum = Some(more),
+    }
+}
+
+fn row(kind: Kind, rates: Vec<f64>, sum: &Recorder<TxCounters>) -> CommitRow {
     let TxCounters {
         committed, aborts, ..
     } = sum.counters;
@@ -240,8 +236,8 @@ fn row(kind: Kind, rates: Vec<f64>, sum: &Sliced) -> CommitRow {
         coordinators: kind.coordinators(),
         in_flight: kind.in_flight,
         commits: Rate::of(rates),
-        transaction: Latency::of(&sum.transactions),
-        commit: Latency::of(&sum.commits),
+        transaction: Latency::of(sum.latency_ns(TRANSACTION)),
+        commit: Latency::of(sum.latency_ns(COMMIT)),
         locked_per_commit: each(aborts.locked),
         changed_per_commit: each(aborts.changed),
         timed_out_per_commit: each(aborts.timed_out),
@@ -251,23 +247,29 @@ fn row(kind: Kind, rates: Vec<f64>, sum: &Sliced) -> CommitRow {
     }
 }
 
-/// One slice on all coordinators at once.
-fn slices(machines: &[Machine], kind: Kind, slice: &Slice) -> Result<Sliced, CommitError> {
-    let (send, done) = channel::<Result<Sliced, String>>();
+/// One slice on all coordinators at once: what they recorded, and the seconds of the slowest.
+fn one_slice(
+    machines: &[Machine],
+    kind: Kind,
+    slice: &Slice,
+) -> Result<(Recorder<TxCounters>, f64), CommitError> {
+    let (send, done) = channel();
     for machine in &machines[..kind.coordinators()] {
         let (slice, send) = (slice.clone(), send.clone());
         machine.submit(0, move |worker| client::start(worker, slice, send))?;
     }
     drop(send);
-    let mut sum: Option<Sliced> = None;
+    let (mut sum, mut seconds) = (None, 0.0f64);
     for _ in 0..kind.coordinators() {
-        let sliced = machines[0].wait_for(&done)?.map_err(CommitError::Failed)?;
-        match &mut sum {
-            Some(sum) => sum.join(&sliced),
-            None => sum = Some(sliced),
+        let ran = machines[0].wait_for(&done)?;
+        if let Some(why) = ran.failure {
+            return Err(CommitError::Failed(why));
         }
+        seconds = seconds.max(ran.duration_s);
+        add(&mut sum, ran.recorder);
     }
-    sum.ok_or_else(|| CommitError::Failed("nobody coordinates".into()))
+    let sum = sum.ok_or_else(|| CommitError::Failed("no machine coordinates".into()))?;
+    Ok((sum, seconds))
 }
 
 fn create(machine: &Machine) -> Result<Address, CommitError> {

@@ -1,9 +1,10 @@
-//! The report as a table.
+//! The report as a table, and its figures.
 
 use std::fmt;
 
 use super::CommitReport;
 use crate::micro::text::{micros, significant};
+use crate::report::{Figure, Measured, SlicedRate};
 
 impl fmt::Display for CommitReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,5 +48,29 @@ impl fmt::Display for CommitReport {
             "  begin and end of an operation, which every lock-free read pays: {} ns",
             significant(self.bracket_ns)
         )
+    }
+}
+
+impl Measured for CommitReport {
+    fn what(&self) -> String {
+        "commit".to_owned()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let rows = self.rows.iter().flat_map(|row| {
+            let name = row.name();
+            [
+                Figure::new(format!("{name}: commits/s"), row.commits.per_s),
+                Figure::new(format!("{name}: p50, ns"), row.commit.p50_ns as f64),
+            ]
+        });
+        let bracket = Figure::new("begin and end of an operation, ns", self.bracket_ns);
+        rows.chain([bracket]).collect()
+    }
+
+    fn sliced_rates(&self) -> Vec<SlicedRate> {
+        let rows = self.rows.iter();
+        rows.map(|row| SlicedRate::of(format!("{}: commits/s", row.name()), &row.commits))
+            .collect()
     }
 }

@@ -2,9 +2,6 @@
 //! inside of one transaction of the platform; or it stops with a reason.
 //!
 //! A transaction that reads one row and writes none is a lock-free lookup.
-//!
-//! For checkers, rows can contain a [`Stamp`]: it identifies the write of the row and the write before it, and counts
-//! the writes of the row.
 
 use farm_core::alloc::AllocError;
 use farm_core::ids::MachineId;
@@ -16,100 +13,8 @@ use farm_txn::{Abort, TxError, TxHandle, api};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Decision, Drawn, MAX_ROW_BYTES, Names, RowBytes, RowName, Step, Table, Write};
-
-/// Bytes of a stamp, which is stored after the row.
-pub const STAMP_BYTES: usize = 24;
-/// Bits of a stamp's id that number the writes of one attempt.
-const WRITE_BITS: u32 = 3;
-/// Bits of a context that number the rows of one attempt.
-const ROW_BITS: u32 = 8;
-
-/// Identifies the write of a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamp {
-    /// Number of the write; 0 for the row as it was loaded.
-    pub id: u64,
-    /// Number of the write that it replaced.
-    pub parent: u64,
-    /// Number of earlier writes of the row.
-    pub version: u64,
-}
-
-impl Stamp {
-    fn to_bytes(self) -> [u8; STAMP_BYTES] {
-        let mut bytes = [0; STAMP_BYTES];
-        for (place, word) in bytes
-            .chunks_exact_mut(8)
-            .zip([self.id, self.parent, self.version])
-        {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Decodes a stamp.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; STAMP_BYTES] = bytes.try_into().ok()?;
-        let word = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().expect("a word"));
-        Some(Self {
-            id: word(0),
-            parent: word(1),
-            version: word(2),
-        })
-    }
-}
-
-/// A row that was read.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    /// Bytes of the row, if it exists.
-    pub row: Option<RowBytes>,
-    /// Stamp of the row, if rows have stamps and the row exists.
-    pub stamp: Stamp,
-}
-
-/// Record of an attempt.
-#[derive(Clone, Debug)]
-pub struct Trail {
-    /// The transaction.
-    pub what: Drawn,
-    /// Names of the rows that it read, in order.
-    pub names: Names,
-    /// Contents of these rows.
-    pub seen: SmallVec<[Seen; 6]>,
-    /// Decision of the transaction, if it made one.
-    pub decision: Option<Decision>,
-    /// Number of the attempt.
-    pub number: u64,
-    /// Whether it was a lock-free lookup.
-    pub lock_free: bool,
-}
-
-impl Trail {
-    /// Returns the stamp of one of its writes.
-    pub fn stamp_of(&self, write: usize) -> Stamp {
-        let id = self.number << WRITE_BITS | write as u64;
-        let written = self
-            .decision
-            .as_ref()
-            .map(|all| name_of(&all.writes[write]));
-        let read = self.names.iter().position(|name| Some(*name) == written);
-        let before = read.map_or(Stamp::default(), |at| self.seen[at].stamp);
-        Stamp {
-            id,
-            parent: before.id,
-            version: before.version + 1,
-        }
-    }
-}
-
-/// Returns the row of a write.
-pub fn name_of(write: &Write) -> RowName {
-    match write {
-        Write::Insert(name, _) | Write::Update(name, _) | Write::Remove(name) => *name,
-    }
-}
+pub use super::trail::{STAMP_BYTES, Seen, Stamp, Trail, name_of};
+use super::{Drawn, MAX_ROW_BYTES, Names, RowBytes, RowName, Step, Table, Write};
 
 /// Why an attempt did not commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +62,10 @@ fn attempts(worker: &mut Worker) -> &mut Attempts {
     worker
         .layer()
         .expect("oltp::attach was called for this worker")
+}
+
+fn entry(worker: &mut Worker, key: usize) -> &mut Running {
+    &mut attempts(worker).running[key]
 }
 
 /// Attaches the benchmarks to a worker on which the tables are open.
@@ -222,7 +131,7 @@ pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
         stop: None,
         cont,
     });
-    worker.defer(Cont::new(step, key as u64));
+    worker.defer(Cont::new(step, key));
 }
 
 /// Returns the trail of an attempt, for reuse.
@@ -230,8 +139,8 @@ pub fn give(worker: &mut Worker, trail: Box<Trail>) {
     attempts(worker).pool.push(trail);
 }
 
-fn step(worker: &mut Worker, key: u64, (): ()) {
-    let trail = &mut attempts(worker).running[key as usize].trail;
+fn step(worker: &mut Worker, key: usize, (): ()) {
+    let trail = &mut entry(worker, key).trail;
     let decided = {
         let seen = trail.seen.iter();
         let given: SmallVec<[Option<&[u8]>; 6]> = seen.map(|seen| seen.row.as_deref()).collect();
@@ -247,17 +156,6 @@ fn step(worker: &mut Worker, key: u64, (): ()) {
     }
 }
 
-fn context(key: u64, row: usize) -> u64 {
-    key << ROW_BITS | row as u64
-}
-
-fn of_context(context: u64) -> (u64, usize) {
-    (
-        context >> ROW_BITS,
-        (context & ((1 << ROW_BITS) - 1)) as usize,
-    )
-}
-
 /// Returns the table of a row.
 pub fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
     let tables = &attempts(worker).tables;
@@ -265,8 +163,8 @@ pub fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
     found.expect("the tables of the benchmark are open").1
 }
 
-fn read(worker: &mut Worker, key: u64, names: &Names) {
-    let running = &mut attempts(worker).running[key as usize];
+fn read(worker: &mut Worker, key: usize, names: &Names) {
+    let running = entry(worker, key);
     let first = running.trail.names.len();
     running.trail.names.extend_from_slice(names);
     let all = running.trail.names.len();
@@ -280,22 +178,22 @@ fn read(worker: &mut Worker, key: u64, names: &Names) {
         Some(tx) => tx,
         None => {
             let tx = api::begin(worker);
-            attempts(worker).running[key as usize].tx = Some(tx);
+            entry(worker, key).tx = Some(tx);
             tx
         }
     };
     for (row, name) in (first..).zip(names) {
         let table = table_of(worker, name);
-        let found = Cont::new(found, context(key, row));
+        let found = Cont::new(found, (key as u32, row as u32));
         tx::get(worker, tx, table, &name.table_key(), found);
     }
 }
 
 /// Looks up the row without a transaction.
-fn look_up(worker: &mut Worker, key: u64, (): ()) {
-    let name = attempts(worker).running[key as usize].trail.names[0];
+fn look_up(worker: &mut Worker, key: usize, (): ()) {
+    let name = entry(worker, key).trail.names[0];
     let table = table_of(worker, &name);
-    let got = GetCont::new(looked_up, key);
+    let got = GetCont::new(looked_up, key as u64);
     match farm_kv::get(worker, table, &name.table_key(), got) {
         Ok(()) => {}
         Err(KvError::Busy) => farm_kv::when_slot(worker, table, Cont::new(look_up, key)),
@@ -304,6 +202,7 @@ fn look_up(worker: &mut Worker, key: u64, (): ()) {
 }
 
 fn looked_up(worker: &mut Worker, key: u64, value: Result<Option<&[u8]>, KvError>) {
+    let key = key as usize;
     match value {
         Ok(value) => match take_in(worker, key, 0, value) {
             Ok(()) => step(worker, key, ()),
@@ -315,9 +214,14 @@ fn looked_up(worker: &mut Worker, key: u64, value: Result<Option<&[u8]>, KvError
 }
 
 /// Stores a row that was read.
-fn take_in(worker: &mut Worker, key: u64, row: usize, value: Option<&[u8]>) -> Result<(), String> {
+fn take_in(
+    worker: &mut Worker,
+    key: usize,
+    row: usize,
+    value: Option<&[u8]>,
+) -> Result<(), String> {
     let state = attempts(worker);
-    let trail = &mut state.running[key as usize].trail;
+    let trail = &mut state.running[key].trail;
     let Some(value) = value else {
         return Ok(());
     };
@@ -338,9 +242,9 @@ fn take_in(worker: &mut Worker, key: u64, row: usize, value: Option<&[u8]>) -> R
     Ok(())
 }
 
-fn found(worker: &mut Worker, context: u64, result: Result<Option<ValueRef>, TxError>) {
-    let (key, row) = of_context(context);
-    let tx = attempts(worker).running[key as usize].tx;
+fn found(worker: &mut Worker, (key, row): (u32, u32), result: Result<Option<ValueRef>, TxError>) {
+    let (key, row) = (key as usize, row as usize);
+    let tx = entry(worker, key).tx;
     let tx = tx.expect("a row was read in a transaction");
     let kept = result.map_err(Stop::from).and_then(|found| {
         let Some(found) = found else {
@@ -356,11 +260,11 @@ fn found(worker: &mut Worker, context: u64, result: Result<Option<ValueRef>, TxE
 /// Counts one of several results; continues with `next` after the last.
 fn arrived(
     worker: &mut Worker,
-    key: u64,
+    key: usize,
     result: Result<(), Stop>,
-    next: fn(&mut Worker, u64, ()),
+    next: fn(&mut Worker, usize, ()),
 ) {
-    let running = &mut attempts(worker).running[key as usize];
+    let running = entry(worker, key);
     running.waiting -= 1;
     if let Err(why) = result {
         running.stop.get_or_insert(why);
@@ -374,14 +278,10 @@ fn arrived(
     }
 }
 
-fn write(worker: &mut Worker, key: u64) {
+fn write(worker: &mut Worker, key: usize) {
     let stamped = attempts(worker).stamped;
-    let running = &mut attempts(worker).running[key as usize];
-    let decision = running.trail.decision.as_ref();
-    let writes = decision
-        .expect("the transaction has made its decision")
-        .writes
-        .clone();
+    let running = entry(worker, key);
+    let writes = running.trail.decision().writes.clone();
     let Some(tx) = running.tx else {
         return end(worker, key, Ok(()));
     };
@@ -390,7 +290,7 @@ fn write(worker: &mut Worker, key: u64) {
         return commit(worker, key, ());
     }
     for (index, write) in writes.iter().enumerate() {
-        let trail = &attempts(worker).running[key as usize].trail;
+        let trail = &entry(worker, key).trail;
         let stamp = stamped.then(|| trail.stamp_of(index));
         let name = name_of(write);
         let table = table_of(worker, &name);
@@ -403,7 +303,7 @@ fn write(worker: &mut Worker, key: u64) {
             Write::Update(..) => Change::Update(&value),
             Write::Remove(_) => Change::Remove,
         };
-        let done = Cont::new(changed, context(key, index));
+        let done = Cont::new(changed, (key as u32, index as u32));
         if let Err(error) = tx::change(worker, tx, table, &name.table_key(), change, done) {
             // The other results must arrive before the attempt can end.
             arrived(worker, key, Err(of_table(error)), commit);
@@ -411,14 +311,10 @@ fn write(worker: &mut Worker, key: u64) {
     }
 }
 
-fn changed(worker: &mut Worker, context: u64, result: Result<Changed, TxError>) {
-    let (key, index) = of_context(context);
-    let trail = &attempts(worker).running[key as usize].trail;
-    let decision = trail
-        .decision
-        .as_ref()
-        .expect("the transaction has made its decision");
-    let write = &decision.writes[index];
+fn changed(worker: &mut Worker, (key, index): (u32, u32), result: Result<Changed, TxError>) {
+    let (key, index) = (key as usize, index as usize);
+    let trail = &entry(worker, key).trail;
+    let write = &trail.decision().writes[index];
     let wanted = match write {
         Write::Insert(..) => Changed::Inserted,
         Write::Update(..) => Changed::Updated,
@@ -437,26 +333,26 @@ fn changed(worker: &mut Worker, context: u64, result: Result<Changed, TxError>) 
     arrived(worker, key, result, commit);
 }
 
-fn commit(worker: &mut Worker, key: u64, (): ()) {
+fn commit(worker: &mut Worker, key: usize, (): ()) {
     let state = attempts(worker);
     let look = state.look;
-    let running = &state.running[key as usize];
+    let running = &state.running[key];
     let tx = running.tx.expect("a row was read in a transaction");
     if let Some(look) = look {
         let trail = running.trail.clone();
         look(worker, &trail);
     }
-    attempts(worker).running[key as usize].tx = None;
+    entry(worker, key).tx = None;
     api::commit(worker, tx, Cont::new(committed, key));
 }
 
-fn committed(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
+fn committed(worker: &mut Worker, key: usize, result: Result<(), TxError>) {
     end(worker, key, result.map_err(Stop::from));
 }
 
 /// Ends an attempt that does not commit. A failure is reported only if the reads are mutually consistent.
-fn stop(worker: &mut Worker, key: u64, why: Stop) {
-    let running = &mut attempts(worker).running[key as usize];
+fn stop(worker: &mut Worker, key: usize, why: Stop) {
+    let running = entry(worker, key);
     let tx = running.tx.take();
     match (tx, &why) {
         (Some(tx), Stop::Failed(_) | Stop::Full(_)) => {
@@ -471,8 +367,8 @@ fn stop(worker: &mut Worker, key: u64, why: Stop) {
     }
 }
 
-fn validated(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
-    let running = &mut attempts(worker).running[key as usize];
+fn validated(worker: &mut Worker, key: usize, result: Result<(), TxError>) {
+    let running = entry(worker, key);
     let why = running
         .stop
         .take()
@@ -481,8 +377,8 @@ fn validated(worker: &mut Worker, key: u64, result: Result<(), TxError>) {
     end(worker, key, Err(why));
 }
 
-fn end(worker: &mut Worker, key: u64, result: Result<(), Stop>) {
-    let Running { trail, cont, .. } = attempts(worker).running.remove(key as usize);
+fn end(worker: &mut Worker, key: usize, result: Result<(), Stop>) {
+    let Running { trail, cont, .. } = attempts(worker).running.remove(key);
     cont.resume(worker, (trail, result));
 }
 

@@ -4,13 +4,15 @@
 use std::ops::{AddAssign, Range};
 
 use farm_core::worker::{Cont, Worker};
-use farm_kv::{GetCont, KvError};
+use farm_kv::{GetCont, KvError, TableId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::attempt::table_of;
 use super::benchmark::ItemNames;
 use super::{Benchmark, RowBytes};
+use crate::closed_loop::{self, Clients, ClosedLoop, Ran, again};
+use crate::recorder::Outcome;
 use crate::smallbank::ledger::as_text;
 
 /// The task of one worker.
@@ -52,12 +54,24 @@ impl AddAssign<Audited> for Audited {
     }
 }
 
+/// Walks this worker's shards of tables, and returns the number of their pairs. Owners learn of the last changes of
+/// their shards a little later than the coordinators.
+///
+/// # Errors
+/// A description of the first error.
+pub fn walk(worker: &mut Worker, tables: &[TableId]) -> Result<u64, String> {
+    let pairs = tables.iter().map(|table| {
+        let shards = farm_kv::ops::check(worker, *table)?;
+        Ok(shards.iter().map(|shard| shard.pairs).sum::<u64>())
+    });
+    pairs.sum()
+}
+
 /// The function that receives the result.
 pub type Done = Box<dyn FnOnce(Audited) + Send>;
 
 /// An item that is being checked, one row after the other.
-#[derive(Default)]
-struct Seat {
+struct Item {
     item: u64,
     names: ItemNames,
     rows: SmallVec<[Option<RowBytes>; 8]>,
@@ -65,121 +79,96 @@ struct Seat {
 
 struct Auditor {
     audit: Audit,
-    seats: Vec<Seat>,
-    busy: usize,
     found: Audited,
-    done: Option<Done>,
+    done: Done,
 }
 
 /// Checks rows. Calls `done` on the worker's thread when all are checked. [`super::attempt::attach`] must have been
 /// called on the worker before.
 pub fn audit(worker: &mut Worker, audit: Audit, done: Done) {
-    let seats = audit.in_flight.max(1);
-    let mut auditor = Box::new(Auditor {
-        audit,
-        seats: (0..seats).map(|_| Seat::default()).collect(),
-        busy: 0,
-        found: Audited::default(),
-        done: Some(done),
-    });
-    for seat in 0..seats {
-        auditor.begin(worker, seat);
-    }
-    auditor.put_back(worker);
+    let in_flight = audit.in_flight.max(1);
+    let found = Audited::default();
+    let auditor = Auditor { audit, found, done };
+    closed_loop::start_untimed(worker, auditor, in_flight, None);
 }
 
-impl Auditor {
-    fn put_back(mut self: Box<Self>, worker: &mut Worker) {
-        if self.busy > 0 {
-            return worker.put_layer(self);
-        }
-        if let Some(done) = self.done.take() {
-            done(self.found);
-        }
-    }
+impl Clients for Auditor {
+    type Operation = Item;
+    type Costs = ();
 
-    /// Starts the next item of a seat, if there is one.
-    fn begin(&mut self, worker: &mut Worker, seat: usize) {
-        if self.found.wrong.is_some() {
-            return;
-        }
-        let Some(item) = self.audit.items.next() else {
-            return;
-        };
-        self.seats[seat] = Seat {
+    fn draw(&mut self, _: &mut Worker) -> Option<Item> {
+        let item = self.audit.items.next()?;
+        Some(Item {
             item,
             names: self.audit.benchmark.audited(item),
             rows: SmallVec::new(),
-        };
-        self.busy += 1;
-        self.look(worker, seat);
+        })
     }
 
-    fn look(&mut self, worker: &mut Worker, seat: usize) {
-        let state = &self.seats[seat];
-        let name = state.names[state.rows.len()];
+    /// Looks up the next row of an item.
+    fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
+        let item = own.operation(seat);
+        let name = item.names[item.rows.len()];
         let table = table_of(worker, &name);
         let got = GetCont::new(got, seat as u64);
         match farm_kv::get(worker, table, &name.table_key(), got) {
             Ok(()) => {}
             Err(KvError::Busy) => {
-                farm_kv::when_slot(worker, table, Cont::new(again, seat as u64));
+                farm_kv::when_slot(worker, table, Cont::new(again::<Self>, seat));
             }
-            Err(error) => self.wrong(seat, format!("{name} cannot be read: {error}")),
+            Err(error) => own.wrong(seat, &format!("{name} cannot be read: {error}")),
         }
     }
 
+    fn end(mut self, _: &mut Worker, ran: Ran) {
+        self.found.items = ran.recorder.executed();
+        self.found.wrong = ran.failure;
+        (self.done)(self.found);
+    }
+}
+
+impl ClosedLoop<Auditor> {
     /// Records the first error, which ends the check.
     #[cold]
-    fn wrong(&mut self, seat: usize, why: String) {
-        let item = self.seats[seat].item;
-        let of = self.audit.benchmark.item_name();
-        self.found
-            .wrong
-            .get_or_insert_with(|| format!("number {item} of the {of}: {why}"));
-        self.busy -= 1;
+    fn wrong(&mut self, seat: usize, why: &str) {
+        let item = self.operation(seat).item;
+        let of = self.clients.audit.benchmark.item_name();
+        self.stop(seat, format!("number {item} of the {of}: {why}"));
     }
 
     fn seen(&mut self, worker: &mut Worker, seat: usize, row: Option<RowBytes>) {
-        let state = &mut self.seats[seat];
-        state.rows.push(row);
-        if state.rows.len() < state.names.len() {
-            return self.look(worker, seat);
+        let item = self.operation(seat);
+        item.rows.push(row);
+        if item.rows.len() < item.names.len() {
+            return Auditor::begin(self, worker, seat);
         }
-        let judged = self
-            .audit
-            .benchmark
-            .audit(self.audit.seed, state.item, &state.rows);
-        match judged {
+        let (number, rows) = (item.item, std::mem::take(&mut item.rows));
+        let Audit {
+            benchmark, seed, ..
+        } = &self.clients.audit;
+        match benchmark.audit(*seed, number, &rows) {
             Ok(cents) => {
-                self.found.items += 1;
-                self.found.rows += state.rows.len() as u64;
-                self.found.cents += i128::from(cents);
-                self.busy -= 1;
+                self.clients.found.rows += rows.len() as u64;
+                self.clients.found.cents += i128::from(cents);
+                self.finish(worker, seat, 0, Outcome::Committed);
             }
-            Err(why) => self.wrong(seat, why),
+            Err(why) => self.wrong(seat, &why),
         }
-        self.begin(worker, seat);
     }
-}
-
-fn again(worker: &mut Worker, seat: u64, (): ()) {
-    let mut auditor = worker.take_layer::<Auditor>();
-    auditor.look(worker, seat as usize);
-    auditor.put_back(worker);
 }
 
 fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
-    let mut auditor = worker.take_layer::<Auditor>();
     let seat = seat as usize;
-    match found {
-        Ok(value) => match value.map(|value| RowBytes::copied(value).ok_or(value.len())) {
-            Some(Err(bytes)) => auditor.wrong(seat, format!("a row of {bytes} bytes")),
-            Some(Ok(row)) => auditor.seen(worker, seat, Some(row)),
-            None => auditor.seen(worker, seat, None),
+    closed_loop::resume(
+        worker,
+        |own: &mut ClosedLoop<Auditor>, worker| match found {
+            Ok(value) => match value.map(|value| RowBytes::copied(value).ok_or(value.len())) {
+                Some(Err(bytes)) => own.wrong(seat, &format!("a row of {bytes} bytes")),
+                Some(Ok(row)) => own.seen(worker, seat, Some(row)),
+                None => own.seen(worker, seat, None),
+            },
+            Err(KvError::Busy) => worker.when_room(Cont::new(again::<Auditor>, seat)),
+            Err(error) => own.wrong(seat, &error.to_string()),
         },
-        Err(KvError::Busy) => worker.when_room(Cont::new(again, seat as u64)),
-        Err(error) => auditor.wrong(seat, error.to_string()),
-    }
-    auditor.put_back(worker);
+    );
 }

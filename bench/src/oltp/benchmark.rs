@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{OptionsError, RowBytes, RowName, Stream, Table};
+use crate::closed_loop::part_of;
 use crate::{smallbank, tatp};
 
 /// Most subscribers all of whose rows are checked at the end. If there are more, all rows of every n-th subscriber are
@@ -14,7 +15,7 @@ const MOST_WHOLE: u32 = 100_000;
 
 /// A benchmark with its options.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "benchmark", content = "options", rename_all = "snake_case")]
 pub enum Benchmark {
     /// TATP.
     Tatp(tatp::Options),
@@ -104,10 +105,7 @@ impl Benchmark {
     /// # Panics
     /// If `worker` is not below `workers`.
     pub fn share(&self, worker: u64, workers: u64) -> Range<u64> {
-        assert!(worker < workers, "worker {worker} of {workers}");
-        let cut =
-            |part: u64| (u128::from(self.items()) * u128::from(part) / u128::from(workers)) as u64;
-        cut(worker)..cut(worker + 1)
+        part_of(self.items(), worker, workers)
     }
 
     /// Returns the initial rows of an item.
@@ -166,17 +164,6 @@ fn s_id(item: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_cover_all_items_once() {
-        let benchmark = Benchmark::Smallbank(smallbank::Options {
-            accounts: 1_000,
-            ..Default::default()
-        });
-        let shares: Vec<_> = (0..7).map(|worker| benchmark.share(worker, 7)).collect();
-        assert_eq!((shares[0].start, shares[6].end), (0, 1_000));
-        assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
-    }
 
     #[test]
     fn tables_are_sized_by_what_is_loaded() {

@@ -1,20 +1,20 @@
-//! Runs transactions on one worker: keeps several in flight, each started at the end of an earlier one (a closed loop),
-//! retries those that met a conflict, and records the results.
+//! The clients of a benchmark on one worker: they run its transactions, and retry those that met a conflict.
 //!
-//! The number of transactions in flight and the waits before retries adapt to the conflicts: [`Backoff`]. Every
-//! transaction has a seat; the context of a continuation is the number of the seat.
+//! The number of transactions in flight and the waits before retries adapt to the conflicts: [`Backoff`].
 
-use std::time::Duration;
+use std::borrow::Borrow;
 
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Backoff, BackoffConfig};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
 
 use super::attempt::{self, Stop, Trail};
-use super::recorder::{Costs, Recorder};
+use super::costs::Counters;
 use super::{Drawn, Stream};
-use crate::slices::{Slicer, Slices};
+use crate::closed_loop::{self, Clients, ClosedLoop, Extent, again};
+use crate::recorder::Recorder;
 use crate::smallbank::Ledger;
 use crate::ycsb::stream::worker_rng;
 
@@ -24,20 +24,6 @@ const ATTEMPT_BITS: u32 = 40;
 /// Most doublings of the wait of a transaction that meets repeated conflicts; the wait starts at the duration of one
 /// attempt.
 const MOST_PATIENCE: u32 = 4;
-
-/// Length of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
-    /// A duration, the first part of which is not counted.
-    Time {
-        /// Duration before the counting starts.
-        warmup: Duration,
-        /// Duration that is counted.
-        duration: Duration,
-    },
-    /// A number of transactions of every worker, all of which are counted.
-    Transactions(u64),
-}
 
 /// The run of one worker.
 #[derive(Clone, Debug)]
@@ -50,197 +36,114 @@ pub struct Run {
     pub worker: u64,
     /// Configuration of the conflict avoidance, and the most transactions in flight.
     pub avoidance: BackoffConfig,
-    /// Length of the run.
-    pub length: Length,
+    /// How long and how much; the most transactions in flight are those of `avoidance`.
+    pub extent: Extent,
     /// Sampling rate: one transaction in this many is timed.
     pub sampled_1_in: u32,
 }
 
-/// Result of a run on one worker.
-#[derive(Clone, Debug)]
+/// Result of a run on one worker. It is serializable for the exchange between processes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ran {
-    /// Records of the counted part.
-    pub recorder: Recorder,
-    /// Executed transactions by time slice.
-    pub slices: Slices,
+    /// What was executed.
+    pub transactions: closed_loop::Ran<Counters>,
     /// Effect of all transactions on the money, including those of the warm-up.
     pub ledger: Ledger,
-    /// Duration of the counted part.
-    pub duration: Duration,
-    /// Why the run ended early, if it did.
-    pub failure: Option<String>,
+}
+
+impl Borrow<closed_loop::Ran<Counters>> for Ran {
+    fn borrow(&self) -> &closed_loop::Ran<Counters> {
+        &self.transactions
+    }
 }
 
 /// The function that receives the result.
 pub type Done = Box<dyn FnOnce(Ran) + Send>;
 
 /// A transaction in flight.
-#[derive(Clone, Copy)]
-struct Seat {
+struct Pending {
     what: Drawn,
     /// Number of attempts that met conflicts.
     failed: u32,
     /// Start of this attempt: the time of the turn.
     tried: Nanos,
-    /// Start of the transaction, if it is timed.
-    began: Option<Nanos>,
 }
 
-struct Driver {
+struct Transactions {
     stream: Stream,
     rng: Xoshiro256PlusPlus,
     backoff: Backoff,
-    seats: Vec<Option<Seat>>,
-    /// Seats without a transaction.
-    free: Vec<usize>,
-    /// Number of transactions still to start, if the run is bounded by it.
-    left: u64,
-    ends: Nanos,
-    counts_from: Nanos,
-    counting: bool,
     /// Number of the last attempt.
     number: u64,
-    recorder: Recorder,
-    slicer: Slicer,
     ledger: Ledger,
-    before: Costs,
-    failure: Option<String>,
-    done: Option<Done>,
+    done: Done,
 }
+
+type Driver = ClosedLoop<Transactions>;
 
 /// Runs transactions on a worker on which [`attempt::attach`] was called. Calls `done` on the worker's thread when the
 /// run has ended and nothing is in flight any more. The worker continues to serve the transactions of others.
 pub fn run(worker: &mut Worker, run: Run, done: Done) {
-    let now = worker.clock().now();
-    let (left, counts_from, ends, slicer) = match run.length {
-        Length::Transactions(count) => (count, now, Nanos(u64::MAX), Slicer::new(None)),
-        Length::Time { warmup, duration } => {
-            let counts_from = now.after(warmup);
-            let ends = counts_from.after(duration);
-            (u64::MAX, counts_from, ends, Slicer::new(Some(duration)))
-        }
+    let recorder = Recorder::new(run.stream.kinds().len(), run.sampled_1_in);
+    let extent = Extent {
+        in_flight: run.avoidance.concurrency.max(1),
+        ..run.extent
     };
-    let concurrency = run.avoidance.concurrency.max(1);
-    let mut driver = Box::new(Driver {
-        recorder: Recorder::new(run.stream.kinds().len(), run.sampled_1_in),
+    let transactions = Transactions {
         stream: run.stream,
         rng: worker_rng(run.seed, run.worker),
         backoff: Backoff::new(run.avoidance),
-        seats: vec![None; concurrency],
-        free: (0..concurrency).rev().collect(),
-        left,
-        ends,
-        counts_from,
-        counting: false,
         number: run.worker << ATTEMPT_BITS,
-        slicer,
         ledger: Ledger::default(),
-        before: Costs::default(),
-        failure: None,
-        done: Some(done),
-    });
-    driver.start_counting(worker, now);
-    driver.fill(worker);
-    driver.put_back(worker);
+        done,
+    };
+    closed_loop::start(worker, transactions, recorder, extent);
+}
+
+impl Clients for Transactions {
+    type Operation = Pending;
+    type Costs = Counters;
+
+    #[inline]
+    fn may_begin(&self, running: usize) -> bool {
+        self.backoff.may_begin(running)
+    }
+
+    #[inline]
+    fn draw(&mut self, worker: &mut Worker) -> Option<Pending> {
+        Some(Pending {
+            what: self.stream.next(&mut self.rng),
+            failed: 0,
+            tried: worker.now(),
+        })
+    }
+
+    #[inline]
+    fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
+        let pending = own.operation(seat);
+        pending.tried = worker.now();
+        let what = pending.what;
+        own.clients.number += 1;
+        let number = own.clients.number;
+        attempt::run(worker, what, number, Cont::new(ended, seat));
+    }
+
+    fn end(self, _: &mut Worker, ran: closed_loop::Ran<Counters>) {
+        (self.done)(Ran {
+            transactions: ran,
+            ledger: self.ledger,
+        });
+    }
 }
 
 impl Driver {
-    /// Returns the number of transactions in flight, including those that wait for their next attempt.
-    fn running(&self) -> usize {
-        self.seats.len() - self.free.len()
-    }
-
-    /// Stores the driver on the worker, unless it has ended.
-    fn put_back(self: Box<Self>, worker: &mut Worker) {
-        if self.running() == 0 {
-            self.end(worker);
-        } else {
-            worker.put_layer(self);
-        }
-    }
-
-    fn end(mut self: Box<Self>, worker: &mut Worker) {
-        let now = worker.clock().now();
-        if self.counting {
-            self.recorder.costs = Costs::of(worker).since(&self.before);
-        } else {
-            // If the run ended during the warm-up, nothing is counted.
-            self.recorder.clear();
-        }
-        let ran = Ran {
-            slices: self.slicer.finish(now, self.recorder.executed()),
-            recorder: self.recorder,
-            ledger: self.ledger,
-            duration: now.since(self.counts_from),
-            failure: self.failure,
-        };
-        if let Some(done) = self.done.take() {
-            done(ran);
-        }
-    }
-
-    fn start_counting(&mut self, worker: &mut Worker, now: Nanos) {
-        if self.counting || now < self.counts_from {
-            return;
-        }
-        self.counting = true;
-        self.counts_from = now;
-        self.recorder.clear();
-        self.slicer.start(now);
-        self.before = Costs::of(worker);
-    }
-
-    /// Starts as many transactions as may run.
-    fn fill(&mut self, worker: &mut Worker) {
-        while self.backoff.may_begin(self.running()) && self.goes_on(worker) {
-            let Some(seat) = self.free.pop() else {
-                return;
-            };
-            self.left -= 1;
-            let began = self.recorder.sample().then(|| worker.clock().now());
-            self.seats[seat] = Some(Seat {
-                what: self.stream.next(&mut self.rng),
-                failed: 0,
-                tried: worker.now(),
-                began,
-            });
-            self.attempt(worker, seat);
-        }
-    }
-
-    fn goes_on(&self, worker: &Worker) -> bool {
-        self.left > 0 && worker.now() < self.ends && self.failure.is_none()
-    }
-
-    fn attempt(&mut self, worker: &mut Worker, seat: usize) {
-        let state = self.seats[seat].as_mut().expect("a transaction has a seat");
-        state.tried = worker.now();
-        let what = state.what;
-        self.number += 1;
-        attempt::run(worker, what, self.number, Cont::new(ended, seat as u64));
-    }
-
     /// Records that the transaction of a seat was executed.
     fn executed(&mut self, worker: &mut Worker, seat: usize, trail: &Trail) {
-        let Seat { what, began, .. } = self.seats[seat].expect("a transaction has a seat");
-        let latency = began.map(|began| worker.clock().now() - began);
-        let decision = trail
-            .decision
-            .as_ref()
-            .expect("a committed transaction has a decision");
-        let now = worker.now();
-        if self.slicer.is_due(now) {
-            self.slicer.advance(now, self.recorder.executed());
-        }
-        self.recorder.finish(what.kind(), decision.outcome, latency);
-        self.ledger.committed(decision);
-        self.backoff.committed(now);
-        self.leave(seat);
-    }
-
-    fn leave(&mut self, seat: usize) {
-        self.seats[seat] = None;
-        self.free.push(seat);
+        let kind = self.operation(seat).what.kind();
+        let decision = trail.decision();
+        self.finish(worker, seat, kind, decision.outcome);
+        self.clients.ledger.committed(decision);
+        self.clients.backoff.committed(worker.now());
     }
 
     /// Handles an attempt that did not commit.
@@ -248,54 +151,41 @@ impl Driver {
     fn stopped(&mut self, worker: &mut Worker, seat: usize, trail: &Trail, stop: &Stop) {
         let why = match stop {
             Stop::Conflict(why) if !worker.control().is_stopping() => {
-                self.recorder.aborts.count(*why);
-                let state = self.seats[seat].as_mut().expect("a transaction has a seat");
-                // The worker's own random numbers: those of the transactions must stay the same for the same seed.
-                let now = worker.now();
-                let wait = self.backoff.aborted(state.failed, now, worker.rng());
-                let attempt_ns = now - state.tried;
-                let rng = worker.rng();
-                let more = self
-                    .backoff
-                    .patience(state.failed, attempt_ns, MOST_PATIENCE, rng);
-                let wait = wait + more;
-                state.failed = state.failed.saturating_add(1);
-                return worker.set_timer(wait, Cont::new(again, seat as u64));
+                self.recorder.counters.aborts.count(*why);
+                return self.retry(worker, seat);
             }
             Stop::Conflict(_) => "the machine is stopping".to_owned(),
             Stop::Full(why) => why.clone(),
             Stop::Lost(machine) => format!("machine {machine} is lost"),
             Stop::InDoubt(machine) => {
-                let decision = trail
-                    .decision
-                    .as_ref()
-                    .expect("a transaction in doubt has a decision");
-                self.ledger.unknown(decision);
+                self.clients.ledger.unknown(trail.decision());
                 format!("machine {machine} is lost, with transactions that may have committed")
             }
             Stop::Failed(why) => format!("{:?}: {why}", trail.what),
         };
-        self.failure.get_or_insert(why);
-        self.leave(seat);
+        self.stop(seat, why);
+    }
+
+    /// Retries the transaction of a seat after a wait.
+    fn retry(&mut self, worker: &mut Worker, seat: usize) {
+        let pending = self.operation(seat);
+        let (failed, now) = (pending.failed, worker.now());
+        let attempt_ns = now - pending.tried;
+        pending.failed = failed.saturating_add(1);
+        // The worker's own random numbers: those of the transactions must stay the same for the same seed.
+        let (backoff, rng) = (&mut self.clients.backoff, worker.rng());
+        let wait = backoff.aborted(failed, now, rng);
+        let more = backoff.patience(failed, attempt_ns, MOST_PATIENCE, rng);
+        worker.set_timer(wait + more, Cont::new(again::<Transactions>, seat));
     }
 }
 
-/// Retries a transaction.
-fn again(worker: &mut Worker, seat: u64, (): ()) {
-    let mut driver = worker.take_layer::<Driver>();
-    driver.attempt(worker, seat as usize);
-    worker.put_layer(driver);
-}
-
-fn ended(worker: &mut Worker, seat: u64, (trail, result): (Box<Trail>, Result<(), Stop>)) {
-    let mut driver = worker.take_layer::<Driver>();
-    let now = worker.now();
-    driver.start_counting(worker, now);
-    match result {
-        Ok(()) => driver.executed(worker, seat as usize, &trail),
-        Err(stop) => driver.stopped(worker, seat as usize, &trail, &stop),
-    }
-    attempt::give(worker, trail);
-    driver.fill(worker);
-    driver.put_back(worker);
+fn ended(worker: &mut Worker, seat: usize, (trail, result): (Box<Trail>, Result<(), Stop>)) {
+    closed_loop::resume(worker, |own: &mut Driver, worker| {
+        match result {
+            Ok(()) => own.executed(worker, seat, &trail),
+            Err(stop) => own.stopped(worker, seat, &trail, &stop),
+        }
+        attempt::give(worker, trail);
+    });
 }

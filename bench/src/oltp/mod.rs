@@ -41,19 +41,19 @@
 //! * [`benchmark`]: either benchmark as data, and what must hold of its rows at the end.
 //! * [`load`]: inserts its rows into tables.
 //! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform.
-//! * [`driver`]: a closed loop of them on one worker, with retries.
-//! * [`recorder`]: counts and times their outcomes.
+//! * [`driver`]: a closed loop of them on one worker, with retries, and [`costs`] of them.
 //! * [`audit`]: a check of all rows when no transaction runs any more.
 //! * [`report`]: the results.
 
 pub mod attempt;
 pub mod audit;
 pub mod benchmark;
+pub mod costs;
 mod drawn;
 pub mod driver;
 pub mod load;
-pub mod recorder;
 pub mod report;
+mod trail;
 
 use std::fmt;
 use std::ops::Deref;
@@ -62,6 +62,7 @@ use farm_kv::{KEY_BYTES, Key};
 use serde::Serialize;
 use smallvec::SmallVec;
 
+pub use crate::recorder::Outcome;
 pub use benchmark::Benchmark;
 pub use drawn::{Drawn, Stream};
 
@@ -196,10 +197,7 @@ pub enum BadRow {
 ///
 /// Encodings are exact: `decode` accepts the result of `encode` and nothing else, including the padding.
 pub trait Row: Sized {
-    /// The table of the row.
-    const TABLE: Table;
-
-    /// Encodes the row, with the length that the table specifies.
+    /// Encodes the row, with the length that its table specifies.
     fn encode(&self) -> RowBytes;
 
     /// Decodes a row.
@@ -264,6 +262,12 @@ pub(crate) fn decode<R: Row>(row: RowName, bytes: Option<&[u8]>) -> Result<Optio
     decoded.map_err(|why| StepError::Bad { row, why })
 }
 
+/// Decodes a row that must exist, because such rows are never removed.
+#[inline]
+pub(crate) fn present<R: Row>(row: RowName, bytes: Option<&[u8]>) -> Result<R, StepError> {
+    decode(row, bytes)?.ok_or(StepError::Missing { row })
+}
+
 /// Names of rows to read.
 pub type Names = SmallVec<[RowName; 4]>;
 
@@ -276,22 +280,6 @@ pub enum Write {
     Update(RowName, RowBytes),
     /// Removes a row, which was read.
     Remove(RowName),
-}
-
-/// Outcome of a transaction. All three count as executed; report them separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome {
-    /// The transaction had its intended effect.
-    Committed,
-    /// A required row is absent: nothing is written.
-    NotFound,
-    /// The intended effect is not allowed (insufficient funds, the row exists): nothing is written.
-    Declined,
-}
-
-impl Outcome {
-    /// All outcomes.
-    pub const ALL: [Outcome; 3] = [Outcome::Committed, Outcome::NotFound, Outcome::Declined];
 }
 
 /// The decision of a transaction, based on its reads.
@@ -347,6 +335,23 @@ pub struct OptionsError {
     pub advice: String,
 }
 
+impl OptionsError {
+    /// Refuses the value of an option.
+    pub(crate) fn new(
+        place: &'static str,
+        value: impl ToString,
+        wanted: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            place,
+            value: value.to_string(),
+            wanted: wanted.into(),
+            advice: advice.into(),
+        }
+    }
+}
+
 /// Checks that the percentages of a mix add up to 100.
 pub(crate) fn check_mix(place: &'static str, mix: &impl Serialize) -> Result<(), OptionsError> {
     let mix = serde_json::to_value(mix).unwrap_or_default();
@@ -358,12 +363,10 @@ pub(crate) fn check_mix(place: &'static str, mix: &impl Serialize) -> Result<(),
         return Ok(());
     }
     let shares = shares.iter().map(|(name, share)| format!("{name} {share}"));
-    Err(OptionsError {
-        place,
-        value: format!("[{}]", shares.collect::<Vec<_>>().join(", ")),
-        wanted: format!("100 percent in all, but {sum}"),
-        advice: "change the shares until they add up to 100".into(),
-    })
+    let shares = format!("[{}]", shares.collect::<Vec<_>>().join(", "));
+    let wanted = format!("100 percent in all, but {sum}");
+    let advice = "change the shares until they add up to 100";
+    Err(OptionsError::new(place, shares, wanted, advice))
 }
 
 /// Returns the index of the kind for a draw from `0..100`, for percentages that add up to 100.

@@ -7,49 +7,28 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::Benchmark;
 use super::audit::Audited;
-use super::recorder::{Aborts, Costs, Recorder, RecorderError};
-use super::{Benchmark, Outcome};
+use super::costs::{Aborts, Costs, Counters};
+use super::driver::Ran;
+use crate::recorder::{LatencyUs, Outcome, Recorder, RecorderError};
 use crate::report::{
-    Latency, dash, grouped, percent, ratio, ratio_of_counts, whole, write_latencies,
+    self, Figure, Measured, Merged, SlicedRate, ratio, ratio_of_counts, write_latencies,
 };
-use crate::slices::{SliceRates, Slices};
+use crate::slices::SliceRates;
 use crate::smallbank::Ledger;
+use crate::text::{dash, decimal, grouped, percent, whole};
 
-/// The part of one worker in a run. It is serializable for the exchange between processes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct WorkerReport {
-    /// Duration of the measured part, in seconds.
-    pub duration_s: f64,
-    /// Records of the worker.
-    pub recorder: Recorder,
-    /// Executed transactions by time slice.
-    pub slices: Slices,
-    /// Effect of its transactions on the money.
-    pub ledger: Ledger,
-    /// Why it ended early, if it did.
-    pub failure: Option<String>,
-}
-
-/// The part of one machine in a run. It is serializable for the exchange between processes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MachineReport {
-    /// Name of the machine.
-    pub machine: String,
-    /// Duration of its part of the load, in seconds.
-    pub load_s: f64,
-    /// Number of rows that it loaded.
-    pub load_rows: u64,
-    /// Its workers, in their order.
-    pub workers: Vec<WorkerReport>,
-}
+/// The part of one machine in a run.
+pub type MachineReport = report::MachineReport<Ran>;
 
 /// The setup of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setup {
-    /// The benchmark.
+    /// The benchmark and its options.
+    #[serde(flatten)]
     pub benchmark: Benchmark,
     /// Seed of the population and of all random choices.
     pub seed: u64,
@@ -62,20 +41,11 @@ pub struct Setup {
 }
 
 /// The result of one benchmark on one cluster.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunResult {
-    /// Name of the benchmark.
-    pub benchmark: String,
-    /// Options of the benchmark.
-    pub options: serde_json::Value,
-    /// Seed of the population and of all random choices.
-    pub seed: u64,
-    /// Most transactions in flight on each worker.
-    pub concurrency: u64,
-    /// Parts of the conflict avoidance that were switched off.
-    pub without: Vec<String>,
-    /// Duration of the warm-up, in seconds.
-    pub warmup_s: f64,
+    /// The setup.
+    #[serde(flatten)]
+    pub setup: Setup,
     /// Duration of the measured part of the slowest worker, in seconds.
     pub duration_s: f64,
     /// Transactions executed, with any outcome.
@@ -119,7 +89,7 @@ pub struct RunResult {
 }
 
 /// The result of one kind of transaction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KindResult {
     /// Name of the kind.
     pub kind: String,
@@ -132,11 +102,11 @@ pub struct KindResult {
     /// Part of `executed`: the intended effect was not allowed.
     pub declined: u64,
     /// Latency from the start of the first attempt to the end of the last, in microseconds.
-    pub latency_us: Option<Latency>,
+    pub latency_us: Option<LatencyUs>,
 }
 
 /// The part of one machine in a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineResult {
     /// Name of the machine.
     pub machine: String,
@@ -145,7 +115,7 @@ pub struct MachineResult {
 }
 
 /// The part of one worker in a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorkerResult {
     /// Transactions executed.
     pub executed: u64,
@@ -158,7 +128,7 @@ pub struct WorkerResult {
 }
 
 /// The result of the check after all transactions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckResult {
     /// Subscribers or accounts whose rows are right.
     pub items: u64,
@@ -173,7 +143,7 @@ pub struct CheckResult {
 }
 
 /// The sum of all money, in cents, as text: programs that read JSON round numbers of this size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Money {
     /// Sum of the balances of all accounts.
     pub found_cents: String,
@@ -195,48 +165,37 @@ impl RunResult {
         audited: &Audited,
     ) -> Result<Self, RecorderError> {
         let benchmark = &setup.benchmark;
-        let workers = || machines.iter().flat_map(|machine| &machine.workers);
-        let sampled_1_in = workers().next().map_or(1, |it| it.recorder.sampled_1_in());
-        let mut recorder = Recorder::new(benchmark.kinds().len(), sampled_1_in);
-        let mut ledger = Ledger::default();
-        let mut slices = Slices::default();
-        for worker in workers() {
-            recorder.merge(&worker.recorder)?;
-            slices.merge(&worker.slices);
+        let merged = Merged::of(benchmark.kinds().len(), machines)?;
+        let (recorder, Counters { aborts, costs }) = (&merged.recorder, merged.recorder.counters);
+        let (mut ledger, mut workers) = (Ledger::default(), 0u32);
+        for worker in machines.iter().flat_map(|machine| &machine.workers) {
             ledger.merge(&worker.ledger);
+            workers += 1;
         }
-        let duration_s = workers().map(|it| it.duration_s).fold(0.0, f64::max);
-        let load_s = machines.iter().map(|it| it.load_s).fold(0.0, f64::max);
-        let load_rows = machines.iter().map(|it| it.load_rows).sum();
         let (executed, committed) = (recorder.executed(), recorder.total(Outcome::Committed));
-        let committed_per_s = ratio(committed as f64, duration_s);
-        let (aborts, costs) = (recorder.aborts, recorder.costs);
+        let committed_per_s = merged.per_s(committed);
+        let per_commit = |count: u64| ratio_of_counts(count, executed);
         Ok(Self {
-            benchmark: benchmark.name().to_owned(),
-            options: benchmark.options(),
-            seed: setup.seed,
-            concurrency: setup.concurrency as u64,
-            without: setup.without.clone(),
-            warmup_s: setup.warmup_s,
-            duration_s,
+            setup: setup.clone(),
+            duration_s: merged.duration_s,
             executed,
-            executed_per_s: ratio(executed as f64, duration_s),
-            slices: slices.rates(),
+            executed_per_s: merged.per_s(executed),
+            slices: merged.slices.rates(),
             committed,
             committed_per_s,
             committed_per_s_per_worker: committed_per_s
-                .and_then(|rate| ratio(rate, workers().count() as f64)),
+                .and_then(|rate| ratio(rate, f64::from(workers))),
             aborts,
             abort_share: ratio_of_counts(aborts.total(), executed + aborts.total()),
-            reads_per_commit: ratio_of_counts(costs.reads, executed),
-            writes_per_commit: ratio_of_counts(costs.writes, executed),
-            messages_per_commit: ratio_of_counts(costs.messages, executed),
+            reads_per_commit: per_commit(costs.reads),
+            writes_per_commit: per_commit(costs.writes),
+            messages_per_commit: per_commit(costs.messages),
             costs,
-            kinds: KindResult::all(benchmark, &recorder),
+            kinds: KindResult::all(benchmark, recorder),
             machines: machines.iter().map(MachineResult::of).collect(),
-            load_s,
-            load_rows,
-            load_rows_per_s: ratio(load_rows as f64, load_s),
+            load_s: merged.load_s,
+            load_rows: merged.loaded,
+            load_rows_per_s: merged.loaded_per_s(),
             check: CheckResult::judge(benchmark, &ledger, audited),
             failures: failures(machines),
         })
@@ -252,7 +211,7 @@ fn failures(machines: &[MachineReport]) -> Vec<String> {
     let mut failures = Vec::new();
     for machine in machines {
         for (at, worker) in machine.workers.iter().enumerate() {
-            if let Some(why) = &worker.failure {
+            if let Some(why) = &worker.transactions.failure {
                 failures.push(format!("machine {}, worker {at}: {why}", machine.machine));
             }
         }
@@ -261,7 +220,7 @@ fn failures(machines: &[MachineReport]) -> Vec<String> {
 }
 
 impl KindResult {
-    fn all(benchmark: &Benchmark, recorder: &Recorder) -> Vec<Self> {
+    fn all(benchmark: &Benchmark, recorder: &Recorder<Counters>) -> Vec<Self> {
         let kinds = benchmark.kinds().into_iter().enumerate();
         kinds
             .map(|(at, kind)| Self {
@@ -270,7 +229,7 @@ impl KindResult {
                 committed: recorder.of(at, Outcome::Committed),
                 not_found: recorder.of(at, Outcome::NotFound),
                 declined: recorder.of(at, Outcome::Declined),
-                latency_us: Latency::of_histogram(recorder.latency_ns(at), recorder.sampled_1_in()),
+                latency_us: recorder.latency_us(at),
             })
             .collect()
     }
@@ -278,14 +237,15 @@ impl KindResult {
 
 impl MachineResult {
     fn of(report: &MachineReport) -> Self {
-        let worker = |report: &WorkerReport| {
-            let executed = report.recorder.executed();
-            let committed = report.recorder.total(Outcome::Committed);
+        let worker = |ran: &Ran| {
+            let ran = &ran.transactions;
+            let executed = ran.recorder.executed();
+            let committed = ran.recorder.total(Outcome::Committed);
             WorkerResult {
                 executed,
-                executed_per_s: ratio(executed as f64, report.duration_s),
+                executed_per_s: ratio(executed as f64, ran.duration_s),
                 committed,
-                committed_per_s: ratio(committed as f64, report.duration_s),
+                committed_per_s: ratio(committed as f64, ran.duration_s),
             }
         };
         Self {
@@ -330,18 +290,48 @@ impl CheckResult {
     }
 }
 
+impl Measured for RunResult {
+    fn what(&self) -> String {
+        self.setup.benchmark.name().to_owned()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = vec![
+            ("committed/s".to_owned(), self.committed_per_s),
+            ("executed/s".to_owned(), self.executed_per_s),
+            ("share of attempts made again".to_owned(), self.abort_share),
+        ];
+        for kind in &self.kinds {
+            let of = |of: fn(&LatencyUs) -> f64| kind.latency_us.as_ref().map(of);
+            figures.push((format!("{} p50, us", kind.kind), of(|it| it.p50)));
+            figures.push((format!("{} p99, us", kind.kind), of(|it| it.p99)));
+        }
+        figures.push(("load, rows/s".to_owned(), self.load_rows_per_s));
+        Figure::known(figures)
+    }
+
+    fn sliced_rates(&self) -> Vec<SlicedRate> {
+        SlicedRate::of_slices("executed/s", self.slices.as_ref())
+    }
+}
+
 impl fmt::Display for RunResult {
     /// Formats the table of a run.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let setup = &self.setup;
         writeln!(
             out,
             "{}, up to {} transactions in flight on a worker, {:.1} s measured",
-            self.benchmark, self.concurrency, self.duration_s
+            self.what(),
+            setup.concurrency,
+            self.duration_s
         )?;
         writeln!(
             out,
             "seed {}; warm-up {:.1} s; options {}",
-            self.seed, self.warmup_s, self.options
+            setup.seed,
+            setup.warmup_s,
+            setup.benchmark.options()
         )?;
         self.write_machines(out)?;
         self.write_kinds(out)?;
@@ -397,24 +387,21 @@ impl RunResult {
     }
 
     fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |of: Option<f64>| of.map_or_else(dash, |number| format!("{number:.3}"));
         writeln!(out)?;
         let mut line = |name: &str, text: String| writeln!(out, "  {name:<18} {text}");
         let aborts = &self.aborts;
+        let counts = [aborts.locked, aborts.changed, aborts.timed_out, aborts.busy];
+        let [locked, changed, timed_out, busy] = counts.map(grouped);
+        let share = self.abort_share.map_or_else(dash, percent);
         let text = format!(
-            "{} locked, {} changed, {} timed out, {} busy: {} of all attempts",
-            grouped(aborts.locked),
-            grouped(aborts.changed),
-            grouped(aborts.timed_out),
-            grouped(aborts.busy),
-            self.abort_share.map_or_else(dash, percent)
+            "{locked} locked, {changed} changed, {timed_out} timed out, {busy} busy: {share} of all attempts"
         );
         line("tried again", text)?;
         let text = format!(
             "{} one-sided reads, {} log records, {} messages",
-            number(self.reads_per_commit),
-            number(self.writes_per_commit),
-            number(self.messages_per_commit)
+            decimal(self.reads_per_commit, 3),
+            decimal(self.writes_per_commit, 3),
+            decimal(self.messages_per_commit, 3)
         );
         line("per commit", text)?;
         if let Some(slices) = &self.slices {
@@ -423,12 +410,8 @@ impl RunResult {
         let rate = self.load_rows_per_s.map_or_else(dash, whole);
         line("load", format!("{:.1} s, {rate} rows/s", self.load_s))?;
         let check = &self.check;
-        let text = format!(
-            "{} items, {} rows, {} pairs walked",
-            grouped(check.items),
-            grouped(check.rows),
-            grouped(check.pairs)
-        );
+        let [items, rows, pairs] = [check.items, check.rows, check.pairs].map(grouped);
+        let text = format!("{items} items, {rows} rows, {pairs} pairs walked");
         line("checked at the end", text)?;
         if let Some(money) = &check.money {
             let (found, least) = (&money.found_cents, &money.least_cents);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::micro::{allowed_cores, processor};
 
@@ -12,7 +12,7 @@ use crate::micro::{allowed_cores, processor};
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The origin of a report.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Header {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,

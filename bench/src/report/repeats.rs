@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::micro::{Spread, text};
-use crate::slices::is_uneven;
+use crate::micro::{Rate, Spread, text};
+use crate::slices::{SliceRates, is_uneven};
+use crate::text::whole;
 
 /// Most measurements that the warning about uneven slices names.
 const NAMED: usize = 5;
@@ -27,6 +28,14 @@ impl Figure {
             value,
         }
     }
+
+    /// The figures of these that have a value.
+    pub(crate) fn known(all: Vec<(String, Option<f64>)>) -> Vec<Self> {
+        let known = all.into_iter();
+        known
+            .filter_map(|(name, value)| Some(Self::new(name, value?)))
+            .collect()
+    }
 }
 
 /// A throughput that was measured in several slices.
@@ -38,6 +47,27 @@ pub struct SlicedRate {
     pub least: f64,
     /// The fastest slice, per second.
     pub most: f64,
+}
+
+impl SlicedRate {
+    /// The slowest and the fastest slice of a rate.
+    pub(crate) fn of(name: impl Into<String>, rate: &Rate) -> Self {
+        Self {
+            name: name.into(),
+            least: rate.least,
+            most: rate.most,
+        }
+    }
+
+    /// The throughput of a run by time slice, if the run was long enough.
+    pub(crate) fn of_slices(name: &str, slices: Option<&SliceRates>) -> Vec<Self> {
+        let slices = slices.map(|slices| Self {
+            name: name.to_owned(),
+            least: slices.least,
+            most: slices.most,
+        });
+        slices.into_iter().collect()
+    }
 }
 
 /// The result of a run, whose figures can be put beside those of a repeat.
@@ -55,7 +85,7 @@ pub trait Measured {
 }
 
 /// One run that was made several times.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Repeated {
     /// What was measured.
     pub what: String,
@@ -69,7 +99,7 @@ pub struct Repeated {
 }
 
 /// A figure over several runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpreadFigure {
     /// What it is and its unit.
     pub name: String,
@@ -79,7 +109,7 @@ pub struct SpreadFigure {
 }
 
 /// A measurement whose slices differ by more than [`crate::slices::UNEVEN`] times in throughput.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uneven {
     /// Index in the report's runs.
     pub run: usize,
@@ -139,13 +169,11 @@ pub(super) fn uneven<R: Measured>(runs: &[R]) -> Vec<Uneven> {
     for (run, measured) in runs.iter().enumerate() {
         for rate in measured.sliced_rates() {
             if is_uneven(rate.least, rate.most) {
-                let SlicedRate { name, least, most } = rate;
-                let what = format!("{}: {name}", measured.what());
                 uneven.push(Uneven {
                     run,
-                    what,
-                    least,
-                    most,
+                    what: format!("{}: {}", measured.what(), rate.name),
+                    least: rate.least,
+                    most: rate.most,
                 });
             }
         }
@@ -161,12 +189,8 @@ impl fmt::Display for Repeated {
             self.what, self.repeats
         )?;
         for figure in &self.figures {
-            let Spread {
-                median,
-                least,
-                most,
-            } = figure.spread;
-            let [median, least, most] = [median, least, most].map(shown);
+            let spread = figure.spread;
+            let [median, least, most] = [spread.median, spread.least, spread.most].map(shown);
             writeln!(out, "  {:<40} {median} ({least} to {most})", figure.name)?;
         }
         Ok(())
@@ -176,7 +200,7 @@ impl fmt::Display for Repeated {
 /// To three digits, with commas between thousands.
 fn shown(figure: f64) -> String {
     match figure {
-        n if n >= 1000.0 => super::whole(n),
+        n if n >= 1000.0 => whole(n),
         n => text::significant(n),
     }
 }
@@ -192,15 +216,9 @@ pub(super) fn write_uneven(out: &mut fmt::Formatter<'_>, uneven: &[Uneven]) -> f
          than 2x, so that one figure for the whole run says little",
         uneven.len()
     )?;
-    for Uneven {
-        run,
-        what,
-        least,
-        most,
-    } in uneven.iter().take(NAMED)
-    {
-        let [least, most] = [*least, *most].map(shown);
-        let number = run + 1;
+    for it in uneven.iter().take(NAMED) {
+        let [least, most] = [it.least, it.most].map(shown);
+        let (number, what) = (it.run + 1, &it.what);
         writeln!(out, "  run {number}, {what}: {least} to {most} per second")?;
     }
     match uneven.len().saturating_sub(NAMED) {

@@ -1,6 +1,6 @@
 //! Accounts of SmallBank: two tables by account number, of one balance each.
 
-use crate::oltp::{BadRow, RowBytes, RowName, Table, sized};
+use crate::oltp::{BadRow, Row, RowBytes, RowName, Table, present, sized};
 
 /// SAVINGS, by account number.
 pub const SAVINGS: Table = Table {
@@ -45,17 +45,12 @@ pub struct Balance {
     pub cents: i64,
 }
 
-impl Balance {
-    /// Encodes the balance.
-    pub fn encode(self) -> RowBytes {
+impl Row for Balance {
+    fn encode(&self) -> RowBytes {
         self.cents.to_le_bytes().into()
     }
 
-    /// Decodes a balance.
-    ///
-    /// # Errors
-    /// If the length is not 8 bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
+    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
         Ok(Self {
             cents: i64::from_le_bytes(*sized(bytes)?),
         })
@@ -78,9 +73,8 @@ pub fn rows(account: u64, initial_cents: i64) -> [(RowName, RowBytes); 2] {
 pub fn worth(account: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
     let mut worth: i64 = 0;
     for (at, (name, _)) in self::rows(account, 0).into_iter().enumerate() {
-        let row = rows.get(at).copied().flatten();
-        let row = row.ok_or_else(|| format!("the row {name} is missing"))?;
-        let balance = Balance::decode(&row).map_err(|why| format!("the row {name}: {why}"))?;
+        let row = rows.get(at).and_then(Option::as_deref);
+        let balance: Balance = present(name, row).map_err(|why| why.to_string())?;
         let sum = worth.checked_add(balance.cents);
         worth =
             sum.ok_or_else(|| format!("the balance {name} overflows the sum of the account"))?;

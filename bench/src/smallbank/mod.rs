@@ -25,6 +25,6 @@ pub mod transaction;
 
 pub use account::Balance;
 pub use ledger::Ledger;
-pub use options::{Mix, Options, SavingsRule};
+pub use options::{Mix, Options};
 pub use stream::Stream;
-pub use transaction::{Kind, Transaction};
+pub use transaction::{Kind, SavingsRule, Transaction};

@@ -2,19 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::transaction::Kind;
+use super::transaction::{Kind, SavingsRule};
 use crate::oltp::{OptionsError, check_mix};
-
-/// The effect of TransactSavings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SavingsRule {
-    /// Deposits 20.20: FaSST, FORD.
-    #[default]
-    Deposit,
-    /// Withdraws 20.20, if the balance is sufficient: BenchBase.
-    Withdraw,
-}
 
 /// Percentages of the transactions; they add up to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,44 +90,51 @@ impl Options {
     /// # Errors
     /// The first invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
-        if self.accounts < 2 {
-            return Err(OptionsError {
-                place: "smallbank.accounts",
-                value: self.accounts.to_string(),
-                wanted: "2 or more".into(),
-                advice: "transactions are between two accounts; give 100000 for example".into(),
-            });
+        let accounts = self.accounts;
+        if accounts < 2 {
+            let advice = "transactions are between two accounts; give 100000 for example";
+            return Err(OptionsError::new(
+                "smallbank.accounts",
+                accounts,
+                "2 or more",
+                advice,
+            ));
         }
-        if self.hot_percent > 100 {
-            return Err(OptionsError {
-                place: "smallbank.hot_percent",
-                value: self.hot_percent.to_string(),
-                wanted: "0 to 100".into(),
-                advice: "give the percentage of transactions on hot accounts, or 0 for none".into(),
-            });
+        let hot = self.hot_percent;
+        if hot > 100 {
+            let advice = "give the percentage of transactions on hot accounts, or 0 for none";
+            return Err(OptionsError::new(
+                "smallbank.hot_percent",
+                hot,
+                "0 to 100",
+                advice,
+            ));
         }
-        let least_hot = if self.hot_percent == 0 { 0 } else { 2 };
-        if !(least_hot..=self.accounts).contains(&self.hot_accounts) {
-            return Err(OptionsError {
-                place: "smallbank.hot_accounts",
-                value: self.hot_accounts.to_string(),
-                wanted: format!("{least_hot} to {}", self.accounts),
-                advice: "give 4 % of the accounts, or set hot_percent = 0 for no hot accounts"
-                    .into(),
-            });
+        let (hot_accounts, least) = (self.hot_accounts, if hot == 0 { 0 } else { 2 });
+        if !(least..=accounts).contains(&hot_accounts) {
+            let advice = "give 4 % of the accounts, or set hot_percent = 0 for no hot accounts";
+            let wanted = format!("{least} to {accounts}");
+            return Err(OptionsError::new(
+                "smallbank.hot_accounts",
+                hot_accounts,
+                wanted,
+                advice,
+            ));
         }
         // Amalgamate may move all of the money to one account.
-        let most = i64::MAX / 2 / i64::try_from(self.accounts).unwrap_or(i64::MAX) / 2;
-        if !(0..=most).contains(&self.initial_cents) {
-            return Err(OptionsError {
-                place: "smallbank.initial_cents",
-                value: self.initial_cents.to_string(),
-                wanted: format!("0 to {most}"),
-                advice: format!(
-                    "all {} accounts together have to fit into half of 63 bits; load less money",
-                    self.accounts
-                ),
-            });
+        let most = i64::MAX / 2 / i64::try_from(accounts).unwrap_or(i64::MAX) / 2;
+        let cents = self.initial_cents;
+        if !(0..=most).contains(&cents) {
+            let wanted = format!("0 to {most}");
+            let advice = format!(
+                "all {accounts} accounts together have to fit into half of 63 bits; load less money"
+            );
+            return Err(OptionsError::new(
+                "smallbank.initial_cents",
+                cents,
+                wanted,
+                advice,
+            ));
         }
         check_mix("smallbank.mix", &self.mix)
     }
@@ -148,11 +144,7 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn refusal(change: impl FnOnce(&mut Options)) -> String {
-        let mut options = Options::default();
-        change(&mut options);
-        options.validate().unwrap_err().to_string()
-    }
+    type Change = fn(&mut Options);
 
     #[test]
     fn options_are_read_and_checked() {
@@ -165,38 +157,39 @@ mod tests {
         assert_eq!(options.initial_total_cents(), 20_000_000_000_000_000);
         assert!(serde_json::from_str::<Options>(r#"{"acounts": 5}"#).is_err());
 
-        let known = [
+        let mix = "smallbank.mix = [amalgamate 15, deposit_checking 15, send_payment 25, transact_savings 15, \
+                   write_check 15] is not 100";
+        let known: [(Change, &str); 7] = [
             (
-                refusal(|o| o.accounts = 1),
+                |o| o.accounts = 1,
                 "smallbank.accounts = 1 is not 2 or more",
             ),
             (
-                refusal(|o| o.hot_percent = 101),
+                |o| o.hot_percent = 101,
                 "smallbank.hot_percent = 101 is not 0 to 100",
             ),
             (
-                refusal(|o| o.hot_accounts = 1),
+                |o| o.hot_accounts = 1,
                 "smallbank.hot_accounts = 1 is not 2 to 100000",
             ),
             (
-                refusal(|o| o.hot_accounts = 100_001),
+                |o| o.hot_accounts = 100_001,
                 "smallbank.hot_accounts = 100001 is not 2 to 100000",
             ),
             (
-                refusal(|o| o.initial_cents = -1),
+                |o| o.initial_cents = -1,
                 "smallbank.initial_cents = -1 is not 0 to",
             ),
             (
-                refusal(|o| o.accounts = u64::MAX),
+                |o| o.accounts = u64::MAX,
                 "smallbank.initial_cents = 100000000000 is not 0",
             ),
-            (
-                refusal(|o| o.mix.balance = 0),
-                "smallbank.mix = [amalgamate 15, deposit_checking 15, send_payment 25, transact_savings 15, \
-                 write_check 15] is not 100",
-            ),
+            (|o| o.mix.balance = 0, mix),
         ];
-        for (found, start) in known {
+        for (change, start) in known {
+            let mut options = Options::default();
+            change(&mut options);
+            let found = options.validate().unwrap_err().to_string();
             assert!(found.starts_with(start), "{found}");
         }
     }

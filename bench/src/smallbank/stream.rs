@@ -2,8 +2,8 @@
 
 use rand::{Rng, RngCore};
 
-use super::options::{Options, SavingsRule};
-use super::transaction::{Kind, Transaction};
+use super::options::Options;
+use super::transaction::{Kind, SavingsRule, Transaction};
 use crate::oltp::{OptionsError, choose};
 
 /// Draws transactions with their accounts. The result depends only on the random numbers that are passed in.

@@ -9,11 +9,12 @@
 //! | TransactSavings | savings | savings + 2020, or - 2020 and declined if there is less | ± 2020 |
 //! | WriteCheck | savings, checking | checking - 500, or - 600 if both together have less than 500 | - 500 or - 600 |
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::account::{Balance, checking, savings};
-use super::options::SavingsRule;
-use crate::oltp::{Decision, Names, Outcome, RowName, Step, StepError, Write};
+use crate::oltp::{Decision, Names, Outcome, Row, RowName, Step, StepError, Write, present};
+use crate::recorder::kinds;
 
 /// Deposit of DepositChecking, in cents.
 pub const DEPOSIT_CENTS: i64 = 130;
@@ -26,46 +27,31 @@ pub const CHECK_CENTS: i64 = 500;
 /// Additional amount of WriteCheck if the account has less than the check, in cents.
 pub const PENALTY_CENTS: i64 = 100;
 
-/// The transactions of SmallBank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // The table in the module documentation describes them.
-pub enum Kind {
-    Amalgamate,
-    Balance,
-    DepositChecking,
-    SendPayment,
-    TransactSavings,
-    WriteCheck,
+/// The effect of TransactSavings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SavingsRule {
+    /// Deposits 20.20: FaSST, FORD.
+    #[default]
+    Deposit,
+    /// Withdraws 20.20, if the balance is sufficient: BenchBase.
+    Withdraw,
+}
+
+kinds! {
+    /// The transactions of SmallBank, in the order of the benchmark's description.
+    #[allow(missing_docs)] // The table in the module documentation describes them.
+    pub enum Kind {
+        Amalgamate = "Amalgamate",
+        Balance = "Balance",
+        DepositChecking = "DepositChecking",
+        SendPayment = "SendPayment",
+        TransactSavings = "TransactSavings",
+        WriteCheck = "WriteCheck",
+    }
 }
 
 impl Kind {
-    /// All kinds, in the order of the benchmark's description.
-    pub const ALL: [Kind; 6] = [
-        Kind::Amalgamate,
-        Kind::Balance,
-        Kind::DepositChecking,
-        Kind::SendPayment,
-        Kind::TransactSavings,
-        Kind::WriteCheck,
-    ];
-
-    /// Returns its index in [`Kind::ALL`].
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns its name in the benchmark's description.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Amalgamate => "Amalgamate",
-            Kind::Balance => "Balance",
-            Kind::DepositChecking => "DepositChecking",
-            Kind::SendPayment => "SendPayment",
-            Kind::TransactSavings => "TransactSavings",
-            Kind::WriteCheck => "WriteCheck",
-        }
-    }
-
     /// Returns whether it may write.
     pub const fn writes(self) -> bool {
         !matches!(self, Kind::Balance)
@@ -114,7 +100,7 @@ impl Transaction {
         }
         let mut cents: SmallVec<[i64; 4]> = SmallVec::new();
         for (name, row) in names.iter().zip(rows) {
-            cents.push(balance(*name, *row)?);
+            cents.push(present::<Balance>(*name, *row)?.cents);
         }
         self.decide(&names, &cents).map(Step::End)
     }
@@ -186,11 +172,4 @@ fn commit<const N: usize>(
 
 fn declined() -> Result<Decision, StepError> {
     Ok(Decision::none(Outcome::Declined))
-}
-
-/// Decodes a balance that was read. It must be present: accounts are never removed.
-fn balance(row: RowName, bytes: Option<&[u8]>) -> Result<i64, StepError> {
-    let bytes = bytes.ok_or(StepError::Missing { row })?;
-    let balance = Balance::decode(bytes).map_err(|why| StepError::Bad { row, why })?;
-    Ok(balance.cents)
 }

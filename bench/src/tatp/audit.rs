@@ -4,7 +4,7 @@
 use super::names::{self, START_TIMES, SubNbr, TYPES};
 use super::population;
 use super::row::{CallForwarding, IndexEntry, SpecialFacility, Subscriber};
-use crate::oltp::{Row, RowBytes, RowName};
+use crate::oltp::{Row, RowBytes, RowName, StepError, decode, present};
 
 /// Returns the names of all rows that a subscriber may have; its own row and its index entry are first.
 pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
@@ -28,69 +28,56 @@ pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
 /// # Errors
 /// A description of the first error.
 pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), String> {
+    const FIELDS: &str = "differs from the loaded row in fields that no transaction writes";
     let was = population::rows(seed, s_id);
     let name_of = |at: usize| names(s_id).nth(at).expect("rows have names");
     let wrong = |at: usize, why: &str| Err(format!("the row {} {why}", name_of(at)));
-    let Some((&[subscriber, index], rest)) = rows.split_first_chunk() else {
+    let damaged = |why: StepError| why.to_string();
+    let bytes_of = |at: usize| rows[at].as_deref();
+    if rows.len() < 2 {
         return Err(format!(
             "only {} rows of subscriber {s_id} were passed; at least two are required",
             rows.len()
         ));
-    };
-    let now: Subscriber = present(name_of(0), subscriber)?;
+    }
+    let now: Subscriber = present(name_of(0), bytes_of(0)).map_err(damaged)?;
     let unchanged = Subscriber {
         vlr_location: now.vlr_location,
         ..was.subscriber.with_bit_1(now.bits & 1 == 1)
     };
     if now != unchanged {
-        return wrong(
-            0,
-            "differs from the loaded row in fields that no transaction writes",
-        );
+        return wrong(0, FIELDS);
     }
-    if present::<IndexEntry>(name_of(1), index)?.s_id != s_id {
+    let entry: IndexEntry = present(name_of(1), bytes_of(1)).map_err(damaged)?;
+    if entry.s_id != s_id {
         return wrong(1, "names another subscriber");
     }
-    let Some((access, rest)) = rest.split_first_chunk::<4>() else {
+    if rows.len() < 6 {
         return Ok(());
-    };
-    for (at, (now, was)) in access.iter().zip(was.access_info).enumerate() {
-        if *now != was.map(|row| row.encode()) {
-            return wrong(
-                2 + at,
-                "differs from the loaded row, though nothing writes it",
-            );
+    }
+    for (at, was) in (2..).zip(was.access_info) {
+        if rows[at] != was.map(|row| row.encode()) {
+            return wrong(at, "differs from the loaded row, though nothing writes it");
         }
     }
-    for (at, was) in was.special_facility.iter().enumerate() {
-        let now = decoded::<SpecialFacility>(name_of(6 + at), rest[at])?;
+    for (at, was) in (6..).zip(&was.special_facility) {
+        let now: Option<SpecialFacility> = decode(name_of(at), bytes_of(at)).map_err(damaged)?;
         let unchanged = now.zip(*was).map(|(now, was)| SpecialFacility {
             data_a: now.data_a,
             ..was
         });
         if now.is_some() != was.is_some() || now != unchanged {
-            return wrong(
-                6 + at,
-                "differs from the loaded row in fields that no transaction writes",
-            );
+            return wrong(at, FIELDS);
         }
     }
-    for (at, row) in rest[4..].iter().enumerate() {
-        let forwarding = decoded::<CallForwarding>(name_of(10 + at), *row)?;
-        if forwarding.is_some() && was.special_facility[at / START_TIMES.len()].is_none() {
-            return wrong(10 + at, "belongs to a special facility that does not exist");
+    for at in 10..rows.len() {
+        let now: Option<CallForwarding> = decode(name_of(at), bytes_of(at)).map_err(damaged)?;
+        let facility = was.special_facility[(at - 10) / START_TIMES.len()];
+        if now.is_some() && facility.is_none() {
+            return wrong(at, "belongs to a special facility that does not exist");
         }
     }
     Ok(())
-}
-
-fn decoded<R: Row>(name: RowName, row: Option<RowBytes>) -> Result<Option<R>, String> {
-    let decoded = row.map(|row| R::decode(&row)).transpose();
-    decoded.map_err(|why| format!("the row {name} is damaged: {why}"))
-}
-
-fn present<R: Row>(name: RowName, row: Option<RowBytes>) -> Result<R, String> {
-    decoded(name, row)?.ok_or_else(|| format!("the row {name} is missing"))
 }
 
 #[cfg(test)]

@@ -91,12 +91,9 @@ impl Options {
     /// The first invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
         if self.subscribers == 0 {
-            return Err(OptionsError {
-                place: "tatp.subscribers",
-                value: "0".into(),
-                wanted: format!("1 to {}", u32::MAX),
-                advice: "give the number of subscribers, 100000 for example".into(),
-            });
+            let wanted = format!("1 to {}", u32::MAX);
+            let advice = "give the number of subscribers, 100000 for example";
+            return Err(OptionsError::new("tatp.subscribers", 0, wanted, advice));
         }
         check_mix("tatp.mix", &self.mix)
     }

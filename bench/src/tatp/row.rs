@@ -18,7 +18,7 @@
 use super::names::{
     ACCESS_INFO, CALL_FORWARDING, SPECIAL_FACILITY, SUB_NBR_INDEX, SUBSCRIBER, SubNbr,
 };
-use crate::oltp::{BadRow, Row, RowBytes, Table, sized};
+use crate::oltp::{BadRow, Row, RowBytes, sized};
 
 // The lengths of the layouts below are those of the tables.
 const _: () = assert!(SUBSCRIBER.row_bytes == 8 + 7 + 5 + 10 + 2 + 4 + 4);
@@ -62,8 +62,6 @@ impl Subscriber {
 }
 
 impl Row for Subscriber {
-    const TABLE: Table = SUBSCRIBER;
-
     /// Encodes the row. If a field exceeds its range, its upper bits are dropped.
     fn encode(&self) -> RowBytes {
         let mut row = [0; SUBSCRIBER.row_bytes];
@@ -107,8 +105,6 @@ pub struct IndexEntry {
 }
 
 impl Row for IndexEntry {
-    const TABLE: Table = SUB_NBR_INDEX;
-
     fn encode(&self) -> RowBytes {
         u64::from(self.s_id).to_le_bytes().into()
     }
@@ -137,8 +133,6 @@ pub struct AccessInfo {
 }
 
 impl Row for AccessInfo {
-    const TABLE: Table = ACCESS_INFO;
-
     fn encode(&self) -> RowBytes {
         let mut row = [0; ACCESS_INFO.row_bytes];
         (row[0], row[1]) = (self.data1, self.data2);
@@ -175,8 +169,6 @@ pub struct SpecialFacility {
 }
 
 impl Row for SpecialFacility {
-    const TABLE: Table = SPECIAL_FACILITY;
-
     fn encode(&self) -> RowBytes {
         let mut row = [0; SPECIAL_FACILITY.row_bytes];
         row[0] = u8::from(self.is_active);
@@ -208,8 +200,6 @@ pub struct CallForwarding {
 }
 
 impl Row for CallForwarding {
-    const TABLE: Table = CALL_FORWARDING;
-
     fn encode(&self) -> RowBytes {
         let mut row = [0; CALL_FORWARDING.row_bytes];
         row[0] = self.end_time;

@@ -17,51 +17,26 @@ use super::names::{self, START_TIMES, SubNbr};
 use super::row::{
     AccessInfo, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
 };
-use crate::oltp::{Decision, Names, Outcome, Row, RowName, Step, StepError, Write, decode};
+use crate::oltp::{
+    Decision, Names, Outcome, Row, RowName, Step, StepError, Write, decode, present,
+};
+use crate::recorder::kinds;
 
-/// The transactions of TATP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // The table in the module documentation describes them.
-pub enum Kind {
-    GetSubscriberData,
-    GetNewDestination,
-    GetAccessData,
-    UpdateSubscriberData,
-    UpdateLocation,
-    InsertCallForwarding,
-    DeleteCallForwarding,
+kinds! {
+    /// The transactions of TATP, in the order of the benchmark's description.
+    #[allow(missing_docs)] // The table in the module documentation describes them.
+    pub enum Kind {
+        GetSubscriberData = "GET_SUBSCRIBER_DATA",
+        GetNewDestination = "GET_NEW_DESTINATION",
+        GetAccessData = "GET_ACCESS_DATA",
+        UpdateSubscriberData = "UPDATE_SUBSCRIBER_DATA",
+        UpdateLocation = "UPDATE_LOCATION",
+        InsertCallForwarding = "INSERT_CALL_FORWARDING",
+        DeleteCallForwarding = "DELETE_CALL_FORWARDING",
+    }
 }
 
 impl Kind {
-    /// All kinds, in the order of the benchmark's description.
-    pub const ALL: [Kind; 7] = [
-        Kind::GetSubscriberData,
-        Kind::GetNewDestination,
-        Kind::GetAccessData,
-        Kind::UpdateSubscriberData,
-        Kind::UpdateLocation,
-        Kind::InsertCallForwarding,
-        Kind::DeleteCallForwarding,
-    ];
-
-    /// Returns its index in [`Kind::ALL`].
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns its name in the benchmark's description.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::GetSubscriberData => "GET_SUBSCRIBER_DATA",
-            Kind::GetNewDestination => "GET_NEW_DESTINATION",
-            Kind::GetAccessData => "GET_ACCESS_DATA",
-            Kind::UpdateSubscriberData => "UPDATE_SUBSCRIBER_DATA",
-            Kind::UpdateLocation => "UPDATE_LOCATION",
-            Kind::InsertCallForwarding => "INSERT_CALL_FORWARDING",
-            Kind::DeleteCallForwarding => "DELETE_CALL_FORWARDING",
-        }
-    }
-
     /// Returns whether it may write.
     pub const fn writes(self) -> bool {
         !matches!(
@@ -297,11 +272,6 @@ fn insert_forwarding(
         (Some(_), Some(_)) => Decision::none(Outcome::Declined),
         (Some(_), None) => Decision::commit([Write::Insert(names[1], row.encode())]),
     })
-}
-
-/// Decodes a row that must exist, because such rows are never removed.
-fn present<R: Row>(name: RowName, bytes: Option<&[u8]>) -> Result<R, StepError> {
-    decode(name, bytes)?.ok_or(StepError::Missing { row: name })
 }
 
 fn found(decision: Option<Decision>) -> Decision {

@@ -102,11 +102,6 @@ impl InsertTracker {
         self.base + turn * self.span.total + self.span.first + worker
     }
 
-    /// Returns the newest record up to which all inserts of this process are acknowledged.
-    pub fn last_key(&self) -> u64 {
-        self.key_at(self.last())
-    }
-
     /// Returns the workers of this process.
     pub fn span(&self) -> WorkerSpan {
         self.span
@@ -235,24 +230,6 @@ mod tests {
 
     fn lane(tracker: &Arc<InsertTracker>, worker: u64) -> InsertLane {
         InsertLane::new(Arc::clone(tracker), worker)
-    }
-
-    #[test]
-    fn the_frontier_waits_for_the_oldest_open_insert() {
-        let tracker = Arc::new(InsertTracker::new(100, WorkerSpan::single_process(2)));
-        let (mut even, mut odd) = (lane(&tracker, 0), lane(&tracker, 1));
-        let keys: Vec<u64> = (0..3)
-            .flat_map(|_| [even.next_key(), odd.next_key()])
-            .collect();
-        assert_eq!(keys, [100, 101, 102, 103, 104, 105]);
-        assert_eq!(tracker.last(), 99);
-        odd.acknowledge(103);
-        odd.acknowledge(101);
-        even.acknowledge(102);
-        assert_eq!(tracker.last(), 99);
-        even.acknowledge(100);
-        even.acknowledge(100);
-        assert_eq!((tracker.last(), tracker.last_key()), (103, 103));
     }
 
     #[test]

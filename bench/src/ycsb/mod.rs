@@ -1,7 +1,7 @@
 //! The YCSB core workloads, for a store of binary keys and one value per record.
 //!
-//! Everything here is a function of its arguments: there are no clocks and no threads, and the only random numbers are
-//! those of the generator that is passed in. In reading order:
+//! Everything but the driver is a function of its arguments: there are no clocks and no threads, and the only random
+//! numbers are those of the generator that is passed in. In reading order:
 //!
 //! * [`properties`] reads property files and `-p key=value`, and keeps the origin of each value for messages.
 //! * [`spec`] converts them to a checked [`WorkloadSpec`]; workloads A, B, C, D and F are built in.
@@ -10,7 +10,7 @@
 //!   write it is.
 //! * [`inserts`] tracks which of the records inserted during the run are readable.
 //! * [`stream`] combines all of them to the operations of one worker.
-//! * [`recorder`] counts and times the operations.
+//! * [`driver`] performs them on a table, and [`report`] has the results.
 //!
 //! # Differences from the reference client
 //!
@@ -47,12 +47,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod driver;
 pub mod generators;
 pub mod inserts;
 pub mod key;
 pub mod operation;
 pub mod properties;
-pub mod recorder;
+pub mod report;
 pub mod spec;
 pub mod stream;
 pub mod value;
@@ -61,7 +62,7 @@ mod parse;
 mod vocabulary;
 
 pub use operation::{OpKind, OperationMix};
+pub use parse::Parsed;
 pub use properties::Properties;
-pub use recorder::Recorder;
 pub use spec::WorkloadSpec;
 pub use stream::{Op, OpStream};

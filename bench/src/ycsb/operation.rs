@@ -1,56 +1,28 @@
 //! The kinds of operations, and the choice among them.
 
-use rand::RngCore;
-use serde::{Deserialize, Serialize};
+use rand::{Rng, RngCore};
+use serde::Serialize;
 
-use super::generators::unit;
+use crate::recorder::kinds;
 
-/// The kind of an operation.
-///
-/// Scans are missing on purpose: a hashtable has no order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OpKind {
-    /// Looks up the record.
-    Read,
-    /// Replaces the whole value of an existing record.
-    Update,
-    /// Adds a record.
-    Insert,
-    /// Reads a record, then replaces its value: two operations, as in the reference client.
-    ReadModifyWrite,
-}
-
-impl OpKind {
-    /// Number of kinds.
-    pub const COUNT: usize = 4;
-
-    /// All kinds, in the order in which proportions are accumulated.
-    pub const ALL: [OpKind; Self::COUNT] = [
-        OpKind::Read,
-        OpKind::Update,
-        OpKind::Insert,
-        OpKind::ReadModifyWrite,
-    ];
-
-    /// Returns the index of the kind in [`OpKind::ALL`].
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the name for output and for result files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            OpKind::Read => "read",
-            OpKind::Update => "update",
-            OpKind::Insert => "insert",
-            OpKind::ReadModifyWrite => "read_modify_write",
-        }
+kinds! {
+    /// The kind of an operation, in the order in which proportions are accumulated.
+    ///
+    /// Scans are missing on purpose: a hashtable has no order.
+    pub enum OpKind {
+        /// Looks up the record.
+        Read = "read",
+        /// Replaces the whole value of an existing record.
+        Update = "update",
+        /// Adds a record.
+        Insert = "insert",
+        /// Reads a record, then replaces its value: two operations, as in the reference client.
+        ReadModifyWrite = "read_modify_write",
     }
 }
 
 /// The shares of the kinds of operations; they add up to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct OperationMix {
     /// Share of reads.
     pub read: f64,
@@ -81,7 +53,7 @@ impl OperationMix {
 #[derive(Debug, Clone)]
 pub struct OperationChooser {
     /// Upper ends of the shares of all kinds; 1 from the last kind with a share on.
-    ends: [f64; OpKind::COUNT],
+    ends: [f64; OpKind::ALL.len()],
 }
 
 impl OperationChooser {
@@ -100,7 +72,7 @@ impl OperationChooser {
             sum > 0.0 && sum.is_finite(),
             "the shares of {mix:?} sum to {sum}"
         );
-        let mut ends = [0.0; OpKind::COUNT];
+        let mut ends = [0.0; OpKind::ALL.len()];
         let mut end = 0.0;
         for (slot, share) in ends.iter_mut().zip(shares) {
             end += share / sum;
@@ -118,7 +90,7 @@ impl OperationChooser {
     /// Returns the kind of the next operation.
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> OpKind {
-        let draw = unit(rng);
+        let draw: f64 = rng.random();
         if draw < self.ends[0] {
             OpKind::Read
         } else if draw < self.ends[1] {
@@ -147,7 +119,7 @@ mod tests {
         };
         let chooser = OperationChooser::new(&mix);
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
-        let mut counts = [0u32; OpKind::COUNT];
+        let mut counts = [0u32; OpKind::ALL.len()];
         for _ in 0..400_000 {
             counts[chooser.next(&mut rng).index()] += 1;
         }

@@ -6,10 +6,9 @@ use super::generators::ZIPFIAN_CONSTANT;
 use super::operation::OperationMix;
 use super::properties::{Properties, Setting};
 use super::spec::{
-    Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, Parsed, Remark, SpecError,
-    WorkloadSpec,
+    Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, Remark, SpecError, WorkloadSpec,
 };
-use super::vocabulary::{self, Meaning};
+use super::vocabulary::{idle, is_used, suggestion};
 
 /// Largest difference from 1 at which a sum of decimal fractions still counts as 1.
 const SUM_TOLERANCE: f64 = 1e-6;
@@ -23,76 +22,81 @@ const PROPORTIONS: [&str; 5] = [
     "readmodifywriteproportion",
 ];
 
-/// Implements [`WorkloadSpec::from_properties`].
-pub(super) fn parse(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
-    let reader = Reader { properties };
-    let mut remarks = Vec::new();
+/// A spec, and remarks on its settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parsed {
+    /// The workload.
+    pub spec: WorkloadSpec,
+    /// Warnings and notes, in the order of the keys.
+    pub remarks: Vec<Remark>,
+}
 
-    let (record_count, insert_start, insert_count) = records(&reader)?;
-    let mix = mix(&reader, &mut remarks)?;
-    let distribution = distribution(&reader)?;
-    reader.one_of("insertorder", &["hashed", "ordered"])?;
-    reader.one_of("dotransactions", &["true"])?;
-    core_workload(&reader)?;
-    let spec = WorkloadSpec {
-        name: name.to_owned(),
-        record_count,
-        operation_count: reader.count("operationcount")?.unwrap_or(0),
-        insert_start,
-        insert_count,
-        mix,
-        distribution,
-        value_bytes: value_bytes(&reader)?,
-        data_integrity: reader.flag("dataintegrity")?,
-        hints: DriverHints {
-            threads: reader.number("threadcount", "a whole number from 1 on", |count: &u64| {
-                *count > 0
-            })?,
-            // As in the reference client, 0 means no bound.
-            target_ops_per_s: reader.count("target")?.filter(|count| *count > 0),
-            max_execution_s: reader.count("maxexecutiontime")?.filter(|count| *count > 0),
-        },
-    };
-    remark_on_settings(properties, &spec, &mut remarks);
-    Ok(Parsed { spec, remarks })
+impl WorkloadSpec {
+    /// Checks settings, and fills in the defaults of the reference client.
+    ///
+    /// # Errors
+    /// The first invalid setting.
+    pub fn from_properties(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
+        let reader = Reader { properties };
+        let mut remarks = Vec::new();
+
+        let (record_count, insert_start, insert_count) = records(&reader)?;
+        let mix = mix(&reader, &mut remarks)?;
+        let distribution = distribution(&reader)?;
+        reader.one_of("insertorder", &["hashed", "ordered"])?;
+        reader.one_of("dotransactions", &["true"])?;
+        core_workload(&reader)?;
+        let spec = WorkloadSpec {
+            name: name.to_owned(),
+            record_count,
+            operation_count: reader.count("operationcount")?.unwrap_or(0),
+            insert_start,
+            insert_count,
+            mix,
+            distribution,
+            value_bytes: value_bytes(&reader)?,
+            data_integrity: reader.one_of("dataintegrity", &["false", "true"])? == Some(1),
+            hints: DriverHints {
+                threads: reader.positive("threadcount")?,
+                // As in the reference client, 0 means no bound.
+                target_ops_per_s: reader.count("target")?.filter(|count| *count > 0),
+                max_execution_s: reader.count("maxexecutiontime")?.filter(|count| *count > 0),
+            },
+        };
+        remark_on_settings(properties, &spec, &mut remarks);
+        Ok(Parsed { spec, remarks })
+    }
 }
 
 /// Checks `workload`, the class of the reference client. All workloads of this library are its core workload.
 fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
     match reader.properties.get("workload") {
-        Some(setting) if !setting.value.ends_with("CoreWorkload") => Err(bad(
-            "workload",
-            setting,
-            "site.ycsb.workloads.CoreWorkload, the only one that is supported",
-        )),
+        Some(setting) if !setting.value.ends_with("CoreWorkload") => {
+            let wanted = "site.ycsb.workloads.CoreWorkload, the only one that is supported";
+            Err(SpecError::bad_value("workload", setting, wanted))
+        }
         _ => Ok(()),
     }
 }
 
 /// Returns `recordcount`, `insertstart` and `insertcount`.
 fn records(reader: &Reader<'_>) -> Result<(u64, u64, u64), SpecError> {
-    let records = reader
-        .number("recordcount", COUNT_OF_RECORDS, |count: &u64| {
-            (1..MAX_RECORDS).contains(count)
-        })?
-        .ok_or(SpecError::Missing {
-            key: "recordcount",
-            advice: "set it to the number of records of the table, for example -p recordcount=1000000",
-        })?;
+    let is_valid = |count: &u64| (1..MAX_RECORDS).contains(count);
+    let records = reader.number("recordcount", COUNT_OF_RECORDS, is_valid)?;
+    let records = records.ok_or_else(|| {
+        let advice =
+            "set it to the number of records of the table, for example -p recordcount=1000000";
+        SpecError::Invalid(format!("recordcount is not set; {advice}"))
+    })?;
     let start = reader.count("insertstart")?.unwrap_or(0);
-    let count = match reader.number("insertcount", "a whole number from 1 on", |count: &u64| {
-        *count > 0
-    })? {
-        Some(count) => count,
-        None => records.saturating_sub(start),
-    };
+    let count = reader.positive("insertcount")?;
+    let count = count.unwrap_or_else(|| records.saturating_sub(start));
     match start.checked_add(count) {
         Some(end) if end <= records && count > 0 => Ok((records, start, count)),
-        _ => Err(SpecError::InsertRange {
-            start,
-            count,
-            records,
-        }),
+        _ => Err(SpecError::Invalid(format!(
+            "insertstart {start} + insertcount {count} is more than recordcount {records}; recordcount is the \
+             size of the whole table, of which this client loads a part"
+        ))),
     }
 }
 
@@ -119,19 +123,23 @@ fn mix(reader: &Reader<'_>, remarks: &mut Vec<Remark>) -> Result<OperationMix, S
     if scan > 0.0 {
         let setting = reader.properties.get("scanproportion");
         let place = setting.map_or_else(String::new, |it| format!(" ({})", it.origin));
-        return Err(SpecError::NeedsOrderedIndex {
-            asked: format!("scanproportion = {scan}{place}"),
-        });
+        let asked = format!("scanproportion = {scan}{place}");
+        return Err(SpecError::needs_ordered_index(&asked));
     }
     let sum = read + update + insert + read_modify_write;
     if sum <= 0.0 || sum > 1.0 + SUM_TOLERANCE {
-        return Err(SpecError::ProportionSum {
-            sum: rounded(sum),
-            parts: parts.join(", "),
-        });
+        return Err(SpecError::Invalid(format!(
+            "the proportions add up to {} ({}); they have to add up to 1",
+            rounded(sum),
+            parts.join(", ")
+        )));
     }
     if sum < 1.0 - SUM_TOLERANCE {
-        remarks.push(Remark::ProportionsScaled { sum: rounded(sum) });
+        let sum = rounded(sum);
+        remarks.push(Remark {
+            is_warning: true,
+            text: format!("the proportions add up to {sum} and are scaled to 1"),
+        });
     }
     Ok(OperationMix {
         read: read / sum,
@@ -147,32 +155,29 @@ fn rounded(sum: f64) -> String {
 }
 
 fn distribution(reader: &Reader<'_>) -> Result<Distribution, SpecError> {
+    let wanted = "a number from 0 to below 1; the method of Gray et al. supports no others";
     let theta = reader
-        .number(
-            "zipfianconstant",
-            "a number from 0 to below 1; the method of Gray et al. supports no others",
-            |theta: &f64| (0.0..1.0).contains(theta),
-        )?
+        .number("zipfianconstant", wanted, |theta: &f64| {
+            (0.0..1.0).contains(theta)
+        })?
         .unwrap_or(ZIPFIAN_CONSTANT);
     let hotspot = Distribution::Hotspot {
         data_fraction: reader.fraction("hotspotdatafraction")?.unwrap_or(0.2),
         operation_fraction: reader.fraction("hotspotopnfraction")?.unwrap_or(0.8),
     };
+    let percentile = reader.number(
+        "exponential.percentile",
+        "a number between 0 and 100, such as 95",
+        |percent: &f64| *percent > 0.0 && *percent < 100.0,
+    )?;
+    let fraction = reader.number(
+        "exponential.frac",
+        "a positive number, such as 0.857",
+        |part: &f64| *part > 0.0 && part.is_finite(),
+    )?;
     let exponential = Distribution::Exponential {
-        percentile: reader
-            .number(
-                "exponential.percentile",
-                "a number between 0 and 100, such as 95",
-                |percent: &f64| *percent > 0.0 && *percent < 100.0,
-            )?
-            .unwrap_or(95.0),
-        fraction: reader
-            .number(
-                "exponential.frac",
-                "a positive number, such as 0.857",
-                |part: &f64| *part > 0.0 && part.is_finite(),
-            )?
-            .unwrap_or(0.857_142_857_1),
+        percentile: percentile.unwrap_or(95.0),
+        fraction: fraction.unwrap_or(0.857_142_857_1),
     };
     let Some(setting) = reader.properties.get("requestdistribution") else {
         return Ok(Distribution::Uniform);
@@ -185,53 +190,55 @@ fn distribution(reader: &Reader<'_>) -> Result<Distribution, SpecError> {
         "hotspot" => Ok(hotspot),
         "exponential" => Ok(exponential),
         "sequential" => Ok(Distribution::Sequential),
-        _ => Err(SpecError::UnknownDistribution {
-            value: setting.value.clone(),
-            origin: setting.origin.clone(),
-        }),
+        _ => Err(SpecError::Invalid(format!(
+            "requestdistribution = '{}' ({}) is unknown; the distributions are {}",
+            setting.value,
+            setting.origin,
+            Distribution::NAMES.join(", ")
+        ))),
     }
 }
 
 fn value_bytes(reader: &Reader<'_>) -> Result<usize, SpecError> {
     let field_count = reader.count("fieldcount")?.unwrap_or(10);
     let field_length = reader.count("fieldlength")?.unwrap_or(100);
-    field_count
-        .checked_mul(field_length)
-        .and_then(|bytes| usize::try_from(bytes).ok())
-        .filter(|bytes| (1..=MAX_VALUE_BYTES).contains(bytes))
-        .ok_or(SpecError::ValueLength {
-            field_count,
-            field_length,
-        })
+    let bytes = field_count.checked_mul(field_length);
+    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = bytes.filter(|bytes| (1..=MAX_VALUE_BYTES).contains(bytes));
+    bytes.ok_or_else(|| {
+        SpecError::Invalid(format!(
+            "fieldcount {field_count} x fieldlength {field_length} gives a value outside 1 to \
+             {MAX_VALUE_BYTES} bytes; a record is one value of that length here"
+        ))
+    })
 }
 
 /// Adds remarks on unknown keys and on settings without an effect.
 fn remark_on_settings(properties: &Properties, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
-    for (key, setting) in properties.iter() {
-        let reason = match vocabulary::meaning(key) {
-            Meaning::Used => reason_within_spec(key, &setting.value, spec),
-            Meaning::Idle { harmless, reason } => {
-                let harmless =
-                    harmless.is_some_and(|value| setting.value.eq_ignore_ascii_case(value));
-                (!harmless).then(|| reason.to_owned())
+    for (key, Setting { value, origin }) in properties.iter() {
+        let idle = idle(key);
+        let reason = match &idle {
+            _ if is_used(key) => reason_within_spec(key, value, spec),
+            Some(idle) => {
+                let is = |harmless: &str| value.eq_ignore_ascii_case(harmless);
+                (!idle.harmless.is_some_and(is)).then(|| idle.reason.to_owned())
             }
-            Meaning::Unknown => {
-                remarks.push(Remark::UnknownProperty {
-                    key: key.to_owned(),
-                    origin: setting.origin.clone(),
-                    suggestion: vocabulary::suggestion(key),
+            None => {
+                let mut text = format!("unknown property '{key}' ({origin})");
+                if let Some(known) = suggestion(key) {
+                    text += &format!("; did you mean '{known}'?");
+                }
+                remarks.push(Remark {
+                    is_warning: true,
+                    text,
                 });
                 None
             }
         };
-        if let Some(reason) = reason {
-            remarks.push(Remark::NoEffect {
-                key: key.to_owned(),
-                value: setting.value.clone(),
-                origin: setting.origin.clone(),
-                reason,
-            });
-        }
+        remarks.extend(reason.map(|reason| Remark {
+            is_warning: false,
+            text: format!("{key}={value} ({origin}) has no effect: {reason}"),
+        }));
     }
 }
 
@@ -268,7 +275,7 @@ impl Reader<'_> {
     /// Returns a number that `accepts` accepts; `wanted` describes the accepted range.
     fn number<T: FromStr>(
         &self,
-        key: &'static str,
+        key: &str,
         wanted: &str,
         accepts: impl Fn(&T) -> bool,
     ) -> Result<Option<T>, SpecError> {
@@ -277,26 +284,26 @@ impl Reader<'_> {
         };
         match setting.value.parse::<T>().ok().filter(accepts) {
             Some(number) => Ok(Some(number)),
-            None => Err(bad(key, setting, wanted)),
+            None => Err(SpecError::bad_value(key, setting, wanted)),
         }
     }
 
-    fn count(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
+    fn count(&self, key: &str) -> Result<Option<u64>, SpecError> {
         self.number(key, "a whole number from 0 on", |_: &u64| true)
     }
 
-    fn fraction(&self, key: &'static str) -> Result<Option<f64>, SpecError> {
+    fn fraction(&self, key: &str) -> Result<Option<f64>, SpecError> {
         self.number(key, "a number from 0 to 1, such as 0.5", |part: &f64| {
             (0.0..=1.0).contains(part)
         })
     }
 
-    fn flag(&self, key: &'static str) -> Result<bool, SpecError> {
-        Ok(self.one_of(key, &["false", "true"])? == Some(1))
+    fn positive(&self, key: &str) -> Result<Option<u64>, SpecError> {
+        self.number(key, "a whole number from 1 on", |count: &u64| *count > 0)
     }
 
     /// Returns the index in `words` of the setting, if it is set.
-    fn one_of(&self, key: &'static str, words: &[&str]) -> Result<Option<usize>, SpecError> {
+    fn one_of(&self, key: &str, words: &[&str]) -> Result<Option<usize>, SpecError> {
         let Some(setting) = self.properties.get(key) else {
             return Ok(None);
         };
@@ -305,16 +312,7 @@ impl Reader<'_> {
             .position(|word| setting.value.eq_ignore_ascii_case(word));
         match place {
             Some(place) => Ok(Some(place)),
-            None => Err(bad(key, setting, &words.join(" or "))),
+            None => Err(SpecError::bad_value(key, setting, &words.join(" or "))),
         }
-    }
-}
-
-fn bad(key: &'static str, setting: &Setting, wanted: &str) -> SpecError {
-    SpecError::BadValue {
-        key,
-        value: setting.value.clone(),
-        origin: setting.origin.clone(),
-        wanted: wanted.to_owned(),
     }
 }

@@ -85,24 +85,6 @@ impl Properties {
         Self::default()
     }
 
-    /// Reads the files in order, and then the `-p` arguments.
-    ///
-    /// # Errors
-    /// The first file that cannot be read, or the first line or argument that is malformed.
-    pub fn from_sources<P: AsRef<Path>, S: AsRef<str>>(
-        files: &[P],
-        overrides: &[S],
-    ) -> Result<Self, PropertyError> {
-        let mut properties = Self::new();
-        for file in files {
-            properties.load_file(file.as_ref())?;
-        }
-        for argument in overrides {
-            properties.set_override(argument.as_ref())?;
-        }
-        Ok(properties)
-    }
-
     /// Adds the settings of a file; they replace those of files that were read before.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! The checked specification of a workload: [`WorkloadSpec`].
 //!
-//! Invariants of a spec of [`WorkloadSpec::from_properties`]: there is at least one record; `insert_start +
+//! Invariants of a spec that was made from properties: there is at least one record; `insert_start +
 //! insert_count <= record_count`; the mix adds up to 1; every parameter of the distribution is in its range; the value
 //! is 1 byte to [`MAX_VALUE_BYTES`] long. A caller that changes a field must keep them.
 
 use std::fmt;
 
 use super::operation::OperationMix;
-use super::properties::{Origin, Properties, PropertyError, Setting};
+use super::properties::{Properties, PropertyError, Setting};
+use crate::closed_loop::part_of;
 
 /// The number of records must be less than this (2^31): the reference client passes key numbers through a 32-bit
 /// integer.
@@ -140,202 +141,60 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// A spec, and remarks on its settings.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Parsed {
-    /// The workload.
-    pub spec: WorkloadSpec,
-    /// Warnings and notes, in the order of the keys.
-    pub remarks: Vec<Remark>,
-}
-
 /// A remark for the author of the settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Remark {
-    /// A key that YCSB does not have; most often misspelt.
-    UnknownProperty {
-        /// The key.
-        key: String,
-        /// Origin of the setting.
-        origin: Origin,
-        /// A known key that is similar.
-        suggestion: Option<&'static str>,
-    },
-    /// A YCSB key without an effect here.
-    NoEffect {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// Origin of the setting.
-        origin: Origin,
-        /// Why it has no effect.
-        reason: String,
-    },
-    /// The proportions add up to less than 1.
-    ProportionsScaled {
-        /// Sum of the proportions.
-        sum: String,
-    },
-}
-
-impl Remark {
-    /// Returns whether the remark is a warning: it is for a misspelt key, but not for a harmless setting.
-    pub fn is_warning(&self) -> bool {
-        !matches!(self, Remark::NoEffect { .. })
-    }
-}
-
-impl fmt::Display for Remark {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Remark::UnknownProperty {
-                key,
-                origin,
-                suggestion,
-            } => {
-                write!(out, "unknown property '{key}' ({origin})")?;
-                match suggestion {
-                    Some(known) => write!(out, "; did you mean '{known}'?"),
-                    None => Ok(()),
-                }
-            }
-            Remark::NoEffect {
-                key,
-                value,
-                origin,
-                reason,
-            } => write!(out, "{key}={value} ({origin}) has no effect: {reason}"),
-            Remark::ProportionsScaled { sum } => {
-                write!(out, "the proportions add up to {sum} and are scaled to 1")
-            }
-        }
-    }
+pub struct Remark {
+    /// Whether it is a warning, such as for a misspelt key, and not a note on a harmless setting.
+    pub is_warning: bool,
+    /// The text, which names the setting and its origin.
+    pub text: String,
 }
 
 /// Why settings are not a valid workload.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// A required setting is missing.
-    #[error("{key} is not set; {advice}")]
-    Missing {
-        /// The key.
-        key: &'static str,
-        /// Advice.
-        advice: &'static str,
-    },
-    /// A value has the wrong type or is out of its range.
-    #[error("{key} = '{value}' ({origin}) is not {wanted}")]
-    BadValue {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// Origin of the setting.
-        origin: Origin,
-        /// Description of the accepted values.
-        wanted: String,
-    },
-    /// The proportions add up to 0 or to more than 1.
-    #[error("the proportions add up to {sum} ({parts}); they have to add up to 1")]
-    ProportionSum {
-        /// Sum of the proportions.
-        sum: String,
-        /// The proportions with their origins.
-        parts: String,
-    },
-    /// Scans are requested.
-    #[error(
-        "{asked} needs an ordered index, which this hashtable does not have; \
-         workload E is not supported, use a, b, c, d or f"
-    )]
-    NeedsOrderedIndex {
-        /// The setting or workload that requests them.
-        asked: String,
-    },
-    /// The request distribution has an unknown name.
-    #[error(
-        "requestdistribution = '{value}' ({origin}) is unknown; the distributions are {}",
-        Distribution::NAMES.join(", ")
-    )]
-    UnknownDistribution {
-        /// The name.
-        value: String,
-        /// Origin of the setting.
-        origin: Origin,
-    },
-    /// The records of this client exceed those of the table.
-    #[error(
-        "insertstart {start} + insertcount {count} is more than recordcount {records}; \
-         recordcount is the size of the whole table, of which this client loads a part"
-    )]
-    InsertRange {
-        /// `insertstart`.
-        start: u64,
-        /// `insertcount`.
-        count: u64,
-        /// `recordcount`.
-        records: u64,
-    },
-    /// `fieldcount × fieldlength` is not a valid length of a value.
-    #[error(
-        "fieldcount {field_count} x fieldlength {field_length} gives a value outside 1 to {} bytes; \
-         a record is one value of that length here",
-        MAX_VALUE_BYTES
-    )]
-    ValueLength {
-        /// `fieldcount`.
-        field_count: u64,
-        /// `fieldlength`.
-        field_length: u64,
-    },
-    /// There is no built-in workload with that letter.
-    #[error("there is no workload '{asked}'; the built-in workloads are a, b, c, d and f")]
-    UnknownWorkload {
-        /// The letter.
-        asked: char,
-    },
-    /// A built-in file cannot be parsed; never in a build that passed its tests.
+    /// A setting is missing or invalid. The message names the setting, its origin, and what is accepted.
+    #[error("{0}")]
+    Invalid(String),
+    /// Settings could not be read.
     #[error(transparent)]
     Property(#[from] PropertyError),
 }
 
 impl SpecError {
+    /// Returns the error for a value of the wrong type or out of its range; `wanted` describes the accepted values.
+    pub(super) fn bad_value(key: &str, setting: &Setting, wanted: &str) -> Self {
+        let Setting { value, origin } = setting;
+        Self::Invalid(format!("{key} = '{value}' ({origin}) is not {wanted}"))
+    }
+
     /// Returns the error for a `threadcount` that exceeds the operations that the workers can have in flight.
     pub fn too_many_threads(setting: &Setting, workers: u64, each: u64) -> Self {
-        Self::BadValue {
-            key: "threadcount",
-            value: setting.value.clone(),
-            origin: setting.origin.clone(),
-            wanted: format!(
-                "from 1 to {}: {workers} worker(s) keep at most {each} operations in flight each; lower \
-                 it, or raise worker.operations_in_flight by --set",
-                workers * each
-            ),
-        }
+        let wanted = format!(
+            "from 1 to {}: {workers} worker(s) keep at most {each} operations in flight each; lower it, or \
+             raise worker.operations_in_flight by --set",
+            workers * each
+        );
+        Self::bad_value("threadcount", setting, &wanted)
+    }
+
+    /// Returns the error for a request of scans, by a setting or by a workload.
+    pub(super) fn needs_ordered_index(asked: &str) -> Self {
+        Self::Invalid(format!(
+            "{asked} needs an ordered index, which this hashtable does not have; workload E is not supported, \
+             use a, b, c, d or f"
+        ))
     }
 }
 
 impl WorkloadSpec {
-    /// Checks settings, and fills in the defaults of the reference client.
-    ///
-    /// # Errors
-    /// The first invalid setting: see [`SpecError`].
-    pub fn from_properties(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
-        super::parse::parse(name, properties)
-    }
-
     /// Returns the records of this client that `worker` of `workers` loads: parts of equal size, in order.
     ///
     /// # Panics
     /// If `worker` is not below `workers`.
     pub fn load_range(&self, worker: u64, workers: u64) -> std::ops::Range<u64> {
-        assert!(worker < workers, "worker {worker} of {workers}");
-        let cut = |part: u64| {
-            let before = u128::from(self.insert_count) * u128::from(part) / u128::from(workers);
-            self.insert_start + before as u64
-        };
-        cut(worker)..cut(worker + 1)
+        let part = part_of(self.insert_count, worker, workers);
+        self.insert_start + part.start..self.insert_start + part.end
     }
 }
 
@@ -344,23 +203,24 @@ impl WorkloadSpec {
 /// Further files and `-p` settings can override them.
 ///
 /// # Errors
-/// [`SpecError::NeedsOrderedIndex`] for `e`, [`SpecError::UnknownWorkload`] for others.
+/// If there is no such workload; `e` is not supported.
 pub fn builtin(letter: char) -> Result<Properties, SpecError> {
-    let text = match letter.to_ascii_lowercase() {
+    let letter = letter.to_ascii_lowercase();
+    let text = match letter {
         'a' => include_str!("../../../config/ycsb/workloada"),
         'b' => include_str!("../../../config/ycsb/workloadb"),
         'c' => include_str!("../../../config/ycsb/workloadc"),
         'd' => include_str!("../../../config/ycsb/workloadd"),
         'f' => include_str!("../../../config/ycsb/workloadf"),
-        'e' => {
-            return Err(SpecError::NeedsOrderedIndex {
-                asked: "workload E (95 % scans)".to_owned(),
-            });
+        'e' => return Err(SpecError::needs_ordered_index("workload E (95 % scans)")),
+        _ => {
+            return Err(SpecError::Invalid(format!(
+                "there is no workload '{letter}'; the built-in workloads are a, b, c, d and f"
+            )));
         }
-        _ => return Err(SpecError::UnknownWorkload { asked: letter }),
     };
-    let name = format!("config/ycsb/workload{}", letter.to_ascii_lowercase());
     let mut properties = Properties::new();
+    let name = format!("config/ycsb/workload{letter}");
     properties.load_bytes(&name, text.as_bytes())?;
     Ok(properties)
 }

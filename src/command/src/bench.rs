@@ -277,13 +277,13 @@ fn measure_limit(
     let mut rates = Vec::new();
     for in_flight in &args.in_flight {
         progress(&format!("{in_flight} lookups in flight"));
-        rates.push(bench.measure(*in_flight as usize)?);
+        rates.push(bench.measure(*in_flight as usize, true)?);
     }
     let read = rates
         .first()
         .context("cannot measure lookups: --in-flight has no number")?;
     progress("lookups of absent keys");
-    let misses = bench.measure_misses(read.in_flight)?;
+    let misses = bench.measure(read.in_flight, false)?;
     progress("raw reads of the same memory");
     let limits = LimitOptions {
         repeats: REPEATS,

@@ -9,7 +9,7 @@
 //! papers, the distribution is over the records themselves ([`ScatteredZipfian`]): the hottest record gets 6.5 % at a
 //! million records. This library always uses different names for the two.
 
-use rand::RngCore;
+use rand::{Rng, RngCore};
 
 use super::spec::{Distribution, WorkloadSpec};
 
@@ -19,32 +19,7 @@ mod zipfian;
 
 pub use others::{Exponential, Hotspot, Sequential};
 pub use zeta::zeta;
-pub use zipfian::{Latest, ScatteredZipfian, Scrambled, Zipfian};
-
-/// Zipf's constant in the reference client.
-pub const ZIPFIAN_CONSTANT: f64 = 0.99;
-
-/// Returns a uniform number in [0, 1) with 53 random bits.
-#[inline]
-pub(in crate::ycsb) fn unit<R: RngCore + ?Sized>(rng: &mut R) -> f64 {
-    (rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
-}
-
-/// Returns a uniform number in `0..below`, with a bias of at most `below / 2^64`.
-#[inline]
-fn uniform_below<R: RngCore + ?Sized>(rng: &mut R, below: u64) -> u64 {
-    ((u128::from(rng.next_u64()) * u128::from(below)) >> 64) as u64
-}
-
-/// Returns the number of records from `start` to `last`, inclusive.
-#[inline]
-fn records_between(start: u64, last: u64) -> u64 {
-    assert!(
-        start <= last,
-        "the newest record, {last}, is before the first, {start}"
-    );
-    last - start + 1
-}
+pub use zipfian::{Latest, ScatteredZipfian, Scrambled, ZIPFIAN_CONSTANT, Zipfian};
 
 /// The generator that a workload names.
 #[derive(Debug, Clone)]
@@ -122,7 +97,7 @@ impl KeyChooser {
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&mut self, rng: &mut R, last: u64) -> u64 {
         match self {
-            KeyChooser::Uniform { start, items } => *start + uniform_below(rng, *items),
+            KeyChooser::Uniform { start, items } => *start + rng.random_range(0..*items),
             KeyChooser::ZipfianScrambled(chooser) => chooser.next(rng, last),
             KeyChooser::ZipfianPlain(chooser) => chooser.next(rng, last),
             KeyChooser::Latest(chooser) => chooser.next(rng, last),

@@ -1,8 +1,8 @@
 //! The distributions other than Zipf's.
 
-use rand::RngCore;
+use rand::{Rng, RngCore};
 
-use super::{records_between, uniform_below, unit};
+use super::zipfian::records_between;
 
 /// `hotspot`: the first records are the hot set; the distribution is uniform within each set.
 #[derive(Debug, Clone)]
@@ -36,10 +36,10 @@ impl Hotspot {
     /// Draws a record.
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> u64 {
-        if unit(rng) < self.hot_share {
-            self.start + uniform_below(rng, self.hot_items)
+        if rng.random::<f64>() < self.hot_share {
+            self.start + rng.random_range(0..self.hot_items)
         } else {
-            self.start + self.hot_items + uniform_below(rng, self.cold_items)
+            self.start + self.hot_items + rng.random_range(0..self.cold_items)
         }
     }
 }
@@ -77,7 +77,7 @@ impl Exponential {
             self.records = records;
             self.within = -(-self.gamma * records as f64).exp_m1();
         }
-        let distance = -(-unit(rng) * self.within).ln_1p() / self.gamma;
+        let distance = -(-rng.random::<f64>() * self.within).ln_1p() / self.gamma;
         last - (distance as u64).min(records - 1)
     }
 }

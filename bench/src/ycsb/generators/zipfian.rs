@@ -1,10 +1,12 @@
 //! Zipf's distribution, and the three ways in which workloads use it.
 
-use rand::RngCore;
+use rand::{Rng, RngCore};
 
 use super::zeta::{zeta, zeta_step};
-use super::{ZIPFIAN_CONSTANT, records_between, unit};
 use crate::ycsb::key::fnv64_abs;
+
+/// Zipf's constant in the reference client.
+pub const ZIPFIAN_CONSTANT: f64 = 0.99;
 
 /// Number of ranks of the scrambled zipfian distribution: 0 to 10^10, inclusive.
 const SCRAMBLED_RANKS: u64 = 10_000_000_001;
@@ -100,8 +102,18 @@ impl Zipfian {
     /// Draws a rank.
     #[inline]
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> u64 {
-        self.rank(unit(rng))
+        self.rank(rng.random())
     }
+}
+
+/// Returns the number of records from `start` to `last`, inclusive.
+#[inline]
+pub(super) fn records_between(start: u64, last: u64) -> u64 {
+    assert!(
+        start <= last,
+        "the newest record, {last}, is before the first, {start}"
+    );
+    last - start + 1
 }
 
 /// Repeats `draw` until it returns a record up to `last`; see [`MAX_REDRAWS`].

@@ -6,16 +6,15 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use farm_bench::driver::{self, Bounds, Common, Load, Outcome, Run};
-use farm_bench::report::{MachineReport, TableFacts};
-use farm_bench::slices::Slices;
+use farm_bench::closed_loop::{Bounds, Ran};
+use farm_bench::ycsb::driver::{self, Common, Load, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
-use farm_bench::ycsb::recorder::Recorder;
+use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
 use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_check::workload;
 use farm_core::config::Config;
@@ -334,7 +333,7 @@ impl<'a> Driven<'a> {
     /// for [`PROGRESS`].
     fn on_all<T: Send + 'static>(
         &self,
-        mut start: impl FnMut(usize, &Machine, std::sync::mpsc::Sender<T>) -> Result<(), MachineError>,
+        mut start: impl FnMut(usize, &Machine, Sender<T>) -> Result<(), MachineError>,
         mut meanwhile: impl FnMut(),
     ) -> anyhow::Result<Vec<T>> {
         let (answer, answers) = channel();
@@ -370,12 +369,12 @@ impl<'a> Driven<'a> {
     fn open_table(&self, spec: TableSpec) -> anyhow::Result<TableId> {
         type Opened = Result<TableId, KvError>;
         fn opened(worker: &mut Worker, _: u64, table: Opened) {
-            let answer = worker.take_layer::<std::sync::mpsc::Sender<Opened>>();
+            let answer = worker.take_layer::<Sender<Opened>>();
             // Fails if the node no longer waits, because the machine is stopping.
             let _ = answer.send(table);
         }
         let opens = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Opened>| {
+            |worker, machine, answer: Sender<Opened>| {
                 machine.submit(worker, move |worker| {
                     worker.put_layer(Box::new(answer));
                     farm_kv::open(worker, spec, Cont::new(opened, 0));
@@ -388,64 +387,42 @@ impl<'a> Driven<'a> {
         opened.context("cannot open the table: the machine has no workers")
     }
 
-    fn common(&self, worker: usize) -> anyhow::Result<Common> {
-        let (table, spec) = self
-            .table
-            .context("the launcher ordered a workload before it opened a table")?;
-        Ok(Common {
+    /// Returns the table and the writer of each worker's values.
+    fn commons(&self) -> anyhow::Result<Vec<Common>> {
+        let table = self.table;
+        let (table, spec) =
+            table.context("the launcher ordered a workload before it opened a table")?;
+        let common = |worker| Common {
             table,
             value_bytes: spec.value_bytes,
-            in_flight: self.config.worker.operations_in_flight as usize,
-            writer: (self.span.first + worker as u64) as u16,
-        })
+            writer: (self.span.first + worker) as u16,
+        };
+        Ok((0..self.span.local).map(common).collect())
     }
 
     fn load(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
         let workload = ycsb_workload(order)?;
         let progress = Arc::new(AtomicU64::new(0));
-        let common = self.common(0)?;
-        let first = self.span.first;
-        let outcomes = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
-                let global = first + worker as u64;
-                let records = workload.load_range(global, self.span.total);
+        let WorkerSpan { first, total, .. } = self.span;
+        let commons = self.commons()?;
+        let loads = self.on_all(
+            |worker, machine, answer: Sender<Ran<Counters>>| {
                 let load = Load {
-                    records,
+                    records: workload.load_range(first + worker as u64, total),
+                    in_flight: self.in_flight(),
                     progress: Arc::clone(&progress),
                 };
-                let common = Common {
-                    writer: global as u16,
-                    ..common.clone()
-                };
+                let common = commons[worker].clone();
+                let done = Box::new(move |ran| drop(answer.send(ran)));
                 machine.submit(worker, move |worker| {
-                    driver::load(
-                        worker,
-                        common,
-                        load,
-                        Box::new(move |outcome| drop(answer.send(outcome))),
-                    );
+                    driver::load(worker, common, load, done);
                 })
             },
-            || {
-                send_news(&News::Loading {
-                    records: progress.load(Ordering::Relaxed),
-                })
-            },
+            || send_loading(&progress),
         )?;
-        let seconds = outcomes
-            .iter()
-            .map(|outcome| outcome.duration.as_secs_f64())
-            .fold(0.0, f64::max);
-        if let Some(why) = outcomes.into_iter().find_map(|outcome| outcome.failure) {
-            bail!("cannot load the records: {why}");
-        }
-        let records = progress.load(Ordering::Relaxed);
-        self.loaded = (records, seconds);
-        self.tracker = Some(Arc::new(InsertTracker::new(
-            workload.record_count,
-            self.span,
-        )));
-        send_news(&News::Loaded { records, seconds });
+        self.loaded = send_loaded(&loads)?;
+        let tracker = InsertTracker::new(workload.record_count, self.span);
+        self.tracker = Some(Arc::new(tracker));
         Ok(())
     }
 
@@ -465,55 +442,58 @@ impl<'a> Driven<'a> {
             bail!("internal error: `Driven::run` was called with another order than `Order::Run`");
         };
         let spec = ycsb_workload(&order)?;
-        let tracker = self
-            .tracker
-            .clone()
-            .context("the launcher ordered a run before it loaded the records")?;
-        let common = self.common(0)?;
+        let tracker = self.tracker.clone();
+        let tracker = tracker.context("the launcher ordered a run before it loaded the records")?;
         let WorkerSpan { first, total, .. } = self.span;
         let bounds = Bounds {
+            warmup: Duration::from_secs_f64(warmup_s),
+            duration: duration_s.map(Duration::from_secs_f64),
             operations,
             target_per_s,
             threads,
         };
-        let outcomes = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Outcome>| {
-                let global = first + worker as u64;
-                let share = bounds.share(global, total);
-                let common = Common {
-                    writer: global as u16,
-                    in_flight: share.threads.unwrap_or(common.in_flight),
-                    ..common.clone()
-                };
+        let commons = self.commons()?;
+        let workers = self.on_all(
+            |worker, machine, answer: Sender<Ran<Counters>>| {
                 let run = Run {
                     spec: spec.clone(),
                     tracker: Arc::clone(&tracker),
                     local_worker: worker as u64,
                     seed,
-                    warmup: Duration::from_secs_f64(warmup_s),
-                    duration: duration_s.map(Duration::from_secs_f64),
-                    operations: share.operations,
-                    pace: share.pace,
+                    extent: bounds.share(first + worker as u64, total, self.in_flight()),
                     verify,
                     sampled_1_in,
                 };
+                let common = commons[worker].clone();
+                let done = Box::new(move |ran| drop(answer.send(ran)));
                 machine.submit(worker, move |worker| {
-                    driver::run(
-                        worker,
-                        common,
-                        run,
-                        Box::new(move |outcome| drop(answer.send(outcome))),
-                    );
+                    driver::run(worker, common, run, done);
                 })
             },
             || {},
         )?;
-        self.report(outcomes, sampled_1_in)
+        for why in workers.iter().filter_map(|ran| ran.failure.as_ref()) {
+            tracing::error!("machine {}: {why}", self.id);
+        }
+        let report = MachineReport {
+            machine: self.id.to_string(),
+            load_s: self.loaded.1,
+            loaded: self.loaded.0,
+            tables: self.facts()?,
+            workers,
+        };
+        send_news(&News::Ran(Box::new(report)));
+        Ok(())
+    }
+
+    /// Operations that each worker keeps in flight, unless a run says otherwise.
+    fn in_flight(&self) -> usize {
+        self.config.worker.operations_in_flight as usize
     }
 
     fn lock_exclusively(&self) -> anyhow::Result<()> {
         self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+            |worker, machine, answer: Sender<()>| {
                 machine.submit(worker, move |worker| {
                     farm_txn::lock_exclusively(worker, true);
                     _ = answer.send(());
@@ -531,7 +511,7 @@ impl<'a> Driven<'a> {
         let mutant =
             *mutant.with_context(|| format!("no deliberate bug has {name:?} in its name"))?;
         self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+            |worker, machine, answer: Sender<()>| {
                 machine.submit(worker, move |_| {
                     mutant.switch_on();
                     _ = answer.send(());
@@ -555,7 +535,7 @@ impl<'a> Driven<'a> {
     fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {
         self.check_judged()?;
         self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<()>| {
+            |worker, machine, answer: Sender<()>| {
                 let spec = spec.clone();
                 let done = Box::new(move |_: &mut Worker| _ = answer.send(()));
                 machine.submit(worker, move |worker| workload::start(worker, spec, done))
@@ -575,7 +555,7 @@ impl<'a> Driven<'a> {
         let mut logs = Vec::new();
         let finished = loop {
             let collected = self.on_all(
-                |worker, machine, answer: std::sync::mpsc::Sender<Collected>| {
+                |worker, machine, answer: Sender<Collected>| {
                     machine.submit(worker, move |worker| {
                         let collected = (workload::take_log(worker), workload::finish(worker));
                         // Fails if the node no longer waits, because the machine is stopping.
@@ -601,40 +581,11 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    fn report(&self, outcomes: Vec<Outcome>, sampled_1_in: u32) -> anyhow::Result<()> {
-        let mut recorder = Recorder::new(sampled_1_in);
-        let mut slices = Slices::default();
-        let mut duration_s: f64 = 0.0;
-        for outcome in outcomes {
-            recorder.merge(&outcome.recorder)?;
-            slices.merge(&outcome.slices);
-            duration_s = duration_s.max(outcome.duration.as_secs_f64());
-            if let Some(why) = outcome.failure {
-                tracing::error!(
-                    "machine {}: first failed operation or check of a worker: {why}",
-                    self.id
-                );
-            }
-        }
-        let report = MachineReport {
-            machine: self.id.to_string(),
-            duration_s,
-            load_s: self.loaded.1,
-            load_pairs: self.loaded.0,
-            table: self.facts()?,
-            recorder,
-            slices,
-        };
-        send_news(&News::Ran(Box::new(report)));
-        Ok(())
-    }
-
-    /// Returns the pairs, slots and bytes of this machine's shards.
     fn facts(&self) -> anyhow::Result<TableFacts> {
         let table = self.table;
         let (table, spec) = table.context("the launcher ordered a run before it opened a table")?;
         let all = self.on_all(
-            |worker, machine, answer: std::sync::mpsc::Sender<Result<OwnShards, KvError>>| {
+            |worker, machine, answer: Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {
                     _ = answer.send(farm_kv::ops::own_shards(worker, table))
                 })
@@ -652,6 +603,23 @@ impl<'a> Driven<'a> {
         }
         Ok(facts)
     }
+}
+
+/// Sends the progress of a load.
+fn send_loading(progress: &AtomicU64) {
+    let records = progress.load(Ordering::Relaxed);
+    send_news(&News::Loading { records });
+}
+
+/// Sends the end of a load. Returns the number of its records, and the seconds of the slowest worker.
+fn send_loaded<C: farm_bench::counters::Counters>(loads: &[Ran<C>]) -> anyhow::Result<(u64, f64)> {
+    if let Some(why) = loads.iter().find_map(|ran| ran.failure.as_ref()) {
+        bail!("cannot load the records: {why}");
+    }
+    let records = loads.iter().map(|ran| ran.recorder.executed()).sum();
+    let seconds = loads.iter().map(|ran| ran.duration_s).fold(0.0, f64::max);
+    send_news(&News::Loaded { records, seconds });
+    Ok((records, seconds))
 }
 
 /// Returns whether the allocators have taken back all freed objects: as many slots are taken as objects exist.

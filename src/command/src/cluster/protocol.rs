@@ -2,7 +2,7 @@
 
 use farm_bench::oltp::audit::Audited;
 use farm_bench::oltp::{self, Benchmark};
-use farm_bench::report::MachineReport;
+use farm_bench::ycsb;
 use farm_check::workload::{Finished, Log, Spec};
 use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
@@ -166,7 +166,7 @@ pub(crate) enum News {
         seconds: f64,
     },
     /// The report of [`Order::Run`].
-    Ran(Box<MachineReport>),
+    Ran(Box<ycsb::report::MachineReport>),
     /// The report of [`OltpOrder::Run`].
     RanOltp(Box<oltp::report::MachineReport>),
     /// The result of [`OltpOrder::Audit`].

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use farm_bench::report::{RunResult, Setup, Started};
+use farm_bench::report::Started;
+use farm_bench::ycsb::report::{RunResult, Setup};
 use farm_core::config::host::{check_memory, probe};
 use farm_kv::TableSpec;
 
@@ -125,7 +126,7 @@ fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Res
         in_flight: spec.hints.threads.unwrap_or_else(|| plan.most_in_flight()),
         ..Setup::new(spec, plan.seed)
     };
-    Ok(RunResult::from_machines(&setup, &reports)?)
+    Ok(RunResult::new(&setup, &reports)?)
 }
 
 fn order_of(planned: &Planned) -> WorkloadOrder {

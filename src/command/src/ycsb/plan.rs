@@ -216,12 +216,11 @@ fn planned(
     }
     let parsed = WorkloadSpec::from_properties(name, &properties)?;
     for remark in &parsed.remarks {
-        let level = if remark.is_warning() {
-            "warning"
-        } else {
-            "note"
-        };
-        crate::write_stderr(format_args!("farm: {level}: workload {name}: {remark}"));
+        let level = if remark.is_warning { "warning" } else { "note" };
+        crate::write_stderr(format_args!(
+            "farm: {level}: workload {name}: {}",
+            remark.text
+        ));
     }
     let mut spec = parsed.spec;
     // A workload without `fieldcount` and `fieldlength` has values of the length that the configuration sets.

@@ -1,20 +1,21 @@
 //! Orders of benchmarks of transactions, executed by a driven node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use farm_bench::closed_loop::{self, Extent};
 use farm_bench::oltp::audit::{self, Audit, Audited};
-use farm_bench::oltp::driver::{self, Length, Ran, Run};
-use farm_bench::oltp::load::{self, Load, Loaded};
-use farm_bench::oltp::report::{MachineReport, WorkerReport};
+use farm_bench::oltp::driver::{self, Ran, Run};
+use farm_bench::oltp::load::{self, Load};
+use farm_bench::oltp::report::MachineReport;
 use farm_bench::oltp::{Benchmark, attempt};
 use farm_kv::{TableId, TableSpec};
 use farm_txn::BackoffConfig;
 
-use super::{Driven, LOOK, SETTLE, send_news};
+use super::{Driven, LOOK, SETTLE, send_loaded, send_loading, send_news};
 use crate::cluster::protocol::{News, OltpOrder};
 
 /// A benchmark whose tables are open.
@@ -47,11 +48,12 @@ impl Driven<'_> {
                 duration_s,
                 sampled_1_in,
             } => {
-                let length = Length::Time {
+                let extent = Extent {
                     warmup: Duration::from_secs_f64(warmup_s),
-                    duration: Duration::from_secs_f64(duration_s),
+                    duration: Some(Duration::from_secs_f64(duration_s)),
+                    ..Extent::default()
                 };
-                self.run_oltp(length, avoidance, sampled_1_in)
+                self.run_oltp(extent, avoidance, sampled_1_in)
             }
             OltpOrder::Audit => self.audit_oltp(),
         }
@@ -100,34 +102,23 @@ impl Driven<'_> {
         let oltp = self.oltp()?;
         let progress = Arc::new(AtomicU64::new(0));
         let loads = self.on_all(
-            |worker, machine, answer: Sender<Loaded>| {
+            |worker, machine, answer: Sender<closed_loop::Ran>| {
                 let load = Load {
                     items: self.items(&oltp.benchmark, worker),
                     benchmark: oltp.benchmark.clone(),
                     seed: oltp.seed,
-                    in_flight: self.config.worker.operations_in_flight as usize,
+                    in_flight: self.in_flight(),
                     progress: Arc::clone(&progress),
                 };
-                let done = Box::new(move |loaded| drop(answer.send(loaded)));
+                let done = Box::new(move |ran| drop(answer.send(ran)));
                 machine.submit(worker, move |worker| load::load(worker, load, done))
             },
-            || {
-                let records = progress.load(Ordering::Relaxed);
-                send_news(&News::Loading { records });
-            },
+            || send_loading(&progress),
         )?;
-        let (mut records, mut seconds) = (0, 0.0f64);
-        for loaded in loads {
-            if let Some(why) = loaded.failure {
-                bail!("cannot load the rows: {why}");
-            }
-            records += loaded.rows;
-            seconds = seconds.max(loaded.duration.as_secs_f64());
-        }
+        let loaded = send_loaded(&loads)?;
         if let Some(oltp) = &mut self.oltp {
-            oltp.loaded = (records, seconds);
+            oltp.loaded = loaded;
         }
-        send_news(&News::Loaded { records, seconds });
         Ok(())
     }
 
@@ -139,7 +130,7 @@ impl Driven<'_> {
     /// Runs the transactions, and sends the report.
     fn run_oltp(
         &self,
-        length: Length,
+        extent: Extent,
         avoidance: BackoffConfig,
         sampled_1_in: u32,
     ) -> anyhow::Result<()> {
@@ -153,7 +144,7 @@ impl Driven<'_> {
                     seed: oltp.seed,
                     worker: self.span.first + worker as u64,
                     avoidance,
-                    length,
+                    extent,
                     sampled_1_in,
                 };
                 let done = Box::new(move |ran| drop(answer.send((worker, ran))));
@@ -162,18 +153,12 @@ impl Driven<'_> {
             || {},
         )?;
         ran.sort_by_key(|(worker, _)| *worker);
-        let report = |(_, ran): (usize, Ran)| WorkerReport {
-            duration_s: ran.duration.as_secs_f64(),
-            recorder: ran.recorder,
-            slices: ran.slices,
-            ledger: ran.ledger,
-            failure: ran.failure,
-        };
         send_news(&News::RanOltp(Box::new(MachineReport {
             machine: self.id.to_string(),
             load_s: oltp.loaded.1,
-            load_rows: oltp.loaded.0,
-            workers: ran.into_iter().map(report).collect(),
+            loaded: oltp.loaded.0,
+            tables: (),
+            workers: ran.into_iter().map(|(_, ran)| ran).collect(),
         })));
         Ok(())
     }
@@ -187,7 +172,7 @@ impl Driven<'_> {
                     items: self.items(&oltp.benchmark, worker),
                     benchmark: oltp.benchmark.clone(),
                     seed: oltp.seed,
-                    in_flight: self.config.worker.operations_in_flight as usize,
+                    in_flight: self.in_flight(),
                 };
                 let done = Box::new(move |audited| drop(answer.send(audited)));
                 machine.submit(worker, move |worker| audit::audit(worker, audit, done))
@@ -213,12 +198,8 @@ impl Driven<'_> {
                 |worker, machine, answer: Sender<Result<u64, String>>| {
                     let tables = tables.to_vec();
                     machine.submit(worker, move |worker| {
-                        let pairs = tables.iter().map(|table| {
-                            let shards = farm_kv::ops::check(worker, *table)?;
-                            Ok(shards.iter().map(|shard| shard.pairs).sum::<u64>())
-                        });
                         // Fails if the node no longer waits, because the machine is stopping.
-                        _ = answer.send(pairs.sum());
+                        _ = answer.send(audit::walk(worker, &tables));
                     })
                 },
                 || {},

@@ -1,0 +1,33 @@
+//! Numbers in the tables of reports.
+
+/// What stands for a number that does not apply.
+pub(crate) fn dash() -> String {
+    "-".to_owned()
+}
+
+/// A number with so many decimal places, or a dash.
+pub(crate) fn decimal(number: Option<f64>, places: usize) -> String {
+    number.map_or_else(dash, |number| format!("{number:.places$}"))
+}
+
+/// A rate as a whole number with commas between its thousands.
+pub(crate) fn whole(rate: f64) -> String {
+    grouped(rate.round() as u64)
+}
+
+/// A share as a percentage with one decimal place.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A number with commas between its thousands.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).unwrap_or_default())
+        .collect();
+    groups.join(",")
+}

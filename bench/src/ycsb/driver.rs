@@ -1,0 +1,268 @@
+//! The clients of a YCSB workload on one worker: they load its records, or run its operations.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use farm_core::worker::{Cont, Worker};
+use farm_kv::shard::Changed;
+use farm_kv::{Change, GetCont, KvError, TableId};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::inserts::InsertTracker;
+use super::key::key_bytes;
+use super::operation::OpKind;
+use super::report::{Counters, recorder};
+use super::spec::WorkloadSpec;
+use super::stream::{Op, OpStream, worker_rng};
+use super::value;
+use crate::closed_loop::{self, Clients, ClosedLoop, Done, Extent, Ran, again};
+use crate::recorder::Outcome;
+
+/// One operation of a load in this many is timed.
+const LOADS_SAMPLED_1_IN: u32 = 64;
+
+/// The table of a workload, and one of its clients.
+#[derive(Clone)]
+pub struct Common {
+    /// The table.
+    pub table: TableId,
+    /// Bytes of its values.
+    pub value_bytes: usize,
+    /// Number of the worker in the whole cluster, by which its values are marked.
+    pub writer: u16,
+}
+
+/// A part of the records to load.
+pub struct Load {
+    /// Their numbers.
+    pub records: Range<u64>,
+    /// Inserts in flight.
+    pub in_flight: usize,
+    /// Counter of loaded records.
+    pub progress: Arc<AtomicU64>,
+}
+
+/// A run of a workload.
+pub struct Run {
+    /// The workload.
+    pub spec: WorkloadSpec,
+    /// Inserts of this process.
+    pub tracker: Arc<InsertTracker>,
+    /// Number of the worker in this process.
+    pub local_worker: u64,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// How long, how much and how fast.
+    pub extent: Extent,
+    /// Every value that is read is checked.
+    pub verify: bool,
+    /// One operation in this many is timed.
+    pub sampled_1_in: u32,
+}
+
+enum Task {
+    Load {
+        records: Range<u64>,
+        progress: Arc<AtomicU64>,
+    },
+    Run {
+        stream: OpStream,
+        rng: Xoshiro256PlusPlus,
+        verify: bool,
+    },
+}
+
+struct Ycsb {
+    common: Common,
+    task: Task,
+    /// Number of the last write.
+    sequence: u64,
+    value: Vec<u8>,
+    done: Done<Counters>,
+}
+
+type Driver = ClosedLoop<Ycsb>;
+
+/// Loads records into a table; `done` is called on the worker's thread when all are in.
+pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done<Counters>) {
+    let task = Task::Load {
+        records: load.records,
+        progress: load.progress,
+    };
+    let extent = Extent {
+        in_flight: load.in_flight,
+        ..Extent::default()
+    };
+    start(worker, common, task, extent, LOADS_SAMPLED_1_IN, done);
+}
+
+/// Runs a workload; `done` is called on the worker's thread when it has ended and nothing is in flight any more.
+pub fn run(worker: &mut Worker, common: Common, run: Run, done: Done<Counters>) {
+    let task = Task::Run {
+        rng: worker_rng(run.seed, u64::from(common.writer)),
+        stream: OpStream::new(&run.spec, run.tracker, run.local_worker),
+        verify: run.verify,
+    };
+    start(worker, common, task, run.extent, run.sampled_1_in, done);
+}
+
+fn start(
+    worker: &mut Worker,
+    common: Common,
+    task: Task,
+    extent: Extent,
+    sampled_1_in: u32,
+    done: Done<Counters>,
+) {
+    let clients = Ycsb {
+        task,
+        // A record is loaded at sequence 0; a run's writes differ from those of earlier runs.
+        sequence: worker.clock().now().0,
+        value: vec![0; common.value_bytes],
+        common,
+        done,
+    };
+    closed_loop::start(worker, clients, recorder(sampled_1_in), extent);
+}
+
+impl Clients for Ycsb {
+    type Operation = Op;
+    type Costs = Counters;
+
+    #[inline]
+    fn draw(&mut self, _: &mut Worker) -> Option<Op> {
+        match &mut self.task {
+            Task::Load { records, .. } => records.next().map(|keynum| Op {
+                kind: OpKind::Insert,
+                keynum,
+            }),
+            Task::Run { stream, rng, .. } => Some(stream.next_op(rng)),
+        }
+    }
+
+    #[inline]
+    fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
+        match own.operation(seat).kind {
+            OpKind::Read | OpKind::ReadModifyWrite => own.look_up(worker, seat),
+            OpKind::Update | OpKind::Insert => own.write(worker, seat),
+        }
+    }
+
+    fn end(self, _: &mut Worker, ran: Ran<Counters>) {
+        (self.done)(ran);
+    }
+}
+
+impl Driver {
+    #[inline]
+    fn look_up(&mut self, worker: &mut Worker, seat: usize) {
+        let key = key_bytes(self.operation(seat).keynum);
+        let table = self.clients.common.table;
+        match farm_kv::get(worker, table, &key, GetCont::new(got, seat as u64)) {
+            Ok(()) => {}
+            Err(KvError::Busy) => {
+                farm_kv::when_slot(worker, table, Cont::new(again::<Ycsb>, seat));
+            }
+            Err(error) => self.fail(worker, seat, &error.to_string()),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, worker: &mut Worker, seat: usize) {
+        let op = *self.operation(seat);
+        let clients = &mut self.clients;
+        let sequence = match clients.task {
+            Task::Load { .. } => 0,
+            Task::Run { .. } => {
+                clients.sequence += 1;
+                clients.sequence
+            }
+        };
+        let Common { table, writer, .. } = clients.common;
+        value::fill(&mut clients.value, op.keynum, writer, sequence);
+        let change = match op.kind {
+            OpKind::Insert => Change::Upsert(&clients.value),
+            _ => Change::Update(&clients.value),
+        };
+        let (key, cont) = (key_bytes(op.keynum), Cont::new(changed, seat));
+        if let Err(error) = farm_kv::change(worker, table, &key, change, cont) {
+            self.fail(worker, seat, &error.to_string());
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, worker: &mut Worker, seat: usize, why: &str) {
+        self.recorder.counters.errors += 1;
+        let op = *self.operation(seat);
+        let why = format!("{} of record {}: {why}", op.kind.name(), op.keynum);
+        match &mut self.clients.task {
+            // A load that lost a record is over.
+            Task::Load { .. } => self.stop(seat, why),
+            Task::Run { stream, .. } => {
+                if op.kind == OpKind::Insert {
+                    stream.acknowledge(op.keynum);
+                }
+                self.rest(worker, seat, why);
+            }
+        }
+    }
+
+    fn verify(&mut self, keynum: u64, found: &[u8]) {
+        self.recorder.counters.verified += 1;
+        if let Err(error) = value::check(found, keynum) {
+            self.recorder.counters.verify_failures += 1;
+            self.report(format!("record {keynum} was read wrong: {error}"));
+        }
+    }
+
+    #[inline]
+    fn succeed(&mut self, worker: &mut Worker, seat: usize, kind: OpKind) {
+        self.finish(worker, seat, kind.index(), Outcome::Committed);
+    }
+}
+
+#[inline]
+fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
+    let seat = seat as usize;
+    closed_loop::resume(worker, |own: &mut Driver, worker| {
+        let op = *own.operation(seat);
+        match found {
+            Ok(found) => {
+                let verifies = matches!(own.clients.task, Task::Run { verify: true, .. });
+                if let (Some(value), true) = (found, verifies) {
+                    own.verify(op.keynum, value);
+                }
+                if op.kind == OpKind::ReadModifyWrite && found.is_some() {
+                    own.write(worker, seat);
+                } else {
+                    own.succeed(worker, seat, op.kind);
+                }
+            }
+            Err(KvError::Busy) => worker.when_room(Cont::new(again::<Ycsb>, seat)),
+            Err(error) => own.fail(worker, seat, &error.to_string()),
+        }
+    });
+}
+
+fn changed(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
+    closed_loop::resume(worker, |own: &mut Driver, worker| {
+        let op = *own.operation(seat);
+        match outcome {
+            Ok(Changed::Absent) if op.kind != OpKind::Insert => {
+                own.fail(worker, seat, "the record is not in the table");
+            }
+            Ok(_) => {
+                match &mut own.clients.task {
+                    Task::Load { progress, .. } => _ = progress.fetch_add(1, Ordering::Relaxed),
+                    Task::Run { stream, .. } if op.kind == OpKind::Insert => {
+                        stream.acknowledge(op.keynum);
+                    }
+                    Task::Run { .. } => {}
+                }
+                own.succeed(worker, seat, op.kind);
+            }
+            Err(error) => own.fail(worker, seat, &error.to_string()),
+        }
+    });
+}
