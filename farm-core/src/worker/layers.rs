@@ -19,6 +19,9 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
+    // Always inlined: an operation of a benchmark or of a layer takes its state out and puts it back, and a call would
+    // cost more than the few instructions of the common case.
+    #[inline(always)]
     pub(crate) fn put<T: Any + Send>(&mut self, state: Box<T>) {
         self.take::<T>();
         match &mut self.places[place::<T>()] {
@@ -27,18 +30,22 @@ impl Layers {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take<T: Any + Send>(&mut self) -> Option<Box<T>> {
         let state = match &mut self.places[place::<T>()] {
             state @ Some(_) if state.as_deref().is_some_and(|state| state.is::<T>()) => {
                 state.take()
             }
-            _ => {
-                let found = self.more.iter().position(|state| state.is::<T>())?;
-                Some(self.more.swap_remove(found))
-            }
+            _ => self.take_more::<T>(),
         };
         state?.downcast().ok()
+    }
+
+    /// Removes a state whose slot in `places` was occupied when it was put.
+    #[cold]
+    fn take_more<T: Any + Send>(&mut self) -> Option<Box<dyn Any + Send>> {
+        let found = self.more.iter().position(|state| state.is::<T>())?;
+        Some(self.more.swap_remove(found))
     }
 
     #[inline]
