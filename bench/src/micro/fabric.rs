@@ -131,15 +131,15 @@ fn measurements(bytes: usize, whole_lines: bool) -> Vec<Measurement<Measured>> {
     let object = ReadKind::Objects {
         stride: bytes as u32,
     };
-    let mut operations = vec![
-        ("read_raw", "read raw", Operation::Read(ReadKind::Raw)),
-        ("write", "write", Operation::Write),
-    ];
-    if whole_lines {
-        operations.insert(1, ("read_object", "read object", Operation::Read(object)));
-    }
     let mut all = Vec::new();
-    for (key, name, operation) in operations {
+    for (key, name, operation) in [
+        ("read_raw", "read raw", Operation::Read(ReadKind::Raw)),
+        ("read_object", "read object", Operation::Read(object)),
+        ("write", "write", Operation::Write),
+    ] {
+        if key == "read_object" && !whole_lines {
+            continue;
+        }
         let measured = Measured::Latency(operation);
         all.push(Measurement::new(format!("{key}.latency"), name, measured));
         for (of, outstanding) in [("one", 1), ("of_32", FEW), ("of_256", MANY)] {
@@ -148,17 +148,17 @@ fn measurements(bytes: usize, whole_lines: bool) -> Vec<Measurement<Measured>> {
             all.push(Measurement::new(format!("{key}.{of}"), name, measured));
         }
     }
-    let memcpys = [
-        (
-            "memcpy_of_32",
-            "memcpys/s, batches of 32",
-            Access::Batched(FEW),
-        ),
-        ("memcpy_one", "memcpys/s, one at a time", Access::Dependent),
-    ];
-    all.extend(
-        memcpys.map(|(key, name, access)| Measurement::new(key, name, Measured::Memcpy(access))),
-    );
+    let [few, one] = [Access::Batched(FEW), Access::Dependent].map(Measured::Memcpy);
+    all.push(Measurement::new(
+        "memcpy_of_32",
+        "memcpys/s, batches of 32",
+        few,
+    ));
+    all.push(Measurement::new(
+        "memcpy_one",
+        "memcpys/s, one at a time",
+        one,
+    ));
     all
 }
 

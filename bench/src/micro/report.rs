@@ -1,5 +1,6 @@
 //! What a bench found at each size, as JSON and as tables.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
@@ -190,7 +191,10 @@ impl MicroReport {
     /// The results under one heading: a line for each measurement, a column for each size.
     fn table(&self, heading: &str) -> Vec<Vec<String>> {
         let sizes = distinct(self.rows.iter().map(|row| row.bytes));
-        let cells = self.rows.iter().flat_map(|row| {
+        // Measurements that some sizes do not have are in their place in the others.
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        rows.sort_by_key(|row| Reverse(row.cells.len()));
+        let cells = rows.into_iter().flat_map(|row| {
             let cells = row.cells.iter().filter(|cell| cell.heading == heading);
             cells.map(|cell| (row.bytes, cell))
         });

@@ -42,6 +42,9 @@ const IN_FLIGHT: usize = 64;
 /// Measures one slice of something between two processes.
 type Operation<S> = fn(&mut S, Slice) -> Result<Sample>;
 
+/// Makes a pair of connected sockets. The second is the standard input of the other process.
+type Connect = fn() -> Result<(Socket, Stdio)>;
+
 /// What the parts of the bench have in common.
 struct Bench<'a> {
     run: &'a MicroRun,
@@ -193,7 +196,7 @@ impl Bench<'_> {
 
     fn sockets(&mut self) -> Result<()> {
         let _pin = Pin::to_any(self.own_core())?;
-        let kinds: [(_, _, fn() -> Result<(Socket, Stdio)>); 2] = [
+        let kinds: [(_, _, Connect); 2] = [
             ("unix_rtt", "Unix socket", Socket::unix),
             ("tcp_rtt", "loopback TCP", Socket::tcp),
         ];
