@@ -119,47 +119,47 @@ fn row(run: &MicroRun, bytes: usize, bench: &mut Bench, memory: &Memory) -> Resu
     if !whole_lines {
         row.cells.push(Cell::value("read_object", ()));
     }
-    let measurements = measurements(bytes, whole_lines);
-    let samples = in_turns(&measurements, run.repeats, |measurement| {
-        bench.slice(measurement.operation, bytes, run.slice, &mut reader)
-    })?;
-    row.add(&measurements, samples);
-    Ok(row)
-}
-
-fn measurements(bytes: usize, whole_lines: bool) -> Vec<Measurement<Measured>> {
     let object = ReadKind::Objects {
         stride: bytes as u32,
     };
-    let mut all = Vec::new();
-    for (key, name, operation) in [
-        ("read_raw", "read raw", Operation::Read(ReadKind::Raw)),
-        ("read_object", "read object", Operation::Read(object)),
-        ("write", "write", Operation::Write),
-    ] {
-        if key == "read_object" && !whole_lines {
-            continue;
-        }
-        let measured = Measured::Latency(operation);
-        all.push(Measurement::new(format!("{key}.latency"), name, measured));
-        for (of, outstanding) in [("one", 1), ("of_32", FEW), ("of_256", MANY)] {
-            let measured = Measured::Rate(operation, outstanding);
-            let name = format!("{name}s/s, {outstanding} outstanding");
-            all.push(Measurement::new(format!("{key}.{of}"), name, measured));
-        }
+    let groups = [
+        Some(operation(
+            "read_raw",
+            "read raw",
+            Operation::Read(ReadKind::Raw),
+        )),
+        whole_lines.then(|| operation("read_object", "read object", Operation::Read(object))),
+        Some(operation("write", "write", Operation::Write)),
+        Some(memcpys()),
+    ];
+    for measurements in groups.into_iter().flatten() {
+        let samples = in_turns(&measurements, run.repeats, |measurement| {
+            bench.slice(measurement.operation, bytes, run.slice, &mut reader)
+        })?;
+        row.add(&measurements, samples);
     }
-    let [few, one] = [Access::Batched(FEW), Access::Dependent].map(Measured::Memcpy);
-    all.push(Measurement::new(
-        "memcpy_of_32",
-        "memcpys/s, batches of 32",
-        few,
-    ));
-    all.push(Measurement::new(
-        "memcpy_one",
-        "memcpys/s, one at a time",
-        one,
-    ));
+    Ok(row)
+}
+
+/// The measurements of one operation. They take turns with each other only: slices of reads and of `memcpy`
+/// between them make writes slower.
+fn operation(key: &str, name: &str, operation: Operation) -> Vec<Measurement<Measured>> {
+    let latency = Measured::Latency(operation);
+    let mut all = vec![Measurement::new(format!("{key}.latency"), name, latency)];
+    for (of, outstanding) in [("one", 1), ("of_32", FEW), ("of_256", MANY)] {
+        let measured = Measured::Rate(operation, outstanding);
+        let name = format!("{name}s/s, {outstanding} outstanding");
+        all.push(Measurement::new(format!("{key}.{of}"), name, measured));
+    }
     all
+}
+
+fn memcpys() -> Vec<Measurement<Measured>> {
+    let [few, one] = [Access::Batched(FEW), Access::Dependent].map(Measured::Memcpy);
+    vec![
+        Measurement::new("memcpy_of_32", "memcpys/s, batches of 32", few),
+        Measurement::new("memcpy_one", "memcpys/s, one at a time", one),
+    ]
 }
 
 /// A one-sided operation.
