@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | read latency | `ib_read_lat` | one read at a time; the median |
 //! | write latency | `ib_write_lat` | a write that the other side answers by one, which both wait for by looking at their memory; half of the median |
-//! | reads/s | `ib_read_bw` | reads by [`BATCH`], at most [`OUTSTANDING`] on their way |
+//! | reads/s | `ib_read_bw` | reads by 32, at most 128 on their way |
 //! | writes/s | `ib_write_bw` | the same of writes |
 //!
 //! The two take turns, and each pair of turns gives one ratio; a host that is disturbed disturbs both.
