@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use farm_core::config::Config;
 use serde::{Deserialize, Serialize};
 
-use super::{calls, raw, sockets};
+use super::calls;
+use super::raw;
+use super::sockets;
 use crate::micro::host::Pin;
 
 /// Set in the environment of a child: the task it has, as JSON. See [`child_main`].
