@@ -4,228 +4,286 @@
 //! The other machine is in the same process: it has no part in one-sided operations, and so its own
 //! mapping of the memory can be measured beside. The reading machine maps the memory by itself, as
 //! it would from another process.
+//!
+//! | key of a row | |
+//! |---|---|
+//! | `read_raw` | reads whose words are whole |
+//! | `read_object` | reads of one object; `null` for sizes that are not whole lines |
+//! | `write` | writes, each signalled |
+//! | `….latency` | from the post to the completion, one at a time |
+//! | `….one`, `….of_32`, `….of_256` | operations a second with so many outstanding |
+//! | `memcpy_of_32` | `memcpy` of as many bytes from the same memory, prefetched in batches of 32: the limit of the rates of reads |
+//! | `memcpy_one` | `memcpy` that waits for the one before: what the latency of reads is held against |
 
-mod operations;
-
-use std::fmt;
 use std::time::Duration;
 
-use farm_core::fabric::FabricMachine;
-use farm_core::mem::{LINE_BYTES, WORD_BYTES};
-use serde::{Deserialize, Serialize};
+use anyhow::{Result, bail, ensure};
+use farm_core::config::rounded_size;
+use farm_core::fabric::{Capability, FabricMachine, ReadKind, Remote, RemoteMemory, Token};
+use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
+use rand::{RngCore, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde_json::json;
 
-use super::host::{Conditions, Pin, Watch, allowed_cores};
-use super::{Latency, MicroError, Place, Progress, Rate, limit, machine_id, meet, text};
-use operations::Bench;
+use super::host::{Pin, Watch, allowed_cores, core_rate_of};
+use super::initiator::Initiator;
+use super::machines::{MicroRun, check_sizes, connect_both, ids, start_both};
+use super::measure::{Measurement, Progress, Sample, in_turns, latencies};
+use super::reads::{Access, Copying, Reader};
+use super::report::{Cell, MicroReport, Row};
 
-/// The machine that reads and writes, and the one whose memory it is.
-const READER: u16 = 1;
-const OWNER: u16 = 2;
+/// Most bytes of an operation.
+const MOST_BYTES: usize = 1 << 20;
+/// Outstanding operations of the middle rate, and reads of a batch of `memcpy`.
+const FEW: usize = 32;
+/// Outstanding operations of the highest rate.
+const MANY: usize = 256;
+/// Completions taken by one poll, as a worker does.
+const POLL: usize = 32;
+/// Completions between two looks at the clock.
+const CHUNK: u64 = 1024;
 
-/// What [`run`] measures.
-#[derive(Clone, Debug)]
-pub struct FabricRun {
-    /// Where the machines meet.
-    pub place: Place,
-    /// Bytes of the memory that is read, and of that which is written.
-    pub bytes: u64,
-    /// Bytes of an operation.
-    pub sizes: Vec<usize>,
-    /// Core to measure on; `None` takes the last that this process may use.
-    pub core: Option<u32>,
-    /// Slices of each measurement.
-    pub repeats: usize,
-    /// Time of one slice.
-    pub slice: Duration,
-}
-
-impl FabricRun {
-    /// Operations of 16 B to 4 KiB on 1 GiB.
-    pub fn new(place: Place) -> Self {
-        Self {
-            place,
-            bytes: 1 << 30,
-            sizes: (4..=12).map(|shift| 1 << shift).collect(),
-            core: None,
-            repeats: 7,
-            slice: Duration::from_millis(40),
-        }
-    }
-
-    fn check(&self) -> Result<(), MicroError> {
-        let fits =
-            |bytes: &usize| *bytes > 0 && bytes.is_multiple_of(WORD_BYTES) && *bytes <= 1 << 20;
-        match () {
-            () if !self.sizes.iter().all(fits) => {
-                let why = format!("multiples of {WORD_BYTES} from {WORD_BYTES} bytes to 1 MiB");
-                Err(MicroError::bad("sizes", why))
-            }
-            () if self.repeats == 0 => Err(MicroError::bad("repeats", "at least one is needed")),
-            () if !self.bytes.is_multiple_of(LINE_BYTES as u64) => Err(MicroError::bad(
-                "bytes",
-                format!("a multiple of {LINE_BYTES}"),
-            )),
-            () => Ok(()),
-        }
-    }
-}
-
-/// Operations of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Operations {
-    /// From the post to the completion, one at a time.
-    pub latency: Latency,
-    /// Operations a second, one at a time.
-    pub one: Rate,
-    /// With 32 outstanding.
-    pub of_32: Rate,
-    /// With 256 outstanding.
-    pub of_256: Rate,
-}
-
-/// Operations of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct FabricRow {
-    /// Bytes of an operation.
-    pub bytes: usize,
-    /// Reads whose words are whole.
-    pub read_raw: Operations,
-    /// Reads of one object; only of whole lines.
-    pub read_object: Option<Operations>,
-    /// Writes, each signalled.
-    pub write: Operations,
-    /// `memcpy` of as many bytes from the same memory, prefetched in batches of 32: the limit of the
-    /// rates of reads.
-    pub memcpy_of_32: Rate,
-    /// `memcpy` that waits for the one before: what the latency of reads is held against.
-    pub memcpy_one: Rate,
-}
-
-/// What [`run`] found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FabricReport {
-    /// What it was measured on.
-    pub conditions: Conditions,
-    /// Bytes of the memory that is read, and of that which is written.
-    pub memory_bytes: u64,
-    /// A row for each size.
-    pub rows: Vec<FabricRow>,
-}
-
-/// Measures one-sided operations at every size.
+/// Measures one-sided operations at every size, on two memories of so many bytes. Uses one core.
 ///
 /// # Errors
-/// [`MicroError`]: no space, or sizes that the fabric does not take.
-pub fn run(run: &FabricRun, progress: Progress<'_>) -> Result<FabricReport, MicroError> {
-    run.check()?;
-    let FabricRun {
-        place,
-        bytes,
-        repeats,
-        slice,
-        ..
-    } = run;
-    let core = run.core.or_else(|| allowed_cores().last().copied());
-    let mut conditions =
-        Conditions::before(&place.memory_dir, place.page_bytes()?, *repeats, *slice);
+/// No space, or sizes that the fabric does not take.
+pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<MicroReport> {
+    check_sizes(&run.sizes, WORD_BYTES, MOST_BYTES)?;
+    let most_bytes = run.sizes.iter().copied().max().unwrap_or(0);
+    ensure!(
+        memory_bytes.is_multiple_of(LINE_BYTES as u64) && memory_bytes >= most_bytes as u64,
+        "bytes: a multiple of {LINE_BYTES}, and at least an operation of {most_bytes} bytes"
+    );
+    let core = run.cores.first().copied();
+    let core = core.or_else(|| allowed_cores().last().copied());
+    let mut conditions = run.conditions()?;
     conditions.pinned.extend(core);
-    let _pin = core.map(Pin::to).transpose()?;
+    let _pin = Pin::to_any(core)?;
     let watch = Watch::begin();
-    progress(&format!(
-        "making and filling two memories of {}",
-        text::bytes(*bytes)
-    ));
-    let owner = place.machine(OWNER)?;
-    let readable = owner.export(*bytes as usize, false)?;
-    let writable = owner.export(*bytes as usize, true)?;
-    limit::fill(&readable.0);
-    limit::fill(&writable.0);
-    let memory = readable.0.clone();
-    let mut machines = [place.machine(READER)?, owner].map(FabricMachine::Shm);
-    let ids = [READER, OWNER].map(machine_id);
-    let offers = [vec![], vec![readable.1, writable.1]];
-    let [offer, _] = meet(&mut machines, ids, offers)?;
-    let [mut reader, owner] = machines;
-    let most = run.sizes.iter().copied().max().unwrap_or(0);
-    let mut bench = Bench::new(&mut reader, &offer, *bytes, most)?;
+    let memory_text = rounded_size(memory_bytes);
+    progress(&format!("making and filling two memories of {memory_text}"));
+    let config = run.machines();
+    // The machine that reads and writes, and the one whose memory it is.
+    let mut machines = start_both(&config)?;
+    let exporter = machines[1].exporter();
+    let readable = exporter.export(memory_bytes as usize, false)?;
+    let writable = exporter.export(memory_bytes as usize, true)?;
+    fill(&readable.0);
+    fill(&writable.0);
+    let offers: [&[_]; 2] = [&[], &[readable.1, writable.1]];
+    let [offer, _] = connect_both(&mut machines, ids(&config), offers)?;
+    let mut bench = Bench::new(&mut machines[0], &offer, memory_bytes, most_bytes)?;
     bench.touch()?;
     let mut rows = Vec::with_capacity(run.sizes.len());
-    for size in &run.sizes {
-        progress(&format!(
-            "one-sided operations of {}",
-            text::bytes(*size as u64)
-        ));
-        rows.push(bench.row(run, *size, &memory)?);
+    for bytes in &run.sizes {
+        let size = rounded_size(*bytes as u64);
+        progress(&format!("one-sided operations of {size}"));
+        rows.push(row(run, *bytes, &mut bench, &readable.0)?);
     }
+    // The endpoint goes before its machine.
     drop(bench);
-    drop((reader, owner));
+    drop(machines);
     watch.end(&mut conditions);
-    Ok(FabricReport {
-        conditions,
-        memory_bytes: *bytes,
+    Ok(MicroReport {
+        what: "fabric",
+        heading: format!(
+            "fabric: one-sided operations at random places of {memory_text} of another machine\n{conditions}"
+        ),
+        setup: json!({ "conditions": conditions, "memory_bytes": memory_bytes }),
         rows,
     })
 }
 
-impl fmt::Display for FabricReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = text::bytes(self.memory_bytes);
-        writeln!(
-            out,
-            "fabric: one-sided operations at random places of {memory} of another machine"
-        )?;
-        write!(out, "{}", self.conditions)?;
-        writeln!(out, "\n  one at a time, ns: median / 99th percentile")?;
-        let columns = ["bytes", "read raw", "read object", "write", "memcpy"];
-        write_row(out, columns.map(String::from))?;
-        for row in &self.rows {
-            let of = |it: &Operations| format!("{} / {}", it.latency.p50_ns, it.latency.p99_ns);
-            let object = row.read_object.as_ref().map_or("-".into(), of);
-            let memcpy = format!("{:.0}", 1e9 / row.memcpy_one.per_s);
-            write_row(
-                out,
-                [
-                    row.bytes.to_string(),
-                    of(&row.read_raw),
-                    object,
-                    of(&row.write),
-                    memcpy,
-                ],
-            )?;
-        }
-        writeln!(
-            out,
-            "\n  rates, million/s: 32 / 256 outstanding; memcpy: batches of 32"
-        )?;
-        write_row(out, columns.map(String::from))?;
-        for row in &self.rows {
-            let of = |it: &Operations| {
-                format!(
-                    "{} / {}",
-                    text::millions(it.of_32.per_s),
-                    text::millions(it.of_256.per_s)
-                )
-            };
-            let object = row.read_object.as_ref().map_or("-".into(), of);
-            let memcpy = text::millions(row.memcpy_of_32.per_s);
-            write_row(
-                out,
-                [
-                    row.bytes.to_string(),
-                    of(&row.read_raw),
-                    object,
-                    of(&row.write),
-                    memcpy,
-                ],
-            )?;
-        }
-        Ok(())
+/// Writes every word, so that all pages are there and none is the same as another.
+fn fill(memory: &Memory) {
+    const WORDS: usize = 4096;
+    let mut block: Vec<u64> = (0..WORDS as u64)
+        .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        .collect();
+    let mut at = 0;
+    while memory.len() - at >= 8 {
+        let words = WORDS.min((memory.len() - at) / 8);
+        block[0] = at as u64;
+        memory.write_words(at, &block[..words]);
+        at += words * 8;
     }
 }
 
-fn write_row(out: &mut fmt::Formatter<'_>, [first, rest @ ..]: [String; 5]) -> fmt::Result {
-    write!(out, "  {first:>6}")?;
-    rest.iter()
-        .try_for_each(|cell| write!(out, " {cell:>16}"))?;
-    writeln!(out)
+/// Measures all operations of one size.
+fn row(run: &MicroRun, bytes: usize, bench: &mut Bench, memory: &Memory) -> Result<Row> {
+    let mut row = Row::new(bytes);
+    let stride = bytes.next_multiple_of(LINE_BYTES);
+    let memories = std::slice::from_ref(memory);
+    let mut reader = Reader::new(memories, stride, bytes, FEW, 1)?;
+    let whole_lines = bytes.is_multiple_of(LINE_BYTES);
+    if !whole_lines {
+        row.cells.push(Cell::value("read_object", ()));
+    }
+    let object = ReadKind::Objects {
+        stride: bytes as u32,
+    };
+    let groups = [
+        Some(operation(
+            "read_raw",
+            "read raw",
+            Operation::Read(ReadKind::Raw),
+        )),
+        whole_lines.then(|| operation("read_object", "read object", Operation::Read(object))),
+        Some(operation("write", "write", Operation::Write)),
+        Some(memcpys()),
+    ];
+    for measurements in groups.into_iter().flatten() {
+        let samples = in_turns(&measurements, run.repeats, |measurement| {
+            bench.slice(measurement.operation, bytes, run.slice, &mut reader)
+        })?;
+        row.add(&measurements, samples);
+    }
+    Ok(row)
+}
+
+/// The measurements of one operation. They take turns with each other only: slices of reads and of `memcpy`
+/// between them make writes slower.
+fn operation(key: &str, name: &str, operation: Operation) -> Vec<Measurement<Measured>> {
+    let latency = Measured::Latency(operation);
+    let mut all = vec![Measurement::new(format!("{key}.latency"), name, latency)];
+    for (of, outstanding) in [("one", 1), ("of_32", FEW), ("of_256", MANY)] {
+        let measured = Measured::Rate(operation, outstanding);
+        let name = format!("{name}s/s, {outstanding} outstanding");
+        all.push(Measurement::new(format!("{key}.{of}"), name, measured));
+    }
+    all
+}
+
+fn memcpys() -> Vec<Measurement<Measured>> {
+    let [few, one] = [Access::Batched(FEW), Access::Dependent].map(Measured::Memcpy);
+    vec![
+        Measurement::new("memcpy_of_32", "memcpys/s, batches of 32", few),
+        Measurement::new("memcpy_one", "memcpys/s, one at a time", one),
+    ]
+}
+
+/// A one-sided operation.
+#[derive(Clone, Copy)]
+enum Operation {
+    Read(ReadKind),
+    Write,
+}
+
+/// What a slice measures.
+#[derive(Clone, Copy)]
+enum Measured {
+    /// Latency, one at a time.
+    Latency(Operation),
+    /// Operations per second of the core, with so many outstanding.
+    Rate(Operation, usize),
+    /// `memcpy` of the same memory.
+    Memcpy(Access),
+}
+
+/// The measuring end.
+struct Bench {
+    initiator: Initiator,
+    readable: RemoteMemory,
+    writable: RemoteMemory,
+    memory_bytes: u64,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl Bench {
+    fn new(
+        reader: &mut FabricMachine,
+        offer: &[Capability],
+        memory_bytes: u64,
+        most_bytes: usize,
+    ) -> Result<Self> {
+        let [readable, writable] = offer else {
+            bail!("the owner did not offer its two memories");
+        };
+        let mut initiator = Initiator::new(reader, most_bytes, MANY + POLL)?;
+        Ok(Self {
+            readable: initiator.endpoint.import(readable)?,
+            writable: initiator.endpoint.import(writable)?,
+            initiator,
+            memory_bytes,
+            rng: Xoshiro256PlusPlus::seed_from_u64(1),
+        })
+    }
+
+    /// Touches every page of both memories, so that none is mapped in while the clock runs.
+    fn touch(&mut self) -> Result<()> {
+        for offset in (0..self.memory_bytes).step_by(4096) {
+            self.post(Operation::Read(ReadKind::Raw), WORD_BYTES, offset)?;
+            self.post(Operation::Write, WORD_BYTES, offset)?;
+            self.initiator.poll(2)?;
+        }
+        Ok(())
+    }
+
+    /// Measures one slice.
+    fn slice(
+        &mut self,
+        measured: Measured,
+        bytes: usize,
+        duration: Duration,
+        reader: &mut Reader<'_>,
+    ) -> Result<Sample> {
+        match measured {
+            Measured::Latency(operation) => latencies(duration, || self.one(operation, bytes)),
+            Measured::Rate(operation, outstanding) => {
+                let rate = core_rate_of(duration, || self.chunk(operation, bytes, outstanding))?;
+                self.initiator.poll(outstanding)?;
+                Ok(Sample::Rate(rate))
+            }
+            Measured::Memcpy(access) => {
+                Ok(Sample::Rate(reader.rate(access, Copying::Memcpy, duration)))
+            }
+        }
+    }
+
+    #[inline]
+    fn one(&mut self, operation: Operation, bytes: usize) -> Result<()> {
+        let offset = self.draw(bytes);
+        self.post(operation, bytes, offset)?;
+        self.initiator.poll(1).map(drop)
+    }
+
+    /// Keeps so many outstanding until a chunk of them is complete.
+    #[inline(never)]
+    fn chunk(&mut self, operation: Operation, bytes: usize, outstanding: usize) -> Result<u64> {
+        let mut complete = 0;
+        while complete < CHUNK {
+            while self.initiator.endpoint.outstanding() < outstanding {
+                let offset = self.draw(bytes);
+                self.post(operation, bytes, offset)?;
+            }
+            complete += self.initiator.poll(POLL)?;
+        }
+        Ok(complete)
+    }
+
+    /// Draws a place: a multiple of the operation's whole lines.
+    #[inline]
+    fn draw(&mut self, bytes: usize) -> u64 {
+        let stride = bytes.next_multiple_of(LINE_BYTES) as u64;
+        let places = (self.memory_bytes - bytes as u64) / stride + 1;
+        ((u128::from(self.rng.next_u64()) * u128::from(places)) >> 64) as u64 * stride
+    }
+
+    #[inline]
+    fn post(&mut self, operation: Operation, bytes: usize, offset: u64) -> Result<()> {
+        let token = Token(offset);
+        let at = |memory| Remote { memory, offset };
+        let taken = match operation {
+            Operation::Read(kind) => {
+                let from = at(self.readable);
+                self.initiator.post_read(from, bytes, kind, token)?
+            }
+            Operation::Write => {
+                let to = at(self.writable);
+                self.initiator.post_write(to, bytes, 7, Some(token))?
+            }
+        };
+        ensure!(taken, "the endpoint has no room left");
+        Ok(())
+    }
 }

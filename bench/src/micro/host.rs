@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
+use farm_core::config::rounded_size;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::{Deserialize, Serialize};
-
-use super::{MicroError, text};
+use serde::Serialize;
 
 /// The conditions of a measurement.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Conditions {
     /// The processor, as the system calls it.
     pub processor: String,
@@ -61,7 +61,7 @@ impl fmt::Display for Conditions {
             out,
             "  memory in {}, pages of {}; median of {} slices of {:.0} ms, {:.0} s in all",
             self.memory_dir.display(),
-            text::bytes(self.page_bytes),
+            rounded_size(self.page_bytes),
             self.repeats,
             self.slice_s * 1e3,
             self.took_s
@@ -138,12 +138,18 @@ fn waited_ns() -> Option<u64> {
 pub(super) struct Pin(CpuSet);
 
 impl Pin {
-    pub(super) fn to(core: u32) -> Result<Self, MicroError> {
-        let before = sched_getaffinity(None).map_err(pinning(core))?;
+    pub(super) fn to(core: u32) -> Result<Self> {
+        let refused = || format!("cannot pin to core {core}");
+        let before = sched_getaffinity(None).with_context(refused)?;
         let mut only = CpuSet::new();
         only.set(core as usize);
-        sched_setaffinity(None, &only).map_err(pinning(core))?;
+        sched_setaffinity(None, &only).with_context(refused)?;
         Ok(Self(before))
+    }
+
+    /// Pins if a core is given.
+    pub(super) fn to_any(core: Option<u32>) -> Result<Option<Self>> {
+        core.map(Self::to).transpose()
     }
 }
 
@@ -152,10 +158,6 @@ impl Drop for Pin {
         // The thread ran on these cores before; if they are gone it stays where it is.
         let _ = sched_setaffinity(None, &self.0);
     }
-}
-
-fn pinning(core: u32) -> impl Fn(rustix::io::Errno) -> MicroError {
-    move |error| MicroError::bad("cores", format!("cannot pin to core {core}: {error}"))
 }
 
 /// The cores that this process may use, in ascending order.
@@ -170,12 +172,10 @@ pub(crate) fn allowed_cores() -> Vec<u32> {
 }
 
 /// The two cores of a pair: those asked for, else the first two allowed, else none and why.
-pub(super) fn two_cores(asked: Option<[u32; 2]>) -> Result<[u32; 2], String> {
-    let allowed = allowed_cores();
-    match (asked, allowed.as_slice()) {
-        (Some(cores), _) => Ok(cores),
-        (None, &[first, second, ..]) => Ok([first, second]),
-        (None, few) => Err(format!("only {} core for two processes", few.len())),
+pub(super) fn two_cores(asked: &[u32]) -> Result<[u32; 2], String> {
+    match (asked, allowed_cores().as_slice()) {
+        (&[first, second], _) | (_, &[first, second, ..]) => Ok([first, second]),
+        (_, few) => Err(format!("only {} core for two processes", few.len())),
     }
 }
 
@@ -214,6 +214,7 @@ fn processor_of(cpuinfo: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measure::rate_of;
     use super::*;
 
     #[test]
@@ -239,7 +240,7 @@ mod tests {
         let core = *before.last().expect("there is a core");
         let pin = Pin::to(core).unwrap();
         assert_eq!(allowed_cores(), [core]);
-        assert!(two_cores(None).unwrap_err().contains("only 1 core"));
+        assert!(two_cores(&[]).unwrap_err().contains("only 1 core"));
         drop(pin);
         assert_eq!(allowed_cores(), before);
     }
@@ -249,13 +250,15 @@ mod tests {
         let _pin = Pin::to(*allowed_cores().last().expect("there is a core")).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         let rate = |core_only: bool| {
-            let chunk =
-                || Ok::<u64, ()>((0..1000).fold(1, |all, i| std::hint::black_box(all | i)) & 1);
+            let chunk = || {
+                Ok::<u64, anyhow::Error>(
+                    (0..1000).fold(1, |all, i| std::hint::black_box(all | i)) & 1,
+                )
+            };
             let slice = Duration::from_millis(100);
-            if core_only {
-                core_rate_of(slice, chunk)
-            } else {
-                super::super::rate_of(slice, chunk)
+            match core_only {
+                true => core_rate_of(slice, chunk),
+                false => rate_of(slice, chunk),
             }
         };
         std::thread::scope(|scope| {

@@ -2,76 +2,39 @@
 //! the software above does. It is the bound of one worker's lookups: a lookup is such a read.
 //!
 //! [`raw_limit`] measures any memory, for instance the very regions that lookups read, and only
-//! reads it. [`run`] makes memory of its own, fills it, and measures that.
+//! reads it.
 
 use std::fmt;
 use std::time::Duration;
 
-use farm_core::mem::{LINE_BYTES, LineLoads, Mapping, Memory};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, Result};
+use farm_core::mem::{LINE_BYTES, LineLoads, Memory};
+use serde::Serialize;
 
-use super::host::{Conditions, Pin, Watch, allowed_cores};
+use super::figures::Rate;
+use super::host::Pin;
+use super::measure::in_turns;
 use super::reads::{Access, Copying, Reader};
-use super::{MicroError, Place, Progress, Rate, os, text};
+use super::text;
 
-/// What [`raw_limit`] measures.
+/// Reads that are prefetched and then copied as a batch, or that a sliding window prefetches ahead.
+const AHEAD: [usize; 4] = [8, 16, 32, 64];
+/// Seed of the places.
+const SEED: u64 = 1;
+
+/// How [`raw_limit`] measures.
 #[derive(Clone, Debug)]
 pub struct LimitOptions {
-    /// Reads that are prefetched and then copied.
-    pub batches: Vec<usize>,
-    /// Reads that a sliding window prefetches ahead.
-    pub windows: Vec<usize>,
     /// Slices of each variant.
     pub repeats: usize,
     /// Time of one slice.
     pub slice: Duration,
     /// Core to measure on; `None` leaves the thread where it is.
     pub core: Option<u32>,
-    /// Seed of the places.
-    pub seed: u64,
-}
-
-impl Default for LimitOptions {
-    fn default() -> Self {
-        Self {
-            batches: vec![8, 16, 32, 64],
-            windows: vec![8, 16, 32, 64],
-            repeats: 9,
-            slice: Duration::from_millis(60),
-            core: None,
-            seed: 1,
-        }
-    }
-}
-
-impl LimitOptions {
-    /// A look that takes milliseconds and whose figures mean nothing: for tests.
-    pub fn quick() -> Self {
-        Self {
-            repeats: 2,
-            slice: Duration::from_micros(200),
-            ..Self::default()
-        }
-    }
-
-    fn check(&self) -> Result<(), MicroError> {
-        let ahead = self.batches.iter().chain(&self.windows);
-        match () {
-            () if ahead.clone().any(|ahead| !(1..=4096).contains(ahead)) => Err(MicroError::bad(
-                "batch",
-                "between 1 and 4096 reads can be ahead",
-            )),
-            () if self.batches.is_empty() => {
-                Err(MicroError::bad("batch", "at least one is needed"))
-            }
-            () if self.repeats == 0 => Err(MicroError::bad("repeats", "at least one is needed")),
-            () => Ok(()),
-        }
-    }
 }
 
 /// How many reads a second one variant makes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReadRate {
     /// How it copies: `memcpy`; `words`, `sse`, `avx` or `avx512` loads without a check; or
     /// `checked` by such loads, as reads of objects are.
@@ -93,8 +56,29 @@ pub struct ReadRate {
     pub ns_per_read: f64,
 }
 
+impl ReadRate {
+    fn of(access: Access, copying: Copying, slices: Vec<f64>, bytes: usize) -> Self {
+        let rate = Rate::of(slices);
+        let (name, batch) = match access {
+            Access::Batched(batch) => ("batch", batch),
+            Access::Window(ahead) => ("window", ahead),
+            Access::Dependent => ("dependent", 1),
+        };
+        Self {
+            variant: copying.name(),
+            access: name.into(),
+            batch,
+            reads_per_s: rate.per_s,
+            least: rate.least,
+            most: rate.most,
+            gb_per_s: rate.gb_per_s(bytes),
+            ns_per_read: 1e9 / rate.per_s,
+        }
+    }
+}
+
 /// The limit of reads of one size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RawLimit {
     /// Bytes that the places are in.
     pub memory_bytes: u64,
@@ -115,10 +99,10 @@ pub struct RawLimit {
 }
 
 /// Measures random reads of `bytes_per_read` at multiples of `stride` in these memories, uniformly
-/// over their bytes. Only reads; nobody may write meanwhile, or checked copies could be torn.
+/// over their bytes. Only reads; nothing may be written meanwhile, or checked copies could be torn.
 ///
 /// # Errors
-/// [`MicroError::BadOption`] for sizes that cannot be read.
+/// Sizes that cannot be read.
 ///
 /// # Panics
 /// If the memory is written to so much that a checked copy is torn.
@@ -127,279 +111,62 @@ pub fn raw_limit(
     stride: usize,
     bytes_per_read: usize,
     options: &LimitOptions,
-) -> Result<RawLimit, MicroError> {
-    options.check()?;
-    let _pin = options.core.map(Pin::to).transpose()?;
-    let most = options
-        .batches
-        .iter()
-        .chain(&options.windows)
-        .copied()
-        .max()
-        .unwrap_or(1);
-    let mut reader = Reader::new(memories, stride, bytes_per_read, most, options.seed)?;
+) -> Result<RawLimit> {
+    let _pin = Pin::to_any(options.core)?;
+    let most_ahead = AHEAD[AHEAD.len() - 1];
+    let mut reader = Reader::new(memories, stride, bytes_per_read, most_ahead, SEED)?;
     reader.touch(4096);
-    let variants = variants(options, bytes_per_read.is_multiple_of(LINE_BYTES));
-    let mut slices = vec![Vec::with_capacity(options.repeats); variants.len()];
-    for _ in 0..options.repeats {
-        for ((access, copying), slices) in variants.iter().zip(&mut slices) {
-            slices.push(reader.rate(*access, *copying, options.slice));
-        }
-    }
-    let rated = variants.into_iter().zip(slices);
-    let rates: Vec<Rated> = rated.map(|it| Rated::of(it, bytes_per_read)).collect();
-    let of = |wanted: fn(&Rated) -> bool| best_of(rates.iter().filter(|rated| wanted(rated)));
-    let missing = || MicroError::broken("no variant of the limit was measured");
+    let variants = variants(bytes_per_read.is_multiple_of(LINE_BYTES));
+    let slices = in_turns(&variants, options.repeats, |(access, copying)| {
+        Ok(reader.rate(*access, *copying, options.slice))
+    })?;
+    let rates: Vec<ReadRate> = variants
+        .iter()
+        .zip(slices)
+        .map(|((access, copying), slices)| ReadRate::of(*access, *copying, slices, bytes_per_read))
+        .collect();
+    let best = |wanted: &dyn Fn(Access, Copying) -> bool| {
+        let measured = variants.iter().zip(&rates);
+        let wanted = measured.filter(|((access, copying), _)| wanted(*access, *copying));
+        let best = wanted.max_by(|(_, a), (_, b)| a.reads_per_s.total_cmp(&b.reads_per_s));
+        best.map(|(_, rate)| rate.clone())
+    };
+    let is_checked = |copying: Copying| matches!(copying, Copying::Checked(_));
+    let is_raw = |access: Access, copying| access != Access::Dependent && !is_checked(copying);
+    let is_batch = |access: Access| matches!(access, Access::Batched(_));
+    let missing = "no variant of the limit was measured";
     Ok(RawLimit {
         memory_bytes: memories.iter().map(|memory| memory.len() as u64).sum(),
         stride,
         bytes_per_read,
-        best_batched: of(Rated::is_raw_batch).ok_or_else(missing)?,
-        best: of(Rated::is_raw).ok_or_else(missing)?,
-        best_checked: of(Rated::is_checked),
-        dependent: of(Rated::is_dependent).ok_or_else(missing)?,
-        rates: rates.into_iter().map(|rated| rated.rate).collect(),
+        best_batched: best(&|access, copying| is_raw(access, copying) && is_batch(access))
+            .context(missing)?,
+        best: best(&is_raw).context(missing)?,
+        best_checked: best(&|_, copying| is_checked(copying)),
+        dependent: best(&|access, _| access == Access::Dependent).context(missing)?,
+        rates,
     })
 }
 
-/// A rate and the variant that it is of.
-struct Rated {
-    access: Access,
-    copying: Copying,
-    rate: ReadRate,
-}
-
-impl Rated {
-    fn of(((access, copying), slices): ((Access, Copying), Vec<f64>), bytes: usize) -> Self {
-        let rate = Rate::of(slices);
-        let (name, batch) = match access {
-            Access::Batched(batch) => ("batch", batch),
-            Access::Window(ahead) => ("window", ahead),
-            Access::Dependent => ("dependent", 1),
-        };
-        let rate = ReadRate {
-            variant: copying.name(),
-            access: name.into(),
-            batch,
-            reads_per_s: rate.per_s,
-            least: rate.least,
-            most: rate.most,
-            gb_per_s: rate.gb_per_s(bytes),
-            ns_per_read: 1e9 / rate.per_s,
-        };
-        Self {
-            access,
-            copying,
-            rate,
-        }
-    }
-
-    fn is_checked(&self) -> bool {
-        matches!(self.copying, Copying::Checked(_))
-    }
-
-    fn is_dependent(&self) -> bool {
-        self.access == Access::Dependent
-    }
-
-    fn is_raw(&self) -> bool {
-        !self.is_checked() && !self.is_dependent()
-    }
-
-    fn is_raw_batch(&self) -> bool {
-        self.is_raw() && matches!(self.access, Access::Batched(_))
-    }
-}
-
-fn best_of<'a>(rates: impl Iterator<Item = &'a Rated>) -> Option<ReadRate> {
-    let best = rates.max_by(|a, b| a.rate.reads_per_s.total_cmp(&b.rate.reads_per_s));
-    best.map(|rated| rated.rate.clone())
-}
-
-fn variants(options: &LimitOptions, whole_lines: bool) -> Vec<(Access, Copying)> {
+fn variants(whole_lines: bool) -> Vec<(Access, Copying)> {
     let best = LineLoads::best();
-    let mut copyings = vec![Copying::Memcpy, Copying::Raw(LineLoads::WORDS)];
+    let mut batched = vec![Copying::Memcpy, Copying::Raw(LineLoads::WORDS)];
     let mut through_windows = vec![Copying::Memcpy];
     if whole_lines {
         let vectors = LineLoads::available().into_iter().skip(1);
-        copyings.extend(vectors.map(Copying::Raw));
-        copyings.push(Copying::Checked(LineLoads::WORDS));
-        copyings.extend((best != LineLoads::WORDS).then_some(Copying::Checked(best)));
+        batched.extend(vectors.map(Copying::Raw));
+        batched.push(Copying::Checked(LineLoads::WORDS));
+        batched.extend((best != LineLoads::WORDS).then_some(Copying::Checked(best)));
         through_windows.push(Copying::Checked(best));
     }
-    let mut variants = Vec::new();
-    for copying in copyings {
-        variants.extend(
-            options
-                .batches
-                .iter()
-                .map(|batch| (Access::Batched(*batch), copying)),
-        );
-    }
-    for copying in through_windows {
-        variants.extend(
-            options
-                .windows
-                .iter()
-                .map(|ahead| (Access::Window(*ahead), copying)),
-        );
-    }
+    let ahead = |access: fn(usize) -> Access, copyings: Vec<Copying>| {
+        let variants = |copying| AHEAD.map(|ahead| (access(ahead), copying));
+        copyings.into_iter().flat_map(variants).collect::<Vec<_>>()
+    };
+    let mut variants = ahead(Access::Batched, batched);
+    variants.extend(ahead(Access::Window, through_windows));
     variants.push((Access::Dependent, Copying::Memcpy));
     variants
-}
-
-/// A size of reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadShape {
-    /// Bytes of a read, a multiple of 8.
-    pub bytes: usize,
-    /// Bytes between places, a multiple of 64.
-    pub stride: usize,
-}
-
-impl ReadShape {
-    /// The read of a lookup at the default settings: two adjacent buckets of 192 bytes.
-    pub const LOOKUP: Self = Self {
-        bytes: 384,
-        stride: 192,
-    };
-
-    /// Reads of so many bytes: for a lookup's, two adjacent objects; else one object of whole lines.
-    pub fn of_bytes(bytes: usize) -> Self {
-        if bytes == Self::LOOKUP.bytes {
-            return Self::LOOKUP;
-        }
-        Self {
-            bytes,
-            stride: bytes.next_multiple_of(LINE_BYTES).max(LINE_BYTES),
-        }
-    }
-}
-
-/// What [`run`] measures.
-#[derive(Clone, Debug)]
-pub struct LimitRun {
-    /// Where the memory is made.
-    pub place: Place,
-    /// Bytes of it: many times the processor's caches, or the caches are what is measured.
-    pub bytes: u64,
-    /// The sizes, one after the other.
-    pub shapes: Vec<ReadShape>,
-    /// How each is measured. Without a core, the last that this process may use is taken.
-    pub options: LimitOptions,
-}
-
-impl LimitRun {
-    /// 4 GiB, read as lookups do.
-    pub fn new(place: Place) -> Self {
-        let shapes = vec![ReadShape::LOOKUP];
-        Self {
-            place,
-            bytes: 4 << 30,
-            shapes,
-            options: LimitOptions::default(),
-        }
-    }
-}
-
-/// What [`run`] found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LimitReport {
-    /// What it was measured on.
-    pub conditions: Conditions,
-    /// Bytes of the memory.
-    pub memory_bytes: u64,
-    /// Seconds it took to make and fill it.
-    pub fill_s: f64,
-    /// The limit at each size.
-    pub limits: Vec<RawLimit>,
-}
-
-/// Makes memory, fills it, and measures its limit at every size asked for.
-///
-/// # Errors
-/// [`MicroError`]: no space, or sizes that cannot be read.
-pub fn run(run: &LimitRun, progress: Progress<'_>) -> Result<LimitReport, MicroError> {
-    let LimitRun {
-        place,
-        bytes,
-        shapes,
-        options,
-    } = run;
-    let core = options.core.or_else(|| allowed_cores().last().copied());
-    let options = LimitOptions {
-        core,
-        ..options.clone()
-    };
-    options.check()?;
-    let _pin = core.map(Pin::to).transpose()?;
-    progress(&format!("filling {}", text::bytes(*bytes)));
-    let watch = Watch::begin();
-    let memory = make(place, *bytes)?;
-    let mut conditions = Conditions::before(
-        &place.memory_dir,
-        memory.page_bytes() as u64,
-        options.repeats,
-        options.slice,
-    );
-    conditions.pinned.extend(core);
-    fill(&memory);
-    watch.end(&mut conditions);
-    let fill_s = conditions.took_s;
-    let measuring = Watch::begin();
-    let mut limits = Vec::with_capacity(shapes.len());
-    for shape in shapes {
-        progress(&format!("random reads of {} bytes", shape.bytes));
-        let memories = std::slice::from_ref(&memory);
-        limits.push(raw_limit(memories, shape.stride, shape.bytes, &options)?);
-    }
-    measuring.end(&mut conditions);
-    Ok(LimitReport {
-        conditions,
-        memory_bytes: *bytes,
-        fill_s,
-        limits,
-    })
-}
-
-/// Memory that is a file in the place, as regions are; but without a name, so that nothing is left
-/// behind however this process ends.
-fn make(place: &Place, bytes: u64) -> Result<Memory, MicroError> {
-    let name = format!("farm-{}-limit-{}", place.cluster, std::process::id());
-    let path = place.memory_dir.join(name);
-    let mapping = Mapping::create(&path, bytes as usize, place.huge_pages)?;
-    std::fs::remove_file(&path).map_err(os("remove the name of the bench's memory"))?;
-    Ok(Memory::of(mapping).window(0, bytes as usize))
-}
-
-/// Writes every word, so that all pages are there and none is the same as another.
-pub(super) fn fill(memory: &Memory) {
-    const WORDS: usize = 4096;
-    let mut block: Vec<u64> = (0..WORDS as u64)
-        .map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-        .collect();
-    let mut at = 0;
-    while memory.len() - at >= 8 {
-        let words = WORDS.min((memory.len() - at) / 8);
-        block[0] = at as u64;
-        memory.write_words(at, &block[..words]);
-        at += words * 8;
-    }
-}
-
-impl fmt::Display for LimitReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let memory = text::bytes(self.memory_bytes);
-        writeln!(
-            out,
-            "limit: random reads of {memory} on one core, filled in {:.1} s",
-            self.fill_s
-        )?;
-        write!(out, "{}", self.conditions)?;
-        self.limits
-            .iter()
-            .try_for_each(|limit| write!(out, "\n{limit}"))
-    }
 }
 
 impl fmt::Display for RawLimit {
@@ -415,23 +182,16 @@ impl fmt::Display for RawLimit {
             "  {bytes_per_read} bytes at multiples of {stride}, million reads/s"
         )?;
         for access in ["batch", "window"] {
-            let rates = || self.rates.iter().filter(|rate| rate.access == access);
-            let mut ahead: Vec<usize> = rates().map(|rate| rate.batch).collect();
-            ahead.sort_unstable();
-            ahead.dedup();
-            write!(out, "\n  {:<16}", format!("{access} of"))?;
-            ahead
-                .iter()
-                .try_for_each(|ahead| write!(out, " {ahead:>8}"))?;
-            let mut last = "";
-            for rate in rates() {
-                if rate.variant != last {
-                    write!(out, "\n  {:<16}", rate.variant)?;
-                    last = &rate.variant;
-                }
-                write!(out, " {:>8}", text::millions(rate.reads_per_s))?;
+            let mut lines = vec![vec![format!("{access} of")]];
+            lines[0].extend(AHEAD.map(|ahead| ahead.to_string()));
+            // The rates of one variant follow each other, one for each number ahead.
+            let rates: Vec<_> = self.rates.iter().filter(|it| it.access == access).collect();
+            for rates in rates.chunks(AHEAD.len()) {
+                let mut line = vec![rates[0].variant.clone()];
+                line.extend(rates.iter().map(|rate| text::millions(rate.reads_per_s)));
+                lines.push(line);
             }
-            writeln!(out)?;
+            writeln!(out, "\n{}", text::table(&lines).trim_end())?;
         }
         writeln!(out, "\n  {:<16} {}", "limit", self.best)?;
         writeln!(out, "  {:<16} {}", "batched", self.best_batched)?;

@@ -3,12 +3,12 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use farm_core::mem::{LINE_BYTES, LINE_WORDS, LineLoads, Memory, WORD_BYTES};
 use farm_core::mem::{copy_lines_by, copy_lines_raw};
 use rand::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::MicroError;
 use super::host::core_rate_of;
 
 /// Reads between two looks at the clock, unless each waits for the one before.
@@ -94,20 +94,20 @@ impl<'a> Reader<'a> {
         bytes: usize,
         most_ahead: usize,
         seed: u64,
-    ) -> Result<Self, MicroError> {
-        if bytes == 0 || !bytes.is_multiple_of(WORD_BYTES) {
-            let why = format!("{bytes} is not a positive multiple of {WORD_BYTES} bytes");
-            return Err(MicroError::bad("bytes per read", why));
-        }
-        if stride == 0 || !stride.is_multiple_of(LINE_BYTES) {
-            let why = format!("{stride} is not a positive multiple of {LINE_BYTES} bytes");
-            return Err(MicroError::bad("stride", why));
-        }
+    ) -> Result<Self> {
+        ensure!(
+            bytes > 0 && bytes.is_multiple_of(WORD_BYTES),
+            "bytes per read: {bytes} is not a positive multiple of {WORD_BYTES} bytes"
+        );
+        ensure!(
+            stride > 0 && stride.is_multiple_of(LINE_BYTES),
+            "stride: {stride} is not a positive multiple of {LINE_BYTES} bytes"
+        );
         let large = |memory: &Memory| memory.len() >= bytes;
-        if memories.is_empty() || memories.len() > CHOICES || !memories.iter().all(large) {
-            let why = format!("between 1 and {CHOICES} memories of at least {bytes} bytes");
-            return Err(MicroError::bad("memory", why));
-        }
+        ensure!(
+            (1..=CHOICES).contains(&memories.len()) && memories.iter().all(large),
+            "memory: between 1 and {CHOICES} memories of at least {bytes} bytes"
+        );
         let places = memories
             .iter()
             .map(|memory| ((memory.len() - bytes) / stride + 1) as u64);
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
             self.oldest = 0;
         }
         let mut fold = 0;
-        let rate: Result<f64, ()> = core_rate_of(slice, || {
+        let rate: Result<f64> = core_rate_of(slice, || {
             Ok(match access {
                 Access::Batched(batch) => self.batches(batch, &copy),
                 Access::Window(ahead) => self.window(ahead, &copy),

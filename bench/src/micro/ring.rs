@@ -1,406 +1,219 @@
 //! `farm bench ring`: messages between two processes on two cores, over rings and, beside them, over
 //! the sockets that a user would pick instead.
+//!
+//! | key of a row | |
+//! |---|---|
+//! | `ring_rtt` | round trip over a pair of rings, polled by both sides |
+//! | `stream_msgs` | messages a second over one ring, one way |
+//! | `stream_gb_per_s` | the same in gigabytes (10⁹) a second |
+//! | `ring_calls` | calls a second over a pair of rings, 64 at a time |
+//! | `call_rtt` | from a worker's call to its continuation, one at a time |
+//! | `calls` | calls a second between workers, 64 at a time |
+//! | `unix_rtt` | round trip through a Unix socket (a stream, blocking) |
+//! | `tcp_rtt` | round trip through TCP on the loopback device, without delay, blocking |
 
 pub(super) mod calls;
+pub(super) mod child;
 pub(super) mod raw;
 pub(super) mod sockets;
 
-use std::fmt;
-use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::process::Stdio;
 
-use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use anyhow::Result;
+use farm_core::config::{Config, rounded_size};
+use serde_json::json;
 
-use super::host::{Conditions, Pin, Watch, two_cores};
-use super::pair::{Helper, Launcher, Task};
-use super::{Latency, MicroError, Place, Progress, Rate, histogram, os, text};
-use calls::Caller;
-use raw::Side;
+use self::calls::Caller;
+use self::child::{Launcher, Task};
+use self::raw::Side;
+use self::sockets::Socket;
+use super::host::{Pin, Watch, two_cores};
+use super::machines::{MicroRun, check_sizes};
+use super::measure::{Measurement, Progress, Sample, Slice, in_turns};
+use super::report::{Cell, MicroReport, Row};
 
-/// What [`run`] measures.
-#[derive(Clone, Debug)]
-pub struct RingRun {
-    /// Where the machines meet.
-    pub place: Place,
-    /// The program that is the other process.
-    pub launcher: Launcher,
-    /// Bytes of a message, without the ring's overhead.
-    pub sizes: Vec<usize>,
-    /// Calls at a time.
-    pub in_flight: usize,
-    /// Bytes of a ring.
-    pub ring_bytes: u64,
-    /// The cores of the two processes; `None` takes two where there are two.
-    pub cores: Option<[u32; 2]>,
-    /// Slices of each measurement.
-    pub repeats: usize,
-    /// Time of one slice.
-    pub slice: Duration,
+/// Bytes of a ring.
+const RING_BYTES: u64 = 1 << 20;
+/// Most bytes of a message. The greatest record is an eighth of the ring, overhead included.
+const MOST_BYTES: u64 = RING_BYTES / 16;
+/// Calls at a time, where rates are measured.
+const IN_FLIGHT: usize = 64;
+
+/// Measures one slice of something between two processes.
+type Operation<S> = fn(&mut S, Slice) -> Result<Sample>;
+
+/// Makes a pair of connected sockets. The second is the standard input of the other process.
+type Connect = fn() -> Result<(Socket, Stdio)>;
+
+/// What the parts of the bench have in common.
+struct Bench<'a> {
+    run: &'a MicroRun,
+    launcher: &'a Launcher,
+    /// The configuration of the two machines.
+    config: Config,
+    /// The cores of the two processes.
+    cores: Option<[u32; 2]>,
+    progress: Progress<'a>,
+    rows: Vec<Row>,
 }
 
-impl RingRun {
-    /// Messages of 16 B to 4 KiB over rings of 1 MiB.
-    ///
-    /// # Errors
-    /// As [`Launcher::this_program`].
-    pub fn new(place: Place) -> Result<Self, MicroError> {
-        Ok(Self {
-            place,
-            launcher: Launcher::this_program()?,
-            sizes: (4..=12).map(|shift| 1 << shift).collect(),
-            in_flight: 64,
-            ring_bytes: 1 << 20,
-            cores: None,
-            repeats: 5,
-            slice: Duration::from_millis(100),
-        })
-    }
-
-    fn check(&self) -> Result<(), MicroError> {
-        // The greatest record is an eighth of the ring, overhead included.
-        let most = (self.ring_bytes / 16) as usize;
-        match () {
-            () if self.sizes.iter().any(|bytes| *bytes == 0 || *bytes > most) => {
-                let why = format!("messages over these rings have between 1 and {most} bytes");
-                Err(MicroError::bad("sizes", why))
-            }
-            () if !(1..=256).contains(&self.in_flight) => {
-                Err(MicroError::bad("calls in flight", "between 1 and 256"))
-            }
-            () if self.repeats == 0 => Err(MicroError::bad("repeats", "at least one is needed")),
-            () => Ok(()),
-        }
-    }
-}
-
-/// Messages of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RingRow {
-    /// Bytes of the message, and of its answer.
-    pub bytes: usize,
-    /// Round trip over a pair of rings, polled by both sides.
-    pub ring_rtt: Latency,
-    /// Messages a second over one ring, one way.
-    pub stream_msgs: Rate,
-    /// The same in gigabytes (10⁹) a second.
-    pub stream_gb_per_s: f64,
-    /// Calls a second over a pair of rings, with [`RingReport::in_flight`] at a time.
-    pub ring_calls: Rate,
-    /// From a worker's call to its continuation, one at a time.
-    pub call_rtt: Latency,
-    /// Calls a second between workers, with so many at a time.
-    pub calls: Rate,
-    /// Round trip through a Unix socket (a stream, blocking).
-    pub unix_rtt: Latency,
-    /// Round trip through TCP on the loopback device, without delay, blocking.
-    pub tcp_rtt: Latency,
-}
-
-/// What [`run`] found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RingReport {
-    /// What it was measured on.
-    pub conditions: Conditions,
-    /// Bytes of a ring.
-    pub ring_bytes: u64,
-    /// Records have checksums.
-    pub checksums: bool,
-    /// Calls at a time.
-    pub in_flight: usize,
-    /// A row for each size.
-    pub rows: Vec<RingRow>,
-}
-
-/// The two processes' cores.
-#[derive(Clone, Copy)]
-struct Cores(Option<[u32; 2]>);
-
-impl Cores {
-    fn own(self) -> Result<Option<Pin>, MicroError> {
-        self.0.map(|[core, _]| Pin::to(core)).transpose()
-    }
-
-    fn peers(self) -> Option<u32> {
-        self.0.map(|[_, core]| core)
-    }
-}
-
-/// Measures round trips and rates at every size.
+/// Measures round trips and rates at every size. The launcher starts the other process.
 ///
 /// # Errors
-/// [`MicroError`]: the other process cannot be started, or broke off.
-pub fn run(run: &RingRun, progress: Progress<'_>) -> Result<RingReport, MicroError> {
-    run.check()?;
-    let RingRun {
-        place,
-        repeats,
-        slice,
-        ..
-    } = run;
-    let cores = two_cores(run.cores);
-    let mut conditions =
-        Conditions::before(&place.memory_dir, place.page_bytes()?, *repeats, *slice);
+/// Sizes that the rings do not take; or the other process cannot be started, or failed.
+pub fn run(run: &MicroRun, launcher: &Launcher, progress: Progress<'_>) -> Result<MicroReport> {
+    check_sizes(&run.sizes, 1, MOST_BYTES as usize)?;
+    let cores = two_cores(&run.cores);
+    let mut conditions = run.conditions()?;
     conditions.pinned = cores.iter().flatten().copied().collect();
     conditions.not_pinned = cores.as_ref().err().cloned();
-    let cores = Cores(cores.ok());
+    let cores = cores.ok();
     let watch = Watch::begin();
-    let mut rows: Vec<RingRow> = run
-        .sizes
-        .iter()
-        .map(|bytes| RingRow {
-            bytes: *bytes,
-            ..RingRow::default()
-        })
-        .collect();
-    rings(run, cores, &mut rows, progress)?;
-    workers(run, cores, &mut rows, progress)?;
-    unix(run, cores, &mut rows, progress)?;
-    tcp(run, cores, &mut rows, progress)?;
+    let mut bench = Bench {
+        run,
+        launcher,
+        config: configure(run, cores),
+        cores,
+        progress,
+        rows: run.sizes.iter().copied().map(Row::new).collect(),
+    };
+    bench.rings()?;
+    bench.workers()?;
+    bench.sockets()?;
     watch.end(&mut conditions);
-    let RingRun {
-        ring_bytes,
-        in_flight,
-        ..
-    } = *run;
-    Ok(RingReport {
-        conditions,
-        ring_bytes,
-        checksums: run.place.checksums,
-        in_flight,
-        rows,
+    let checksums = bench.config.rings.checksums;
+    let with = if checksums {
+        ", records with checksums"
+    } else {
+        ""
+    };
+    let rings = rounded_size(RING_BYTES);
+    Ok(MicroReport {
+        what: "ring",
+        heading: format!(
+            "ring: messages between two processes over rings of {rings}{with}; calls/s with {IN_FLIGHT} in \
+             flight\n{conditions}"
+        ),
+        setup: json!({
+            "conditions": conditions,
+            "ring_bytes": RING_BYTES,
+            "checksums": checksums,
+            "in_flight": IN_FLIGHT,
+        }),
+        rows: bench.rows,
     })
 }
 
-fn rings(
-    run: &RingRun,
-    cores: Cores,
-    rows: &mut [RingRow],
-    progress: Progress<'_>,
-) -> Result<(), MicroError> {
-    let RingRun {
-        place,
-        ring_bytes,
-        slice,
-        ..
-    } = run;
-    let _pin = cores.own()?;
-    let task = Task::Ring {
-        place: place.clone(),
-        ring_bytes: *ring_bytes,
-        core: cores.peers(),
-    };
-    let helper = run.launcher.start(&task)?;
-    let mut side = Side::asking(place, *ring_bytes)?;
-    for row in rows {
-        progress(&format!(
-            "rings, messages of {}",
-            text::bytes(row.bytes as u64)
-        ));
-        let body = vec![7; row.bytes];
-        let mut latencies = histogram();
-        let (mut streams, mut calls) = (Vec::new(), Vec::new());
-        for _ in 0..run.repeats {
-            side.round_trips(&body, *slice, &mut latencies)?;
-            streams.push(side.stream(&body, *slice)?);
-            calls.push(side.calls(&body, run.in_flight as u64, *slice)?);
+/// The configuration of both machines.
+fn configure(run: &MicroRun, cores: Option<[u32; 2]>) -> Config {
+    let mut config = run.machines();
+    config.rings.ring_bytes = RING_BYTES;
+    config.rings.max_message_bytes = MOST_BYTES;
+    config.worker.pin = cores.is_some();
+    for (machine, core) in config.machines.iter_mut().zip(cores.into_iter().flatten()) {
+        machine.cores = vec![core];
+    }
+    config
+}
+
+impl Bench<'_> {
+    fn own_core(&self) -> Option<u32> {
+        self.cores.map(|[core, _]| core)
+    }
+
+    fn peers_core(&self) -> Option<u32> {
+        self.cores.map(|[_, core]| core)
+    }
+
+    /// Measures something at one size.
+    fn measure<S>(
+        &mut self,
+        row: usize,
+        measurements: &[Measurement<Operation<S>>],
+        subject: &mut S,
+    ) -> Result<()> {
+        let slice = Slice {
+            bytes: self.rows[row].bytes,
+            in_flight: IN_FLIGHT,
+            duration: self.run.slice,
+        };
+        let names: Vec<&str> = measurements.iter().map(|it| it.name.as_str()).collect();
+        let size = rounded_size(slice.bytes as u64);
+        (self.progress)(&format!("{}, messages of {size}", names.join(", ")));
+        let samples = in_turns(measurements, self.run.repeats, |measurement| {
+            (measurement.operation)(subject, slice)
+        })?;
+        self.rows[row].add(measurements, samples);
+        Ok(())
+    }
+
+    fn rings(&mut self) -> Result<()> {
+        let _pin = Pin::to_any(self.own_core())?;
+        let task = Task::Ring {
+            config: self.config.to_toml(),
+            core: self.peers_core(),
+        };
+        let child = self.launcher.start(&task, Stdio::null())?;
+        let mut side = Side::asking(&self.config)?;
+        let round_trips: Operation<Side> = Side::round_trips;
+        let measurements = [
+            Measurement::new("ring_rtt", "ring round trip", round_trips),
+            Measurement::new("stream_msgs", "one-way messages/s", Side::stream),
+            Measurement::new("ring_calls", "ring calls/s", Side::calls),
+        ];
+        for row in 0..self.rows.len() {
+            self.measure(row, &measurements, &mut side)?;
+            let row = &mut self.rows[row];
+            let per_s = row.figure("stream_msgs").unwrap_or_default();
+            let gb_per_s = per_s * row.bytes as f64 / 1e9;
+            row.cells.push(Cell::gb_per_s(
+                "stream_gb_per_s",
+                "one-way messages",
+                gb_per_s,
+            ));
         }
-        row.ring_rtt = Latency::of(&latencies);
-        row.stream_msgs = Rate::of(streams);
-        row.stream_gb_per_s = row.stream_msgs.gb_per_s(row.bytes);
-        row.ring_calls = Rate::of(calls);
+        drop(side);
+        child.join()
     }
-    drop(side);
-    helper.join()
-}
 
-fn workers(
-    run: &RingRun,
-    cores: Cores,
-    rows: &mut [RingRow],
-    progress: Progress<'_>,
-) -> Result<(), MicroError> {
-    let RingRun {
-        place,
-        ring_bytes,
-        slice,
-        in_flight,
-        ..
-    } = run;
-    let task = Task::Calls {
-        place: place.clone(),
-        ring_bytes: *ring_bytes,
-        cores: cores.0,
-    };
-    let helper = run.launcher.start(&task)?;
-    let caller = Caller::start(place, *ring_bytes, cores.0)?;
-    for row in rows {
-        progress(&format!("calls of {}", text::bytes(row.bytes as u64)));
-        let mut latencies = histogram();
-        let mut rates = Vec::new();
-        for _ in 0..run.repeats {
-            let one = caller.calls(row.bytes, 1, *slice)?;
-            latencies.add(&one.latencies).map_err(MicroError::broken)?;
-            rates.push(caller.calls(row.bytes, *in_flight, *slice)?.per_s);
+    fn workers(&mut self) -> Result<()> {
+        let task = Task::Calls {
+            config: self.config.to_toml(),
+        };
+        let child = self.launcher.start(&task, Stdio::null())?;
+        let mut caller = Caller::start(&self.config)?;
+        let round_trips: Operation<Caller> = Caller::round_trips;
+        let measurements = [
+            Measurement::new("call_rtt", "worker's call", round_trips),
+            Measurement::new("calls", "worker's calls/s", Caller::calls),
+        ];
+        for row in 0..self.rows.len() {
+            self.measure(row, &measurements, &mut caller)?;
         }
-        row.call_rtt = Latency::of(&latencies);
-        row.calls = Rate::of(rates);
+        caller.stop()?;
+        child.join()
     }
-    caller.stop()?;
-    helper.join()
-}
 
-fn unix(
-    run: &RingRun,
-    cores: Cores,
-    rows: &mut [RingRow],
-    progress: Progress<'_>,
-) -> Result<(), MicroError> {
-    let _pin = cores.own()?;
-    let name = format!("{}-{}.sock", run.place.cluster, std::process::id());
-    let path = Removed(run.place.run_dir.join(name));
-    let listener = UnixListener::bind(&path.0).map_err(os("listen on a Unix socket"))?;
-    let mut helper = run.launcher.start(&Task::Unix {
-        path: path.0.clone(),
-        core: cores.peers(),
-    })?;
-    let mut stream = sockets::accept_unix(&listener, &mut helper)?;
-    through(
-        run,
-        rows,
-        "Unix socket",
-        progress,
-        |row| &mut row.unix_rtt,
-        &mut stream,
-    )?;
-    drop(stream);
-    helper.join()
-}
-
-fn tcp(
-    run: &RingRun,
-    cores: Cores,
-    rows: &mut [RingRow],
-    progress: Progress<'_>,
-) -> Result<(), MicroError> {
-    let _pin = cores.own()?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(os("listen for TCP"))?;
-    let port = listener.local_addr().map_err(os("listen for TCP"))?.port();
-    let mut helper: Helper = run.launcher.start(&Task::Tcp {
-        port,
-        core: cores.peers(),
-    })?;
-    let mut stream = sockets::accept_tcp(&listener, &mut helper)?;
-    through(
-        run,
-        rows,
-        "loopback TCP",
-        progress,
-        |row| &mut row.tcp_rtt,
-        &mut stream,
-    )?;
-    drop(stream);
-    helper.join()
-}
-
-fn through(
-    run: &RingRun,
-    rows: &mut [RingRow],
-    name: &str,
-    progress: Progress<'_>,
-    field: impl Fn(&mut RingRow) -> &mut Latency,
-    stream: &mut dyn sockets::Stream,
-) -> Result<(), MicroError> {
-    for row in rows {
-        progress(&format!(
-            "{name}, messages of {}",
-            text::bytes(row.bytes as u64)
-        ));
-        let mut latencies: Histogram<u64> = histogram();
-        for _ in 0..run.repeats {
-            sockets::round_trips(stream, row.bytes, run.slice, &mut latencies)?;
-        }
-        *field(row) = Latency::of(&latencies);
-    }
-    Ok(())
-}
-
-/// A file that is removed with this.
-struct Removed(PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        // It may not have come into being.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-impl fmt::Display for RingReport {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rings = text::bytes(self.ring_bytes);
-        writeln!(
-            out,
-            "ring: messages between two processes over rings of {rings}{}",
-            if self.checksums {
-                ", records with checksums"
-            } else {
-                ""
+    fn sockets(&mut self) -> Result<()> {
+        let _pin = Pin::to_any(self.own_core())?;
+        let kinds: [(_, _, Connect); 2] = [
+            ("unix_rtt", "Unix socket", Socket::unix),
+            ("tcp_rtt", "loopback TCP", Socket::tcp),
+        ];
+        let operation: Operation<Socket> = Socket::round_trips;
+        for row in 0..self.rows.len() {
+            for (key, name, connect) in kinds {
+                let (mut socket, others) = connect()?;
+                let task = Task::Echo {
+                    bytes: self.rows[row].bytes,
+                    core: self.peers_core(),
+                };
+                let child = self.launcher.start(&task, others)?;
+                self.measure(row, &[Measurement::new(key, name, operation)], &mut socket)?;
+                drop(socket);
+                child.join()?;
             }
-        )?;
-        write!(out, "{}", self.conditions)?;
-        writeln!(out, "\n  round trips, us: median / 99th percentile")?;
-        let columns = [
-            "bytes",
-            "ring",
-            "worker's call",
-            "Unix socket",
-            "loopback TCP",
-        ];
-        write_row(out, columns.map(String::from))?;
-        for row in &self.rows {
-            let of =
-                |it: &Latency| format!("{} / {}", text::micros(it.p50_ns), text::micros(it.p99_ns));
-            let bytes = row.bytes.to_string();
-            write_row(
-                out,
-                [
-                    bytes,
-                    of(&row.ring_rtt),
-                    of(&row.call_rtt),
-                    of(&row.unix_rtt),
-                    of(&row.tcp_rtt),
-                ],
-            )?;
-        }
-        writeln!(
-            out,
-            "\n  rates, million/s; calls with {} in flight",
-            self.in_flight
-        )?;
-        let columns = [
-            "bytes",
-            "one-way messages",
-            "GB/s",
-            "ring calls",
-            "worker's calls",
-        ];
-        write_row(out, columns.map(String::from))?;
-        for row in &self.rows {
-            let rates =
-                [&row.stream_msgs, &row.ring_calls, &row.calls].map(|it| text::millions(it.per_s));
-            let [stream, ring, calls] = rates;
-            let gb = text::significant(row.stream_gb_per_s);
-            write_row(out, [row.bytes.to_string(), stream, gb, ring, calls])?;
         }
         Ok(())
     }
-}
-
-fn write_row(out: &mut fmt::Formatter<'_>, [first, rest @ ..]: [String; 5]) -> fmt::Result {
-    write!(out, "  {first:>6}")?;
-    rest.iter()
-        .try_for_each(|cell| write!(out, " {cell:>18}"))?;
-    writeln!(out)
 }

@@ -1,27 +1,38 @@
 //! Each bench once, quickly: that it measures what it says, not how fast it is.
 
-use super::fabric::FabricRun;
-use super::limit::{LimitOptions, LimitRun, ReadShape};
-use super::ring::RingRun;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use farm_core::config::{Config, HugePages};
+use farm_core::mem::Memory;
+use serde_json::Value;
+
+use super::limit::{LimitOptions, ReadRate, raw_limit};
 use super::*;
+use crate::report::Measured;
 
-const MIB: u64 = 1 << 20;
-const QUICK: Duration = Duration::from_millis(1);
+const MIB: usize = 1 << 20;
 
-/// A place of its own in a directory that goes with it.
-fn place(name: &str) -> (Place, tempfile::TempDir) {
+/// A quick run with a directory of its own, which goes with the second value.
+fn quick(name: &str, sizes: &[usize]) -> (MicroRun, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place {
-        cluster: format!("{name}-{}", std::process::id()),
-        run_dir: dir.path().join("run"),
-        memory_dir: dir.path().to_owned(),
-        huge_pages: false,
-        checksums: false,
+    let mut config = Config::default_for(1, 1);
+    config.cluster.name = format!("{name}-{}", std::process::id());
+    config.cluster.run_dir = dir.path().join("run").into();
+    config.memory.dir = dir.path().to_owned();
+    config.memory.huge_pages = HugePages::Off;
+    let run = MicroRun {
+        config,
+        sizes: sizes.to_vec(),
+        cores: Vec::new(),
+        repeats: 2,
+        slice: Duration::from_millis(1),
     };
-    (place, dir)
+    (run, dir)
 }
 
-/// What is left of a place but directories, the machines' locks and logs.
+/// The files that a bench left in its place, but directories with the machines' locks and logs.
 fn stale_files(dir: &tempfile::TempDir) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir.path()).unwrap();
     entries
@@ -34,7 +45,7 @@ fn stale_files(dir: &tempfile::TempDir) -> Vec<PathBuf> {
 #[test]
 fn child() {
     if std::env::var_os(CHILD_VARIABLE).is_some() {
-        assert_eq!(child_main(), std::process::ExitCode::SUCCESS);
+        assert_eq!(child_main(), ExitCode::SUCCESS);
     }
 }
 
@@ -45,30 +56,44 @@ fn launcher() -> Launcher {
         "--nocapture",
         "--test-threads=1",
     ];
-    let arguments = arguments.map(Into::into).to_vec();
     Launcher {
-        arguments,
+        arguments: arguments.map(Into::into).to_vec(),
         ..Launcher::this_program().unwrap()
+    }
+}
+
+/// The latencies and rates at a path of every row.
+fn checked<'a>(report: &'a Value, paths: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+    let rows = report["rows"].as_array().unwrap().iter();
+    rows.flat_map(|row| paths.iter().map(|path| row.pointer(path).unwrap()))
+        .filter(|found| !found.is_null())
+}
+
+fn assert_measured(report: &Value, latencies: &[&str], rates: &[&str]) {
+    for latency in checked(report, latencies) {
+        let [p50, p99] = ["p50_ns", "p99_ns"].map(|key| latency[key].as_u64().unwrap());
+        assert!(latency["samples"].as_u64() > Some(1), "{latency}");
+        assert!(0 < p50 && p50 <= p99, "{latency}");
+    }
+    for rate in checked(report, rates) {
+        let [median, least, most] =
+            ["per_s", "least", "most"].map(|key| rate[key].as_f64().unwrap());
+        assert!(0.0 < least && least <= median && median <= most, "{rate}");
     }
 }
 
 #[test]
 fn limit_measures_every_variant_at_every_size() {
-    let (place, dir) = place("limit");
-    let run = LimitRun {
-        place,
-        bytes: 2 * MIB,
-        shapes: [384, 64, 16].map(ReadShape::of_bytes).to_vec(),
-        options: LimitOptions::quick(),
+    let memory = [Memory::anonymous(2 * MIB)];
+    let options = LimitOptions {
+        repeats: 2,
+        slice: Duration::from_micros(200),
+        core: None,
     };
-    let mut told = Vec::new();
-    let report = limit::run(&run, &mut |what| told.push(what.to_owned())).unwrap();
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert_eq!(stale_files(&dir), Vec::<PathBuf>::new());
-    assert_eq!(report.limits.len(), 3);
-    for limit in &report.limits {
+    for (stride, bytes) in [(192, 384), (64, 64), (64, 16)] {
+        let limit = raw_limit(&memory, stride, bytes, &options).unwrap();
         let batched = |name: &str| {
-            let of = |rate: &&limit::ReadRate| rate.access == "batch" && rate.variant == name;
+            let of = |rate: &&ReadRate| rate.access == "batch" && rate.variant == name;
             limit.rates.iter().filter(of).count()
         };
         assert_eq!((batched("memcpy"), batched("words")), (4, 4));
@@ -83,188 +108,133 @@ fn limit_measures_every_variant_at_every_size() {
             (limit.best_batched.access.as_str(), limit.dependent.batch),
             ("batch", 1)
         );
-        assert_eq!(limit.best_checked.is_some(), limit.bytes_per_read != 16);
+        assert_eq!(limit.best_checked.is_some(), bytes != 16);
         let shares = limit.best.gb_per_s * 1e9 / limit.best.reads_per_s;
-        assert_eq!(shares.round() as usize, limit.bytes_per_read);
+        assert_eq!(shares.round() as usize, bytes);
+        let table = limit.to_string();
+        assert_eq!(table.contains("checked words"), bytes != 16, "{table}");
     }
-    assert_eq!(
-        (report.limits[0].bytes_per_read, report.limits[0].stride),
-        (384, 192)
-    );
-    assert_eq!(report.limits[2].stride, 64);
-    round_trips_as_json(&report);
-    let table = report.to_string();
-    assert!(
-        table.contains("checked words") && table.contains("memcpy"),
-        "{table}"
-    );
 }
 
 #[test]
-fn limit_refuses_what_cannot_be() {
-    let memory = [farm_core::mem::Memory::anonymous(MIB as usize)];
-    let quick = LimitOptions::quick;
-    let batches = LimitOptions {
-        batches: vec![0],
-        ..quick()
+fn options_that_cannot_be_measured_with_are_refused() {
+    let memory = [Memory::anonymous(MIB)];
+    let options = LimitOptions {
+        repeats: 1,
+        slice: Duration::from_millis(1),
+        core: None,
     };
-    let repeats = LimitOptions {
-        repeats: 0,
-        ..quick()
+    let limit = |stride, bytes| raw_limit(&memory, stride, bytes, &options).unwrap_err();
+    let ring = |program: &str, size| {
+        let launcher = Launcher {
+            program: program.into(),
+            arguments: Vec::new(),
+        };
+        let (run, _dir) = quick("refused", &[size]);
+        ring::run(&run, &launcher, &mut |_| {}).unwrap_err()
     };
-    for (stride, bytes, options) in [
-        (64, 7, quick()),
-        (100, 64, quick()),
-        (64, 64, batches),
-        (64, 64, repeats),
+    let fabric = |bytes: usize, size| {
+        let (run, _dir) = quick("refused", &[size]);
+        fabric::run(&run, bytes as u64, &mut |_| {}).unwrap_err()
+    };
+    for (refused, option) in [
+        (limit(64, 7), "bytes per read: "),
+        (limit(100, 64), "stride: "),
+        (ring("", 1 << 20), "sizes: "),
+        (
+            ring("/no/such/program", 64),
+            "cannot start the other process",
+        ),
+        (fabric(MIB, 0), "sizes: "),
+        (fabric(MIB, 12), "sizes: "),
+        (fabric(4096, 8192), "bytes: "),
+        (fabric(100, 64), "bytes: "),
     ] {
-        let refused = limit::raw_limit(&memory, stride, bytes, &options).unwrap_err();
-        assert!(matches!(refused, MicroError::BadOption { .. }), "{refused}");
+        assert!(refused.to_string().starts_with(option), "{refused}");
     }
-    let (place, _dir) = place("nospace");
-    let run = LimitRun {
-        bytes: 1 << 52,
-        ..LimitRun::new(place)
-    };
-    let refused = limit::run(&run, &mut |_| {}).unwrap_err();
-    assert!(
-        matches!(refused, MicroError::Mapping(MappingError::NoSpace { .. })),
-        "{refused}"
-    );
 }
 
 #[test]
 fn ring_measures_rings_workers_and_sockets() {
-    let (place, dir) = place("ring");
-    let run = RingRun {
-        launcher: launcher(),
-        sizes: vec![16, 24, 4096],
-        repeats: 2,
-        slice: QUICK,
-        ..RingRun::new(place).unwrap()
-    };
-    let report = ring::run(&run, &mut |_| {}).unwrap();
-    assert_eq!(
-        report.rows.iter().map(|row| row.bytes).collect::<Vec<_>>(),
-        run.sizes
+    let (run, dir) = quick("ring", &[16, 24, 4096]);
+    let report = ring::run(&run, &launcher(), &mut |_| {}).unwrap();
+    let sizes: Vec<usize> = report.rows.iter().map(|row| row.bytes).collect();
+    assert_eq!(sizes, run.sizes);
+    let json = serde_json::to_value(&report).unwrap();
+    let latencies = ["/ring_rtt", "/call_rtt", "/unix_rtt", "/tcp_rtt"];
+    assert_measured(
+        &json,
+        &latencies,
+        &["/stream_msgs", "/ring_calls", "/calls"],
     );
-    for row in &report.rows {
-        for latency in [&row.ring_rtt, &row.call_rtt, &row.unix_rtt, &row.tcp_rtt] {
-            assert!(latency.samples >= 2 && latency.p50_ns > 0, "{row:?}");
-            assert!(latency.p50_ns <= latency.p99_ns, "{row:?}");
-        }
-        for rate in [&row.stream_msgs, &row.ring_calls, &row.calls] {
-            assert!(rate.least > 0.0 && rate.least <= rate.per_s && rate.per_s <= rate.most);
-        }
-    }
-    assert_eq!(
-        report.conditions.pinned.is_empty(),
-        report.conditions.not_pinned.is_some()
-    );
+    assert!(json["rows"][0]["stream_gb_per_s"].as_f64() > Some(0.0));
+    let conditions = &json["conditions"];
+    let pinned = conditions["pinned"].as_array().unwrap();
+    assert_eq!(pinned.is_empty(), conditions["not_pinned"].is_string());
     assert_eq!(stale_files(&dir), Vec::<PathBuf>::new());
-    round_trips_as_json(&report);
     assert!(report.to_string().contains("Unix socket"));
-}
-
-#[test]
-fn ring_tells_when_its_peer_cannot_run() {
-    let (place, _dir) = place("nopeer");
-    let gone = Launcher {
-        program: "/no/such/program".into(),
-        arguments: Vec::new(),
-    };
-    let run = RingRun {
-        launcher: gone,
-        ..RingRun::new(place.clone()).unwrap()
-    };
-    let refused = ring::run(&run, &mut |_| {}).unwrap_err();
-    assert!(matches!(refused, MicroError::Os { .. }), "{refused}");
-    let run = RingRun {
-        sizes: vec![1 << 20],
-        ..RingRun::new(place).unwrap()
-    };
-    assert!(matches!(
-        ring::run(&run, &mut |_| {}).unwrap_err(),
-        MicroError::BadOption { .. }
-    ));
+    let names = report.figures().into_iter().map(|figure| figure.name);
+    let names: Vec<String> = names.filter(|name| name.starts_with("16 B ")).collect();
+    assert_eq!(
+        names,
+        [
+            "16 B ring round trip p50, ns",
+            "16 B one-way messages/s",
+            "16 B ring calls/s",
+            "16 B one-way messages, GB/s",
+            "16 B worker's call p50, ns",
+            "16 B worker's calls/s",
+            "16 B Unix socket p50, ns",
+            "16 B loopback TCP p50, ns",
+        ]
+    );
+    assert_eq!(report.sliced_rates().len(), 9);
 }
 
 #[test]
 fn fabric_measures_reads_and_writes() {
-    let (place, dir) = place("fabric");
-    let run = FabricRun {
-        bytes: MIB,
-        sizes: vec![16, 64, 4096],
-        repeats: 2,
-        slice: QUICK,
-        ..FabricRun::new(place)
-    };
-    let report = fabric::run(&run, &mut |_| {}).unwrap();
-    assert_eq!(
-        report.rows.iter().map(|row| row.bytes).collect::<Vec<_>>(),
-        run.sizes
-    );
-    for row in &report.rows {
-        assert_eq!(row.read_object.is_some(), row.bytes != 16);
-        for it in [Some(row.read_raw), row.read_object, Some(row.write)]
-            .into_iter()
-            .flatten()
-        {
-            assert!(it.latency.samples > 0 && it.latency.p50_ns <= it.latency.p99_ns);
-            assert!(
-                [it.one, it.of_32, it.of_256]
-                    .iter()
-                    .all(|rate| rate.least > 0.0)
-            );
-        }
-        assert!(row.memcpy_of_32.least > 0.0 && row.memcpy_one.least > 0.0);
-    }
+    let (run, dir) = quick("fabric", &[16, 64, 4096]);
+    let report = fabric::run(&run, MIB as u64, &mut |_| {}).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    let objects: Vec<bool> = json["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["read_object"].is_null())
+        .collect();
+    assert_eq!(objects, [true, false, false]);
+    let latencies = ["/read_raw/latency", "/write/latency"];
+    let rates = [
+        "/read_raw/one",
+        "/read_raw/of_32",
+        "/read_raw/of_256",
+        "/write/one",
+        "/write/of_32",
+        "/write/of_256",
+        "/memcpy_of_32",
+        "/memcpy_one",
+    ];
+    assert_measured(&json, &latencies, &rates);
+    let whole_lines = serde_json::json!({ "rows": [json["rows"][2]["read_object"]] });
+    assert_measured(&whole_lines, &["/latency"], &["/one", "/of_32", "/of_256"]);
     assert_eq!(stale_files(&dir), Vec::<PathBuf>::new());
-    round_trips_as_json(&report);
     assert!(report.to_string().contains("read object"));
 }
 
 #[test]
-fn fabric_refuses_sizes_that_it_cannot_carry() {
-    let (place, _dir) = place("sizes");
-    for (bytes, sizes) in [
-        (MIB, vec![0]),
-        (MIB, vec![12]),
-        (4096, vec![8192]),
-        (100, vec![64]),
-    ] {
-        let run = FabricRun {
-            bytes,
-            sizes,
-            ..FabricRun::new(place.clone())
-        };
-        let refused = fabric::run(&run, &mut |_| {}).unwrap_err();
-        assert!(matches!(refused, MicroError::BadOption { .. }), "{refused}");
-    }
-}
-
-#[test]
-fn the_place_is_beside_the_cluster_it_is_for() {
-    let mut config = Config::default_for(1, 1);
-    config.cluster.name = "a".repeat(40);
-    let place = Place::of(&config);
-    assert_eq!(place.cluster.len(), 38, "names have at most 40 characters");
-    assert_eq!(place.memory_dir, config.memory.dir);
+fn the_machines_are_beside_the_cluster_they_are_for() {
+    let (mut run, _dir) = quick("beside", &[]);
+    run.config.cluster.name = "a".repeat(40);
+    let config = run.machines();
+    assert_eq!(config.cluster.name.len(), 38, "at most 40 characters");
+    assert_eq!(config.memory.dir, run.config.memory.dir);
 }
 
 #[test]
 fn rates_are_medians() {
     let rate = Rate::of(vec![3.0, 1.0, 2.0]);
     assert_eq!((rate.per_s, rate.least, rate.most), (2.0, 1.0, 3.0));
+    assert_eq!(Rate::of(vec![4.0, 1.0]).per_s, 2.5);
     assert_eq!(Rate::of(Vec::new()), Rate::default());
     assert_eq!(rate.gb_per_s(500_000_000), 1.0);
-}
-
-fn round_trips_as_json<T>(report: &T)
-where
-    T: Serialize + for<'de> Deserialize<'de>,
-{
-    let json = serde_json::to_value(report).unwrap();
-    let back: T = serde_json::from_value(json.clone()).unwrap();
-    assert_eq!(serde_json::to_value(back).unwrap(), json);
 }

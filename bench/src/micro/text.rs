@@ -1,4 +1,4 @@
-//! Numbers for tables.
+//! Numbers and columns of tables.
 
 /// Millions, to three digits or so.
 pub(crate) fn millions(per_s: f64) -> String {
@@ -21,15 +21,26 @@ pub(crate) fn significant(number: f64) -> String {
     format!("{number:.digits$}")
 }
 
-/// Bytes, in the largest unit that is whole.
-pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [(u32, &str); 3] = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    for (shift, unit) in UNITS {
-        if count >= 1 << shift && count.trailing_zeros() >= shift {
-            return format!("{} {unit}", count >> shift);
+/// Lines of cells, in columns as wide as their widest cell. The first column is aligned to the left,
+/// the others to the right.
+pub(super) fn table(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+            text += &match column {
+                0 => format!("  {cell:<width$}"),
+                _ => format!("  {cell:>width$}"),
+            };
         }
+        text.push('\n');
     }
-    format!("{count} B")
+    text
 }
 
 #[cfg(test)]
@@ -47,8 +58,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_whole_in_their_unit() {
-        let texts = [16, 1024, 1536, 4 << 30, 3 << 20].map(bytes);
-        assert_eq!(texts, ["16 B", "1 KiB", "1536 B", "4 GiB", "3 MiB"]);
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let lines = [vec!["bytes", "µs"], vec!["8", "12.3"]];
+        let lines = lines.map(|line| line.into_iter().map(String::from).collect());
+        assert_eq!(table(&lines), "  bytes    µs\n  8      12.3\n");
     }
 }

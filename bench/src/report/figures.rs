@@ -2,109 +2,28 @@
 
 use super::repeats::{Figure, Measured, SlicedRate};
 use crate::lookups::LookupRate;
-use crate::micro::fabric::{FabricReport, Operations};
 use crate::micro::limit::RawLimit;
-use crate::micro::ring::RingReport;
-use crate::micro::verbs::VerbsReport;
+use crate::micro::{MicroReport, Row};
 
-impl Measured for RingReport {
+impl Measured for MicroReport {
     fn what(&self) -> String {
-        "ring".to_owned()
+        self.what.to_owned()
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let mut figures = Vec::new();
-        for row in &self.rows {
-            let mut push = |name: &str, value: f64| {
-                figures.push(Figure::new(format!("{} B {name}", row.bytes), value));
-            };
-            push("ring round trip p50, ns", row.ring_rtt.p50_ns as f64);
-            push("worker's call p50, ns", row.call_rtt.p50_ns as f64);
-            push("Unix socket p50, ns", row.unix_rtt.p50_ns as f64);
-            push("loopback TCP p50, ns", row.tcp_rtt.p50_ns as f64);
-            push("one-way messages/s", row.stream_msgs.per_s);
-            push("ring calls/s", row.ring_calls.per_s);
-            push("worker's calls/s", row.calls.per_s);
-        }
-        figures
+        let named = self.rows.iter().flat_map(Row::named);
+        let figures = named.filter_map(|(name, cell)| {
+            let (value, suffix) = cell.figure?;
+            Some(Figure::new(name + suffix, value))
+        });
+        figures.collect()
     }
 
     fn sliced_rates(&self) -> Vec<SlicedRate> {
-        let rows = self.rows.iter().flat_map(|row| {
-            [
-                ("one-way messages/s", &row.stream_msgs),
-                ("ring calls/s", &row.ring_calls),
-                ("worker's calls/s", &row.calls),
-            ]
-            .map(|(name, rate)| SlicedRate::of(format!("{} B {name}", row.bytes), rate))
-        });
-        rows.collect()
-    }
-}
-
-/// The operations of a report, with their names.
-fn operations(report: &FabricReport) -> Vec<(String, &Operations)> {
-    let rows = report.rows.iter().flat_map(|row| {
-        [
-            ("read raw", Some(&row.read_raw)),
-            ("read object", row.read_object.as_ref()),
-            ("write", Some(&row.write)),
-        ]
-        .map(|(name, operations)| Some((format!("{} B {name}", row.bytes), operations?)))
-    });
-    rows.flatten().collect()
-}
-
-impl Measured for FabricReport {
-    fn what(&self) -> String {
-        "fabric".to_owned()
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        let all = operations(self).into_iter().flat_map(|(name, it)| {
-            [
-                Figure::new(format!("{name} p50, ns"), it.latency.p50_ns as f64),
-                Figure::new(format!("{name}s/s, 32 outstanding"), it.of_32.per_s),
-                Figure::new(format!("{name}s/s, 256 outstanding"), it.of_256.per_s),
-            ]
-        });
-        all.collect()
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        let all = operations(self).into_iter().flat_map(|(name, it)| {
-            [(1, &it.one), (32, &it.of_32), (256, &it.of_256)].map(|(outstanding, rate)| {
-                SlicedRate::of(format!("{name}s/s, {outstanding} outstanding"), rate)
-            })
-        });
-        all.collect()
-    }
-}
-
-impl Measured for VerbsReport {
-    fn what(&self) -> String {
-        "fabric over RDMA devices".to_owned()
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        let rows = self.rows.iter().flat_map(|row| {
-            let name = format!("{} B {}", row.bytes, row.measure.name());
-            let scale = if row.measure.is_latency() { 1e-3 } else { 1.0 };
-            let ours = Figure::new(&name, row.farm.median * scale);
-            let beside = row.beside.as_ref();
-            let ratio =
-                beside.map(|it| Figure::new(format!("{name}: farm / perftest"), it.ratio.median));
-            [Some(ours), ratio]
-        });
-        rows.flatten().collect()
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        let rates = self.rows.iter().filter(|row| !row.measure.is_latency());
-        let rates = rates.map(|row| SlicedRate {
-            name: format!("{} B {}", row.bytes, row.measure.name()),
-            least: row.farm.least,
-            most: row.farm.most,
+        let named = self.rows.iter().flat_map(Row::named);
+        let rates = named.filter_map(|(name, cell)| {
+            let (least, most) = cell.rates?;
+            Some(SlicedRate { name, least, most })
         });
         rates.collect()
     }

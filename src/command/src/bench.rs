@@ -10,7 +10,7 @@ use farm_bench::alloc::AllocOptions;
 use farm_bench::commits::{self, CommitOptions, CommitReport};
 use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
-use farm_bench::micro::{Conditions, Place, fabric::FabricRun, ring::RingRun, verbs::VerbsRun};
+use farm_bench::micro::{Conditions, Launcher, MicroReport, MicroRun, fabric, ring, verbs};
 use farm_bench::report::{Figure, Measured, SlicedRate, Started, limit_figures, limit_rates};
 use farm_core::config::host::{check_memory, probe};
 use farm_core::config::{Config, Fabric};
@@ -26,6 +26,12 @@ use crate::measure::{repeat, report, try_writing, write};
 
 /// Number of slices of each measurement; the result is their median.
 const REPEATS: usize = 5;
+/// Number of slices of each measurement of one-sided operations.
+const FABRIC_REPEATS: usize = 7;
+/// Bytes of the memory that one-sided operations read, and of that which they write.
+const FABRIC_BYTES: u64 = 1 << 30;
+/// Time of one slice of raw reads.
+const LIMIT_SLICE: Duration = Duration::from_millis(60);
 
 /// Runs `farm bench`.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
@@ -67,16 +73,44 @@ fn sizes(args: &BenchPairArgs) -> Vec<usize> {
     args.sizes.iter().map(|size| *size as usize).collect()
 }
 
+/// Measures messages over rings. Each measurement at a size is one of about four.
+fn measure_ring(
+    config: &Config,
+    common: &BenchCommonArgs,
+    sizes: Vec<usize>,
+    cores: &[u32],
+) -> anyhow::Result<MicroReport> {
+    let run = MicroRun {
+        config: config.clone(),
+        sizes,
+        cores: cores.to_vec(),
+        repeats: REPEATS,
+        slice: slice(common) / 4,
+    };
+    ring::run(&run, &Launcher::this_program()?, &mut progress)
+}
+
+/// Measures one-sided operations. Each measurement at a size is one of about eight.
+fn measure_fabric(
+    config: &Config,
+    common: &BenchCommonArgs,
+    sizes: Vec<usize>,
+    cores: &[u32],
+) -> anyhow::Result<MicroReport> {
+    let run = MicroRun {
+        config: config.clone(),
+        sizes,
+        cores: cores.to_vec(),
+        repeats: FABRIC_REPEATS,
+        slice: slice(common) / 8,
+    };
+    fabric::run(&run, FABRIC_BYTES, &mut progress)
+}
+
 fn ring(args: &BenchPairArgs) -> anyhow::Result<()> {
     let config = args.common.config.resolve()?;
-    let mut run = RingRun::new(Place::of(&config))?;
-    run.sizes = sizes(args);
-    run.slice = slice(&args.common) / 4;
-    if let [first, second] = args.cores[..] {
-        run.cores = Some([first, second]);
-    }
     publish(&args.common, &config, || {
-        Ok(farm_bench::micro::ring::run(&run, &mut progress)?)
+        measure_ring(&config, &args.common, sizes(args), &args.cores)
     })
 }
 
@@ -87,32 +121,20 @@ fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
         config.set_by("--fabric", "cluster.fabric", fabric)?;
         config.validate()?;
     }
-    if config.cluster.fabric == Fabric::Verbs {
-        return over_devices(args, config);
+    if config.cluster.fabric == Fabric::Shm {
+        return publish(common, &config, || {
+            measure_fabric(&config, common, sizes(&args.pair), cores)
+        });
     }
-    let mut run = FabricRun::new(Place::of(&config));
-    run.sizes = sizes(&args.pair);
-    run.slice = slice(common) / 8;
-    run.core = cores.first().copied();
-    publish(common, &config, || {
-        Ok(farm_bench::micro::fabric::run(&run, &mut progress)?)
-    })
-}
-
-/// Measures the fabric over RDMA devices.
-fn over_devices(args: &BenchFabricArgs, config: Config) -> anyhow::Result<()> {
-    let run = VerbsRun {
+    let run = MicroRun {
         config: config.clone(),
         sizes: sizes(&args.pair),
-        pairs: args.pairs.into(),
-        operations: args.operations,
-        cores: match args.pair.cores[..] {
-            [requester, responder] => Some([requester, responder]),
-            _ => None,
-        },
+        cores: cores.clone(),
+        repeats: args.pairs.into(),
+        slice: slice(common),
     };
-    publish(&args.pair.common, &config, || {
-        Ok(farm_bench::micro::verbs::run(&run, &mut progress)?)
+    publish(common, &config, || {
+        verbs::run(&run, args.operations, &mut progress)
     })
 }
 
@@ -136,9 +158,9 @@ struct CommitResult {
     /// needs more threads than a small host has cores.
     load_before: Option<f64>,
     /// Round trips of 64-byte messages over rings, between two processes.
-    ring: farm_bench::micro::ring::RingReport,
+    ring: MicroReport,
     /// One-sided writes of 64 bytes, from the post to the acknowledgement.
-    fabric: farm_bench::micro::fabric::FabricReport,
+    fabric: MicroReport,
     commits: CommitReport,
     /// Lower limit of the latency of a distributed commit, in nanoseconds: the sum of the median round trip over rings
     /// and the median write.
@@ -155,12 +177,8 @@ fn measure_commits(args: &BenchCommitArgs, config: &Config) -> anyhow::Result<Co
     let (common, mut config) = (&args.common, config.clone());
     let load = std::fs::read_to_string("/proc/loadavg").ok();
     let load_before = load.and_then(|load| load.split(' ').next()?.parse().ok());
-    let mut run = RingRun::new(Place::of(&config))?;
-    (run.sizes, run.slice) = (vec![BYTES], slice(common) / 4);
-    let ring = farm_bench::micro::ring::run(&run, &mut progress)?;
-    let mut run = FabricRun::new(Place::of(&config));
-    (run.sizes, run.slice) = (vec![BYTES], slice(common) / 8);
-    let fabric = farm_bench::micro::fabric::run(&run, &mut progress)?;
+    let ring = measure_ring(&config, common, vec![BYTES], &[])?;
+    let fabric = measure_fabric(&config, common, vec![BYTES], &[])?;
     config.cluster.name = format!("{}-commit", config.cluster.name);
     let options = CommitOptions {
         slice: slice(common),
@@ -168,15 +186,20 @@ fn measure_commits(args: &BenchCommitArgs, config: &Config) -> anyhow::Result<Co
         in_flight: usize::from(args.in_flight),
     };
     let commits = commits::run(&config, &options, &mut progress)?;
-    let limits = ring.rows.first().zip(fabric.rows.first());
-    let least = limits.map(|(ring, fabric)| ring.ring_rtt.p50_ns + fabric.write.latency.p50_ns);
     Ok(CommitResult {
         load_before,
+        least_commit_ns: limits(&ring, &fabric).map(|[ring, write]| ring + write),
         ring,
         fabric,
         commits,
-        least_commit_ns: least,
     })
+}
+
+/// Medians of a round trip over rings and of a one-sided write, in nanoseconds.
+fn limits(ring: &MicroReport, fabric: &MicroReport) -> Option<[u64; 2]> {
+    let ring = ring.rows.first()?.figure("ring_rtt")?;
+    let write = fabric.rows.first()?.figure("write.latency")?;
+    Some([ring as u64, write as u64])
 }
 
 impl Measured for CommitResult {
@@ -200,11 +223,8 @@ impl Display for CommitResult {
         if let Some(load) = self.load_before {
             writeln!(f, "  load average of the host before the run: {load}")?;
         }
-        if let Some(least) = self.least_commit_ns {
-            let rows = self.ring.rows.first().zip(self.fabric.rows.first());
-            let (ring, write) = rows.map_or((0, 0), |(ring, fabric)| {
-                (ring.ring_rtt.p50_ns, fabric.write.latency.p50_ns)
-            });
+        if let Some([ring, write]) = limits(&self.ring, &self.fabric) {
+            let least = ring + write;
             writeln!(
                 f,
                 "  lower limit of a distributed commit: {least} ns = {ring} ns for a round trip over rings + \
@@ -287,8 +307,8 @@ fn measure_limit(
     progress("raw reads of the same memory");
     let limits = LimitOptions {
         repeats: REPEATS,
+        slice: LIMIT_SLICE,
         core: Some(0),
-        ..LimitOptions::default()
     };
     let memory = bench.memory()?;
     let raw = raw_limit(&memory, read.bucket_bytes, read.bytes_per_read, &limits)?;

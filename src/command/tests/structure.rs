@@ -28,21 +28,9 @@ const PACKAGES: [&str; 9] = [
 ];
 
 /// The circles that remain.
-const CIRCLES: [(&str, &[&str]); 5] = [
+const CIRCLES: [(&str, &[&str]); 1] = [
     // Continuations of calls receive the worker that makes the calls.
     ("farm-core/src", &["messaging", "worker"]),
-    ("bench/src", &["micro/pair", "micro/ring/sockets"]),
-    ("bench/src", &["report", "slices"]),
-    ("bench/src", &["smallbank/options", "smallbank/transaction"]),
-    (
-        "bench/src",
-        &[
-            "ycsb/generators",
-            "ycsb/operation",
-            "ycsb/parse",
-            "ycsb/spec",
-        ],
-    ),
 ];
 
 fn root() -> PathBuf {

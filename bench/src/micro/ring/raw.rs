@@ -1,30 +1,26 @@
 //! Both ends of a pair of rings, without a worker around them.
 
 use std::hint::spin_loop;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use farm_core::fabric::PeerOffer;
-use farm_core::fabric::shm::ShmMachine;
-use farm_core::fabric::{ArenaConfig, Capability, Completion, Endpoint, Remote};
+use anyhow::{Context, Result, ensure};
+use farm_core::config::Config;
+use farm_core::fabric::{ArenaConfig, Completion, Endpoint, FabricMachine, Remote};
 use farm_core::ids::MachineId;
 use farm_core::mem::LINE_BYTES;
 use farm_core::ring::{
-    Capacity, Header, Kind, ReceiverConfig, Record, RingReceiver, RingSender, SendError,
+    Capacity, Header, Kind, ReceiverConfig, RecordIntegrity, RingReceiver, RingSender, SendError,
     SenderConfig,
 };
 use farm_core::time::Nanos;
-use hdrhistogram::Histogram;
 
-use crate::micro::{MicroError, PATIENCE, Place, WORKER, check_peers, machine_id, rate_of, record};
+use crate::micro::initiator::{check_completion, check_connected};
+use crate::micro::machines::{WORKER, connect, ids, start};
+use crate::micro::measure::{Sample, Slice, latencies, rate_of};
 
-/// The machine that asks, and the one that answers.
-const ASKING: u16 = 1;
-const ANSWERING: u16 = 2;
-/// Asks for a reply with the same body.
+/// The only kind of message. Requests of it are answered by their own bodies.
 const ECHO: u16 = 1;
-/// Asks for an empty reply.
-const FLUSH: u16 = 2;
-/// Looks at an empty ring before the core is given up for a moment and the connection looked at.
+/// Looks at an empty ring before the core is given up and the connection looked at.
 const SPINS: u32 = 2000;
 /// Operations between two looks at the clock.
 const CHUNK: u64 = 64;
@@ -38,27 +34,27 @@ pub(in crate::micro) struct Side {
     endpoint: Endpoint,
     spins: u32,
     unexpected: Vec<Completion>,
-    _machine: ShmMachine,
+    _machine: FabricMachine,
 }
 
 impl Side {
-    /// The asking side. Meets the other one, which somebody has started or soon will.
-    pub(in crate::micro) fn asking(place: &Place, ring_bytes: u64) -> Result<Self, MicroError> {
-        Self::meet(place, ring_bytes, ASKING, ANSWERING)
+    /// The asking side: the first machine of the configuration. Meets the other one, which was started or
+    /// soon will be.
+    pub(in crate::micro) fn asking(config: &Config) -> Result<Self> {
+        Self::meet(config, ids(config))
     }
 
-    fn meet(place: &Place, ring_bytes: u64, own: u16, peer: u16) -> Result<Self, MicroError> {
-        let capacity = Capacity::new(ring_bytes)
-            .map_err(|error| MicroError::bad("ring bytes", error.to_string()))?;
-        let ring_bytes = ring_bytes as usize;
-        let peer = machine_id(peer);
-        let mut machine = place.machine(own)?;
-        let (segment, ours) = machine.export(ring_bytes + LINE_BYTES, true)?;
-        let machines = [machine_id(own), peer];
-        let met = machine.connect(&machines, &mut |_| vec![ours], PATIENCE)?;
+    fn meet(config: &Config, machines: [MachineId; 2]) -> Result<Self> {
+        let capacity = Capacity::new(config.rings.ring_bytes)?;
+        let integrity = RecordIntegrity::by_checksum(config.rings.checksums);
+        let ring_bytes = config.rings.ring_bytes as usize;
+        let mut machine = start(config, machines[0])?;
+        let (segment, ours) = machine.exporter().export(ring_bytes + LINE_BYTES, true)?;
+        let offer = connect(&mut machine, machines, &[ours])?;
         let arena = ArenaConfig::for_reads(64, ring_bytes / 8);
-        let mut endpoint = Endpoint::Shm(Box::new(machine.endpoint(WORKER, &arena, 64)));
-        let theirs = endpoint.import(&offered(&met, peer)?)?;
+        let mut endpoint = machine.endpoint(WORKER, &arena, 64)?;
+        let theirs = offer.first().context("the peer offers no memory")?;
+        let theirs = endpoint.import(theirs)?;
         let sending = SenderConfig {
             buffer: Remote {
                 memory: theirs,
@@ -68,7 +64,7 @@ impl Side {
             head_copy: segment.window(ring_bytes, LINE_BYTES),
             head_copy_offset: 0,
             reply_reserve_bytes: capacity.reply_reserve_bytes(),
-            integrity: place.integrity(),
+            integrity,
             notify: None,
         };
         let receiving = ReceiverConfig {
@@ -77,7 +73,7 @@ impl Side {
                 memory: theirs,
                 offset: ring_bytes as u64,
             },
-            integrity: place.integrity(),
+            integrity,
             notify: None,
         };
         Ok(Self {
@@ -90,56 +86,39 @@ impl Side {
         })
     }
 
-    /// Round trips for a while, the next after the one before has come back.
-    pub(in crate::micro) fn round_trips(
-        &mut self,
-        body: &[u8],
-        slice: Duration,
-        latencies: &mut Histogram<u64>,
-    ) -> Result<(), MicroError> {
-        let mut before = Instant::now();
-        let until = before + slice;
-        while before < until {
-            self.send(Kind::Request, ECHO, body)?;
-            self.reply(body.len())?;
-            let now = Instant::now();
-            record(latencies, now - before);
-            before = now;
-        }
-        Ok(())
+    /// Round trips, the next after the one before has come back.
+    pub(in crate::micro) fn round_trips(&mut self, slice: Slice) -> Result<Sample> {
+        let body = vec![7; slice.bytes];
+        latencies(slice.duration, || {
+            self.send(Kind::Request, &body)?;
+            self.await_reply(body.len())
+        })
     }
 
-    /// Messages a second that nobody answers, until the last has been received.
-    pub(in crate::micro) fn stream(
-        &mut self,
-        body: &[u8],
-        slice: Duration,
-    ) -> Result<f64, MicroError> {
+    /// Messages a second without a reply, until the last has been received.
+    pub(in crate::micro) fn stream(&mut self, slice: Slice) -> Result<Sample> {
+        let body = vec![7; slice.bytes];
         let began = Instant::now();
         let mut sent = 0;
-        while began.elapsed() < slice {
+        while began.elapsed() < slice.duration {
             for _ in 0..CHUNK {
-                self.send(Kind::OneWay, ECHO, body)?;
+                self.send(Kind::OneWay, &body)?;
             }
             sent += CHUNK;
         }
-        self.send(Kind::Request, FLUSH, &[])?;
-        self.reply(0)?;
-        Ok(sent as f64 / began.elapsed().as_secs_f64())
+        self.send(Kind::Request, &[])?;
+        self.await_reply(0)?;
+        Ok(Sample::Rate(sent as f64 / began.elapsed().as_secs_f64()))
     }
 
-    /// Calls a second with so many in flight.
-    pub(in crate::micro) fn calls(
-        &mut self,
-        body: &[u8],
-        in_flight: u64,
-        slice: Duration,
-    ) -> Result<f64, MicroError> {
+    /// Calls a second with so many in flight as the slice has.
+    pub(in crate::micro) fn calls(&mut self, slice: Slice) -> Result<Sample> {
+        let body = vec![7; slice.bytes];
         let mut flying = 0;
-        let rate = rate_of(slice, || {
+        let rate = rate_of(slice.duration, || {
             let mut done = 0;
             while done < CHUNK {
-                while flying < in_flight && self.try_send(Kind::Request, ECHO, body)? {
+                while flying < slice.in_flight as u64 && self.try_send(Kind::Request, &body)? {
                     flying += 1;
                 }
                 let replies = self.take_replies(body.len())?;
@@ -147,63 +126,62 @@ impl Side {
                 done += replies;
             }
             Ok(done)
-        });
+        })?;
         while flying > 0 {
             flying -= self.take_replies(body.len())?;
         }
-        rate
+        Ok(Sample::Rate(rate))
     }
 
-    fn send(&mut self, kind: Kind, message_id: u16, body: &[u8]) -> Result<(), MicroError> {
-        while !self.try_send(kind, message_id, body)? {
+    fn send(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+        while !self.try_send(kind, body)? {
             self.idle()?;
         }
         Ok(())
     }
 
     #[inline]
-    fn try_send(&mut self, kind: Kind, message_id: u16, body: &[u8]) -> Result<bool, MicroError> {
+    fn try_send(&mut self, kind: Kind, body: &[u8]) -> Result<bool> {
         let header = Header {
             kind,
             to_worker: WORKER,
-            message_id,
+            message_id: ECHO,
             token: 0,
         };
         match self.sender.try_send(&mut self.endpoint, header, &[body]) {
             Ok(()) => Ok(true),
             Err(SendError::Full) => Ok(false),
-            Err(error) => Err(MicroError::broken(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Waits for one reply.
+    /// Takes a reply, if there is one.
     #[inline]
-    fn reply(&mut self, bytes: usize) -> Result<(), MicroError> {
-        loop {
-            if let Some(record) = self
-                .receiver
-                .peek(&mut self.endpoint, Nanos::default())
-                .map_err(MicroError::broken)?
-            {
-                check_reply(&record, bytes)?;
-                self.receiver.consume(&mut self.endpoint);
-                return Ok(());
-            }
+    fn take_reply(&mut self, bytes: usize) -> Result<bool> {
+        let Some(record) = self.receiver.peek(&mut self.endpoint, Nanos::default())? else {
+            return Ok(false);
+        };
+        ensure!(
+            record.kind == Kind::Reply && record.body.len() == bytes,
+            "{record:?} is not a reply of {bytes} bytes"
+        );
+        self.receiver.consume(&mut self.endpoint);
+        Ok(true)
+    }
+
+    #[inline]
+    fn await_reply(&mut self, bytes: usize) -> Result<()> {
+        while !self.take_reply(bytes)? {
             self.idle()?;
         }
+        Ok(())
     }
 
-    /// Takes the replies that are there, and tells how many. Idles if there is none.
+    /// Takes the replies that are there, and returns their number. Idles if there is none.
     #[inline]
-    fn take_replies(&mut self, bytes: usize) -> Result<u64, MicroError> {
+    fn take_replies(&mut self, bytes: usize) -> Result<u64> {
         let mut count = 0;
-        while let Some(record) = self
-            .receiver
-            .peek(&mut self.endpoint, Nanos::default())
-            .map_err(MicroError::broken)?
-        {
-            check_reply(&record, bytes)?;
-            self.receiver.consume(&mut self.endpoint);
+        while self.take_reply(bytes)? {
             count += 1;
         }
         if count == 0 {
@@ -212,8 +190,9 @@ impl Side {
         Ok(count)
     }
 
+    /// Spins once; after many times, gives up the core for a moment and looks at the connection.
     #[inline]
-    fn idle(&mut self) -> Result<(), MicroError> {
+    fn idle(&mut self) -> Result<()> {
         spin_loop();
         self.spins += 1;
         if self.spins < SPINS {
@@ -221,41 +200,38 @@ impl Side {
         }
         self.spins = 0;
         std::thread::yield_now();
-        check_peers(&mut self.endpoint, &mut self.unexpected)
+        self.endpoint.poll(1, &mut self.unexpected);
+        check_connected(&mut self.endpoint)?;
+        match self.unexpected.pop() {
+            Some(completion) => check_completion(completion.status),
+            None => Ok(()),
+        }
     }
 
     /// Answers until the peer leaves.
-    fn answer(&mut self) -> Result<(), MicroError> {
+    fn answer(&mut self) -> Result<()> {
         loop {
-            let Some(record) = self
-                .receiver
-                .peek(&mut self.endpoint, Nanos::default())
-                .map_err(MicroError::broken)?
-            else {
-                // Its departure is the order to end.
+            let Some(record) = self.receiver.peek(&mut self.endpoint, Nanos::default())? else {
+                // The departure of the peer is the order to end.
                 if self.idle().is_err() {
                     return Ok(());
                 }
                 continue;
             };
             if record.kind == Kind::Request {
-                let body = if record.message_id == ECHO {
-                    record.body
-                } else {
-                    &[]
-                };
                 let header = Header {
                     kind: Kind::Reply,
                     to_worker: WORKER,
                     message_id: record.message_id,
                     token: record.token,
                 };
-                match self.sender.try_send(&mut self.endpoint, header, &[body]) {
+                let body = &[record.body];
+                match self.sender.try_send(&mut self.endpoint, header, body) {
                     Ok(()) => {}
                     // The request stays where it is until the asker has made room.
                     Err(SendError::Full) if self.idle().is_ok() => continue,
                     Err(SendError::Full | SendError::Closed) => return Ok(()),
-                    Err(error) => return Err(MicroError::broken(error)),
+                    Err(error) => return Err(error.into()),
                 }
             }
             self.receiver.consume(&mut self.endpoint);
@@ -263,26 +239,8 @@ impl Side {
     }
 }
 
-fn check_reply(record: &Record<'_>, bytes: usize) -> Result<(), MicroError> {
-    if record.kind == Kind::Reply && record.body.len() == bytes {
-        return Ok(());
-    }
-    Err(MicroError::broken(format!(
-        "{record:?} is not a reply of {bytes} bytes"
-    )))
-}
-
-/// The first memory that a peer offers.
-pub(in crate::micro) fn offered(
-    met: &[PeerOffer],
-    peer: MachineId,
-) -> Result<Capability, MicroError> {
-    let offer = met.iter().find(|offer| offer.machine == peer);
-    let first = offer.and_then(|offer| offer.offer.first().copied());
-    first.ok_or_else(|| MicroError::broken(format!("machine {peer} offers no memory")))
-}
-
-/// The other process: answers until its peer leaves.
-pub(in crate::micro) fn serve(place: &Place, ring_bytes: u64) -> Result<(), MicroError> {
-    Side::meet(place, ring_bytes, ANSWERING, ASKING)?.answer()
+/// The other process: the second machine of the configuration. Answers until its peer leaves.
+pub(in crate::micro) fn serve(config: &Config) -> Result<()> {
+    let [asking, answering] = ids(config);
+    Side::meet(config, [answering, asking])?.answer()
 }

@@ -3,21 +3,22 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, ensure};
 use farm_core::config::Config;
 use farm_core::fabric::verbs::DevicePlace;
-use farm_core::fabric::{
-    ArenaConfig, Capability, Completion, Endpoint, FabricMachine, Read, ReadKind, Rejected, Remote,
-    RemoteMemory, Source, Token, Write,
-};
-use farm_core::ids::MachineId;
-use farm_core::machine::fabric_config;
+use farm_core::fabric::{FabricMachine, ReadKind, Remote, RemoteMemory, Token};
 use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
 
-use super::{BATCH, Measure, OUTSTANDING};
+use crate::micro::figures::Spread;
 use crate::micro::host::Pin;
-use crate::micro::{MicroError, Spread, WORKER, check_completion, check_connected, meet};
+use crate::micro::initiator::{Initiator, check_connected};
+use crate::micro::machines::{connect_both, ids, start_both};
 
-/// Looks at the memory between two looks at the peer and the clock, for who waits for a write.
+/// Operations on their way where rates are measured, of ours and of perftest.
+pub(super) const OUTSTANDING: usize = 128;
+/// Operations that are posted together there: the rates of both are higher for it.
+pub(super) const BATCH: usize = 32;
+/// Looks at the memory or for completions between two looks at the peer and the clock.
 const LOOKS: u32 = 1 << 12;
 /// How long an operation may take.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -37,151 +38,122 @@ impl Ours {
         config: &Config,
         most_bytes: usize,
         answering: Option<u32>,
-    ) -> Result<Self, MicroError> {
-        let ids = [config.machines[0].id, config.machines[1].id];
-        let bytes = most_bytes.next_multiple_of(LINE_BYTES);
-        let start = |id: MachineId| -> Result<_, MicroError> {
-            let machine = FabricMachine::start(fabric_config(config, id)?)?;
-            let memory = machine.exporter().export(bytes * PLACES, true)?;
-            Ok((machine, memory))
+    ) -> Result<Self> {
+        let mut machines = start_both(config)?;
+        let place_bytes = most_bytes.next_multiple_of(LINE_BYTES);
+        let export = |machine: &FabricMachine| {
+            let exporter = machine.exporter();
+            exporter.export(place_bytes * PLACES, true)
         };
-        let ((one, of_one), (other, of_other)) = (start(ids[0])?, start(ids[1])?);
-        let mut machines = [one, other];
-        let offers = [of_one.1, of_other.1].map(|capability| vec![capability]);
-        let [to_one, to_other] = meet(&mut machines, ids, offers)?;
+        let (of_one, of_other) = (export(&machines[0])?, export(&machines[1])?);
+        let offers: [&[_]; 2] = [&[of_one.1], &[of_other.1]];
+        let [to_one, to_other] = connect_both(&mut machines, ids(config), offers)?;
+        let side = |mut machine, memory, offer: &[_]| -> Result<Side> {
+            let mut initiator = Initiator::new(&mut machine, place_bytes, OUTSTANDING)?;
+            let theirs = offer.first().context("the peer offers no memory")?;
+            Ok(Side {
+                theirs: initiator.endpoint.import(theirs)?,
+                initiator,
+                memory,
+                place_bytes,
+                round: 0,
+                machine,
+            })
+        };
         let [one, other] = machines;
         let sides = [
-            Side::new(one, of_one.0, &to_one, bytes)?,
-            Side::new(other, of_other.0, &to_other, bytes)?,
+            side(one, of_one.0, &to_one)?,
+            side(other, of_other.0, &to_other)?,
         ];
         Ok(Self { sides, answering })
     }
 
     /// The devices that they use.
     pub(super) fn devices(&self) -> [DevicePlace; 2] {
-        [0, 1].map(|side| match &self.sides[side].machine {
+        self.sides.each_ref().map(|side| match &side.machine {
             FabricMachine::Verbs(machine) => machine.device(),
             FabricMachine::Shm(_) => unreachable!("the configuration's fabric was set"),
         })
     }
 
-    /// Nanoseconds, or operations a second.
-    pub(super) fn measure(
-        &mut self,
-        measure: Measure,
-        bytes: usize,
-        operations: u32,
-    ) -> Result<f64, MicroError> {
-        let ([one, other], core) = (&mut self.sides, self.answering);
-        match measure {
-            Measure::ReadLatency => one.read_latency(bytes, operations),
-            Measure::ReadRate => one.rate(operations, |side, index| side.post_read(bytes, index)),
-            Measure::WriteRate => one.rate(operations, |side, index| {
-                let last = index + 1 == operations as usize;
-                side.post_write(bytes, index, (index + 1).is_multiple_of(BATCH) || last)
-            }),
-            Measure::WriteLatency => std::thread::scope(|scope| {
-                let answering = scope.spawn(move || {
-                    let _pin = core.map(Pin::to).transpose()?;
-                    other.ping_pong(false, bytes, operations)
-                });
-                let asked = one.ping_pong(true, bytes, operations);
-                let answered = answering.join().expect("answering does not panic");
-                // Where asking failed, the other side has waited in vain.
-                let round_trip = asked?;
-                answered?;
-                Ok(round_trip / 2.0)
-            }),
-        }
+    /// Median nanoseconds from the post of a read until its completion is polled.
+    pub(super) fn read_latency(&mut self, bytes: usize, operations: usize) -> Result<f64> {
+        let side = &mut self.sides[0];
+        median_ns(operations, |index| {
+            side.initiator.last_token = 0;
+            let posted = side.post_read(bytes, index)?;
+            ensure!(posted, "one read at a time was too many");
+            side.initiator.endpoint.flush();
+            side.await_end(1)
+        })
     }
+
+    /// Half of the median nanoseconds from a write to the answer by a write.
+    pub(super) fn write_latency(&mut self, bytes: usize, operations: usize) -> Result<f64> {
+        let ([one, other], core) = (&mut self.sides, self.answering);
+        std::thread::scope(|scope| {
+            let answering = scope.spawn(move || {
+                let _pin = Pin::to_any(core)?;
+                other.ping_pong(false, bytes, operations)
+            });
+            let asked = one.ping_pong(true, bytes, operations);
+            let answered = answering.join().expect("answering does not panic");
+            // Where asking failed, the other side has waited in vain.
+            let round_trip = asked?;
+            answered?;
+            Ok(round_trip / 2.0)
+        })
+    }
+
+    /// Reads a second.
+    pub(super) fn read_rate(&mut self, bytes: usize, operations: usize) -> Result<f64> {
+        self.sides[0].rate(operations, |side, index| side.post_read(bytes, index))
+    }
+
+    /// Writes a second, of which the last of each batch is signalled.
+    pub(super) fn write_rate(&mut self, bytes: usize, operations: usize) -> Result<f64> {
+        self.sides[0].rate(operations, |side, index| {
+            let ends_batch = (index + 1).is_multiple_of(BATCH) || index + 1 == operations;
+            side.post_write(bytes, index, ends_batch.then_some(token(index)))
+        })
+    }
+}
+
+/// The token of an operation: how many have ended with it.
+fn token(index: usize) -> Token {
+    Token(index as u64 + 1)
+}
+
+/// Repeats an operation. Returns its median latency in nanoseconds. As in perftest, the clock is read once for
+/// each.
+fn median_ns(operations: usize, mut operation: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+    let mut latencies = Vec::with_capacity(operations);
+    let mut before = Instant::now();
+    for index in 0..operations {
+        operation(index)?;
+        let now = Instant::now();
+        latencies.push((now - before).as_nanos() as f64);
+        before = now;
+    }
+    Ok(Spread::of(latencies).median)
 }
 
 /// One machine with its worker's endpoint.
 struct Side {
     // Before the machine, so that nothing uses its memory when that goes.
-    endpoint: Endpoint,
+    initiator: Initiator,
     /// The peer's memory.
     theirs: RemoteMemory,
     /// What the peer writes.
     memory: Memory,
     /// Bytes of a place in either memory.
     place_bytes: usize,
-    /// What is written: its last word differs from write to write.
-    words: Vec<u64>,
-    done: Vec<Completion>,
-    /// Of the operations posted, those whose end was told.
-    ended: usize,
+    /// Rounds of ping-pong so far: the last word of the writes of the next is one more.
+    round: u64,
     machine: FabricMachine,
 }
 
 impl Side {
-    fn new(
-        mut machine: FabricMachine,
-        memory: Memory,
-        offer: &[Capability],
-        place_bytes: usize,
-    ) -> Result<Self, MicroError> {
-        let classes = vec![(place_bytes, OUTSTANDING)];
-        let mut endpoint = machine.endpoint(WORKER, &ArenaConfig { classes }, OUTSTANDING)?;
-        let [offer] = offer else {
-            return Err(MicroError::broken("the peer did not offer its memory"));
-        };
-        Ok(Self {
-            theirs: endpoint.import(offer)?,
-            endpoint,
-            memory,
-            place_bytes,
-            words: vec![0; place_bytes / WORD_BYTES],
-            done: Vec::with_capacity(OUTSTANDING),
-            ended: 0,
-            machine,
-        })
-    }
-
-    /// Whether it was taken.
-    fn post_read(&mut self, bytes: usize, index: usize) -> Result<bool, MicroError> {
-        let Some(slot) = self.endpoint.arena().take(bytes) else {
-            return Ok(false);
-        };
-        let read = Read {
-            from: self.place(index),
-            bytes: bytes as u32,
-            kind: ReadKind::Raw,
-            fence: false,
-            token: Token(index as u64 + 1),
-        };
-        let posted = self.endpoint.post_read(read, slot);
-        self.taken(posted)
-    }
-
-    /// Whether it was taken. The token of a signalled write tells how many have ended with it.
-    fn post_write(
-        &mut self,
-        bytes: usize,
-        index: usize,
-        signalled: bool,
-    ) -> Result<bool, MicroError> {
-        let write = Write {
-            to: self.place(index),
-            fence: false,
-            notify: None,
-            signal: signalled.then_some(Token(index as u64 + 1)),
-        };
-        let words = &self.words[..bytes / WORD_BYTES];
-        let posted = if bytes <= self.endpoint.capabilities().max_inline_bytes {
-            self.endpoint.post_write(write, Source::Inline(words))
-        } else {
-            let Some(mut slot) = self.endpoint.arena().take(bytes) else {
-                return Ok(false);
-            };
-            self.endpoint.arena().words_mut(&mut slot)[..words.len()].copy_from_slice(words);
-            let bytes = bytes as u32;
-            self.endpoint
-                .post_write(write, Source::Slot { slot, bytes })
-        };
-        self.taken(posted)
-    }
-
     fn place(&self, index: usize) -> Remote {
         Remote {
             memory: self.theirs,
@@ -189,148 +161,90 @@ impl Side {
         }
     }
 
-    fn taken(&mut self, posted: Result<(), Rejected>) -> Result<bool, MicroError> {
-        match posted {
-            Ok(()) => Ok(true),
-            Err(Rejected::Full(slot)) => {
-                slot.into_iter()
-                    .for_each(|slot| self.endpoint.arena().give(slot));
-                Ok(false)
-            }
-            Err(refused) => Err(MicroError::broken(refused)),
-        }
+    fn post_read(&mut self, bytes: usize, index: usize) -> Result<bool> {
+        let from = self.place(index);
+        self.initiator
+            .post_read(from, bytes, ReadKind::Raw, token(index))
     }
 
-    /// Polls once. Connections keep the order of what is posted, so that the last end tells of all before.
-    fn poll(&mut self) -> Result<(), MicroError> {
-        self.endpoint.poll(OUTSTANDING, &mut self.done);
-        for completion in self.done.drain(..) {
-            check_completion(completion.status)?;
-            self.ended = completion.token.0 as usize;
-            if let Some(slot) = completion.slot {
-                self.endpoint.arena().give(slot);
+    fn post_write(&mut self, bytes: usize, index: usize, signal: Option<Token>) -> Result<bool> {
+        let to = self.place(index);
+        self.initiator.post_write(to, bytes, self.round, signal)
+    }
+
+    /// Polls until so many of the operations have ended. Connections keep the order of what is posted, so
+    /// the last completion ends all before.
+    fn await_end(&mut self, count: usize) -> Result<()> {
+        self.wait(|side| {
+            side.initiator.poll(OUTSTANDING)?;
+            Ok(side.initiator.last_token >= count as u64)
+        })
+    }
+
+    /// Waits until the peer has written the number of the round.
+    fn await_write(&mut self, at: usize) -> Result<()> {
+        self.wait(|side| {
+            std::hint::spin_loop();
+            Ok(side.memory.load(at, Ordering::Acquire) == side.round)
+        })
+    }
+
+    /// Waits until something is so, but not for a peer that has gone, nor for ever.
+    #[inline]
+    fn wait(&mut self, is_so: impl Fn(&mut Self) -> Result<bool>) -> Result<()> {
+        let (mut looks, mut until) = (0u32, None);
+        while !is_so(self)? {
+            looks += 1;
+            if looks.is_multiple_of(LOOKS) {
+                check_connected(&mut self.initiator.endpoint)?;
+                let now = Instant::now();
+                let until = *until.get_or_insert(now + LONGEST);
+                ensure!(now < until, "nothing has come for {LONGEST:?}");
             }
         }
         Ok(())
     }
 
-    /// Polls until so many of the operations have ended.
-    fn await_end(&mut self, count: usize) -> Result<(), MicroError> {
-        let mut patience = Patience::default();
-        while self.ended < count {
-            self.poll()?;
-            patience.look(&mut self.endpoint)?;
-        }
-        Ok(())
-    }
-
-    /// Median. As in perftest, the clock is read once for each.
-    fn read_latency(&mut self, bytes: usize, operations: u32) -> Result<f64, MicroError> {
-        let mut latencies = Vec::with_capacity(operations as usize);
-        let mut before = Instant::now();
-        for index in 0..operations as usize {
-            self.ended = 0;
-            if !self.post_read(bytes, index)? {
-                return Err(MicroError::broken("one read at a time was too many"));
-            }
-            self.endpoint.flush();
-            self.await_end(1)?;
-            let now = Instant::now();
-            latencies.push((now - before).as_nanos() as f64);
-            before = now;
-        }
-        Ok(Spread::of(latencies).median)
-    }
-
-    /// Operations a second, of so many, in batches, with at most [`OUTSTANDING`] on their way.
+    /// Operations a second, in batches, with at most [`OUTSTANDING`] on their way.
     fn rate(
         &mut self,
-        operations: u32,
-        post: impl Fn(&mut Self, usize) -> Result<bool, MicroError>,
-    ) -> Result<f64, MicroError> {
-        let operations = operations as usize;
+        operations: usize,
+        post: impl Fn(&mut Self, usize) -> Result<bool>,
+    ) -> Result<f64> {
         let began = Instant::now();
         let mut posted = 0;
-        self.ended = 0;
+        self.initiator.last_token = 0;
         while posted < operations {
             let batch = (posted + BATCH).min(operations);
             self.await_end(batch.saturating_sub(OUTSTANDING))?;
             while posted < batch {
                 match post(self, posted)? {
                     true => posted += 1,
-                    false => self.poll()?,
+                    false => drop(self.initiator.poll(OUTSTANDING)?),
                 }
             }
-            self.endpoint.flush();
+            self.initiator.endpoint.flush();
         }
         self.await_end(operations)?;
         Ok(operations as f64 / began.elapsed().as_secs_f64())
     }
 
     /// Writes and waits for the other side's write, or the other way round. Median of the round trips.
-    fn ping_pong(&mut self, begins: bool, bytes: usize, rounds: u32) -> Result<f64, MicroError> {
-        let mut latencies = Vec::with_capacity(rounds as usize);
-        let last = bytes / WORD_BYTES - 1;
-        let mut round = self.words[last];
-        let mut before = Instant::now();
-        for _ in 0..rounds {
-            round += 1;
+    fn ping_pong(&mut self, begins: bool, bytes: usize, rounds: usize) -> Result<f64> {
+        let last_word = bytes - WORD_BYTES;
+        median_ns(rounds, |_| {
+            self.round += 1;
             if !begins {
-                self.await_write(last, round)?;
+                self.await_write(last_word)?;
             }
-            self.words[last] = round;
-            if !self.post_write(bytes, 0, false)? {
-                return Err(MicroError::broken("one write at a time was too many"));
+            let posted = self.post_write(bytes, 0, None)?;
+            ensure!(posted, "one write at a time was too many");
+            self.initiator.endpoint.flush();
+            self.initiator.poll(OUTSTANDING)?;
+            match begins {
+                true => self.await_write(last_word),
+                false => Ok(()),
             }
-            self.endpoint.flush();
-            self.poll()?;
-            if begins {
-                self.await_write(last, round)?;
-            }
-            let now = Instant::now();
-            latencies.push((now - before).as_nanos() as f64);
-            before = now;
-        }
-        Ok(Spread::of(latencies).median)
-    }
-
-    fn await_write(&mut self, last: usize, value: u64) -> Result<(), MicroError> {
-        let mut patience = Patience::default();
-        while self.memory.load(last * WORD_BYTES, Ordering::Acquire) != value {
-            std::hint::spin_loop();
-            patience.look(&mut self.endpoint)?;
-        }
-        Ok(())
-    }
-}
-
-/// Waits, but not for a peer that has gone, nor for ever.
-#[derive(Default)]
-struct Patience {
-    looks: u32,
-    until: Option<Instant>,
-}
-
-impl Patience {
-    #[inline]
-    fn look(&mut self, endpoint: &mut Endpoint) -> Result<(), MicroError> {
-        self.looks += 1;
-        match self.looks.is_multiple_of(LOOKS) {
-            true => self.look_closely(endpoint),
-            false => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn look_closely(&mut self, endpoint: &mut Endpoint) -> Result<(), MicroError> {
-        check_connected(endpoint)?;
-        let now = Instant::now();
-        match now < *self.until.get_or_insert(now + LONGEST) {
-            true => Ok(()),
-            false => Err(MicroError::broken(format!(
-                "nothing has come for {} s",
-                LONGEST.as_secs()
-            ))),
-        }
+        })
     }
 }

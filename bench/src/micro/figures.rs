@@ -1,0 +1,93 @@
+//! Figures that were measured several times.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Latencies above this, ten seconds, count as this.
+const MAX_LATENCY_NS: u64 = 10_000_000_000;
+
+/// Figures that were measured several times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of the figures of all times. The median of an even number is between the two in the middle.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
+            return Self::default();
+        };
+        let [below, above] = [(figures.len() - 1) / 2, figures.len() / 2];
+        Self {
+            median: f64::midpoint(figures[below], figures[above]),
+            least: *least,
+            most: *most,
+        }
+    }
+}
+
+/// A rate that was measured several times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Rate {
+    /// Median of the slices.
+    pub per_s: f64,
+    /// The slowest slice.
+    pub least: f64,
+    /// The fastest.
+    pub most: f64,
+}
+
+impl Rate {
+    /// Of the rates of the slices.
+    pub(crate) fn of(slices: Vec<f64>) -> Self {
+        let spread = Spread::of(slices);
+        Self {
+            per_s: spread.median,
+            least: spread.least,
+            most: spread.most,
+        }
+    }
+
+    /// Gigabytes (10⁹) a second, at so many bytes each.
+    pub(super) fn gb_per_s(&self, bytes: usize) -> f64 {
+        self.per_s * bytes as f64 / 1e9
+    }
+}
+
+/// Latencies, in nanoseconds. The clock is read once for each, which they include.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Operations timed.
+    pub samples: u64,
+}
+
+impl Latency {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            p50_ns: histogram.value_at_quantile(0.5),
+            p99_ns: histogram.value_at_quantile(0.99),
+            samples: histogram.len(),
+        }
+    }
+}
+
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("constant bounds, three digits")
+}
+
+pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+    histogram.saturating_record((latency.as_nanos() as u64).max(1));
+}

@@ -1,0 +1,124 @@
+//! The other process of a bench: the running program, started again with a task in its environment.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{self, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use farm_core::config::Config;
+use serde::{Deserialize, Serialize};
+
+use super::calls;
+use super::raw;
+use super::sockets;
+use crate::micro::host::Pin;
+
+/// Set in the environment of a child: the task it has, as JSON. See [`child_main`].
+pub const CHILD_VARIABLE: &str = "FARM_BENCH_CHILD";
+
+/// How long a child may take to end once its peer has gone.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The program that children run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// Its file.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl Launcher {
+    /// The running program without arguments. Its `main` must begin by calling [`child_main`] where
+    /// [`CHILD_VARIABLE`] is set.
+    ///
+    /// # Errors
+    /// If the system does not tell which program is running.
+    pub fn this_program() -> Result<Self> {
+        Ok(Self {
+            program: std::env::current_exe().context("cannot find the running program")?,
+            arguments: Vec::new(),
+        })
+    }
+
+    /// Starts a child with a task and a standard input.
+    pub(in crate::micro) fn start(&self, task: &Task, input: Stdio) -> Result<Child> {
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .env(CHILD_VARIABLE, serde_json::to_string(task)?)
+            .stdin(input)
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start the other process of the bench")?;
+        Ok(Child(child))
+    }
+}
+
+/// A child. It is killed when this is dropped.
+pub(in crate::micro) struct Child(process::Child);
+
+impl Child {
+    /// Waits until the child ends, which the end of the connection to it brings about.
+    pub(in crate::micro) fn join(mut self) -> Result<()> {
+        let until = Instant::now() + FAREWELL;
+        while Instant::now() < until {
+            if let Some(status) = self.0.try_wait()? {
+                ensure!(
+                    status.success(),
+                    "the other process of the bench ended with {status}"
+                );
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bail!("the other process of the bench did not end")
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It has ended as a rule; where something failed before, its end is of no interest.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a child does.
+#[derive(Serialize, Deserialize)]
+pub(in crate::micro) enum Task {
+    /// Answers requests over a ring, as the second machine of a configuration.
+    Ring { config: String, core: Option<u32> },
+    /// Runs the second machine of a configuration, whose worker answers calls.
+    Calls { config: String },
+    /// Sends back messages of so many bytes that come through the socket that is its standard input.
+    Echo { bytes: usize, core: Option<u32> },
+}
+
+/// What `main` does in a process that finds [`CHILD_VARIABLE`] in its environment, before anything
+/// else: the task, until the process that started it leaves.
+pub fn child_main() -> ExitCode {
+    match run_task() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the other process of the bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_task() -> Result<()> {
+    let task = std::env::var(CHILD_VARIABLE).context(CHILD_VARIABLE)?;
+    let config = |text: &str| Config::from_str(text, CHILD_VARIABLE);
+    match serde_json::from_str(&task).context(CHILD_VARIABLE)? {
+        Task::Ring { config: text, core } => {
+            let _pin = Pin::to_any(core)?;
+            raw::serve(&config(&text)?)
+        }
+        Task::Calls { config: text } => calls::serve(&config(&text)?),
+        Task::Echo { bytes, core } => {
+            let _pin = Pin::to_any(core)?;
+            sockets::serve(bytes)
+        }
+    }
+}
