@@ -386,7 +386,8 @@ impl Clients for Asker {
 #[inline]
 fn answered(worker: &mut Worker, seat: u64, value: Result<Option<&[u8]>, KvError>) {
     let seat = seat as usize;
-    closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match value {
+    // By reference: a copy of the result would wait until the stores of its parts have left the store buffer.
+    closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match &value {
         Ok(found) if found.is_some() == own.clients.present => {
             own.finish(worker, seat, 0, Outcome::Committed);
         }

@@ -182,9 +182,9 @@ impl Driver {
 
 fn ended(worker: &mut Worker, seat: usize, (trail, result): (Box<Trail>, Result<(), Stop>)) {
     closed_loop::resume(worker, |own: &mut Driver, worker| {
-        match result {
+        match &result {
             Ok(()) => own.executed(worker, seat, &trail),
-            Err(stop) => own.stopped(worker, seat, &trail, &stop),
+            Err(stop) => own.stopped(worker, seat, &trail, stop),
         }
         attempt::give(worker, trail);
     });

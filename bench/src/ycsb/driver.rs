@@ -227,8 +227,10 @@ fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
     let seat = seat as usize;
     closed_loop::resume(worker, |own: &mut Driver, worker| {
         let op = *own.operation(seat);
-        match found {
+        // By reference: a copy of the result would wait until the stores of its parts have left the store buffer.
+        match &found {
             Ok(found) => {
+                let found = *found;
                 let verifies = matches!(own.clients.task, Task::Run { verify: true, .. });
                 if let (Some(value), true) = (found, verifies) {
                     own.verify(op.keynum, value);
@@ -248,7 +250,7 @@ fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
 fn changed(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
     closed_loop::resume(worker, |own: &mut Driver, worker| {
         let op = *own.operation(seat);
-        match outcome {
+        match &outcome {
             Ok(Changed::Absent) if op.kind != OpKind::Insert => {
                 own.fail(worker, seat, "the record is not in the table");
             }

@@ -7,15 +7,25 @@
 use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
 
-/// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time.
-const PLACES: usize = 16;
+/// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time. With eight
+/// layers, two of them share a slot with a probability of a tenth; with 16 slots it was nine tenths, and a benchmark whose
+/// state shared one was 3 % slower.
+const PLACES: usize = 256;
 
 /// States of the layers, by type.
-#[derive(Default)]
 pub(crate) struct Layers {
     places: [Option<Box<dyn Any + Send>>; PLACES],
     /// States whose slot in `places` was occupied.
     more: Vec<Box<dyn Any + Send>>,
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self {
+            places: [const { None }; PLACES],
+            more: Vec::new(),
+        }
+    }
 }
 
 impl Layers {
