@@ -16,10 +16,10 @@
 //! no second, may have a free slot; no block is empty.
 
 //!
-//! The [`Editor`] is a value: it works on the objects that a transaction holds, and does no input or output. A change
+//! The `Editor` is a value: it works on the objects that a transaction holds, and does no input or output. A change
 //! reads everything that it needs before its first write. If the transaction lacks an object, the change ends with
-//! [`EditError::Missing`] and has written nothing; the caller adds the object to the transaction and makes the change
-//! again. [`complete`] does that with objects of this machine.
+//! `EditError::Missing` and has written nothing; the caller adds the object to the transaction and makes the change
+//! again. `complete` does that with objects of this machine.
 
 mod chain;
 mod check;
