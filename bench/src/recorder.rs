@@ -263,7 +263,7 @@ pub struct LatencyUs {
 /// An empty histogram. All have the same bounds, so that they can be added up.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
-        .expect("constant bounds: 1 ns to a minute, three digits")
+        .expect("the constant bounds of the histogram are valid")
 }
 
 /// A histogram between processes: pairs of a latency and how often it was recorded.

@@ -195,7 +195,7 @@ fn settings_without_effect_cause_remarks() {
         ),
         [
             "insertorder=ordered (my.properties:4) has no effect: \
-             a hashtable keeps no order, and keys are hashed",
+             the table places records by the hash of their keys, so the order of the keys does not matter",
             "maxscanlength=100 (my.properties:2) has no effect: \
              there are no scans in a hashtable",
             "writeallfields=false (my.properties:3) has no effect: \

@@ -163,7 +163,7 @@ impl Section for TableConfig {
             check.report(ProblemKind::OutOfRange, &keys, what, advice);
         }
         if !(self.occupancy > 0.0 && self.occupancy <= 1.0) {
-            let what = format!("{} is not above 0 and at most 1", self.occupancy);
+            let what = format!("{} is not a share of the slots", self.occupancy);
             let keys = ["table.occupancy"];
             check.report(ProblemKind::OutOfRange, &keys, what, "write 0.9");
         }

@@ -126,7 +126,7 @@ fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
         Ok(()) => refuse(
             worker,
             id,
-            refusal.expect("the refusal is stored before its reads are validated"),
+            refusal.expect("a refusal is stored before the reads of its attempt are validated"),
         ),
         Err(_) => retry(worker, id),
     }
@@ -241,7 +241,8 @@ fn edit_all(
 ) -> Result<(u16, u32, Delta, u64), TxError> {
     let mut editor = Editor::new(tx, target.place);
     let count = changes.try_for_each(list, |change| {
-        let order = parse(&change.body).expect("combined changes are alike");
+        let order = parse(&change.body)
+            .expect("each change of a batch is as long as the first, which was parsed");
         let edited = complete(worker, &mut editor, |editor| edit(editor, &order));
         change.outcome = Some(Ok(edited.map_err(|incomplete| incomplete.error)?));
         Ok::<_, TxError>(())

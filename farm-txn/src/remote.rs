@@ -90,7 +90,7 @@ fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
 }
 
 impl TxCounters {
-    /// Counts a read for a transaction that has ended: of another machine's memory, if that is where it was.
+    /// Counts a transaction's read that has ended, if it was of another machine's memory, and its failure, if it failed.
     pub(crate) fn count_read(
         &mut self,
         place: &Place,

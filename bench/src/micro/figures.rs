@@ -85,7 +85,8 @@ impl Latency {
 }
 
 pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3).expect("constant bounds, three digits")
+    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3)
+        .expect("the constant bounds of the histogram are valid")
 }
 
 pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {

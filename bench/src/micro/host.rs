@@ -160,7 +160,7 @@ impl Drop for Pin {
     }
 }
 
-/// The cores that this process may use, in ascending order.
+/// The cores on which the calling thread may run, in ascending order; empty if the system does not tell.
 pub(crate) fn allowed_cores() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(None) else {
         return Vec::new();

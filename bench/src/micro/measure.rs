@@ -14,7 +14,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str);
 pub(super) struct Measurement<O> {
     /// Path of the result in the JSON of a row, keys separated by dots.
     pub(super) key: String,
-    /// Name of the figure, with its unit.
+    /// Name of the figure in the report; that of a rate includes its unit.
     pub(super) name: String,
     /// The operation, which is repeated for the time of a slice.
     pub(super) operation: O,

@@ -259,7 +259,7 @@ fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<Str
             matches!(distribution, Distribution::Exponential { .. })
         }
         "insertorder" if value.eq_ignore_ascii_case("ordered") => {
-            return Some("a hashtable keeps no order, and keys are hashed".to_owned());
+            return Some("the table places records by the hash of their keys, so the order of the keys does not matter".to_owned());
         }
         _ => true,
     };

@@ -136,7 +136,7 @@ impl Check<'_> {
         if name.is_empty() || name.len() > MAX_CLUSTER_NAME || !name.chars().all(plain) {
             let what = match name.chars().find(|c| !plain(*c)) {
                 Some(other) => format!("{name:?} has the character {other:?}"),
-                None if name.is_empty() => "the name is empty".to_owned(),
+                None if name.is_empty() => "the cluster's name is empty".to_owned(),
                 None => format!("the name has {} characters", name.len()),
             };
             let advice = "choose a short name of lower-case letters, digits and dashes";

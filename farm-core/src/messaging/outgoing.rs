@@ -235,8 +235,11 @@ impl Messaging {
         sent
     }
 
-    /// Replies to a request. The requester reserved the room. If the report that frees the room has
-    /// not arrived yet, the reply is deferred until it arrives.
+    /// Replies to a request. The requester reserved the room in the ring. If the report that frees this room has not
+    /// arrived yet, or the endpoint has no room, the reply is deferred and sent later.
+    ///
+    /// # Errors
+    /// [`Garbage`] if the requester's machine causes more deferred replies than a correct one can.
     pub(crate) fn reply(
         &mut self,
         endpoint: &mut Endpoint,

@@ -226,9 +226,11 @@ impl Worker {
     pub fn release_log(&mut self, machine: MachineId, bytes: u32) {
         let place = self
             .machine_place(machine)
-            .expect("a machine that has a log");
+            .expect("release_log names a machine of the cluster");
         let sender = self.logs.sender(place, machine);
-        sender.expect("a machine that has a log").release(bytes);
+        sender
+            .expect("release_log names another machine: only this one has no log")
+            .release(bytes);
     }
 
     /// Appends a record to the log at another machine.

@@ -152,7 +152,8 @@ pub struct SimConfig {
 }
 
 impl SimConfig {
-    /// Returns the default configuration for a seed: two workers per machine, odds drawn from the seed.
+    /// Returns the default configuration for a seed: two workers per machine. How often rare behaviours of the fabric occur
+    /// ([`Odds`]) is drawn from the seed.
     pub fn seeded(seed: u64) -> Self {
         Self {
             seed,

@@ -72,7 +72,7 @@ pub(super) enum Rejected {
     #[error("there is no object at {0}")]
     NoObject(Address),
     /// The record, read again, names an object that the transaction has not locked.
-    #[error("it does not hold the lock of the object at {0}")]
+    #[error("its transaction does not hold the lock of the object at {0}")]
     NotHeld(Address),
 }
 

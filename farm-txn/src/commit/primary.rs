@@ -71,7 +71,7 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
     /// It truncates a transaction that has neither committed nor aborted here.
-    #[error("it truncates a transaction that has not ended at this primary")]
+    #[error("the record truncates a transaction that has not ended at this primary")]
     TruncatesOpen,
     /// It is the second LOCK of its transaction.
     #[error("the log has a LOCK record of this transaction already")]
@@ -83,7 +83,7 @@ pub(super) enum Violation {
     #[error("the transaction has ended at this primary already")]
     EndedTwice,
     /// It commits a transaction whose LOCK was refused.
-    #[error("it commits a transaction whose LOCK was refused")]
+    #[error("the record commits a transaction whose LOCK was refused")]
     CommitsRefused,
 }
 

@@ -82,7 +82,10 @@ impl Ours {
         median_ns(operations, |index| {
             side.initiator.last_token = 0;
             let posted = side.post_read(bytes, index)?;
-            ensure!(posted, "one read at a time was too many");
+            ensure!(
+                posted,
+                "the endpoint rejected a read although none was outstanding"
+            );
             side.initiator.endpoint.flush();
             side.await_end(1)
         })
@@ -238,7 +241,10 @@ impl Side {
                 self.await_write(last_word)?;
             }
             let posted = self.post_write(bytes, 0, None)?;
-            ensure!(posted, "one write at a time was too many");
+            ensure!(
+                posted,
+                "the endpoint rejected a write although none was outstanding"
+            );
             self.initiator.endpoint.flush();
             self.initiator.poll(OUTSTANDING)?;
             match begins {

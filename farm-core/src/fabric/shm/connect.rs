@@ -23,7 +23,7 @@ use crate::ids::MachineId;
 /// Version of the handshake and of all layouts that peers share.
 pub(super) const VERSION: u32 = 2;
 
-/// The first line that either side sends.
+/// The description of a machine: the first line that the calling machine sends, and the content of [`Answer::Welcome`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) version: u32,

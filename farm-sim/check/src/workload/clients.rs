@@ -83,7 +83,7 @@ pub(super) fn ended(worker: &mut Worker, client: usize) {
     next(worker, client as u64, ());
 }
 
-/// Calls `what` again after a short random pause, when there may be room.
+/// Calls `what` again after a short random pause, because it found no room or its transaction met a conflict.
 pub(super) fn again_soon(
     worker: &mut Worker,
     client: u64,

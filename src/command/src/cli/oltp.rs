@@ -20,7 +20,8 @@ section mix. The shares of the mix must add up to 100. --mix sets the shares of 
 not name to 0; a section mix and -p mix.NAME leave them unchanged.
 
 A missing row is a normal outcome, not an error: the transaction counts as executed, but not as
-committed. After the run, the command checks the rows of every subscriber and walks every table.
+committed. After the run, the command checks the rows of the subscribers (above 100,000 subscribers: all
+rows of a sample, and two rows of each other one) and walks every table.
 
 Examples:
   farm tatp

@@ -605,13 +605,13 @@ impl<'a> Driven<'a> {
     }
 }
 
-/// Sends the progress of a load.
+/// Sends the launcher the number of records loaded so far.
 fn send_loading(progress: &AtomicU64) {
     let records = progress.load(Ordering::Relaxed);
     send_news(&News::Loading { records });
 }
 
-/// Sends the end of a load. Returns the number of its records, and the seconds of the slowest worker.
+/// Sends the launcher the result of a load. Returns the number of records, and the seconds of the slowest worker.
 fn send_loaded<C: farm_bench::counters::Counters>(loads: &[Ran<C>]) -> anyhow::Result<(u64, f64)> {
     if let Some(why) = loads.iter().find_map(|ran| ran.failure.as_ref()) {
         bail!("cannot load the records: {why}");

@@ -136,7 +136,7 @@ fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
 fn memory(facts: &HostFacts, config: &Config) -> Finding {
     let need = MemoryNeed::of_cluster(config);
     let fact = format!(
-        "{} of memory available of {}; the {} machine(s) may take {} in total",
+        "{} of {} of memory are available; the {} machine(s) of the configuration can take up to {} in total",
         rounded_size(facts.memory_available_bytes),
         rounded_size(facts.memory_total_bytes),
         need.machines,

@@ -146,7 +146,7 @@ fn too_little_memory_is_a_problem_with_numbers() {
     assert!(
         finding
             .fact
-            .starts_with("4 GiB of memory available of 64 GiB; the 3 machine(s) may take 12.1 GiB")
+            .starts_with("4 GiB of 64 GiB of memory are available; the 3 machine(s) of the configuration can take up to 12.1 GiB")
     );
     assert!(
         finding
