@@ -421,7 +421,7 @@ impl Check<'_> {
     pub fn whole_between(&mut self, key: &'static str, number: u32, least: u32, most: u32) {
         if !(least..=most).contains(&number) {
             let near = number.clamp(least, most);
-            let what = format!("{number} is not between {least} and {most}");
+            let what = format!("{number} is out of range");
             self.report(
                 ProblemKind::OutOfRange,
                 &[key],

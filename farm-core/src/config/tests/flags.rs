@@ -37,7 +37,7 @@ fn flags_override_keys_and_are_named_in_errors() {
         .expect_err("too few operations")
         .to_string();
     assert!(
-        said.starts_with("--in-flight: worker.operations_in_flight: 0 is beyond"),
+        said.starts_with("--in-flight: worker.operations_in_flight: 0 is out of range"),
         "{said}"
     );
     let said = config
