@@ -56,6 +56,23 @@ pub struct Capability {
     pub writable: bool,
 }
 
+impl Capability {
+    /// Checks that the machine that exported the memory was not restarted: `current` is its present start.
+    ///
+    /// # Errors
+    /// [`ImportError::Restarted`].
+    pub fn check_start(&self, current: u64) -> Result<(), ImportError> {
+        match self.boot == current {
+            true => Ok(()),
+            false => Err(ImportError::Restarted {
+                machine: self.machine,
+                stale: self.boot,
+                current,
+            }),
+        }
+    }
+}
+
 /// Memory of another machine, imported into this endpoint: a small index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory(pub(crate) u32);

@@ -8,8 +8,7 @@ use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
 
 /// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time. With eight
-/// layers, two of them share a slot with a probability of a tenth; with 16 slots it was nine tenths, and a benchmark whose
-/// state shared one was 3 % slower.
+/// layers, two of them share a slot with a probability of a tenth; with 16 slots it was nine tenths.
 const PLACES: usize = 256;
 
 /// States of the layers, by type.
@@ -29,8 +28,8 @@ impl Default for Layers {
 }
 
 impl Layers {
-    // Always inlined: an operation of a benchmark or of a layer takes its state out and puts it back, and a call would
-    // cost more than the few instructions of the common case.
+    // Always inlined: layers take their state out and put it back in every operation, and the common case is a few
+    // instructions.
     #[inline(always)]
     pub(crate) fn put<T: Any + Send>(&mut self, state: Box<T>) {
         self.take::<T>();

@@ -213,12 +213,8 @@ impl State {
         if machine.gone || self.machine(own).gone || self.parted.contains_key(&(own, to)) {
             return Err(ImportError::NotConnected(to));
         }
-        if capability.boot != machine.boot && !self.has(Defect::StaleAccepted) {
-            return Err(ImportError::Restarted {
-                machine: to,
-                stale: capability.boot,
-                current: machine.boot,
-            });
+        if !self.has(Defect::StaleAccepted) {
+            capability.check_start(machine.boot)?;
         }
         let export = (capability.key as usize)
             .checked_sub(1)

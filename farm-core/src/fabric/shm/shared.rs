@@ -114,13 +114,7 @@ impl Shared {
         if peer.departure().is_some() {
             return Err(ImportError::NotConnected(machine));
         }
-        if capability.boot != peer.boot {
-            return Err(ImportError::Restarted {
-                machine,
-                stale: capability.boot,
-                current: peer.boot,
-            });
-        }
+        capability.check_start(peer.boot)?;
         let mut imported = self
             .imported
             .lock()

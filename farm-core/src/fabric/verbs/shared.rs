@@ -117,13 +117,7 @@ impl Shared {
         if peer.departed.is_some() {
             return Err(ImportError::NotConnected(machine));
         }
-        if capability.boot != peer.boot {
-            return Err(ImportError::Restarted {
-                machine,
-                stale: capability.boot,
-                current: peer.boot,
-            });
-        }
+        capability.check_start(peer.boot)?;
         if machine != self.config.machine {
             return Ok((index, peer.generation, None));
         }

@@ -32,7 +32,7 @@ use crate::{marks, mutants};
 
 /// Shortest time between a change that freed nothing and the next change: workers whose allocations fail may retry as
 /// often as they like.
-pub(super) const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
+const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 /// Shortest time between two reports by one worker that an allocation failed.
 const REFUSED_REPORT_INTERVAL: Duration = Duration::from_micros(20);
 /// The same for reports that memory is low: a size class that repeatedly gives up its last block and takes another one
@@ -205,6 +205,11 @@ impl EpochBarrier {
 
     pub(super) fn counters(&self) -> EpochCounters {
         self.counters
+    }
+
+    /// Returns whether there is an action.
+    pub(super) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
     }
 
     /// Removes the next action.

@@ -126,10 +126,7 @@ impl Worker {
     pub fn unpin(&mut self, guard: EpochGuard) {
         if self.epochs.unpin(guard) {
             self.defer(Cont::new(
-                |worker: &mut Self, (), ()| {
-                    worker.epochs.on_drained();
-                    worker.perform_epoch_actions((), ());
-                },
+                |worker: &mut Self, (), ()| worker.on_epoch_event(EpochBarrier::on_drained),
                 (),
             ));
         }
@@ -153,8 +150,8 @@ impl Worker {
 
     pub(super) fn register_epoch_handlers(&mut self) {
         self.register(MEMORY_IS_SHORT, |worker, _, _| {
-            worker.epochs.on_shortage_report(worker.now);
-            worker.perform_epoch_actions((), ());
+            let now = worker.now;
+            worker.on_epoch_event(|epochs| epochs.on_shortage_report(now));
         });
         self.register(RETIRE, |worker, request, body| {
             worker.on_epoch_message(body, |epochs, number| {
@@ -179,9 +176,13 @@ impl Worker {
     /// Handles a message with the number of a request. Ignores bodies of another length.
     fn on_epoch_message(&mut self, body: &[u8], event: impl FnOnce(&mut EpochBarrier, u64)) {
         if let Ok(number) = body.try_into() {
-            event(&mut self.epochs, u64::from_le_bytes(number));
-            self.perform_epoch_actions((), ());
+            self.on_epoch_event(|epochs| event(epochs, u64::from_le_bytes(number)));
         }
+    }
+
+    fn on_epoch_event(&mut self, event: impl FnOnce(&mut EpochBarrier)) {
+        event(&mut self.epochs);
+        self.perform_epoch_actions((), ());
     }
 
     /// Handles a shortage of memory: the machine reclaims what it can, unless it does so already. Layers call this
@@ -189,7 +190,10 @@ impl Worker {
     #[cold]
     pub(super) fn memory_is_short(&mut self, shortage: Shortage) {
         self.epochs.on_shortage(self.now, shortage);
-        self.defer(Cont::new(Self::perform_epoch_actions, ()));
+        // Reports are made at intervals, while every allocation may find that memory is short.
+        if self.epochs.has_actions() {
+            self.defer(Cont::new(Self::perform_epoch_actions, ()));
+        }
     }
 
     /// Handles the loss of a machine.
@@ -235,10 +239,7 @@ impl Worker {
             Err(CallError::Busy) => {
                 if self.epochs.on_blocked(message) {
                     self.when_room(Cont::new(
-                        |worker: &mut Self, (), ()| {
-                            worker.epochs.on_room();
-                            worker.perform_epoch_actions((), ());
-                        },
+                        |worker: &mut Self, (), ()| worker.on_epoch_event(EpochBarrier::on_room),
                         (),
                     ));
                 }
