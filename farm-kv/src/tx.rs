@@ -14,7 +14,6 @@
 use std::time::Duration;
 
 use farm_core::messaging::{CallError, MessageId, Request};
-use farm_core::object::payload_capacity;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
@@ -173,7 +172,7 @@ fn fetch(worker: &mut Worker, under: usize, missing: Missing) {
         }
         Missing::Block(near) => {
             marks::mark("kv: a block allocated on another machine");
-            let bytes = payload_capacity(kv(worker).tables[&table.0].layout.block_bytes());
+            let bytes = kv(worker).tables[&table.0].layout.block_payload_bytes();
             api::alloc(worker, tx, bytes, Some(near), Cont::new(allocated, context));
         }
     }

@@ -177,6 +177,11 @@ impl Layout {
         self.block_class.object_bytes()
     }
 
+    /// Returns the payload bytes of an overflow block.
+    pub(crate) fn block_payload_bytes(&self) -> usize {
+        self.block_class.payload_capacity()
+    }
+
     /// Returns the bytes of the largest read of a lookup.
     #[inline]
     pub(crate) fn lookup_bytes(&self) -> usize {

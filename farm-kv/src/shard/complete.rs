@@ -1,6 +1,5 @@
 //! Makes changes of a shard on objects of this machine.
 
-use farm_core::object::payload_capacity;
 use farm_core::worker::{AddressError, Worker};
 use farm_txn::{Abort, TxError};
 
@@ -58,7 +57,7 @@ pub(super) fn add(
         },
         Missing::Block(near) => {
             worker.local_memory(near)?;
-            let bytes = payload_capacity(editor.shard.layout.block_bytes());
+            let bytes = editor.shard.layout.block_payload_bytes();
             let block = editor.tx.alloc(worker, bytes, Some(near))?;
             editor.set_spare(Some(block));
             Ok(())

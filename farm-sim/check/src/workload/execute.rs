@@ -6,7 +6,7 @@ use farm_core::object::FatPointer;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api, arrays};
 
-use super::attempt::{TRIES, address_of, got_of, known, next, note, plan, script, settle};
+use super::attempt::{Plan, TRIES, address_of, got_of, known, next, note, plan, script, settle};
 use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED};
 use super::named::member;
 use super::notes::{Got, Want};
@@ -141,31 +141,33 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
     let tx = running.tx;
     let planned = plan(worker, tx, &mut running.script, got);
     let payload = running.script.notes.spec.payload();
-    let wanted = planned.map(|plan| (plan.want, plan.address));
-    if let Ok((Want::Commit, _)) = wanted {
+    if matches!(&planned, Ok(plan) if matches!(plan.want, Want::Commit)) {
         let accesses = running.script.notes.accesses.clone();
         running.tried = note(worker, &running.shipped, None, accesses);
     }
     work(worker).running[key as usize] = Some(running);
+    let Plan { want, address } = match planned {
+        Ok(plan) => plan,
+        Err(stop) => return give_up(worker, key, stop),
+    };
     let cont = Cont::new(object_read, key);
-    match wanted {
-        Ok((Want::Read(_), address)) => api::read(worker, tx, address, payload, cont),
-        Ok((Want::Follow(pointer), _)) => {
+    match want {
+        Want::Read(_) => api::read(worker, tx, address, payload, cont),
+        Want::Follow(pointer) => {
             api::read_class(worker, tx, pointer.address, pointer.class(), cont);
         }
-        Ok((Want::FollowAll(pointer, count), _)) => {
+        Want::FollowAll(pointer, count) => {
             let (first, class) = (pointer.address, pointer.class());
             api::read_array(worker, tx, first, class, count, Cont::new(all_read, key));
         }
-        Ok((Want::Allocate { bytes, count, .. }, near)) => match class_for_payload(bytes) {
+        Want::Allocate { bytes, count, .. } => match class_for_payload(bytes) {
             Ok(class) if count > 1 => {
                 let cont = Cont::new(array_allocated, key);
-                api::alloc_array(worker, tx, class, count, Some(near), cont);
+                api::alloc_array(worker, tx, class, count, Some(address), cont);
             }
-            _ => api::alloc(worker, tx, bytes, Some(near), cont),
+            _ => api::alloc(worker, tx, bytes, Some(address), cont),
         },
-        Ok((Want::Commit, _)) => commit(worker, key),
-        Err(stop) => give_up(worker, key, stop),
+        Want::Commit => commit(worker, key),
     }
 }
 
