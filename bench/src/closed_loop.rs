@@ -36,7 +36,7 @@ pub struct Extent {
     pub pace: Option<Pace>,
 }
 
-/// A steady rate of all workers together, of which each has an equal part.
+/// A steady rate of all workers together, divided equally among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Operations per second of all workers together.
@@ -313,7 +313,7 @@ impl<C: Clients> ClosedLoop<C> {
         self.recorder.finish(kind, outcome, latency_ns);
     }
 
-    /// Records a failure, of which the first is reported, and leaves the seat of its operation unused for a while: what
+    /// Records a failure (a run reports its first one), and leaves the seat of its operation unused for a while: what
     /// failed now would fail again.
     #[cold]
     pub(crate) fn rest(&mut self, worker: &mut Worker, seat: usize, why: String) {

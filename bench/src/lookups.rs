@@ -215,7 +215,7 @@ impl LookupBench {
         Ok(windows)
     }
 
-    /// Measures with so many lookups in flight, of keys that are `present` or of keys that are not there.
+    /// Measures with `in_flight` lookups in flight: of loaded keys if `present`, otherwise of absent keys.
     ///
     /// # Errors
     /// [`LookupBenchError`].

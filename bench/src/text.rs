@@ -5,7 +5,7 @@ pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 
-/// A number with so many decimal places, or a dash.
+/// Returns a number with `places` decimal places, or a dash.
 pub(crate) fn decimal(number: Option<f64>, places: usize) -> String {
     number.map_or_else(dash, |number| format!("{number:.places$}"))
 }

@@ -32,7 +32,7 @@ fn setup() -> Setup {
     }
 }
 
-/// A worker that executed so many balances and as many deposits less one, which was declined.
+/// Returns a worker that executed `each` balances and `each` deposits, of which one was declined.
 fn worker(each: u64, duration_s: f64) -> Ran {
     let mut recorder = Recorder::new(Kind::ALL.len(), 1);
     let mut ledger = Ledger::default();

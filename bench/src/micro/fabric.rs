@@ -11,7 +11,7 @@
 //! | `read_object` | reads of one object; `null` for sizes that are not whole lines |
 //! | `write` | writes, each signalled |
 //! | `….latency` | from the post to the completion, one at a time |
-//! | `….one`, `….of_32`, `….of_256` | operations a second with so many outstanding |
+//! | `….one`, `….of_32`, `….of_256` | operations a second with 1, 32 and 256 outstanding |
 //! | `memcpy_of_32` | `memcpy` of as many bytes from the same memory, prefetched in batches of 32: the limit of the rates of reads |
 //! | `memcpy_one` | `memcpy` that waits for the one before: what the latency of reads is held against |
 
@@ -43,7 +43,7 @@ const POLL: usize = 32;
 /// Completions between two looks at the clock.
 const CHUNK: u64 = 1024;
 
-/// Measures one-sided operations at every size, on two memories of so many bytes. Uses one core.
+/// Measures one-sided operations at every size, on two memories of `memory_bytes` bytes each. Uses one core.
 ///
 /// # Errors
 /// No space, or sizes that the fabric does not take.
@@ -174,7 +174,7 @@ enum Operation {
 enum Measured {
     /// Latency, one at a time.
     Latency(Operation),
-    /// Operations per second of the core, with so many outstanding.
+    /// Operations per second of the core, with this many in flight.
     Rate(Operation, usize),
     /// `memcpy` of the same memory.
     Memcpy(Access),
@@ -247,7 +247,7 @@ impl Bench {
         self.initiator.poll(1).map(drop)
     }
 
-    /// Keeps so many outstanding until a chunk of them is complete.
+    /// Keeps `outstanding` operations in flight until a chunk of them is complete.
     #[inline(never)]
     fn chunk(&mut self, operation: Operation, bytes: usize, outstanding: usize) -> Result<u64> {
         let mut complete = 0;

@@ -57,7 +57,7 @@ impl Rate {
         }
     }
 
-    /// Gigabytes (10⁹) a second, at so many bytes each.
+    /// Returns the gigabytes (10⁹ bytes) a second at `bytes` bytes per operation.
     pub(super) fn gb_per_s(&self, bytes: usize) -> f64 {
         self.per_s * bytes as f64 / 1e9
     }

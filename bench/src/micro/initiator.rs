@@ -115,7 +115,7 @@ impl Initiator {
         }
     }
 
-    /// Takes at most so many completions. Returns their number.
+    /// Polls at most `most` completions. Returns their number.
     #[inline]
     pub(super) fn poll(&mut self, most: usize) -> Result<u64> {
         let count = self.endpoint.poll(most, &mut self.done);

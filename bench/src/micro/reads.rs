@@ -43,7 +43,7 @@ impl Copying {
 pub(super) enum Access {
     /// So many are prefetched, then copied.
     Batched(usize),
-    /// One is prefetched for each that is copied, so many ahead.
+    /// With each copy, the lines of the read that is this many reads ahead are prefetched.
     Window(usize),
     /// Each place is known only when the read before it has come.
     Dependent,

@@ -73,6 +73,24 @@ fn sizes(args: &BenchPairArgs) -> Vec<usize> {
     args.sizes.iter().map(|size| *size as usize).collect()
 }
 
+/// Returns a run of which each measurement at a size is one of `share`.
+fn micro_run(
+    config: &Config,
+    common: &BenchCommonArgs,
+    sizes: Vec<usize>,
+    cores: &[u32],
+    repeats: usize,
+    share: u32,
+) -> MicroRun {
+    MicroRun {
+        config: config.clone(),
+        sizes,
+        cores: cores.to_vec(),
+        repeats,
+        slice: slice(common) / share,
+    }
+}
+
 /// Measures messages over rings. Each measurement at a size is one of about four.
 fn measure_ring(
     config: &Config,
@@ -80,13 +98,7 @@ fn measure_ring(
     sizes: Vec<usize>,
     cores: &[u32],
 ) -> anyhow::Result<MicroReport> {
-    let run = MicroRun {
-        config: config.clone(),
-        sizes,
-        cores: cores.to_vec(),
-        repeats: REPEATS,
-        slice: slice(common) / 4,
-    };
+    let run = micro_run(config, common, sizes, cores, REPEATS, 4);
     ring::run(&run, &Launcher::this_program()?, &mut progress)
 }
 
@@ -97,13 +109,7 @@ fn measure_fabric(
     sizes: Vec<usize>,
     cores: &[u32],
 ) -> anyhow::Result<MicroReport> {
-    let run = MicroRun {
-        config: config.clone(),
-        sizes,
-        cores: cores.to_vec(),
-        repeats: FABRIC_REPEATS,
-        slice: slice(common) / 8,
-    };
+    let run = micro_run(config, common, sizes, cores, FABRIC_REPEATS, 8);
     fabric::run(&run, FABRIC_BYTES, &mut progress)
 }
 
@@ -126,13 +132,14 @@ fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
             measure_fabric(&config, common, sizes(&args.pair), cores)
         });
     }
-    let run = MicroRun {
-        config: config.clone(),
-        sizes: sizes(&args.pair),
-        cores: cores.clone(),
-        repeats: args.pairs.into(),
-        slice: slice(common),
-    };
+    let run = micro_run(
+        &config,
+        common,
+        sizes(&args.pair),
+        cores,
+        args.pairs.into(),
+        1,
+    );
     publish(common, &config, || {
         verbs::run(&run, args.operations, &mut progress)
     })

@@ -78,7 +78,7 @@ impl Caller {
         Ok(Sample::Latencies(self.call(slice)?.latencies))
     }
 
-    /// Calls with so many in flight as the slice has.
+    /// Makes calls; the slice determines the number in flight.
     pub(in crate::micro) fn calls(&mut self, slice: Slice) -> Result<Sample> {
         Ok(Sample::Rate(self.call(slice)?.per_s))
     }

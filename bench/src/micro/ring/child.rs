@@ -91,7 +91,7 @@ pub(in crate::micro) enum Task {
     Ring { config: String, core: Option<u32> },
     /// Runs the second machine of a configuration, whose worker answers calls.
     Calls { config: String },
-    /// Sends back messages of so many bytes that come through the socket that is its standard input.
+    /// Echoes messages of this many bytes from the socket that is the standard input of the child.
     Echo { bytes: usize, core: Option<u32> },
 }
 

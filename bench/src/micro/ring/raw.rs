@@ -111,7 +111,7 @@ impl Side {
         Ok(Sample::Rate(sent as f64 / began.elapsed().as_secs_f64()))
     }
 
-    /// Calls a second with so many in flight as the slice has.
+    /// Returns the calls per second; the slice determines the number in flight.
     pub(in crate::micro) fn calls(&mut self, slice: Slice) -> Result<Sample> {
         let body = vec![7; slice.bytes];
         let mut flying = 0;
@@ -177,7 +177,7 @@ impl Side {
         Ok(())
     }
 
-    /// Takes the replies that are there, and returns their number. Idles if there is none.
+    /// Consumes the replies that have arrived, and returns their number. Idles if none has.
     #[inline]
     fn take_replies(&mut self, bytes: usize) -> Result<u64> {
         let mut count = 0;

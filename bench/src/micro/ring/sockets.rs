@@ -47,13 +47,13 @@ impl Socket {
     }
 }
 
-/// The error of a socket as text. As a cause, a broken pipe would look as if nobody read the output of
-/// the program.
+/// Returns an error with the text of a socket's error. If the socket's error were its cause, the command would take a
+/// broken pipe for a closed standard output.
 fn failed(error: io::Error) -> Error {
     anyhow!("the other process of the bench does not answer: {error}")
 }
 
-/// The other process: sends back messages of so many bytes, until the connection ends.
+/// The other process: echoes messages of `bytes` bytes until the connection ends.
 pub(in crate::micro) fn serve(bytes: usize) -> Result<()> {
     let input = io::stdin().as_fd().try_clone_to_owned()?;
     let mut stream = UnixStream::from(input);

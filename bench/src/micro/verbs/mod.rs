@@ -42,7 +42,7 @@ struct Measure {
     /// The tool of perftest.
     tool: &'static str,
     is_latency: bool,
-    /// Our operation: of so many bytes, so often.
+    /// Farm's measurement: receives the bytes of an operation and the number of operations.
     ours: fn(&mut Ours, usize, usize) -> Result<f64>,
 }
 
@@ -138,7 +138,7 @@ impl Measure {
 }
 
 /// Measures one-sided operations at every size, beside perftest if it is installed, between the first two
-/// machines of the configuration, with their devices and addresses. A turn has so many operations, rounded
+/// machines of the configuration, with their devices and addresses. A turn has `operations` operations, rounded
 /// up to whole batches of 32.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Connects the configuration's two machines, for operations of at most so many bytes.
+    /// Connects the configuration's two machines, for operations of at most `most_bytes` bytes.
     pub(super) fn start(
         config: &Config,
         most_bytes: usize,
@@ -175,7 +175,7 @@ impl Side {
         self.initiator.post_write(to, bytes, self.round, signal)
     }
 
-    /// Polls until so many of the operations have ended. Connections keep the order of what is posted, so
+    /// Polls until `count` of the operations have ended. Connections keep the order of what is posted, so
     /// the last completion ends all before.
     fn await_end(&mut self, count: usize) -> Result<()> {
         self.wait(|side| {
