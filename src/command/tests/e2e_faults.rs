@@ -300,7 +300,8 @@ fn a_node_killed_while_others_wait_is_named_and_all_can_start_again() {
 /// removes them. `farm clean` does not remove the files of a running cluster.
 #[test]
 fn files_of_a_killed_run_are_reported_and_removed() {
-    let (killed, running) = (Place::new("killed-run"), Place::new("runs-on"));
+    let killed = Place::new("killed-run").with_own_memory();
+    let running = Place::new("runs-on");
     let config = config(&running, "two.toml", 2, "");
     let nodes = nodes(&running, &config, 2);
     let (its_memory, its_names) = (running.memory(), running.names());
@@ -319,7 +320,7 @@ fn files_of_a_killed_run_are_reported_and_removed() {
     for text in [
         "advice   leftovers".to_owned(),
         killed.name().to_owned(),
-        format!("farm clean --set cluster.run_dir={run_dir}"),
+        format!(" --set cluster.run_dir={run_dir}"),
     ] {
         assert!(
             doctor.stdout.contains(&text),

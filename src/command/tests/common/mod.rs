@@ -34,6 +34,8 @@ pub(crate) fn farm() -> OsString {
 pub(crate) struct Place {
     name: String,
     dir: tempfile::TempDir,
+    /// The directory of shared memory, if it is not the default one.
+    own_memory: Option<tempfile::TempDir>,
     runs: AtomicU32,
 }
 
@@ -54,8 +56,22 @@ impl Place {
         for inside in ["run", "tmp"] {
             fs::create_dir(dir.path().join(inside)).unwrap();
         }
-        let runs = AtomicU32::new(0);
-        Self { name, dir, runs }
+        Self {
+            name,
+            dir,
+            own_memory: None,
+            runs: AtomicU32::new(0),
+        }
+    }
+
+    /// Gives the place a directory of shared memory that no other test uses. In the default one, any machine that
+    /// starts removes the files of killed machines. Only [`Place::small`] and its variants use the directory.
+    pub(crate) fn with_own_memory(mut self) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("farm-e2e-")
+            .tempdir_in(MEMORY_DIR);
+        self.own_memory = Some(dir.unwrap());
+        self
     }
 
     /// Returns the cluster's name.
@@ -122,7 +138,9 @@ impl Place {
             "memory.region_bytes=16MiB".to_owned(),
             "memory.per_machine_bytes=64MiB".to_owned(),
         ];
-        for setting in settings {
+        let memory = self.own_memory.iter();
+        let memory = memory.map(|dir| format!("memory.dir={}", dir.path().display()));
+        for setting in settings.into_iter().chain(memory) {
             all.extend(["--set".to_owned(), setting]);
         }
         all.extend(args.iter().map(|arg| arg.as_ref().to_owned()));
@@ -225,9 +243,10 @@ impl Place {
             .collect()
     }
 
-    /// Returns the cluster's files of shared memory in the default directory.
+    /// Returns the cluster's files in its directory of shared memory.
     pub(crate) fn memory(&self) -> Vec<PathBuf> {
-        self.memory_in(Path::new(MEMORY_DIR))
+        let own = self.own_memory.as_ref();
+        self.memory_in(own.map_or(Path::new(MEMORY_DIR), |dir| dir.path()))
     }
 
     /// Returns the cluster's files in the run directory: locks and sockets.
