@@ -1,4 +1,4 @@
-//! `farm bench alloc`: what the allocator loses and what it costs.
+//! `farm bench alloc`: the memory that the allocator wastes and the time that it takes.
 //!
 //! Loss is arithmetic over all size classes ([`fragmentation`], `FaRM'14 §3.3`). Cost is measured:
 //! objects of several sizes are reserved until a working set is live, replaced at random, and
@@ -181,8 +181,9 @@ impl Machine {
         let mut made: Vec<RegionId> = Vec::new();
         let blocks = BlockAllocator::new(config, move |near| {
             let taken = |id: RegionId| made.contains(&id);
-            let id = choose_region_id(&placement, machines[0], near, taken, &mut rng)
-                .ok_or_else(|| AllocError::NoRegion("no position is free".into()))?;
+            let id = choose_region_id(&placement, machines[0], near, taken, &mut rng).ok_or_else(
+                || AllocError::NoRegion("no ring has a free position for another region".into()),
+            )?;
             let memory = Mapping::anonymous(config.region_bytes)
                 .map_err(|error| AllocError::NoRegion(error.into()))?;
             made.push(id);
@@ -380,7 +381,7 @@ impl fmt::Display for AllocReport {
             ("  most, above 1.75 KiB:", loss.max_waste),
             ("  mean, up to 1.75 KiB:", loss.mean_waste_small),
             (
-                "behind the last object of a run, mean:",
+                "after the last object of a run, mean:",
                 loss.mean_tail_waste,
             ),
             ("  most:", loss.max_tail_waste),
@@ -389,7 +390,7 @@ impl fmt::Display for AllocReport {
         }
         writeln!(
             f,
-            "block table: {} bytes of each region,       {}",
+            "block table: {} bytes of each region, or   {}",
             loss.table_bytes,
             percent(loss.table_share)
         )?;

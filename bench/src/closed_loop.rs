@@ -24,11 +24,11 @@ const REST: Duration = Duration::from_millis(1);
 /// Part of one worker in a run: how long, how much and how fast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// Most operations in flight; 0 if this worker has no part in the run.
+    /// Maximum number of operations in flight; 0 if this worker has no part in the run.
     pub in_flight: usize,
     /// Time before operations count.
     pub warmup: Duration,
-    /// Most time that counts; `None`: until all operations are done.
+    /// Longest time that counts; `None`: until all operations are done.
     pub duration: Option<Duration>,
     /// Operations that count, failed ones included; `None`: as many as there is time for.
     pub operations: Option<u64>,
@@ -69,7 +69,7 @@ pub(crate) fn part_of(whole: u64, worker: u64, workers: u64) -> Range<u64> {
 pub struct Bounds {
     /// Time before operations count.
     pub warmup: Duration,
-    /// Most time that counts.
+    /// Longest time that counts.
     pub duration: Option<Duration>,
     /// Operations that count.
     pub operations: Option<u64>,
@@ -132,7 +132,7 @@ pub(crate) trait Clients: Sized + Send + 'static {
     /// What a run costs.
     type Costs: Costs;
 
-    /// Returns whether another operation may begin beside those `running`.
+    /// Returns whether another operation may begin while `running` operations are in flight.
     #[inline]
     fn may_begin(&self, _running: usize) -> bool {
         true
@@ -144,7 +144,7 @@ pub(crate) trait Clients: Sized + Send + 'static {
     /// Begins the operation of a seat. It must not end before this function returns, unless it fails.
     fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize);
 
-    /// Receives the result, when nothing is in flight any more.
+    /// Receives the result, when no operation is in flight any more.
     fn end(self, worker: &mut Worker, ran: Ran<Self::Costs>);
 }
 
@@ -187,7 +187,8 @@ pub(crate) struct ClosedLoop<C: Clients> {
     failure: Option<String>,
 }
 
-/// Starts a loop. [`Clients::end`] is called on the worker's thread when it has ended and nothing is in flight any more.
+/// Starts a loop. [`Clients::end`] is called on the worker's thread when it has ended and nothing is in flight any
+/// more.
 pub(crate) fn start<C: Clients>(
     worker: &mut Worker,
     clients: C,

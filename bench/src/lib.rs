@@ -6,8 +6,8 @@
 //!   each transaction reads, decides and writes. [`oltp`] is what they have in common, and what runs
 //!   them on the platform.
 //! * [`commits`]: commits of transactions, alone and where they meet.
-//! * [`lookups`]: lookups of keys of other machines, beside the limit of their memory.
-//! * [`alloc`]: what the allocator loses and what it costs.
+//! * [`lookups`]: lookups of keys of other machines, compared with raw reads of the same memory.
+//! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
 //! * [`micro`]: micro-benchmarks of memory, rings and fabrics.
 //! * [`closed_loop`]: keeps the operations of clients in flight on a worker, and [`recorder`] counts and times them.
 //! * [`report`]: results of a run, as a table and as JSON. [`slices`]: its throughput over time.

@@ -28,7 +28,7 @@ use crate::recorder::Outcome;
 /// Workers of the machine that holds the data.
 const OWNERS: u16 = 7;
 /// Lookups begin when every worker has opened the table.
-const OPEN: &str = "the table is open on every worker";
+const OPEN: &str = "lookups begin only after every worker has opened the table";
 
 /// What is measured.
 #[derive(Clone, Debug)]

@@ -36,7 +36,7 @@ pub struct Report<R> {
     pub config: serde_json::Value,
     /// The runs in their order.
     pub runs: Vec<R>,
-    /// Median and spread of the runs that were made several times.
+    /// Median and spread of the measurements that were repeated.
     pub repeated: Vec<Repeated>,
     /// Measurements whose time slices differ by more than 2x in throughput.
     pub uneven: Vec<Uneven>,

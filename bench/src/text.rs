@@ -1,6 +1,6 @@
 //! Numbers in the tables of reports.
 
-/// What stands for a number that does not apply.
+/// Returns the text in place of a number that does not apply.
 pub(crate) fn dash() -> String {
     "-".to_owned()
 }

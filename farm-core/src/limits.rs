@@ -39,10 +39,10 @@ pub const MACHINE_SLOTS: usize = 1024;
 /// The largest machine id. Ids start at 1, so that zeroed memory contains no machine id.
 pub const MAX_MACHINE_ID: u16 = 1023;
 
-/// Most machines in a cluster.
+/// Maximum number of machines in a cluster.
 pub const MAX_MACHINES: usize = MAX_MACHINE_ID as usize;
 
-/// Most workers on one machine.
+/// Maximum number of workers on one machine.
 pub const MAX_WORKERS: usize = 64;
 
 // Every id has its own slot, and slot 0 is the only slot without an id.
@@ -51,7 +51,7 @@ const _: () = assert!(MAX_MACHINE_ID as usize + 1 == MACHINE_SLOTS);
 const _: () = assert!(MAX_WORKERS <= u64::BITS as usize);
 const _: () = assert!(MACHINE_SLOTS * MAX_WORKERS <= 1 << 16);
 
-/// Most operations that one worker keeps in flight. They are slots of the worker's arena and slab.
+/// Maximum number of operations that one worker keeps in flight. They are slots of the worker's arena and slab.
 pub const MAX_OPERATIONS_IN_FLIGHT: u32 = 1 << 16;
 
 /// Default number of transactions that a worker runs at the same time: enough to hide the latency of a commit over
@@ -85,7 +85,7 @@ const _: () = assert!(VIRTUAL_RINGS <= 1 << RING_BITS);
 /// Default bytes in a region (FaRM'14 §3.3).
 pub const DEFAULT_REGION_BYTES: u64 = 2 * GIB;
 
-/// Most bytes in a region: the range of an address's offset.
+/// Maximum number of bytes in a region: the range of an address's offset.
 pub const MAX_REGION_BYTES: u64 = 1 << OFFSET_BITS;
 
 /// A production block is a power of two and a multiple of this.
@@ -94,10 +94,10 @@ pub const BLOCK_GRAIN_BYTES: u64 = MIB;
 /// Smallest block, in bytes, that tests and the simulator may choose.
 pub const TINY_BLOCK_BYTES: u64 = PAGE_BYTES;
 
-/// Most bytes in a block.
+/// Maximum number of bytes in a block.
 pub const MAX_BLOCK_BYTES: u64 = 256 * MIB;
 
-/// Most bytes of regions on one machine.
+/// Maximum number of bytes of regions on one machine.
 pub const MAX_MACHINE_MEMORY_BYTES: u64 = 1 << 44;
 
 /// If less than this fraction of its memory is available, a machine reclaims the memory of freed objects for other
@@ -132,7 +132,7 @@ pub const LINE_VERSION_BYTES: u64 = 2;
 /// Bytes of the largest size class, header and line versions included.
 pub const MAX_OBJECT_BYTES: u64 = MIB;
 
-/// Most bytes of data in one object.
+/// Maximum number of bytes of data in one object.
 pub const MAX_VALUE_BYTES: u64 = 960 * KIB;
 
 /// Returns the bytes of data that fit into an object of `object_bytes`: all but the header and the versions of the
@@ -184,7 +184,7 @@ pub const MIN_RING_BYTES: u64 = 32 * KIB;
 /// Fewest bytes in a ring of tests and the simulator.
 pub const TINY_RING_BYTES: u64 = 512;
 
-/// Most bytes in a ring.
+/// Maximum number of bytes in a ring.
 pub const MAX_RING_BYTES: u64 = GIB;
 
 // Every worker's share of the smallest ring holds the largest reply, and there is room for one prompt reply per worker
@@ -213,7 +213,7 @@ pub const MIN_TRANSACTION_BYTES: u64 = MIB;
 /// Upper bound of the configurable bytes of payloads of a transaction.
 pub const MAX_TRANSACTION_BYTES: u64 = GIB;
 
-/// Most milliseconds for which a transaction may be retried on an object that stays locked.
+/// Maximum number of milliseconds for which a transaction may be retried on an object that stays locked.
 pub const MAX_PATIENCE_MS: u32 = 3_600_000;
 
 // A transaction has room for the largest object.
@@ -224,13 +224,13 @@ const _: () = assert!(MAX_TRANSACTION_BYTES < u32::MAX as u64);
 // ---------------------------------------------------------------------------------------------
 // Names and idling.
 
-/// Most characters in the name of a cluster.
+/// Maximum number of characters in the name of a cluster.
 pub const MAX_CLUSTER_NAME: usize = 40;
 
-/// Most bytes in the path of a Unix socket on Linux, without the closing zero.
+/// Maximum number of bytes in the path of a Unix socket on Linux, without the closing zero.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// Most bytes of the names below `cluster.run_dir`: `/<cluster>/machine-1023.sock`.
+/// Maximum number of bytes of the names below `cluster.run_dir`: `/<cluster>/machine-1023.sock`.
 pub const SOCKET_NAME_BYTES: usize = 1 + MAX_CLUSTER_NAME + "/machine-1023.sock".len();
 
 /// Longest configurable time for which a worker spins or yields before it parks, in microseconds.
@@ -249,19 +249,19 @@ const _: () =
 /// The upper limits are equal; the lower limits of tests are smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most machines in a cluster.
+    /// Maximum number of machines in a cluster.
     pub max_machines: usize,
-    /// Most workers on one machine.
+    /// Maximum number of workers on one machine.
     pub max_workers: usize,
     /// Blocks are powers of two and multiples of this many bytes.
     pub block_grain_bytes: u64,
-    /// Most bytes in a block.
+    /// Maximum number of bytes in a block.
     pub max_block_bytes: u64,
-    /// Most bytes in a region.
+    /// Maximum number of bytes in a region.
     pub max_region_bytes: u64,
     /// Fewest bytes in a ring.
     pub min_ring_bytes: u64,
-    /// Most bytes in a ring.
+    /// Maximum number of bytes in a ring.
     pub max_ring_bytes: u64,
 }
 

@@ -39,9 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
 /// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Most bytes of a worker's arena for the reads of one layer, if 4 reads are no more than that.
+/// Maximum number of bytes of a worker's arena for the reads of one layer, if 4 reads are no more than that.
 const LARGE_READS_BYTES: usize = 8 << 20;
-/// Most work items from external threads that may wait for a worker.
+/// Maximum number of work items from external threads that may wait for a worker.
 const INBOX_ITEMS: usize = 1024;
 
 /// Why a machine could not start, or stopped.
@@ -118,9 +118,11 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
                 scope.spawn(|| Machine::start(config, machine.id, Arc::clone(attach), PATIENCE))
             })
             .collect();
-        let started = starts
-            .into_iter()
-            .map(|start| start.join().expect("starting does not panic"));
+        let started = starts.into_iter().map(|start| {
+            start
+                .join()
+                .expect("no thread panics while it starts a machine")
+        });
         started.collect()
     })
 }
@@ -246,8 +248,8 @@ impl Machine {
         attach: &Attach,
         last: &Arc<LastWorker>,
     ) -> Result<(), MachineError> {
-        let worker =
-            WorkerId::new(index as u16).expect("the configuration bounds the number of workers");
+        let worker = WorkerId::new(index as u16)
+            .expect("the configuration limits the number of workers of a machine");
         let me = WorkerRef::new(self.id, worker);
         let operations = config.worker.operations_in_flight as usize;
         let reads = reads_in_flight(config);

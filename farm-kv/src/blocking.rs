@@ -75,7 +75,11 @@ fn with_answers<T: Send + 'static, R>(
     if worker.layer::<Answers<T>>().is_none() {
         worker.put_layer(Box::new(Answers::<T>(slab::Slab::new())));
     }
-    work(worker.layer().expect("the layer was put just before"))
+    work(
+        worker
+            .layer()
+            .expect("the lines above attached this layer to the worker"),
+    )
 }
 
 fn answer<T: Send + 'static>(worker: &mut Worker, context: u64, answer: T) {

@@ -25,14 +25,14 @@ use serde::Serialize;
 
 use crate::layout::NEIGHBOURHOODS;
 
-/// Most bytes in a key.
+/// Maximum number of bytes in a key.
 pub const MAX_KEY_BYTES: u64 = 256;
 
-/// Most shards that one worker owns.
+/// Maximum number of shards that one worker owns.
 pub const MAX_SHARDS_PER_WORKER: u32 = 64;
 
-/// Most bytes that a shipped operation adds to its key and value: the ring's record, the call's token, and the
-/// operation's own fields.
+/// Maximum number of bytes that a shipped operation adds to its key and value: the ring's record, the call's token, and
+/// the operation's own fields.
 pub const SHIPPED_OVERHEAD_BYTES: u64 = 128;
 
 /// Bytes of a bucket in addition to its pairs.

@@ -168,7 +168,7 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
     let first = work.buckets.first();
     let (memory, at) = worker
         .local_memory(first)
-        .expect("the shard is on this machine");
+        .expect("the buckets of a shard are in the memory of its owner's machine");
     for bucket in work.next..until {
         let room = work.buckets.begin(bucket);
         // New memory is zeroed; the memory of freed objects of the same class is not.

@@ -15,7 +15,7 @@ use crate::{Key, KvError};
 
 /// Ships a change to a shard's owner.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
-/// Most bytes of message bodies that are allocated in advance.
+/// Maximum number of bytes of message bodies that are allocated in advance.
 const BODIES_BYTES: usize = 1 << 20;
 
 /// Changes a table. The continuation is called from the event loop, never before this returns.

@@ -45,8 +45,8 @@ pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     queue(worker, Waiter::Other(request), own);
 }
 
-/// Queues a change. Its transaction begins when the event loop has handled what this turn brings, so that changes of one
-/// key are combined.
+/// Queues a change. Its transaction begins when the event loop has handled what this turn brings, so that changes of
+/// one key are combined.
 pub(crate) fn queue(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
     if kv(worker).owner.push(QueuedChange::new(waiter, body)) {
         worker.defer(Cont::new(begin_ready, ()));
@@ -64,9 +64,12 @@ fn begin_ready(worker: &mut Worker, (): (), (): ()) {
 fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
     let owner = &mut kv(worker).owner;
     let list = owner.batch(id).changes;
-    // They are out while the editor works, which meets no queue.
+    // The changes are taken out of the state while the editor works. The editor does not use the queue.
     let mut changes = std::mem::take(&mut owner.changes);
-    let body = &changes.first(list).expect("a batch has a change").body;
+    let body = &changes
+        .first(list)
+        .expect("a batch contains at least one change")
+        .body;
     let target = target(worker, body);
     let edited = target.map(|target| {
         let mut tx = farm_txn::checkout(worker);
@@ -108,7 +111,7 @@ fn on_committed(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
             state.change_counters.transactions += 1;
             state.change_counters.changes += changes;
             let table = state.tables.get_mut(&table);
-            table.expect("a table stays open").shards[shard as usize].add(delta);
+            table.expect("tables are never closed").shards[shard as usize].add(delta);
             end(worker, id, None);
         }
         Err(TxError::Abort(_)) => retry(worker, id),
@@ -214,7 +217,7 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     let whole = order.code == REMOVE || order.pair.len() == layout.pair_bytes();
     let key: &Key = order.pair[..KEY_BYTES]
         .try_into()
-        .expect("parsing found a whole key");
+        .expect("a parsed change contains a whole key");
     let at_home = table.locate(key) == (order.shard, order.bucket);
     if !whole || !at_home || !(PUTS.contains(&order.code) || order.code == REMOVE) {
         return Err(damaged("does not fit the table"));

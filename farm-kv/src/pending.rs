@@ -54,7 +54,7 @@ impl Lookup {
     pub(crate) fn end(&mut self) -> End {
         let guard = self.guard.take();
         End {
-            guard: guard.expect("a lookup ends once"),
+            guard: guard.expect("a lookup ends once, and still has its epoch guard"),
             cont: self.cont,
         }
     }

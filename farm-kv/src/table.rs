@@ -177,17 +177,18 @@ pub(crate) fn owners(
         .map(|shard| {
             let hash = xxh3_64(&shard.to_le_bytes());
             let position = (hash >> 32) as u32 & RegionId::MAX_POSITION;
-            let point =
-                RegionId::new((hash % 100) as u32, position.max(1)).expect("a ring and a position");
+            let point = RegionId::new((hash % 100) as u32, position.max(1)).expect(
+                "the number of the ring and the position are within the limits of region ids",
+            );
             let index = placement
                 .replicas(point, machines.len())
                 .filter_map(|machine| machines.iter().position(|entry| entry.0 == machine))
                 .find(|index| taken[*index] < part(*index))
-                .expect("the parts add up to all shards");
+                .expect("the machines' parts add up to the number of shards");
             let worker = taken[index] % machines[index].1;
             taken[index] += 1;
-            let worker =
-                WorkerId::new(worker as u16).expect("the configuration bounds the workers");
+            let worker = WorkerId::new(worker as u16)
+                .expect("the configuration limits the number of workers of a machine");
             WorkerRef::new(machines[index].0, worker)
         })
         .collect()

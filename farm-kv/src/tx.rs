@@ -252,7 +252,7 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, In
         TxOpKind::Get(cont) => {
             let key: &Key = pair[..]
                 .try_into()
-                .expect("the pair of a lookup is its key");
+                .expect("a lookup stores only its key as its pair");
             let found = complete(worker, &mut editor, |editor| editor.value(home, key));
             let value_at = |(object, at)| ValueRef::new(object, at, &place.layout);
             found.map(|found| Outcome::Found(cont, found.map(value_at)))
@@ -285,7 +285,8 @@ fn edit(
     }
     editor.remove(
         home,
-        pair.try_into().expect("the pair of a remove is its key"),
+        pair.try_into()
+            .expect("a remove stores only its key as its pair"),
     )
 }
 

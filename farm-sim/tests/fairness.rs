@@ -20,7 +20,7 @@ const PAYLOAD: usize = 40;
 const OPERATIONS: usize = 16;
 /// Number of reads that renew themselves: five times what the worker may have in flight.
 const READS: u64 = 80;
-/// Most additional turns of a read, a commit or a reply beside the endless reads.
+/// Maximum number of additional turns of a read, a commit or a reply beside the endless reads.
 const MORE_TURNS: u32 = 4;
 
 /// The tests' state on a worker.

@@ -8,7 +8,7 @@ use exact::stateright;
 #[path = "../check/tests/check/exact.rs"]
 mod exact;
 
-/// Most transactions that the exact checker can judge quickly: it tries all orders.
+/// Maximum number of transactions that the exact checker can judge quickly: it tries all orders.
 const MOST_TRANSACTIONS: usize = 30;
 
 #[test]

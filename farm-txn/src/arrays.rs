@@ -70,8 +70,8 @@ const RESERVED_BYTES: usize = 8;
 /// that, too.
 ///
 /// The continuation may receive [`TxError::Address`] if this machine has no such objects; [`TxError::EmptyArray`];
-/// [`TxError::WrongSize`] as for [`crate::api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], after which the
-/// transaction may have some of the objects; and the errors of [`crate::api::read`].
+/// [`TxError::WrongSize`] as for [`crate::api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], after which
+/// the transaction may have some of the objects; and the errors of [`crate::api::read`].
 pub fn read_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -99,8 +99,9 @@ pub fn read_array(
 /// it if possible. They are objects of the transaction like any others, and can be read as a whole by [`read_array`];
 /// the commit creates them. [`crate::api::free_array`] frees them.
 ///
-/// The continuation may receive the errors of [`crate::api::alloc`]; [`TxError::ArrayTooLong`]; [`TxError::EmptyArray`]. For
-/// an array that exceeds the limits of a transaction, use [`Worker::reserve_array`] on the machine itself.
+/// The continuation may receive the errors of [`crate::api::alloc`]; [`TxError::ArrayTooLong`];
+/// [`TxError::EmptyArray`]. For an array that exceeds the limits of a transaction, use [`Worker::reserve_array`] on the
+/// machine itself.
 pub fn alloc_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -207,7 +208,7 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
     let asked = &transactions(worker).arrays[key as usize];
     let machine = asked
         .machine
-        .expect("only another machine is sent a request");
+        .expect("this request has a destination, because its objects are on another machine");
     let body = asked.objects.encode();
     let cont = ReplyCont::new(reserved, key);
     let to = worker.log_poller(machine);
@@ -226,7 +227,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let asked = &mut transactions(worker).arrays[key as usize];
     let machine = asked
         .machine
-        .expect("only another machine is sent a request");
+        .expect("this request has a destination, because its objects are on another machine");
     let Ok(reply) = reply else {
         return end(worker, key, Err(Abort::Lost(machine).into()));
     };

@@ -53,7 +53,7 @@ pub struct BackoffConfig {
     pub unit_ns: u64,
     /// Exponent of the upper bound of `t_max`, which is `2^doublings · t0`.
     pub doublings: u32,
-    /// Most transactions that the worker runs at the same time if there are no conflicts.
+    /// Maximum number of transactions that the worker runs at the same time if there are no conflicts.
     pub concurrency: usize,
     /// Shortest duration of a sample of the retry rate, in nanoseconds.
     pub sample_ns: u64,

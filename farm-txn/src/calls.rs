@@ -26,7 +26,7 @@ impl RemoteCall {
     pub(crate) fn machine(&self) -> MachineId {
         self.place
             .machine
-            .expect("only another machine is sent a request")
+            .expect("this request has a destination, because its objects are on another machine")
     }
 }
 
@@ -59,7 +59,7 @@ impl ArrayCall {
             address: self
                 .objects
                 .address(index)
-                .expect("the addresses of the array were checked"),
+                .expect("the call checked that every object of the array has an address"),
             machine: self.machine,
             class: self.objects.class,
         }
@@ -73,8 +73,8 @@ impl ArrayCall {
 
 /// A result and its continuation.
 ///
-/// Successes are small variants of their own: a [`Result`] with room for the errors would be moved through memory several
-/// times, and each move would wait for the stores before it.
+/// Successes are small variants of their own: a [`Result`] with room for the errors would be moved through memory
+/// several times, and each move would wait for the stores before it.
 pub(crate) enum DeferredResult {
     /// An object of an open transaction; if the transaction ends before the continuation is called, that gets
     /// [`TxError::Ended`].

@@ -61,7 +61,7 @@ pub enum TxError {
     ArrayTooLong {
         /// Bytes of the array in memory.
         bytes: usize,
-        /// Most bytes of one read.
+        /// Maximum number of bytes of one read.
         most: usize,
     },
     /// The transaction writes more on one machine than one record of its log there can hold.
@@ -74,7 +74,7 @@ pub enum TxError {
         machine: MachineId,
         /// Bytes of the record, including its overhead.
         bytes: usize,
-        /// Most bytes of a record.
+        /// Maximum number of bytes of a record.
         most: usize,
     },
     /// Another machine has no memory for a new object.

@@ -17,7 +17,7 @@ impl TxHandle {
         self.to_word()
     }
 
-    /// Returns the handle that [`TxHandle::to_context`] made the context of.
+    /// Returns the handle from which [`TxHandle::to_context`] made the context.
     pub fn from_context(context: u64) -> Self {
         Self::from_word(context)
     }

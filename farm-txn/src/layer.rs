@@ -1,5 +1,5 @@
-//! The state of the transaction layer on one worker. Its parts are values; the modules that work on them with the worker
-//! import this one.
+//! The state of the transaction layer on one worker. Its parts are values; the modules that work on them with the
+//! worker import this one.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ impl Transactions {
     /// Takes a commit out while it runs.
     pub(crate) fn take(&mut self, id: CommitId) -> Box<Coordinator> {
         let commit = self.commits[id.index()].take();
-        commit.expect("a reply or an acknowledgement belongs to a commit that has not ended")
+        commit.expect("replies and acknowledgements arrive only for commits that have not ended")
     }
 
     /// Returns an open transaction.

@@ -3,9 +3,9 @@
 /// Limits of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxLimits {
-    /// Most objects, including those that are only read.
+    /// Maximum number of objects, including those that are only read.
     pub objects: usize,
-    /// Most bytes of payloads.
+    /// Maximum number of bytes of payloads.
     pub bytes: usize,
 }
 

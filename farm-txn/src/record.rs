@@ -29,7 +29,7 @@ pub(crate) const FIXED_BYTES: usize = 4 * WORD;
 pub(crate) const LOCK_BYTES: usize = 2 * WORD;
 /// Bytes that an object adds to LOCK, without its payload.
 const OBJECT_BYTES: usize = 4 * WORD;
-/// Most truncated transactions that one record lists.
+/// Maximum number of truncated transactions that one record lists.
 pub(crate) const MOST_TRUNCATED: usize = 8;
 const WORD: usize = 8;
 

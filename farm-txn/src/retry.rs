@@ -215,7 +215,7 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
 /// Returns the key of the run to which a transaction belongs, if the transaction is open.
 fn run_of(worker: &mut Worker, tx: TxHandle) -> Option<usize> {
     let run = open::run_of(worker, tx).ok()?;
-    Some(run.unwrap_or_else(|| panic!("the transaction is not a try of a run")))
+    Some(run.unwrap_or_else(|| panic!("the transaction was not begun by `retry::run`")))
 }
 
 /// Begins a try.

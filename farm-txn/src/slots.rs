@@ -42,7 +42,11 @@ pub(crate) fn release(
 pub(crate) fn release_remote(worker: &mut Worker, machine: MachineId, slots: ObjectRun) {
     marks::mark("alloc: given back to another machine");
     let to = worker.log_poller(machine);
-    send(worker, to.expect("a machine of the cluster"), slots);
+    send(
+        worker,
+        to.expect("slots are sent only to machines of the cluster"),
+        slots,
+    );
 }
 
 fn send(worker: &mut Worker, to: WorkerRef, slots: ObjectRun) {
@@ -67,7 +71,7 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
     let Some(slots) = ObjectRun::decode(body) else {
-        let why = "RELEASE names no address".into();
+        let why = "it sent a RELEASE request that is not valid".into();
         return worker.distrust(from, why);
     };
     for index in 0..slots.count {

@@ -139,7 +139,9 @@ fn attempt(worker: &mut Worker, seat: usize, tx: TxHandle) {
 }
 
 fn driver(worker: &mut Worker) -> &mut Driver {
-    worker.layer().expect("a slice is running")
+    worker
+        .layer()
+        .expect("the client's state is attached to the worker while a time slice runs")
 }
 
 /// After the last read, writes the objects and commits. The loop stays with the worker meanwhile: a failed transaction

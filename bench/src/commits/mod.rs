@@ -132,7 +132,8 @@ pub fn run(
     let machines = start_all(&config, &attach)?;
     let mut conditions =
         Conditions::before(&config.memory.dir, 4096, options.repeats, options.slice);
-    conditions.not_pinned = Some("the machines are threads of one process".into());
+    conditions.not_pinned =
+        Some("no processor is chosen, because all machines run as threads of one process".into());
     let mut rows = Vec::new();
     for over in 1..=usize::from(MACHINES) {
         for objects in [1, 2, 4] {
@@ -213,13 +214,16 @@ fn measure(
         rates.push(recorder.counters.committed as f64 / seconds);
         add(&mut sum, recorder);
     }
-    let sum = sum.ok_or_else(|| CommitError::Failed("nothing was to be measured".into()))?;
+    let sum =
+        sum.ok_or_else(|| CommitError::Failed("the run has no time slices to measure".into()))?;
     Ok(row(kind, rates, &sum))
 }
 
 fn add(sum: &mut Option<Recorder<TxCounters>>, more: Recorder<TxCounters>) {
     match sum {
-        Some(sum) => sum.merge(&more).expect("recorders of one kind"),
+        Some(sum) => sum
+            .merge(&more)
+            .expect("all recorders of a run have the same bounds"),
         None => *sum = Some(more),
     }
 }
@@ -268,7 +272,9 @@ fn one_slice(
         seconds = seconds.max(ran.duration_s);
         add(&mut sum, ran.recorder);
     }
-    let sum = sum.ok_or_else(|| CommitError::Failed("no machine coordinates".into()))?;
+    let sum = sum.ok_or_else(|| {
+        CommitError::Failed("no machine was chosen to coordinate the transactions".into())
+    })?;
     Ok((sum, seconds))
 }
 

@@ -11,9 +11,9 @@ impl fmt::Display for CommitReport {
         write!(out, "{}", self.conditions)?;
         writeln!(
             out,
-            "  each transaction reads and writes its objects; \"own\": no two in flight have one in common, \
-             \"shared\": all have the same, and are tried until they commit, with the waits of the conflict \
-             avoidance"
+            "  each transaction reads and writes its objects; \"own\": no two transactions in flight have an object in \
+             common; \"shared\": all have the same objects, and are retried until they commit, with the waits of \
+             the conflict avoidance"
         )?;
         writeln!(
             out,

@@ -1,19 +1,19 @@
-//! `farm bench fabric`: one-sided reads and writes against another machine's memory, beside what the
-//! memory itself does at the same sizes.
+//! `farm bench fabric`: one-sided reads and writes of another machine's memory, compared with
+//! plain copies of the same memory at the same sizes.
 //!
-//! The other machine is in the same process: it has no part in one-sided operations, and so its own
-//! mapping of the memory can be measured beside. The reading machine maps the memory by itself, as
+//! The other machine is in the same process: it does nothing in one-sided operations, so its own
+//! mapping of the memory can be measured for comparison. The reading machine maps the memory by itself, as
 //! it would from another process.
 //!
 //! | key of a row | |
 //! |---|---|
-//! | `read_raw` | reads whose words are whole |
+//! | `read_raw` | reads that are atomic per word only |
 //! | `read_object` | reads of one object; `null` for sizes that are not whole lines |
 //! | `write` | writes, each signalled |
 //! | `….latency` | from the post to the completion, one at a time |
 //! | `….one`, `….of_32`, `….of_256` | operations a second with 1, 32 and 256 outstanding |
 //! | `memcpy_of_32` | `memcpy` of as many bytes from the same memory, prefetched in batches of 32: the limit of the rates of reads |
-//! | `memcpy_one` | `memcpy` that waits for the one before: what the latency of reads is held against |
+//! | `memcpy_one` | `memcpy` that begins when the one before has ended: the limit of the latency of reads |
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use super::measure::{Measurement, Progress, Sample, in_turns, latencies};
 use super::reads::{Access, Copying, Reader};
 use super::report::{Cell, MicroReport, Row};
 
-/// Most bytes of an operation.
+/// Maximum number of bytes of an operation.
 const MOST_BYTES: usize = 1 << 20;
 /// Outstanding operations of the middle rate, and reads of a batch of `memcpy`.
 const FEW: usize = 32;

@@ -1,4 +1,4 @@
-//! What a measurement was made on: cores, pinning, pages, and how much others disturbed it.
+//! The conditions of a measurement: cores, pinning, pages, and how much other processes disturbed it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ pub struct Conditions {
     /// Seconds of everything.
     pub took_s: f64,
     /// Share of that time in which others had the measuring thread's core though it was ready to
-    /// run, where the system tells: much of it makes the figures worthless.
+    /// run, where the system reports it: much of it makes the figures worthless.
     pub waited_share: Option<f64>,
 }
 
 impl Conditions {
-    /// What can be told before the measurement.
+    /// Returns the conditions that are known before the measurement.
     pub fn before(memory_dir: &Path, page_bytes: u64, repeats: usize, slice: Duration) -> Self {
         Self {
             processor: processor(),
@@ -171,7 +171,7 @@ pub(crate) fn allowed_cores() -> Vec<u32> {
         .collect()
 }
 
-/// The two cores of a pair: those asked for, else the first two allowed, else none and why.
+/// Returns the two cores of a pair: the requested ones, else the first two that are allowed, else none and the reason.
 pub(super) fn two_cores(asked: &[u32]) -> Result<[u32; 2], String> {
     match (asked, allowed_cores().as_slice()) {
         (&[first, second], _) | (_, &[first, second, ..]) => Ok([first, second]),

@@ -19,7 +19,7 @@ pub(super) const WORKER: WorkerId = WorkerId::FIRST;
 /// What a bench between two machines measures.
 #[derive(Clone, Debug)]
 pub struct MicroRun {
-    /// The cluster beside which the bench runs: in its directories, with its kind of pages and records.
+    /// The cluster whose directories, page sizes and kind of ring records the benchmark uses.
     pub config: Config,
     /// Bytes of a message or an operation.
     pub sizes: Vec<usize>,
@@ -114,7 +114,9 @@ pub(super) fn connect_both(
     std::thread::scope(|scope| {
         let others = scope.spawn(move || connect(other, [other_id, id], of_other));
         let to_one = connect(one, ids, of_one);
-        let to_other = others.join().expect("connecting does not panic");
+        let to_other = others
+            .join()
+            .expect("the thread that connects the other machine does not panic");
         Ok([to_one?, to_other?])
     })
 }

@@ -1,6 +1,6 @@
-//! Microbenchmarks of one part of the platform at a time, each beside what it is to be held against:
+//! Microbenchmarks of one part of the platform at a time, each compared with the operation that limits it:
 //!
-//! | module | measures | beside it |
+//! | module | measures | compared with |
 //! |---|---|---|
 //! | [`limit`] | random reads of mapped memory, raw and checked | is itself the bound of lookups |
 //! | [`ring`] | round trips and messages between two processes | Unix and TCP sockets |

@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     /// Reads per second of the core, over one slice of time.
     ///
     /// # Panics
-    /// If more are to be ahead than the reader was made for.
+    /// If more reads are to be prefetched ahead than the reader has room for.
     pub(super) fn rate(&mut self, access: Access, copying: Copying, slice: Duration) -> f64 {
         let stride = self.stride;
         match copying {
@@ -149,7 +149,10 @@ impl<'a> Reader<'a> {
             }),
             Copying::Checked(loads) => self.rate_with(access, slice, |from, at, out| {
                 let copied = from.copy_objects_by(loads, at, stride, out);
-                assert!(copied.is_ok(), "memory that rests was torn");
+                assert!(
+                    copied.is_ok(),
+                    "a read of memory that nobody writes was torn"
+                );
             }),
         }
     }

@@ -104,7 +104,9 @@ impl Cell {
         let (mut latencies, mut rates) = (histogram(), Vec::new());
         for slice in slices {
             match slice {
-                Sample::Latencies(more) => latencies.add(more).expect("the same bounds"),
+                Sample::Latencies(more) => latencies
+                    .add(more)
+                    .expect("all histograms of latencies have the same bounds"),
                 Sample::Rate(rate) => rates.push(rate),
             }
         }

@@ -34,7 +34,7 @@ use super::report::{Cell, MicroReport, Row};
 
 /// Bytes of a ring.
 const RING_BYTES: u64 = 1 << 20;
-/// Most bytes of a message. The greatest record is an eighth of the ring, overhead included.
+/// Maximum number of bytes of a message. The greatest record is an eighth of the ring, overhead included.
 const MOST_BYTES: u64 = RING_BYTES / 16;
 /// Calls at a time, where rates are measured.
 const IN_FLIGHT: usize = 64;

@@ -133,7 +133,7 @@ impl ClosedLoop<Auditor> {
     fn wrong(&mut self, seat: usize, why: &str) {
         let item = self.operation(seat).item;
         let of = self.clients.audit.benchmark.item_name();
-        self.stop(seat, format!("number {item} of the {of}: {why}"));
+        self.stop(seat, format!("item {item} of the {of}: {why}"));
     }
 
     fn seen(&mut self, worker: &mut Worker, seat: usize, row: Option<RowBytes>) {

@@ -9,8 +9,8 @@ use super::{OptionsError, RowBytes, RowName, Stream, Table};
 use crate::closed_loop::part_of;
 use crate::{smallbank, tatp};
 
-/// Most subscribers all of whose rows are checked at the end. If there are more, all rows of every n-th subscriber are
-/// checked, and two rows of the others.
+/// Maximum number of subscribers all of whose rows are checked at the end. If there are more, all rows of every n-th
+/// subscriber are checked, and two rows of the others.
 const MOST_WHOLE: u32 = 100_000;
 
 /// A benchmark with its options.
@@ -62,7 +62,7 @@ impl Benchmark {
             Benchmark::Tatp(options) => serde_json::to_value(options),
             Benchmark::Smallbank(options) => serde_json::to_value(options),
         };
-        options.expect("options are plain data")
+        options.expect("the options of a benchmark can be serialized as JSON")
     }
 
     /// Returns the tables.

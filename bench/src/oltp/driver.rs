@@ -21,8 +21,8 @@ use crate::ycsb::stream::worker_rng;
 /// Bits of an attempt's number that count the attempts of one worker.
 const ATTEMPT_BITS: u32 = 40;
 
-/// Most doublings of the wait of a transaction that meets repeated conflicts; the wait starts at the duration of one
-/// attempt.
+/// Maximum number of doublings of the wait of a transaction that meets repeated conflicts; the wait starts at the
+/// duration of one attempt.
 const MOST_PATIENCE: u32 = 4;
 
 /// The run of one worker.
@@ -159,7 +159,7 @@ impl Driver {
             Stop::Lost(machine) => format!("machine {machine} is lost"),
             Stop::InDoubt(machine) => {
                 self.clients.ledger.unknown(trail.decision());
-                format!("machine {machine} is lost, with transactions that may have committed")
+                format!("machine {machine} is lost; some transactions may have committed there")
             }
             Stop::Failed(why) => format!("{:?}: {why}", trail.what),
         };

@@ -32,7 +32,7 @@ pub struct Setup {
     pub benchmark: Benchmark,
     /// Seed of the population and of all random choices.
     pub seed: u64,
-    /// Most transactions in flight on each worker.
+    /// Maximum number of transactions in flight on each worker.
     pub concurrency: usize,
     /// Parts of the conflict avoidance that were switched off.
     pub without: Vec<String>,

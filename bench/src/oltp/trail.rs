@@ -75,7 +75,7 @@ impl Trail {
     /// If it has not.
     pub(crate) fn decision(&self) -> &Decision {
         let decision = self.decision.as_ref();
-        decision.expect("the transaction has made its decision")
+        decision.expect("the transaction has recorded what it decided to write")
     }
 
     /// Returns the stamp of one of its writes.

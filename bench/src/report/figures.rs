@@ -1,4 +1,4 @@
-//! Which figures of each micro-benchmark are put beside those of a repeat.
+//! The figures of each micro-benchmark that are compared with those of its repetitions.
 
 use super::repeats::{Figure, Measured, SlicedRate};
 use crate::lookups::LookupRate;
@@ -29,7 +29,7 @@ impl Measured for MicroReport {
     }
 }
 
-/// Figures of raw reads and of lookups beside them.
+/// Figures of lookups, and of raw reads for comparison.
 pub fn limit_figures(raw: &RawLimit, lookups: &[LookupRate], misses: &LookupRate) -> Vec<Figure> {
     let mut figures = Vec::new();
     for rate in lookups {

@@ -8,7 +8,7 @@ use crate::micro::{Rate, Spread, text};
 use crate::slices::{SliceRates, is_uneven};
 use crate::text::whole;
 
-/// Most measurements that the warning about uneven slices names.
+/// Maximum number of measurements that the warning about uneven slices names.
 const NAMED: usize = 5;
 
 /// A figure of a run.
@@ -70,7 +70,7 @@ impl SlicedRate {
     }
 }
 
-/// The result of a run, whose figures can be put beside those of a repeat.
+/// The result of a run, whose figures can be compared with those of a repetition.
 pub trait Measured {
     /// What was measured: the same text for every repeat of a run, another for every other run.
     fn what(&self) -> String;
@@ -84,7 +84,7 @@ pub trait Measured {
     }
 }
 
-/// One run that was made several times.
+/// One run that was repeated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Repeated {
     /// What was measured.

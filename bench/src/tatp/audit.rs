@@ -30,13 +30,17 @@ pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
 pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), String> {
     const FIELDS: &str = "differs from the loaded row in fields that no transaction writes";
     let was = population::rows(seed, s_id);
-    let name_of = |at: usize| names(s_id).nth(at).expect("rows have names");
+    let name_of = |at: usize| {
+        names(s_id)
+            .nth(at)
+            .expect("every row of a subscriber has a name")
+    };
     let wrong = |at: usize, why: &str| Err(format!("the row {} {why}", name_of(at)));
     let damaged = |why: StepError| why.to_string();
     let bytes_of = |at: usize| rows[at].as_deref();
     if rows.len() < 2 {
         return Err(format!(
-            "only {} rows of subscriber {s_id} were passed; at least two are required",
+            "the audit received only {} rows of subscriber {s_id}, but needs at least two",
             rows.len()
         ));
     }

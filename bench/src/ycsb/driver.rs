@@ -212,7 +212,9 @@ impl Driver {
         self.recorder.counters.verified += 1;
         if let Err(error) = value::check(found, keynum) {
             self.recorder.counters.verify_failures += 1;
-            self.report(format!("record {keynum} was read wrong: {error}"));
+            self.report(format!(
+                "the value read for record {keynum} is wrong: {error}"
+            ));
         }
     }
 

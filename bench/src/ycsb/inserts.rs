@@ -72,10 +72,13 @@ impl InsertTracker {
     /// # Panics
     /// If `base` is 0, or if the span has no workers or more than `total`.
     pub fn new(base: u64, span: WorkerSpan) -> Self {
-        assert!(base > 0, "no record is loaded before the run");
+        assert!(
+            base > 0,
+            "at least one record must be loaded before the run inserts more"
+        );
         assert!(
             span.local > 0 && span.first + span.local <= span.total,
-            "no such workers: {span:?}"
+            "{span:?} is not a non-empty part of the workers"
         );
         Self {
             base,
@@ -151,7 +154,7 @@ impl InsertLane {
     pub fn new(tracker: Arc<InsertTracker>, worker: u64) -> Self {
         assert!(
             worker < tracker.span.local,
-            "worker {worker} is not one of {:?}",
+            "worker {worker} does not belong to this process, which has the workers {:?}",
             tracker.span
         );
         let complete = tracker.acknowledged[worker as usize]
@@ -190,7 +193,7 @@ impl InsertLane {
             .filter(|insert| *insert < self.handed_out);
         let Some(insert) = insert else {
             panic!(
-                "record {key} was not inserted by worker {} of {span:?}",
+                "worker {} of {span:?} reported the insert of record {key}, which it had not begun",
                 self.worker
             );
         };
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "record 101 was not inserted by worker 0")]
+    #[should_panic(expected = "reported the insert of record 101")]
     fn acknowledging_a_key_of_another_worker_panics() {
         let tracker = Arc::new(InsertTracker::new(100, WorkerSpan::single_process(2)));
         let mut worker = lane(&tracker, 0);

@@ -50,7 +50,7 @@ pub enum ValueError {
     Torn {
         /// Index of the first 8-byte word that does not match.
         word: usize,
-        /// The write at the start of the value, if the start is intact.
+        /// The write that the start of the value came from, if the start is intact.
         begins_with: Option<Stamp>,
     },
     /// The value is intact and belongs to another record.

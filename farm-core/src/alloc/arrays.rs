@@ -74,7 +74,8 @@ impl BlockAllocator {
         assert!(count > 0, "an array needs at least one object");
         let block = self.obtain_array(Demand::Array(class, count), owner, near)?;
         let region = self.index_of(block.table().region());
-        let region = &mut self.regions[region.expect("a block of this machine")];
+        let region = &mut self.regions
+            [region.expect("the allocator obtains blocks only from regions of its own machine")];
         region.arrays.insert(block.index(), FreeSlots::new(count));
         Ok(ArrayRun { block, count })
     }
@@ -94,7 +95,7 @@ impl BlockAllocator {
             }
         }
         let block = self.obtain(demand, owner, Place::Anywhere)?;
-        Ok(block.expect("a request for a block anywhere returns a block or an error"))
+        Ok(block.expect("a request for a block of any region returns a block or an error"))
     }
 
     /// Releases an object of an array, because the transaction that was to fill it aborted, or because a transaction

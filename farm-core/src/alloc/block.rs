@@ -30,7 +30,7 @@ pub struct BlockConfig {
     pub block_bytes: usize,
     /// Bytes in a region.
     pub region_bytes: usize,
-    /// Most bytes of regions on this machine.
+    /// Maximum number of bytes of regions on this machine.
     pub per_machine_bytes: u64,
     /// Seed of the bases of new regions' blocks ([`Base`](crate::object::Base)). Draw a new seed at each start of a
     /// machine, so that pointers stored before a restart do not match.

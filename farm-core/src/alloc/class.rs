@@ -67,7 +67,7 @@ const _: () = {
 pub struct TooLarge {
     /// Bytes requested.
     pub bytes: usize,
-    /// Most bytes that fit.
+    /// Maximum number of bytes that fit.
     pub limit: usize,
 }
 

@@ -30,7 +30,7 @@ pub enum AllocError {
         asked: u64,
         /// Bytes of all existing regions.
         in_use: u64,
-        /// Most bytes of regions.
+        /// Maximum number of bytes of regions.
         limit: u64,
     },
     /// A new region was needed and could not be created.

@@ -33,7 +33,7 @@ pub(super) enum Demand {
 /// How the length of a slab's run is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// Such that little is wasted behind the last object.
+    /// The smallest run that wastes little after its last object.
     Snug,
     /// Such that one object fits: the last resort before a request fails.
     Tight,

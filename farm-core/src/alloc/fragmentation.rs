@@ -49,13 +49,13 @@ pub struct Fragmentation {
     pub table_share: f64,
     /// Waste inside objects, averaged over data of every size from 1 byte to the largest value.
     pub mean_waste: f64,
-    /// Most waste inside objects, above the classes that are every number of lines.
+    /// Greatest waste inside objects, above the classes that are every number of lines.
     pub max_waste: f64,
     /// Waste inside objects, averaged over data that needs one of those small classes.
     pub mean_waste_small: f64,
     /// Waste behind the last object of a run, averaged over classes.
     pub mean_tail_waste: f64,
-    /// Most waste behind the last object of a run.
+    /// Greatest waste behind the last object of a run.
     pub max_tail_waste: f64,
     /// Waste of each class.
     pub classes: Vec<ClassFragmentation>,

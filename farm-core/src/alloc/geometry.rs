@@ -87,7 +87,7 @@ impl Geometry {
         ((self.end(block, run) - self.start(block)) / class.object_bytes()) as u32
     }
 
-    /// Returns the block that contains an offset, unless the offset is behind the last block.
+    /// Returns the block that contains an offset, or `None` if the offset is past the last block.
     #[inline]
     pub fn block_of(self, offset: usize) -> Option<u32> {
         let block = offset >> self.block_shift;

@@ -116,7 +116,7 @@ impl BlockAllocator {
     pub(super) fn retired(&mut self, block: &Block) {
         let region = self.index_of(block.table().region());
         self.vacate(
-            region.expect("a slab has blocks of its own machine"),
+            region.expect("a slab allocator only has blocks of its own machine"),
             block.index(),
             block.head(),
         );
@@ -163,8 +163,8 @@ impl BlockAllocator {
         Ok(None)
     }
 
-    /// Frees a block that [`take_vacant_before`](Self::take_vacant_before) returned and that is renewed: from now on it
-    /// can be used by any class, alone or with its neighbours.
+    /// Frees a block that [`take_vacant_before`](Self::take_vacant_before) returned, after its headers were renewed:
+    /// from now on any class can use it, alone or with its neighbours.
     ///
     /// # Panics
     /// If another machine stores the block.

@@ -72,8 +72,8 @@ pub(super) struct RegionList {
     pub(super) blocks: usize,
     /// Blocks with a free slot.
     pub(super) with_free: Vec<u32>,
-    /// Value of [`Changes`] when the region last had no block for this class. Until that value changes, the slab does not ask
-    /// again. `ring_full_at` is the same for the other regions of the region's consistent-hashing ring.
+    /// Value of [`Changes`] when the region last had no block for this class. Until that value changes, the slab does
+    /// not ask again. `ring_full_at` is the same for the other regions of the region's consistent-hashing ring.
     full_at: Option<u64>,
     ring_full_at: Option<u64>,
 }
@@ -359,7 +359,7 @@ impl Slab {
         }
         let block = source.acquire(class, self.owner, Place::Anywhere)?;
         let at = self.adopt(
-            block.expect("a request for a block anywhere returns a block or an error"),
+            block.expect("a request for a block of any region returns a block or an error"),
             |_| false,
         );
         Ok(self.take_from(at))

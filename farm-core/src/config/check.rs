@@ -169,7 +169,7 @@ impl Check<'_> {
                     kind: ProblemKind::NoMachines,
                     place: self.whole(),
                     key: "machine".to_owned(),
-                    found: "there is no machine".to_owned(),
+                    found: "no machine is configured".to_owned(),
                     expected: "at least one [[machine]] section".to_owned(),
                     advice: "add [[machine]] with id = 1 below it".to_owned(),
                 },

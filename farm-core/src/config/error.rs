@@ -58,7 +58,7 @@ fn advice_for(error: &io::Error) -> &'static str {
     }
 }
 
-/// Most problems that one message lists.
+/// Maximum number of problems that one message lists.
 const MOST_LISTED: usize = 20;
 
 fn list(name: &str, problems: &[Problem]) -> String {

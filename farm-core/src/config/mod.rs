@@ -167,7 +167,7 @@ pub struct MemoryConfig {
     pub region_bytes: u64,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Most bytes of regions on one machine.
+    /// Maximum number of bytes of regions on one machine.
     pub per_machine_bytes: u64,
     /// Whether regions are mapped with huge pages.
     pub huge_pages: HugePages,
@@ -210,7 +210,7 @@ pub struct WorkerConfig {
     pub yield_us: u32,
     /// Whether workers are pinned to cores.
     pub pin: bool,
-    /// Most operations of the application in flight on one worker.
+    /// Maximum number of operations of the application in flight on one worker.
     pub operations_in_flight: u32,
 }
 
@@ -252,14 +252,14 @@ impl IdlePolicy {
 /// The limits of one transaction, and of its retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TransactionsConfig {
-    /// Most objects of one transaction, including objects that it only reads.
+    /// Maximum number of objects of one transaction, including objects that it only reads.
     pub objects: u32,
-    /// Most bytes of payloads that one transaction holds at a time.
+    /// Maximum number of bytes of payloads that one transaction holds at a time.
     pub bytes: u64,
     /// Time for which a transaction that finds an object locked is retried, in milliseconds; 0 for
     /// a single attempt.
     pub patience_ms: u32,
-    /// Most transactions that a worker runs at a time. Conflicts reduce the number.
+    /// Maximum number of transactions that a worker runs at a time. Conflicts reduce the number.
     pub concurrency: u32,
 }
 
@@ -507,7 +507,7 @@ impl Config {
                         .filter_map(MachineId::new)
                         .find(|id| !taken(id))
                 })
-                .expect("no more than MAX_MACHINES machines");
+                .expect("a configuration has at most MAX_MACHINES machines");
             self.machines.push(MachineConfig::new(id, workers));
         }
         self.machines.sort_by_key(|machine| machine.id);

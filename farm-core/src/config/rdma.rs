@@ -31,9 +31,9 @@ pub struct RdmaConfig {
     pub secret_file: Option<PathBuf>,
     /// Number of workers of a machine that share queue pairs.
     pub workers_per_queue: u32,
-    /// Most work requests in flight on one connection.
+    /// Maximum number of work requests in flight on one connection.
     pub send_depth: u32,
-    /// Most notifications that may wait for one worker.
+    /// Maximum number of notifications that may wait for one worker.
     pub receive_depth: u32,
     /// Largest write, in bytes, whose data is stored in its work request.
     pub inline_bytes: u32,

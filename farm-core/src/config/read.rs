@@ -18,7 +18,7 @@ use super::{Config, MachineConfig, Sections};
 use crate::ids::MachineId;
 use crate::limits::Limits;
 
-/// Most bytes of a configuration file.
+/// Maximum number of bytes of a configuration file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads, parses and checks the file at `path`.
@@ -260,7 +260,7 @@ impl<'a> Reader<'a> {
         table: &DeTable<'_>,
         header: Place,
     ) -> Option<(MachineConfig, Vec<(&'static str, Place)>)> {
-        let any = MachineId::new(1).expect("1 is an id");
+        let any = MachineId::new(1).expect("1 is a valid machine id");
         let mut machine = MachineConfig::new(any, 1);
         let mut places = Vec::new();
         let mut has_id = false;

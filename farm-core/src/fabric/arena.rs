@@ -152,10 +152,14 @@ impl Arena {
             let size = (classes.len() as u64) << 32 | words as u64;
             next += count * words;
             slots += count;
-            assert!(next <= u32::MAX as usize, "an arena of {next} words");
+            assert!(
+                next <= u32::MAX as usize,
+                "the arena needs {next} words, more than 32-bit indices can address"
+            );
             classes.push(Class {
                 bytes,
-                size: NonZeroU64::new(size).expect("a class of more than 0 bytes"),
+                size: NonZeroU64::new(size)
+                    .expect("a size class of the arena has more than 0 words"),
                 free,
                 kept: KEPT_TO_SEND,
             });

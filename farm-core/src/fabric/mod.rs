@@ -250,9 +250,9 @@ pub struct Capabilities {
     pub atomics: AtomicScope,
     /// Largest inline write, in bytes.
     pub max_inline_bytes: usize,
-    /// Most outstanding reads and atomics.
+    /// Maximum number of outstanding reads and atomics.
     pub max_outstanding_reads: usize,
-    /// Most outstanding signalled writes. They are accepted independently of outstanding reads and
+    /// Maximum number of outstanding signalled writes. They are accepted independently of outstanding reads and
     /// atomics, because the write that releases a lock must not wait for reads that may wait for
     /// the lock.
     pub max_outstanding_writes: usize,

@@ -22,7 +22,7 @@ pub struct Sizing {
     pub log_bytes: u64,
     /// Bytes of the workers' arenas.
     pub arena_bytes: u64,
-    /// Most bytes of regions.
+    /// Maximum number of bytes of regions.
     pub region_bytes: u64,
     /// Number of rings and logs that the worker with the most of them polls in every turn.
     pub polled: u64,

@@ -185,7 +185,10 @@ fn torn() -> Torn {
 #[inline]
 pub fn copy_lines_raw(from: &Memory, offset: usize, out: &mut [u64]) {
     from.check(offset, out.len() * WORD_BYTES);
-    debug_assert!(!from.is_hooked(), "a hooked memory cannot be measured");
+    debug_assert!(
+        !from.is_hooked(),
+        "memory whose accesses are intercepted for tests was passed to a function for benchmarks"
+    );
     // SAFETY: the source is inside the window by the check, and the destination is a live unique slice; used by
     // benchmarks on memory that no thread writes at the time.
     unsafe {

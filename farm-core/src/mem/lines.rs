@@ -147,7 +147,7 @@ pub(super) unsafe fn copy<const CHECK: bool>(
     // the upper halves of the others, as the surrounding code expects them.
     unsafe {
         match width {
-            Width::Words => unreachable!("words are not copied by assembly"),
+            Width::Words => unreachable!("copies word by word do not use this assembly code"),
             Width::Sse => copy_lines!(
                 CHECK,
                 from,
@@ -206,5 +206,5 @@ pub(super) unsafe fn copy<const CHECK: bool>(
 /// Not to be called.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(super) unsafe fn copy<const CHECK: bool>(_: Width, _: *const u8, _: *mut u64, _: usize) -> u64 {
-    unreachable!("a width that this processor does not have")
+    unreachable!("only processors of x86-64 choose a width that needs this function")
 }

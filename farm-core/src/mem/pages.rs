@@ -17,7 +17,7 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// `MADV_COLLAPSE`, which some versions of the C library's binding do not define.
 const MADV_COLLAPSE: libc::c_int = 25;
-/// Most requests for one huge page while the kernel reports that it is busy.
+/// Maximum number of requests for one huge page while the kernel reports that it is busy.
 const TRIES: usize = 3;
 /// Number of huge pages for which the kernel may fail to find memory before no more are requested: each failure takes
 /// it a long search.

@@ -101,7 +101,7 @@ impl Memory {
     pub(super) fn check(&self, offset: usize, len: usize) {
         assert!(
             offset.is_multiple_of(WORD_BYTES) && len <= self.len && offset <= self.len - len,
-            "access of {len} bytes at {offset} in a window of {}",
+            "an access of {len} bytes at offset {offset} is misaligned, or outside of the window of {} bytes",
             self.len
         );
     }

@@ -57,7 +57,9 @@ impl Membership {
         let mut machines = machines.to_vec();
         machines.sort_unstable();
         machines.dedup();
-        let manager = *machines.first().expect("a cluster has a machine");
+        let manager = *machines
+            .first()
+            .expect("a cluster has at least one machine");
         Self {
             configuration: Configuration {
                 id: 1,

@@ -359,7 +359,8 @@ impl Wiring<'_> {
 }
 
 fn worker_id(index: usize) -> WorkerId {
-    WorkerId::new(index as u16).expect("the configuration bounds the number of workers")
+    WorkerId::new(index as u16)
+        .expect("the configuration limits the number of workers of a machine")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::ring::{Header, Kind, RingError, SendError};
 use crate::time::Nanos;
 use crate::{marks, mutants};
 
-/// Most records taken from one ring before the next ring is polled.
+/// Maximum number of records taken from one ring before the next ring is polled.
 const BURST: usize = 64;
 
 /// Bits of a token below the calling worker: 8 bits of generation and 24 bits of call index.

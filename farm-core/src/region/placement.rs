@@ -33,7 +33,10 @@ pub struct Segment {
 
 impl Segment {
     /// Returns the number of positions, at least one.
-    #[expect(clippy::len_without_is_empty, reason = "no segment is empty")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a segment always has at least one position"
+    )]
     pub fn len(self) -> u32 {
         self.len
     }

@@ -51,7 +51,7 @@ impl Store {
             let mut known = lock(&known);
             let id = choose_region_id(&place, local, near, |id| known.contains_key(&id), &mut rng)
                 .ok_or_else(|| {
-                    AllocError::NoRegion("no ring has a position for this machine".into())
+                    AllocError::NoRegion("no ring has a free position of this machine".into())
                 })?;
             let (memory, capability) = export(config.region_bytes).map_err(AllocError::NoRegion)?;
             known.insert(id, (memory.clone(), capability));
@@ -198,5 +198,5 @@ impl BlockSource for &Store {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
-        .expect("no allocation panics while it holds the lock")
+        .expect("no thread panics while it holds the lock of the region store")
 }

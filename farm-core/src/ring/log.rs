@@ -126,5 +126,5 @@ impl<W: Words> LogSender<W> {
 /// If the body is too large for any ring.
 #[inline]
 pub fn log_record_bytes(body_bytes: usize) -> u32 {
-    record_bytes(body_bytes).expect("body too large for a ring record")
+    record_bytes(body_bytes).expect("the body is too large for a record of a ring")
 }

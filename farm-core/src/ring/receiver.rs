@@ -14,7 +14,7 @@ use crate::{marks, mutants};
 /// comparison. A reliable connection breaks in less time than this if a packet is lost. So if no
 /// word of the record landed meanwhile, none is in flight, and the record is damaged.
 const INCOMPLETE_RECORD_PATIENCE_NS: u64 = 5_000_000_000;
-/// Most nanoseconds that count between two polls. After a pause of the whole host, the receiver may
+/// Maximum number of nanoseconds that count between two polls. After a pause of the whole host, the receiver may
 /// run before the device does.
 const MAX_COUNTED_POLL_GAP_NS: u64 = 100_000_000;
 
@@ -226,7 +226,7 @@ impl<W: Words> RingReceiver<W> {
         let head = self
             .staged
             .take()
-            .expect("consume or keep without a record from peek");
+            .expect("a record was consumed or kept before `peek` had returned one");
         self.read += u64::from(head.record_bytes);
         self.sequence += 1;
         self.last_end = self.read;
@@ -239,7 +239,8 @@ impl<W: Words> RingReceiver<W> {
     /// # Panics
     /// When no kept record with a body of `body_bytes` can end at `end`.
     pub fn read_again(&self, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
-        let bytes = layout::record_bytes(body_bytes).expect("body too large for a kept record");
+        let bytes = layout::record_bytes(body_bytes)
+            .expect("the body is too large for a record that stays in the ring");
         let start = end - u64::from(bytes);
         assert!(
             self.head <= start && end <= self.read,

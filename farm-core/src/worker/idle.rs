@@ -23,7 +23,7 @@ const SHORTEST_BUSY_HOLD: u64 = 20_000;
 /// Fewer operations in flight than this count as few.
 const FEW_IN_FLIGHT: usize = 8;
 /// A yield that takes at least this many times as long as the shortest yield let another thread run. Measured on a
-/// Sapphire Rapids: 0.26 us alone, 1.4 to 2.3 us beside another thread that yields.
+/// Sapphire Rapids: 0.26 us alone, 1.4 to 2.3 us if another thread on the core yields.
 const LONG_YIELD_FACTOR: u64 = 3;
 /// Lower bound of the shortest yield, in nanoseconds: shorter yields count as this long.
 const MIN_YIELD_NANOS: u64 = 100;

@@ -12,7 +12,7 @@ use crate::marks;
 use crate::messaging::{CallError, IncomingLog, Links, ReplyCont, Request};
 use crate::ring::{Header, Kind, LogSender, SendError, log_record_bytes};
 
-/// Most records taken from one log before the next log is polled.
+/// Maximum number of records taken from one log before the next log is polled.
 const BURST: usize = 32;
 
 /// Identifies a log that this worker polls.
@@ -348,8 +348,8 @@ impl Worker {
         log.ring.free(end, &mut self.endpoint);
     }
 
-    /// Closes the connection to a machine that sent what no correct sender sends, and stops this machine with the
-    /// reason `why`.
+    /// Closes the connection to a machine that sent something invalid, and stops the local machine with the reason
+    /// `why`.
     pub fn distrust(&mut self, machine: MachineId, why: String) {
         self.cut_off(machine, why);
     }

@@ -230,7 +230,8 @@ impl Worker {
     }
 
     fn resolve_region(&mut self, region: u64, (): ()) {
-        let id = RegionId::from_bits(region as u32).expect("the context is a region id");
+        let id =
+            RegionId::from_bits(region as u32).expect("the context contains a valid region id");
         let machine = self.store.placement().primary(id);
         if machine == self.me.machine {
             return self.fail_region_wait(id, ReadError::NoRegion);
@@ -243,7 +244,8 @@ impl Worker {
     }
 
     fn call_for_capability(&mut self, region: u64, (): ()) {
-        let id = RegionId::from_bits(region as u32).expect("the context is a region id");
+        let id =
+            RegionId::from_bits(region as u32).expect("the context contains a valid region id");
         let machine = self.store.placement().primary(id);
         let to = WorkerRef {
             machine,
@@ -270,7 +272,8 @@ impl Worker {
     }
 
     fn notify_fetched(&mut self, context: u64, (): ()) {
-        let worker = WorkerId::new((context >> 32) as u16).expect("a worker of this machine");
+        let worker = WorkerId::new((context >> 32) as u16)
+            .expect("the context contains the id of a worker of this machine");
         let to = WorkerRef::new(self.me.machine, worker);
         let body = (context as u32).to_le_bytes();
         if let Err(CallError::Busy) = self.send(to, CAPABILITY_FETCHED, &[&body]) {
@@ -291,7 +294,8 @@ impl Worker {
     }
 
     fn handle_capability_reply(&mut self, region: u64, reply: Result<&[u8], CallError>) {
-        let id = RegionId::from_bits(region as u32).expect("the context is a region id");
+        let id =
+            RegionId::from_bits(region as u32).expect("the context contains a valid region id");
         let machine = self.store.placement().primary(id);
         let capability = reply.ok().and_then(|body| decode_capability(machine, body));
         marks::mark("region: capability fetched");

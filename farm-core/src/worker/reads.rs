@@ -20,7 +20,7 @@ use crate::object::{FatPointer, HEADER_BYTES};
 use crate::region::table::{Access, RegionIndex};
 use crate::time::Nanos;
 
-/// Most local reads whose lines are being prefetched at one time.
+/// Maximum number of local reads whose lines are being prefetched at one time.
 const PREFETCH_AHEAD: usize = 32;
 
 /// Counts of lock-free reads; the fabric counts its own operations.
@@ -83,13 +83,14 @@ impl Reads {
     fn of(&mut self, slot: &Slot) -> &mut InFlight {
         self.of_slot[slot.index()]
             .as_mut()
-            .expect("a slot in flight has a read")
+            .expect("the slot of a read in flight has an entry in the table of reads")
     }
 
     /// Returns the request of the read that uses `slot`.
     pub(super) fn request(&self, slot: &Slot) -> ReadRequest {
         let read = self.of_slot[slot.index()].as_ref();
-        read.expect("a slot in flight has a read").request
+        read.expect("the slot of a read in flight has an entry in the table of reads")
+            .request
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -144,7 +145,7 @@ impl Worker {
     pub fn read_within(&mut self, slot: Slot, request: ReadRequest, cont: Cont<ReadResult>) {
         debug_assert!(
             self.epochs.open() > 0,
-            "read_within needs an open operation"
+            "read_within needs a guard of an open epoch of this worker"
         );
         self.route_read(slot, request, None, cont);
     }
@@ -279,7 +280,7 @@ impl Worker {
             bytes,
         } = self.regions.at(region)
         else {
-            unreachable!("a remote region stays remote")
+            unreachable!("the region of a remote read is never replaced by a local one")
         };
         let offset = u64::from(request.address.offset());
         // The endpoint checks where the objects of an object read start and end. Of a raw read it knows only the words,
@@ -323,7 +324,7 @@ impl Worker {
                 self.finish(slot, ReadError::BadAddress(address));
             }
             Rejected::Full(None) | Rejected::Closed(None) | Rejected::BadAccess(None) => {
-                unreachable!("a rejected read returns its slot")
+                unreachable!("a rejected read returns the slot of its buffer")
             }
         }
         Ok(())

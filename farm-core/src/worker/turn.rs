@@ -6,12 +6,12 @@ use crate::messaging::{CallError, MessageId, Request};
 use crate::messaging::{Garbage, Taken};
 use crate::time::Nanos;
 
-/// Most completions taken in one turn: enough to overlap their cache misses, few enough that messages wait for
-/// microseconds only.
+/// Maximum number of completions taken in one turn: enough to overlap their cache misses, few enough that messages wait
+/// for microseconds only.
 const MOST_COMPLETIONS: usize = 32;
-/// Most completions taken from the fabric in one poll.
+/// Maximum number of completions taken from the fabric in one poll.
 const CHUNK: usize = 16;
-/// Most work items taken from the inbox in one turn.
+/// Maximum number of work items taken from the inbox in one turn.
 const MOST_ITEMS: usize = 16;
 
 impl Worker {
@@ -46,8 +46,8 @@ impl Worker {
         self.timers.next()
     }
 
-    /// Returns true if the worker must keep polling: something is in flight, or waits for room, that may proceed
-    /// without a notification.
+    /// Returns true if the worker must keep polling: a request that is in flight, or that waits for room, may be
+    /// able to proceed although the worker gets no notification.
     pub fn must_poll(&self) -> bool {
         self.endpoint.outstanding() > 0
             || !self.reads.is_idle()

@@ -33,7 +33,7 @@ use crate::{KEY_BYTES, KvError};
 const META_BYTES: usize = 6;
 /// Pairs in an overflow block (`FaRM'14 §3.6`).
 pub const BLOCK_SLOTS: usize = 2;
-/// Most slots of a bucket: H = 12.
+/// Maximum number of slots of a bucket: H = 12.
 pub const MAX_SLOTS: usize = 6;
 /// The neighbourhoods that a table can have.
 pub const NEIGHBOURHOODS: [u32; 5] = [2, 4, 6, 8, 12];

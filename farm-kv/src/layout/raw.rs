@@ -124,7 +124,10 @@ impl Layout {
     pub(crate) fn next_of_bucket(&self, object: &[u8]) -> Option<Next> {
         if self.aligned {
             let bytes = object[self.next_byte..].first_chunk::<NEXT_BYTES>();
-            return unpack(bytes.expect("a bucket has a chain")).0;
+            return unpack(
+                bytes.expect("every bucket has room for the link to its overflow chain"),
+            )
+            .0;
         }
         let mut bytes = [0; NEXT_BYTES];
         copy_out(object, self.next_at, &mut bytes);

@@ -1,8 +1,8 @@
 //! The changes that an owner has to make, as a value: which of them are one transaction, and which wait.
 //!
 //! A bucket has at most one batch at a time: changes that are one transaction. Changes of that bucket that arrive while
-//! its batch is in flight wait, in their order, and what can be combined of them becomes the next batch (flat combining,
-//! `FaRM'14 §3.6`; docs/decisions/0006). Batches of different buckets are in flight at the same time.
+//! its batch is in flight wait, in their order, and what can be combined of them becomes the next batch (flat
+//! combining, `FaRM'14 §3.6`; docs/decisions/0006). Batches of different buckets are in flight at the same time.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -52,7 +52,8 @@ pub(crate) struct QueuedChange {
     pub(super) body: Vec<u8>,
     /// The outcome, once an attempt has made the change. It holds if that attempt commits.
     pub(super) outcome: Option<Result<Changed, KvError>>,
-    /// It is a transaction of its own: combined with others, it was refused.
+    /// Whether the change must be a transaction of its own, because a transaction that combined it with others was
+    /// refused.
     alone: bool,
 }
 
@@ -73,8 +74,8 @@ impl QueuedChange {
         named.map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Returns whether a later change can be part of the same transaction: both put the same key, with values of the same
-    /// length.
+    /// Returns whether a later change can be part of the same transaction: both put the same key, with values of the
+    /// same length.
     fn combines_with(&self, next: &Self) -> bool {
         let put = |body: &[u8]| body.first().is_some_and(|code| PUTS.contains(code));
         let (first, next_body) = (&self.body, &next.body);
@@ -202,7 +203,10 @@ struct Bucket {
 }
 
 /// Buckets by position. The hash is the same in every run, and nothing iterates over them.
-#[expect(clippy::disallowed_types, reason = "its order is not used")]
+#[expect(
+    clippy::disallowed_types,
+    reason = "nothing iterates over the map, so its random order has no effect"
+)]
 type Buckets = std::collections::HashMap<u64, Bucket, BuildHasherDefault<Multiply>>;
 
 /// See the [module](self).
@@ -284,8 +288,8 @@ impl ChangeQueue {
         }
     }
 
-    /// The transaction of a batch was refused. Returns whether the batch has a single change, which ends with that. If it
-    /// has several, the batch is gone, and each of them is made alone.
+    /// The transaction of a batch was refused. Returns whether the batch has a single change, which ends with that. If
+    /// it has several, the batch is gone, and each of them is made alone.
     pub(super) fn on_refused(&mut self, id: BatchId) -> bool {
         let Self {
             changes,
@@ -304,7 +308,7 @@ impl ChangeQueue {
         let Ok(_) = alone;
         let mut waiting = std::mem::take(&mut batch.changes);
         let bucket = buckets.get_mut(&batch.position);
-        let bucket = bucket.expect("a bucket with a batch");
+        let bucket = bucket.expect("a bucket stays in the map while a batch changes it");
         changes.append(&mut waiting, bucket.waiting);
         bucket.waiting = waiting;
         self.finish(id);
@@ -323,7 +327,7 @@ impl ChangeQueue {
     pub(super) fn finish(&mut self, id: BatchId) {
         let position = self.batches.remove(id.0 as usize).position;
         let Entry::Occupied(mut bucket) = self.buckets.entry(position) else {
-            unreachable!("a bucket with a batch");
+            unreachable!("a bucket stays in the map while a batch changes it");
         };
         let waiting = &mut bucket.get_mut().waiting;
         let Some(first) = self.changes.unlink_first(waiting) else {
@@ -371,7 +375,7 @@ struct Multiply(u64);
 
 impl Hasher for Multiply {
     fn write(&mut self, _: &[u8]) {
-        unreachable!("buckets are named by numbers");
+        unreachable!("the keys of the map of buckets are u64 numbers");
     }
 
     #[inline]

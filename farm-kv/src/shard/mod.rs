@@ -165,7 +165,7 @@ impl Editor<'_> {
     ) -> Result<Changed, EditError> {
         let key: &Key = pair[..KEY_BYTES]
             .try_into()
-            .expect("the key is the start of a pair");
+            .expect("a pair begins with its key");
         match self.find(home, key)? {
             Some(place) if update => {
                 self.overwrite(place, pair)?;
@@ -210,8 +210,8 @@ impl Editor<'_> {
         Ok(Changed::Removed)
     }
 
-    /// Ends the changes. For every boundary between two buckets that the transaction writes, sets a new joint version on
-    /// both sides, if these changes write one of the two buckets. Returns the effect on the counts of the shard.
+    /// Ends the changes. For every boundary between two buckets that the transaction writes, sets a new joint version
+    /// on both sides, if these changes write one of the two buckets. Returns the effect on the counts of the shard.
     pub(crate) fn finish(mut self) -> Delta {
         if let Some(unused) = self.spare.take() {
             self.tx.free(unused);

@@ -19,7 +19,7 @@ struct Client {
     keys: Vec<farm_kv::Key>,
     begun: u64,
     ended: u64,
-    /// Most changes that were started and ended while one change was in flight.
+    /// Maximum number of changes that were started and ended while one change was in flight.
     longest: u64,
     done: mpsc::Sender<u64>,
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Bytes of the smallest log. Its largest record, an eighth of the log, has room for the writes of a small transaction.
 const LEAST_LOG_BYTES: usize = 8 << 10;
 
-/// Most operations that a worker keeps in flight.
+/// Maximum number of operations that a worker keeps in flight.
 const MOST_OPERATIONS: usize = 16;
 
 /// Largest share of turns, out of 1024, that the slow worker is skipped. At this share the worker still runs within the
@@ -22,7 +22,7 @@ const SLOWEST: u32 = 1008;
 /// Least blocks of a region with room for tables.
 const BLOCKS_FOR_TABLES: usize = 32;
 
-/// Most bytes of a log record besides the objects.
+/// Maximum number of bytes of a log record besides the objects.
 const LOG_RECORD_BYTES: usize = 192;
 
 /// Sizes of a cluster, so small that events that are rare in production are common.
@@ -40,7 +40,7 @@ pub struct ClusterLimits {
     pub block_bytes: usize,
     /// Bytes of a region.
     pub region_bytes: usize,
-    /// Most bytes of all regions of a machine.
+    /// Maximum number of bytes of all regions of a machine.
     pub per_machine_bytes: u64,
     /// Operations that a worker keeps in flight, and slots of its arena for small reads.
     pub operations: usize,
@@ -132,7 +132,7 @@ pub struct Pace {
     pub slow: u32,
     /// The number of the slow worker, over all machines and modulo the number of workers.
     pub slow_worker: usize,
-    /// Most steps of the fabric and of other workers at one interruption of a turn.
+    /// Maximum number of steps of the fabric and of other workers at one interruption of a turn.
     pub nested_steps: u32,
 }
 

@@ -6,7 +6,7 @@ use farm_core::worker::Worker;
 
 use super::{Cluster, Stepped};
 
-/// Most steps until the cluster is at rest.
+/// Maximum number of steps until the cluster is at rest.
 const MOST_STEPS: u64 = 2_000_000;
 /// Steps in a row in which the cluster must look at rest.
 const QUIET_STEPS: u32 = 200;

@@ -13,9 +13,9 @@ use crate::fabric::Event;
 /// Longest sleep of a worker without a notification. Longer than the time after which a run counts as standing still: a
 /// lost notification then appears as a run that stands still, not as a delay.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// Most nested interruptions. A deeper one runs nothing.
+/// Maximum number of nested interruptions. A deeper one runs nothing.
 const DEEPEST: u32 = 3;
-/// Most doublings of a pause.
+/// Maximum number of doublings of a pause.
 const PAUSE_DOUBLINGS: u32 = 10;
 /// Virtual nanoseconds that pass at a time while awake workers find no work.
 const AWAKE_NANOS: u64 = 500;

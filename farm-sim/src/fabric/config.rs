@@ -14,10 +14,10 @@ pub struct Odds {
     pub late_completion: u32,
     /// Share of waits that return `Notified` although no notification has arrived.
     pub spurious_wake: u32,
-    /// Most steps that the fabric takes at one poll, or at one interruption of a turn.
+    /// Maximum number of steps that the fabric takes at one poll, or at one interruption of a turn.
     pub steps_per_poll: u32,
-    /// Most words of a write, or pieces of a read (words, or lines of objects), that one step processes; more for long
-    /// operations.
+    /// Maximum number of words of a write, or pieces of a read (words, or lines of objects), that one step processes;
+    /// more for long operations.
     pub words_per_step: u32,
     /// Whether the words of a write land in increasing address order. Otherwise they land in any order.
     pub places_in_order: bool,
@@ -136,9 +136,10 @@ pub struct SimConfig {
     pub seed: u64,
     /// Number of workers of each machine.
     pub workers: usize,
-    /// Most outstanding operations of an endpoint: of its reads and atomics, and again as many signalled writes.
+    /// Maximum number of outstanding operations of an endpoint: of its reads and atomics, and again as many signalled
+    /// writes.
     pub most_outstanding: usize,
-    /// Most bytes of an inline write.
+    /// Maximum number of bytes of an inline write.
     pub max_inline_bytes: usize,
     /// The odds; `None` to draw them from the seed.
     pub odds: Option<Odds>,
@@ -152,8 +153,8 @@ pub struct SimConfig {
 }
 
 impl SimConfig {
-    /// Returns the default configuration for a seed: two workers per machine. How often rare behaviours of the fabric occur
-    /// ([`Odds`]) is drawn from the seed.
+    /// Returns the default configuration for a seed: two workers per machine. How often rare behaviours of the fabric
+    /// occur ([`Odds`]) is drawn from the seed.
     pub fn seeded(seed: u64) -> Self {
         Self {
             seed,

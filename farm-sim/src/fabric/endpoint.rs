@@ -20,7 +20,7 @@ use super::trace::{self, Event};
 
 /// Virtual nanoseconds that a poll takes if nothing is in flight.
 const IDLE_POLL_NANOS: u64 = 50;
-/// Most unsignalled writes in flight, as a multiple of `most_outstanding`.
+/// Maximum number of unsignalled writes in flight, as a multiple of `most_outstanding`.
 const UNSIGNALLED_SHARE: usize = 4;
 
 /// The simulated endpoint of one worker.

@@ -251,7 +251,9 @@ impl State {
 
     pub(super) fn sleeper(&mut self, worker: WorkerRef) -> &mut Sleeper {
         let machine = self.machines.get_mut(&worker.machine);
-        &mut machine.expect("the machine of a worker exists").workers[worker.worker.index()]
+        &mut machine
+            .expect("the worker's machine is one of the simulated fabric")
+            .workers[worker.worker.index()]
     }
 
     pub(super) fn has_worker(&self, worker: WorkerRef) -> bool {
@@ -296,7 +298,10 @@ impl State {
                 self.break_connection(index);
             }
         }
-        self.machines.get_mut(&id).expect("the machine exists").gone = true;
+        self.machines
+            .get_mut(&id)
+            .expect("the machine that fails is one of the simulated fabric")
+            .gone = true;
     }
 
     /// Breaks all connections between two machines, in both directions, and notifies all their workers.

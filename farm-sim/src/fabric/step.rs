@@ -13,11 +13,11 @@ use super::connection::{Kind, Operation, Reading, Writing};
 use super::state::State;
 use super::trace::Event;
 
-/// Most virtual nanoseconds that one step takes.
+/// Maximum number of virtual nanoseconds that one step takes.
 const STEP_NANOS: u64 = 100;
 /// Upper bound of the shortest stalls, in nanoseconds. Each doubling of the bound is half as likely.
 const STALL_NANOS: u64 = 1_000;
-/// Most doublings of that bound.
+/// Maximum number of doublings of that bound.
 const STALL_DOUBLINGS: u32 = 12;
 /// A step processes at most one part in this many of a long operation, and half of that on average.
 const LONG_OPERATION_STEPS: usize = 32;
@@ -125,7 +125,7 @@ impl State {
             number,
             fence,
             kind,
-        } = operation.expect("a ready operation is outstanding");
+        } = operation.expect("an operation that is ready to take effect has not ended yet");
         let unfinished = match kind {
             Kind::Write(write) => self.land(index, number, write).map(Kind::Write),
             Kind::Read(read) => self.collect(index, number, read).map(Kind::Read),

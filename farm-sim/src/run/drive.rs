@@ -169,7 +169,7 @@ fn ended(cluster: &Cluster) -> u64 {
 
 fn standstill(cluster: &Cluster) -> Failure {
     let mut text = format!(
-        "the run stands still at {} ns of virtual time: operations no longer end",
+        "the run makes no progress at {} ns of virtual time: operations no longer end",
         cluster.now().0
     );
     for worker in 0..cluster.workers() {

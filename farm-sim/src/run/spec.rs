@@ -12,10 +12,10 @@ const CHANGE_BYTES: usize = 28;
 
 /// Bytes that an object adds to a log record besides its payload, including the rounding up to its size class.
 const OBJECT_BYTES: usize = 32 + 64;
-/// Most bytes of an object that an entry of churn names.
+/// Maximum number of bytes of an object that an entry of churn names.
 const MOST_NAMED: usize = 640;
 
-/// Most clients of a worker, and the number of clients of each worker whose records are to fill the logs.
+/// Maximum number of clients of a worker, and the number of clients of each worker whose records are to fill the logs.
 const MOST_CLIENTS: usize = 6;
 const CROWD: usize = 16;
 

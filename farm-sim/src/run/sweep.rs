@@ -64,9 +64,9 @@ impl Sweep {
                         if !each(&outcome) {
                             next.store(end, Ordering::Relaxed);
                         }
-                        let mut swept = swept
-                            .lock()
-                            .expect("no thread panicked while it held the lock");
+                        let mut swept = swept.lock().expect(
+                            "no thread panics while it holds the lock of the sweep's results",
+                        );
                         swept.add(outcome);
                     }
                 });
@@ -74,7 +74,7 @@ impl Sweep {
         });
         let mut swept = swept
             .into_inner()
-            .expect("no thread panicked while it held the lock");
+            .expect("no thread panics while it holds the lock of the sweep's results");
         swept.failures.sort_by_key(|outcome| outcome.plan.seed);
         swept
     }

@@ -49,7 +49,11 @@ fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     let blocked = run(worker, id, &mut commit);
     if blocked {
         let stored = transactions(worker).commits.insert(Some(commit));
-        debug_assert_eq!(stored, id.index(), "a local commit begins no other");
+        debug_assert_eq!(
+            stored,
+            id.index(),
+            "no other commit begins while a local commit runs"
+        );
         return;
     }
     let (cont, committed) = commit.local_outcome();

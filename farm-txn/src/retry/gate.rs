@@ -14,7 +14,7 @@ use crate::layer::transactions;
 /// First upper bound of the own wait of a transaction that repeatedly meets conflicts, in nanoseconds: about a commit
 /// over several machines on a busy host.
 const PATIENCE_NANOS: u64 = 8_000;
-/// Most doublings of that bound; it doubles with every further conflict.
+/// Maximum number of doublings of that bound; it doubles with every further conflict.
 const MOST_PATIENCE: u32 = 8;
 
 /// How a transaction left the gate.

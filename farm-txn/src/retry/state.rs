@@ -24,7 +24,7 @@ pub struct RetryCounters {
     pub committed: u64,
     /// Transactions that ended with an error, or were dropped.
     pub failed: u64,
-    /// Most transactions that ran at the same time.
+    /// Maximum number of transactions that ran at the same time.
     pub most_at_once: usize,
 }
 

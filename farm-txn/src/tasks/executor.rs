@@ -19,7 +19,7 @@ use crate::remote::error_of_read;
 use crate::retry;
 use crate::tx::ObjectId;
 
-/// Most requests served and tasks polled in one run; other work of the worker follows.
+/// Maximum number of requests served and tasks polled in one run; other work of the worker follows.
 const MOST_STEPS: usize = 64;
 
 /// Starts a task.

@@ -153,7 +153,7 @@ impl TaskQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state
             .lock()
-            .expect("nothing panics while it holds the lock")
+            .expect("no thread panics while it holds the lock of the task queue")
     }
 
     /// Returns the number of calls that have a slot, plus the number of requests.

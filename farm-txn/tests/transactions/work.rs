@@ -11,7 +11,7 @@ use farm_txn::{ObjectId, TxError, TxHandle, api, entries_looked_at};
 use crate::cluster::{Cluster, cluster_of};
 
 const BYTES: usize = 8;
-/// Most accesses to an entry by a commit, over all of its steps.
+/// Maximum number of accesses to an entry by a commit, over all of its steps.
 const LOOKS: u64 = 24;
 
 /// The objects of a transaction on each machine. It runs on the first machine.

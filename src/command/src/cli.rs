@@ -238,7 +238,8 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) records: Option<u64>,
 
-    /// Most seconds that each workload is measured; 10 if neither this option nor a property bounds the run.
+    /// Maximum number of seconds that each workload is measured; 10 if neither this option nor a property bounds the
+    /// run.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
 

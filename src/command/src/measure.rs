@@ -70,7 +70,7 @@ pub(crate) fn load(
 pub(crate) struct Length {
     /// Time before the measurement.
     pub(crate) warmup: Duration,
-    /// Most time of the measurement, if it is bounded.
+    /// Longest time of the measurement, if it is bounded.
     pub(crate) duration: Option<Duration>,
     /// Number of measured operations, if it is bounded.
     pub(crate) operations: Option<u64>,

@@ -301,7 +301,7 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
     });
     let lives = lives
         .into_inner()
-        .expect("no thread panicked while it held the lock of a counter");
+        .expect("no thread panics while it holds the lock of a counter");
     writeln!(
         std::io::stdout(),
         "{}: {} of {} deliberate bugs were found",

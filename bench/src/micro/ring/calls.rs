@@ -1,4 +1,4 @@
-//! Calls from one worker to a worker of another process: the ring with all that stands on it.
+//! Calls from one worker to a worker of another process: the ring, and the message layer above it.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

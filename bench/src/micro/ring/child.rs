@@ -37,7 +37,8 @@ impl Launcher {
     /// If the system does not tell which program is running.
     pub fn this_program() -> Result<Self> {
         Ok(Self {
-            program: std::env::current_exe().context("cannot find the running program")?,
+            program: std::env::current_exe()
+                .context("cannot determine the path of this program's executable")?,
             arguments: Vec::new(),
         })
     }

@@ -30,7 +30,7 @@ use super::machines::{MicroRun, check_sizes};
 use super::measure::{Progress, in_turns};
 use super::report::{Cell, MicroReport, Row, Unit};
 
-/// Most bytes of an operation.
+/// Maximum number of bytes of an operation.
 const MOST_BYTES: usize = 1 << 16;
 
 /// A measure of both.
@@ -137,12 +137,12 @@ impl Measure {
     }
 }
 
-/// Measures one-sided operations at every size, beside perftest if it is installed, between the first two
+/// Measures one-sided operations at every size, in turns with perftest if it is installed, between the first two
 /// machines of the configuration, with their devices and addresses. A turn has `operations` operations, rounded
 /// up to whole batches of 32.
 ///
 /// # Errors
-/// Options that nothing can be measured with, no device, or perftest failed.
+/// The options are not valid, there is no device, or perftest failed.
 pub fn run(run: &MicroRun, operations: u32, progress: Progress<'_>) -> Result<MicroReport> {
     check_sizes(&run.sizes, WORD_BYTES, MOST_BYTES)?;
     let config = machines(run)?;
@@ -170,7 +170,9 @@ pub fn run(run: &MicroRun, operations: u32, progress: Progress<'_>) -> Result<Mi
     let [one, other] = devices.map(|device| device.to_string());
     let beside = match &perftest {
         Some(perftest) => format!("taking turns with perftest {}", perftest.version),
-        None => "alone: perftest is not installed (on Debian: apt-get install perftest)".into(),
+        None => {
+            "without perftest, which is not installed (on Debian: apt-get install perftest)".into()
+        }
     };
     let pinned: Vec<u32> = cores.into_iter().flatten().collect();
     let took_s = began.elapsed().as_secs_f64();

@@ -72,7 +72,9 @@ impl Ours {
     pub(super) fn devices(&self) -> [DevicePlace; 2] {
         self.sides.each_ref().map(|side| match &side.machine {
             FabricMachine::Verbs(machine) => machine.device(),
-            FabricMachine::Shm(_) => unreachable!("the configuration's fabric was set"),
+            FabricMachine::Shm(_) => {
+                unreachable!("the caller started machines on the fabric of RDMA devices")
+            }
         })
     }
 
@@ -100,7 +102,9 @@ impl Ours {
                 other.ping_pong(false, bytes, operations)
             });
             let asked = one.ping_pong(true, bytes, operations);
-            let answered = answering.join().expect("answering does not panic");
+            let answered = answering
+                .join()
+                .expect("the answering thread does not panic");
             // Where asking failed, the other side has waited in vain.
             let round_trip = asked?;
             answered?;
@@ -202,7 +206,7 @@ impl Side {
                 check_connected(&mut self.initiator.endpoint)?;
                 let now = Instant::now();
                 let until = *until.get_or_insert(now + LONGEST);
-                ensure!(now < until, "nothing has come for {LONGEST:?}");
+                ensure!(now < until, "no operation has completed for {LONGEST:?}");
             }
         }
         Ok(())

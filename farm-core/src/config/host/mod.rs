@@ -36,7 +36,7 @@ pub struct HostFacts {
     pub memory_available_bytes: u64,
     /// The memory cgroup with the least available memory, if any has a limit.
     pub cgroup: Option<CgroupMemory>,
-    /// The directory in which regions will be files.
+    /// The directory in which regions are stored as files.
     pub memory_dir: DirFacts,
     /// Pools of huge pages reserved at boot or later.
     pub huge_page_pools: Vec<HugePagePool>,
@@ -46,7 +46,7 @@ pub struct HostFacts {
     pub thp: Option<String>,
     /// The setting of transparent huge pages for shared memory, such as `never`.
     pub thp_shmem: Option<String>,
-    /// Most bytes that this process may lock in memory; `None` if unlimited.
+    /// Maximum number of bytes that this process may lock in memory; `None` if unlimited.
     pub memlock_bytes: Option<u64>,
     /// RDMA devices listed by the kernel.
     pub rdma_devices: Vec<RdmaDevice>,
@@ -71,7 +71,7 @@ pub struct CgroupMemory {
     pub available_bytes: u64,
 }
 
-/// A directory in which regions will be files.
+/// A directory in which regions are stored as files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DirFacts {
     /// Path of the directory.
@@ -192,7 +192,7 @@ pub struct RdmaDevice {
 pub struct MemoryNeed {
     /// Number of machines.
     pub machines: u64,
-    /// Most bytes of regions.
+    /// Maximum number of bytes of regions.
     pub regions_bytes: u64,
     /// Bytes of rings and logs: one of each per sending worker and receiving machine, without logs
     /// within a machine.

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::{MAX_LINE_BYTES, Socket};
 
-/// Most pending callers in addition to the machines of the cluster.
+/// Maximum number of pending callers in addition to the machines of the cluster.
 const MAX_EXTRA_CALLERS: usize = 64;
 /// Bytes read from a caller before the next caller is read.
 const CHUNK: usize = 1 << 16;

@@ -4,7 +4,7 @@
 use crate::fabric::Capability;
 use crate::ids::MachineId;
 
-/// Most machines of a list that a message names.
+/// Maximum number of machines of a list that a message names.
 const MOST_LISTED: usize = 16;
 
 pub(in crate::fabric) fn same_version(ours: u32, theirs: u32) -> Result<(), String> {

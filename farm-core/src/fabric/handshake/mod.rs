@@ -189,7 +189,7 @@ pub(super) struct Awaited<'a> {
     unreached: BTreeMap<MachineId, String>,
 }
 
-/// Most refused callers that are remembered for the message.
+/// Maximum number of refused callers that are remembered for the message.
 const MOST_REFUSED: usize = 8;
 
 impl<'a> Awaited<'a> {

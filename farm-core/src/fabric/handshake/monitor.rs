@@ -17,7 +17,7 @@ use crate::ids::MachineId;
 const GOODBYE: u8 = b'.';
 /// First byte of the farewell of a machine that stops because of a failure. The reason follows.
 const FAILURE: u8 = b'!';
-/// Most bytes of a reason.
+/// Maximum number of bytes of a reason.
 const MAX_REASON_BYTES: usize = 512;
 
 /// A connected stream of any family.

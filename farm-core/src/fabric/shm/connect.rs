@@ -177,7 +177,7 @@ fn dial(
     }
 }
 
-/// Answers a caller after its hello. Returns `None` if it only asked.
+/// Answers a caller after its hello. Returns `None` if the caller only asked whether this machine runs.
 fn accept(
     shared: &Shared,
     awaited: &Awaited<'_>,

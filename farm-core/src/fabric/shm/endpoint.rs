@@ -22,10 +22,10 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Memory, WORD_BYTES};
 
-/// Most reads whose lines are all prefetched. Every post prefetches the lines of one more read, so
+/// Maximum number of reads whose lines are all prefetched. Every post prefetches the lines of one more read, so
 /// that the line-fill buffers drain while the worker computes between posts.
 const FETCH_AHEAD: usize = 16;
-/// Most reads whose first line is prefetched early, all in one batch: a prefetch may need a
+/// Maximum number of reads whose first line is prefetched early, all in one batch: a prefetch may need a
 /// page-table walk, and the walks of many reads overlap only if they start together.
 const TOUCH_AHEAD: usize = 64;
 /// The next batch is prefetched when at most this many reads of the last batch are left.

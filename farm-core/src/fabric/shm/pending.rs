@@ -54,7 +54,7 @@ impl PendingReads {
     pub(super) fn push(&mut self, read: Read, slot: Slot) {
         assert!(
             self.len() < self.entries.len(),
-            "more reads posted than the queue has capacity for"
+            "more reads were posted than the queue of pending reads has room for"
         );
         let at = self.index(self.pushed);
         let entry = &mut self.entries[at];

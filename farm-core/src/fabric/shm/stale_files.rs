@@ -27,8 +27,9 @@ use super::files::{Names, StartError, os, remove};
 use super::memory_name::{MemoryName, decimal};
 use crate::ids::MachineId;
 
-/// Locks the first file of a start, for its machine or for a clean-up. Returns `None` if another
-/// process holds the lock, or removed the file before it was locked here.
+/// Locks the file that a machine creates first when it starts. The machine holds the lock while it runs; a clean-up
+/// takes it before it removes files. Returns `None` if another process holds the lock, or removed the file before it
+/// was locked here.
 pub(super) fn hold(path: &Path) -> std::io::Result<Option<File>> {
     let opened = OpenOptions::new()
         .read(true)

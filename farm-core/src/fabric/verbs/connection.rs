@@ -217,7 +217,10 @@ impl Connection {
         member: u16,
         purpose: Purpose,
     ) {
-        assert!(self.room() > 0, "no room for a work request");
+        assert!(
+            self.room() > 0,
+            "the send queue has no room for another work request"
+        );
         let index = self.index(self.prepared);
         self.prepared += 1;
         let entry = &mut self.entries[index];
@@ -228,7 +231,10 @@ impl Connection {
             Data::None => request.num_sge = 0,
             Data::Inline(words) => {
                 let first = index * self.inline_words;
-                assert!(words.len() <= self.inline_words, "inline write is too long");
+                assert!(
+                    words.len() <= self.inline_words,
+                    "an inline write is longer than the queue pair supports"
+                );
                 let copy = &mut self.inline[first..][..words.len()];
                 copy.copy_from_slice(words);
                 entry.memory = ibv_sge {
@@ -329,9 +335,9 @@ impl Connection {
         None
     }
 
-    /// Destroys the queue pair, and passes the awaited ends of all prepared and posted requests to
-    /// `end`. Afterwards the device does not access their memory. Returns how many of the posted
-    /// ones were awaited.
+    /// Destroys the queue pair, and passes every prepared or posted request whose completion is awaited to
+    /// `end`. Afterwards the device does not access their memory. Returns how many of the passed
+    /// ones had been posted.
     pub(super) fn tear_down(self, end: &mut impl FnMut(Ended)) -> u32 {
         let Self {
             pair,

@@ -433,7 +433,7 @@ fn greeting(machine: u16, random: u64) -> Greeting {
         protocol: PROTOCOL.into(),
         version: VERSION,
         cluster: "c".into(),
-        machine: MachineId::new(machine).expect("a valid machine id"),
+        machine: MachineId::new(machine).expect("the number is a valid machine id"),
         queues: 1,
         random: [random; 4],
     }

@@ -365,7 +365,12 @@ impl VerbsEndpoint {
                 let purpose = Purpose::Read { token, slot };
                 let posted = queues.post(link, (action, data, read.fence), member, purpose);
                 posted.map_err(|(why, purpose)| {
-                    (why, purpose.into_slot().expect("a read has a slot"))
+                    (
+                        why,
+                        purpose
+                            .into_slot()
+                            .expect("every read has a slot for the bytes that it fetches"),
+                    )
                 })
             }
         });

@@ -42,7 +42,7 @@ macro_rules! library {
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes())
-                            .expect("one zero, at the end");
+                            .expect("the name ends with its only zero byte");
                         let found = find(name);
                         if found.is_null() {
                             return Err(LibraryError::TooOld(stringify!($name)));

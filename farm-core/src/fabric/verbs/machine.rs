@@ -338,7 +338,7 @@ fn advise_on_doorbells(device: &Device, groups: usize) {
     }
     #[expect(
         clippy::disallowed_methods,
-        reason = "the driver reads its environment"
+        reason = "the device's driver takes these settings from environment variables"
     )]
     let doorbells = Doorbells::of(|name| std::env::var(name).ok());
     if let Some(advice) = doorbells.advice(groups) {

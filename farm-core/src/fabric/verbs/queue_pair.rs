@@ -30,7 +30,7 @@ pub(super) struct QueueAddress {
 /// The parameters of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
-    /// Most work requests in flight on one connection.
+    /// Maximum number of work requests in flight on one connection.
     pub send_depth: u32,
     /// Largest write, in bytes, whose data is stored in its work request.
     pub inline_bytes: u32,
@@ -58,7 +58,7 @@ impl Default for ConnectionConfig {
 pub(super) struct QueuePair {
     completions: Arc<Completions>,
     pair: NonNull<ibv_qp>,
-    /// Most bytes of an inline write.
+    /// Maximum number of bytes of an inline write.
     pub(super) inline_bytes: u32,
     first_packet: u32,
 }

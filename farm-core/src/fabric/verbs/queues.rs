@@ -25,7 +25,7 @@ const ENDS_AT_ONCE: usize = 32;
 const KEPT: usize = HEADERS_AT_ONCE + 2;
 /// The inverse of a connection's share of requests reserved for writes.
 const SHARE_OF_WRITES: usize = 4;
-/// Most receive requests consumed before they are replaced; half of all, if that is less.
+/// Maximum number of receive requests consumed before they are replaced; half of all, if that is less.
 const MOST_RECEIVES_DUE: usize = 64;
 
 /// The completed operations of one of the workers.

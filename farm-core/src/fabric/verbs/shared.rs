@@ -86,7 +86,7 @@ pub(super) struct Shared {
     /// Number of changes among the peers, so that a poll detects a change with a single load.
     pub(super) changes: AtomicU32,
     pub(super) parking: Parking,
-    /// Most inline bytes that every queue pair supports.
+    /// Maximum number of inline bytes that every queue pair supports.
     pub(super) inline_bytes: AtomicU32,
     /// Whether the device reports for all connections that writes land in order.
     pub(super) reports_order: AtomicBool,

@@ -67,7 +67,7 @@ const RETIRE: MessageId = MessageId(MessageId::CORE + 21);
 const END_EPOCHS: MessageId = MessageId(MessageId::CORE + 22);
 /// Within a machine: end the epoch on this worker.
 const END_EPOCH: MessageId = MessageId(MessageId::CORE + 23);
-/// The reply to one of the last three, with the number of the request.
+/// The reply to [`RETIRE`], [`END_EPOCHS`] or [`END_EPOCH`], with the number of the request.
 const DONE: MessageId = MessageId(MessageId::CORE + 24);
 
 /// Bytes zeroed in one turn, which takes tens of microseconds.

@@ -59,7 +59,7 @@ impl Worker {
             }
             let read = self.reads.of(&slot);
             let Access::Local(memory) = self.regions.at(read.region) else {
-                unreachable!("a local region stays local")
+                unreachable!("the region of a local read is never replaced by a remote one")
             };
             let status = copy(
                 memory,
@@ -104,7 +104,7 @@ impl Worker {
                     self.acknowledged(ack, status);
                     continue;
                 }
-                let slot = slot.expect("every read has a slot");
+                let slot = slot.expect("every completed read returns the slot of its buffer");
                 let took = match (of_any_age, inside) {
                     (true, _) => 0,
                     (_, true) => poll_took,
@@ -131,8 +131,13 @@ impl Worker {
                 }
                 self.succeed(slot, cont);
             }
-            Status::Ok => self.retry_read(slot, "read: too slow to be trusted"),
-            Status::Torn => self.retry_read(slot, "read: locked or torn, again"),
+            Status::Ok => self.retry_read(
+                slot,
+                "read: repeated because it took longer than a version lasts",
+            ),
+            Status::Torn => {
+                self.retry_read(slot, "read: repeated because the object was locked or torn")
+            }
             Status::Broken => self.peer_lost(slot),
         }
     }
@@ -154,14 +159,17 @@ impl Worker {
         let found = Incarnation(words[1]);
         let address = |index: usize| {
             let further = request.address.checked_add(index as u32 * request.stride());
-            further.expect("the address was read from the region")
+            further.expect("objects that were read have addresses inside their region")
         };
         let named = self.reads.named[slot.index()].filter(|_| request.is_named);
         let error = match why {
             Some(_) if named.is_some_and(|named| named.is_stale(found)) => {
                 ReadError::Gone(request.address)
             }
-            Some(Misread::Busy) => return self.retry_read(slot, "read: locked or torn, again"),
+            Some(Misread::Busy) => {
+                return self
+                    .retry_read(slot, "read: repeated because the object was locked or torn");
+            }
             Some(Misread::OtherClass { index, is }) => ReadError::WrongSize {
                 address: address(index),
                 asked: request.class,
@@ -186,7 +194,7 @@ impl Worker {
         let read = self.reads.of(&slot);
         let (cont, region, guard) = (read.cont, read.region, read.guard.take());
         let Access::Remote { machine, .. } = *self.regions.at(region) else {
-            unreachable!("only a connection breaks")
+            unreachable!("only reads of other machines fail because a connection broke")
         };
         self.unpin_own(guard);
         self.endpoint.arena().give(slot);

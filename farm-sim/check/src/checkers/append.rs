@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::versions::effective;
 
-/// Most examples of one anomaly that a verdict lists.
+/// Maximum number of examples of one anomaly that a verdict lists.
 const MOST_EXAMPLES: usize = 2;
 
 /// Time limit for `adya` to name a cycle. It reports the existence of a cycle in any case.

@@ -8,7 +8,7 @@ use super::finding::Anomaly;
 use super::graph::{Edge, Kinds, NONE};
 use super::version::Version;
 
-/// Most accesses of a transaction that are listed.
+/// Maximum number of accesses of a transaction that are listed.
 const MOST_ACCESSES: usize = 24;
 
 /// The transactions of a history. A transaction is named by its index there.

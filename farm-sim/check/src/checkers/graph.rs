@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// Most steps of a search for a short cycle. The search then returns the shortest cycle found so far.
+/// Maximum number of steps of a search for a short cycle. The search then returns the shortest cycle found so far.
 const MOST_STEPS: u64 = 20_000_000;
 
 /// Stands for no vertex, no version or no edge.

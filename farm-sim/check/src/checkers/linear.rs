@@ -19,10 +19,10 @@ use crate::history::{Answered, Asked, KeyOperation};
 
 use super::finding::{Anomaly, Finding};
 
-/// Most states that are visited to explain one result.
+/// Maximum number of states that are visited to explain one result.
 const MOST_STATES: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
-/// Most operations that a finding lists.
+/// Maximum number of operations that a finding lists.
 const MOST_SHOWN: usize = 16;
 
 /// Checks that operations on an initially empty table are linearizable. Returns the number of operations.

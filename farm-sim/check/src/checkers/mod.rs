@@ -21,7 +21,7 @@ use crate::history::{Answered, History, KeyOperation};
 
 pub use finding::{Anomaly, Facts, Finding};
 
-/// Most violations of a workload that a finding lists.
+/// Maximum number of violations of a workload that a finding lists.
 const MOST_VIOLATIONS: usize = 10;
 
 /// Checks that a correct platform may produce this history: the workload detected no violation, transactions are

@@ -191,7 +191,8 @@ fn worst_cycle(graph: &Graph, transactions: &[Transaction], versions: &Versions)
             break;
         }
     }
-    let (kind, cycle) = found.expect("a component of several vertices holds a cycle");
+    let (kind, cycle) =
+        found.expect("a strongly connected component of several vertices contains a cycle");
     let kind = match kind {
         Anomaly::ReadSkew => read_skew(&cycle, versions),
         other => other,

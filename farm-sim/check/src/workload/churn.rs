@@ -15,7 +15,7 @@ use super::named::pointer;
 use super::notes::{Got, Notes, Read, Torn, Want};
 use super::value::{LEAST_BYTES, Value};
 
-/// Most members of an array.
+/// Maximum number of members of an array.
 const MOST_MEMBERS: u32 = 3;
 
 /// One transaction on one entry.
@@ -98,7 +98,7 @@ impl Churn {
         another: bool,
     ) -> Want {
         if !another {
-            let read = self.read.expect("the entry was read");
+            let read = self.read.expect("the entry was read in an earlier step");
             old.into_iter().for_each(|old| tx.free(old));
             notes.write(tx, read, [0; 3]);
             return Want::Commit;
@@ -119,7 +119,10 @@ impl Churn {
 
     /// Handles the object that the entry names.
     fn named(&mut self, notes: &mut Notes, tx: &mut Tx, pointer: FatPointer, got: Got) -> Want {
-        let (entry, read) = (self.entry, self.read.expect("the entry was read"));
+        let (entry, read) = (
+            self.entry,
+            self.read.expect("the entry was read in an earlier step"),
+        );
         let Got::Object(named) = got else {
             // Not a violation if another transaction changed the entry meanwhile: then validation fails, and `broken`
             // is ignored.
@@ -177,7 +180,7 @@ impl Churn {
             let found = member.map(|member| Value::read(tx.payload(member)));
             if !matches!(&found, Some(Ok(found)) if found.data[2] == array) {
                 let why = format!(
-                    "entry {} names array {array}, but a member contains {found:?}",
+                    "entry {} names array {array}, but a member of that array contains {found:?}",
                     self.entry
                 );
                 notes.broken.push(why);

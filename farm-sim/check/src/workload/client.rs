@@ -20,7 +20,7 @@ use super::value::Value;
 use super::{rows, table};
 use crate::history::{Access, ObjectId, Outcome, Transaction};
 
-/// Most lock-free reads of one operation, one after the other.
+/// Maximum number of lock-free reads of one operation, one after the other.
 const MOST_READS: u32 = 3;
 
 /// Begins the client's next operation, or ends the client.
@@ -77,7 +77,8 @@ fn begin_transaction(worker: &mut Worker, index: usize) {
     let (client, begun) = (state.number, state.begun);
     let machines = worker.machines();
     let (machine, workers) = machines[machine as usize % machines.len()];
-    let runner = WorkerId::new((pick % workers as u64) as u16).expect("a worker of the cluster");
+    let runner = WorkerId::new((pick % workers as u64) as u16)
+        .expect("the remainder is the index of a worker");
     let work = work(worker);
     work.clients[index].doing = Doing::Transaction {
         number,
@@ -152,7 +153,7 @@ fn answered(worker: &mut Worker, client: u64, reply: Result<&[u8], CallError>) {
         .iter_mut()
         .rev()
         .find(|asked| asked.number == number);
-    // If the cluster was lost, the log may have been taken already.
+    // If the cluster was lost, the client's history may already have been handed to the checkers.
     if let Some(asked) = asked {
         asked.ended = Some((now, outcome));
     }
@@ -169,7 +170,8 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
         return;
     };
     state.begun = now;
-    let class = class_for_payload(bytes).expect("the object was made");
+    let class =
+        class_for_payload(bytes).expect("the size of an object that was created has a size class");
     let request = ReadRequest::object(work.addresses[object], class);
     if worker
         .read_lock_free(request, Cont::new(read_done, client))
@@ -230,7 +232,8 @@ fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
     }
 }
 
-/// Reads further objects, mostly on the machine of the last one: the same transactions write them.
+/// Reads further objects, mostly on the machine of the last one, because transactions often write several objects of
+/// one machine.
 fn read_more(worker: &mut Worker, index: usize, more: u32) {
     if more == 0 {
         return ended(worker, index);

@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::doing::{Client, Doing};
 use super::state::{place, work};
 
-/// Most times that a transaction is attempted again after conflicts.
+/// Maximum number of times that a transaction is attempted again after conflicts.
 pub(super) const MOST_ATTEMPTS: u8 = 60;
 /// Longest pause before a transaction is attempted again, in nanoseconds for each attempt so far.
 pub(super) const BACKOFF_NANOS: u64 = 2_000;
@@ -69,7 +69,9 @@ pub(super) fn give_up(worker: &mut Worker, why: String) {
 
 /// Begins a client's next operation, or ends the client.
 fn next(worker: &mut Worker, client: u64, (): ()) {
-    let next = work(worker).next.expect("the workload was started");
+    let next = work(worker)
+        .next
+        .expect("the clients of a worker run only after the workload was started");
     next(worker, client as usize);
 }
 

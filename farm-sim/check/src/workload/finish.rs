@@ -165,7 +165,7 @@ fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
             match sum == BALANCE * values.len() as u64 {
                 true => Ok(()),
                 false => Err(format!(
-                    "the accounts from object {first} on have the wrong sum {sum}"
+                    "the balances of the accounts that begin at object {first} have the wrong sum {sum}"
                 )),
             }
         }

@@ -11,7 +11,7 @@ use super::named::Named;
 use super::state::work;
 use super::value::Value;
 
-/// Most pointers that a worker keeps.
+/// Maximum number of pointers that a worker keeps.
 const MOST_KEPT: usize = 32;
 
 /// Reads the object that an entry named, without locks. One read in eight uses a wrong size class. Of the others, half
@@ -35,7 +35,8 @@ pub(super) fn follow(worker: &mut Worker, client: usize, mut named: Named) {
     begin(worker, client, named);
 }
 
-/// Reads the object that a kept pointer names, outside of any operation. Returns false if the drawn place is empty.
+/// Chooses one of the kept pointers at random and reads the object that it names, in an operation that begins after
+/// the pointer was read. Returns false if the chosen slot is empty.
 pub(super) fn follow_kept(worker: &mut Worker, client: usize) -> bool {
     let work = work(worker);
     let number = work.clients[client].rng.random_range(0..MOST_KEPT);

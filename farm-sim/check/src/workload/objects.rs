@@ -115,8 +115,8 @@ fn ask(worker: &mut Worker, first: u64, (): ()) {
     }
 }
 
-/// Replies with the addresses of objects. The reply is empty while one of them is not made, and [`SETUP_FAILED`] if it
-/// will not be made.
+/// Replies with the addresses of objects. The reply is empty while one of them has not been created yet, and
+/// [`SETUP_FAILED`] if creating them failed.
 pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let first = body
         .try_into()

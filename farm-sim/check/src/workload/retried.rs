@@ -11,7 +11,7 @@ use super::state::work;
 
 /// One in this many transactions that may be retried this way is.
 const ONE_IN: u64 = 4;
-/// Most tries of a transaction. Each try has its own write ids.
+/// Maximum number of tries of a transaction. Each try has its own write ids.
 const MOST_TRIES: u64 = 1_000;
 
 /// Returns true if [`farm_txn::retry`] runs this transaction.

@@ -238,7 +238,10 @@ fn loaded_answered(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallErro
 pub(super) fn begin(worker: &mut Worker, index: usize) {
     let work = work(worker);
     let state = &mut work.clients[index];
-    let rows = work.rows.as_ref().expect("the workload is over rows");
+    let rows = work
+        .rows
+        .as_ref()
+        .expect("only the workloads smallbank and tatp begin transactions over rows");
     state.doing = Doing::Rows(RowsTransaction {
         what: rows.stream.next(&mut state.rng),
         attempt: 0,
@@ -306,7 +309,11 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
         state.unsure.clear();
     }
     if result.is_ok() {
-        let stay = &work.rows.as_ref().expect("the workload is over rows").stay;
+        let stay = &work
+            .rows
+            .as_ref()
+            .expect("only the workloads smallbank and tatp begin transactions over rows")
+            .stay;
         let seen = trail.names.iter().zip(&trail.seen);
         for (name, _) in seen.filter(|(_, seen)| seen.row.is_none()) {
             if object_of(name).is_some_and(|object| stay.contains(&object)) {

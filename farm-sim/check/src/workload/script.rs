@@ -152,7 +152,9 @@ impl Part {
             }
             Part::Turn { read: before } => notes.turn(tx, before, read),
             Part::Walk { met, steps } => notes.walk(met, steps, read),
-            Part::Churn(_) => unreachable!("`next` handles churn"),
+            Part::Churn(_) => {
+                unreachable!("`next` handles the steps of churn transactions before this match")
+            }
         }
     }
 }

@@ -95,7 +95,7 @@ pub struct Spec {
     pub spread: bool,
     /// Bytes of an object's payload, at least 40.
     pub payload_bytes: usize,
-    /// Most bytes of an object that an entry of churn names, at least 40.
+    /// Maximum number of bytes of an object that an entry of churn names, at least 40.
     pub named_bytes: usize,
     /// Clients of each worker. A client has one operation at a time.
     pub clients: usize,

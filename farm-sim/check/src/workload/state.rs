@@ -88,7 +88,7 @@ pub(super) fn work(worker: &mut Worker) -> &mut Work {
 /// Returns the rows of a worker.
 pub(super) fn rows(worker: &mut Worker) -> &mut Rows {
     let rows = work(worker).rows.as_mut();
-    rows.expect("the workload is over rows")
+    rows.expect("only the workloads smallbank and tatp begin transactions over rows")
 }
 
 /// Returns the current moment of a clock that all machines share: that of the simulation, in which no two
@@ -123,5 +123,5 @@ pub(super) fn workers(worker: &Worker, machine: usize) -> usize {
 
 /// Returns the id of a worker.
 pub(super) fn id(index: usize) -> WorkerId {
-    WorkerId::new(index as u16).expect("a worker of the cluster")
+    WorkerId::new(index as u16).expect("the index is that of a worker of the cluster")
 }

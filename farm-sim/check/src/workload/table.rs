@@ -238,7 +238,10 @@ fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
-    let tx = pending.tx.take().expect("the transaction was begun");
+    let tx = pending
+        .tx
+        .take()
+        .expect("a transaction that commits was begun");
     match answer {
         Ok(answer) => {
             pending.answer = Some(answer);

@@ -105,8 +105,8 @@ pub(crate) struct OltpArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 
-    /// Most transactions in flight on every worker; transactions.concurrency of the configuration by default.
-    /// A worker with many conflicts runs fewer.
+    /// Maximum number of transactions in flight on every worker; transactions.concurrency of the configuration by
+    /// default. A worker with many conflicts runs fewer.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: Option<u32>,
 

@@ -32,11 +32,11 @@ use super::protocol::{News, Order, WorkloadOrder};
 use crate::Usage;
 use crate::cli::NodeArgs;
 
-/// Most time that a machine waits for the other machines to connect.
+/// Longest time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a node checks for signals, and whether its machine has stopped.
 const LOOK: Duration = Duration::from_millis(20);
-/// Most time until freed objects and changes of shards have reached the workers that own them.
+/// Longest time until freed objects and changes of shards have reached the workers that own them.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Interval of [`News::Loading`].
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -243,7 +243,8 @@ fn read_orders() -> (Receiver<Order>, Arc<AtomicBool>) {
 
 /// Writes news to standard output.
 fn send_news(news: &News) {
-    let mut line = serde_json::to_vec(news).expect("news can be serialized as JSON");
+    let mut line =
+        serde_json::to_vec(news).expect("messages to the launcher can be serialized as JSON");
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     // Fails if the launcher is gone. Then the end of the input stops this node.

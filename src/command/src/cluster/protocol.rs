@@ -22,11 +22,11 @@ pub(crate) enum Order {
         workload: WorkloadOrder,
         /// Seconds of the warm-up, which is not measured.
         warmup_s: f64,
-        /// Most measured seconds.
+        /// Maximum number of measured seconds.
         duration_s: Option<f64>,
         /// Number of measured operations of all workers together.
         operations: Option<u64>,
-        /// Most operations per second of all workers together.
+        /// Maximum number of operations per second of all workers together.
         target_per_s: Option<u64>,
         /// Operations in flight of all workers together.
         threads: Option<u64>,

@@ -71,7 +71,7 @@ fn workers(facts: &HostFacts, config: &Config) -> Finding {
         return Finding::new(
             Level::Advice,
             "workers",
-            format!("{fact}; worker.idle makes idle workers spin"),
+            format!("{fact}; idle workers spin, as worker.idle requests"),
         )
         .advice(
             "a spinning worker occupies the core on which the worker that it waits for has to run: let workers park",

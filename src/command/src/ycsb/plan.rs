@@ -25,7 +25,7 @@ const TABLE: u16 = 1;
 pub(super) struct Planned {
     pub(super) spec: WorkloadSpec,
     properties: Properties,
-    /// Most time of the measurement, if it is bounded.
+    /// Longest time of the measurement, if it is bounded.
     pub(super) duration: Option<Duration>,
     /// Number of measured operations, if it is bounded.
     pub(super) operations: Option<u64>,
