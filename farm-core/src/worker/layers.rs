@@ -32,6 +32,15 @@ impl Layers {
     // instructions.
     #[inline(always)]
     pub(crate) fn put<T: Any + Send>(&mut self, state: Box<T>) {
+        match &mut self.places[place::<T>()] {
+            free @ None if self.more.is_empty() => *free = Some(state),
+            _ => self.put_more(state),
+        }
+    }
+
+    /// Stores a state whose slot in `places` may be occupied, or which may replace an earlier one.
+    #[cold]
+    fn put_more<T: Any + Send>(&mut self, state: Box<T>) {
         self.take::<T>();
         match &mut self.places[place::<T>()] {
             Some(_) => self.more.push(state),

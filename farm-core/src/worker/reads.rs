@@ -157,7 +157,7 @@ impl Worker {
         self.route_read(slot, request, Some(guard), cont);
     }
 
-    #[inline]
+    #[inline(always)]
     fn route_read(
         &mut self,
         slot: Slot,
@@ -208,7 +208,7 @@ impl Worker {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn start_read(
         &mut self,
         Begun {
