@@ -7,9 +7,10 @@ use std::sync::{Arc, mpsc};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableId, TableSpec, blocking};
+use farm_testing::receive;
 use rand::Rng;
 
-use crate::cluster::{cluster, key, wait};
+use crate::cluster::{cluster, key};
 use crate::history::{Operation, Reply, Request, check};
 
 const VALUE_BYTES: usize = 40;
@@ -150,7 +151,7 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
     }
     let mut by_key: Vec<Vec<Operation>> = vec![vec![]; keys as usize];
     for _ in 0..6 {
-        for (key, operation) in wait(&histories) {
+        for (key, operation) in receive(&histories) {
             by_key[key as usize].push(operation);
         }
     }

@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods)] // Tests may wait, and read the clock.
 
 mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
 mod counting;
 mod fairness;
 mod garbage;
