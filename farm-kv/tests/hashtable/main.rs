@@ -8,7 +8,6 @@ mod common;
 mod counting;
 mod fairness;
 mod garbage;
-mod history;
 mod linearizable;
 mod present;
 mod specs;
