@@ -16,10 +16,11 @@ use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table};
 use farm_bench::tatp::Transaction;
 use farm_bench::{smallbank, tatp};
 use farm_core::config::Config;
-use farm_core::machine::{Machine, start_all};
+use farm_core::machine::Machine;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::config::TableConfig;
 use farm_kv::{TableId, TableSpec, blocking};
+use farm_testing::TestCluster;
 use farm_txn::BackoffConfig;
 
 const MACHINES: u16 = 3;
@@ -27,21 +28,17 @@ const SEED: u64 = 11;
 /// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster in this process, with the tables of a benchmark.
+/// A cluster with the tables of a benchmark.
 struct Cluster {
-    machines: Vec<Machine>,
+    cluster: TestCluster,
     workers: u64,
     benchmark: Benchmark,
     tables: Vec<(Table, TableId)>,
-    dir: tempfile::TempDir,
 }
 
 impl Cluster {
     fn start(name: &str, workers: u16, benchmark: Benchmark) -> Self {
-        let dir = tempfile::tempdir().unwrap();
         let mut config = Config::default_for(MACHINES, workers);
-        config.cluster.name = format!("{name}-{}", std::process::id());
-        config.cluster.run_dir = dir.path().to_path_buf().into();
         config.memory.region_bytes = 8 << 20;
         config.memory.per_machine_bytes = 32 << 20;
         config.rings.log_bytes = 1 << 20;
@@ -51,43 +48,42 @@ impl Cluster {
             ..TableConfig::default()
         };
         let config = config.with_section(table);
-        let attach = |worker: &mut Worker| {
+        let cluster = TestCluster::start(name, config, |worker| {
             farm_txn::attach(worker);
             farm_kv::attach(worker);
-        };
-        let machines = start_all(&config, &(Arc::new(attach) as _)).unwrap();
+        });
         let workers = u64::from(MACHINES * workers);
         let open = |table: &Table| {
             let rows = benchmark.expected_rows(table);
             let id = u16::from(table.id);
             let spec = TableSpec::sized(id, 6, table.row_bytes, workers as u32, rows, 0.9);
-            (*table, blocking::open(&machines, spec.unwrap()).unwrap())
+            (
+                *table,
+                blocking::open(&cluster.machines, spec.unwrap()).unwrap(),
+            )
         };
         let tables: Vec<_> = benchmark.tables().iter().map(open).collect();
-        let cluster = Self {
-            machines,
+        let attached = tables.clone();
+        cluster.on_all(move |worker| {
+            attempt::attach(worker, attached.iter().copied(), false, None);
+        });
+        Self {
+            cluster,
             workers,
             benchmark,
             tables,
-            dir,
-        };
-        let tables = cluster.tables.clone();
-        cluster.on_all(move |worker, _, answer: Sender<()>| {
-            attempt::attach(worker, tables.iter().copied(), false, None);
-            answer.send(()).unwrap();
-        });
-        cluster
+        }
     }
 
     /// Starts work on every worker at the same time, and returns their results. The second argument is the worker's
     /// number.
-    fn on_all<T: Send + 'static>(
+    fn start_on_all<T: Send + 'static>(
         &self,
         start: impl Fn(&mut Worker, u64, Sender<T>) + Send + Sync + 'static,
     ) -> Vec<T> {
         let start = Arc::new(start);
         let mut waiting: Vec<(&Machine, Receiver<T>)> = Vec::new();
-        for machine in &self.machines {
+        for machine in &self.cluster.machines {
             for index in 0..machine.workers() {
                 let (answer, answered) = channel();
                 let (start, number) = (Arc::clone(&start), waiting.len() as u64);
@@ -107,7 +103,7 @@ impl Cluster {
         let (benchmark, workers) = (self.benchmark.clone(), self.workers);
         let progress = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&progress);
-        let loaded = self.on_all(move |worker, number, answer| {
+        let loaded = self.start_on_all(move |worker, number, answer| {
             let load = Load {
                 items: benchmark.share(number, workers),
                 benchmark: benchmark.clone(),
@@ -130,7 +126,7 @@ impl Cluster {
 
     fn run(&self, extent: Extent, concurrency: usize) -> Vec<Ran> {
         let stream = self.benchmark.stream().unwrap();
-        self.on_all(move |worker, number, answer| {
+        self.start_on_all(move |worker, number, answer| {
             let run = Run {
                 stream: stream.clone(),
                 seed: SEED,
@@ -148,7 +144,7 @@ impl Cluster {
 
     fn audit(&self) -> Audited {
         let (benchmark, workers) = (self.benchmark.clone(), self.workers);
-        let all = self.on_all(move |worker, number, answer| {
+        let all = self.start_on_all(move |worker, number, answer| {
             let audit = Audit {
                 items: benchmark.share(number, workers),
                 benchmark: benchmark.clone(),
@@ -170,9 +166,9 @@ impl Cluster {
         let until = Instant::now() + PATIENCE;
         loop {
             let tables: Vec<TableId> = self.tables.iter().map(|(_, table)| *table).collect();
-            let walked = self.on_all(move |worker, _, answer: Sender<_>| {
-                answer.send(audit::walk(worker, &tables)).unwrap();
-            });
+            let walked = self
+                .cluster
+                .on_all(move |worker| audit::walk(worker, &tables));
             match walked.into_iter().sum::<Result<u64, String>>() {
                 Ok(pairs) => return pairs,
                 Err(why) => assert!(Instant::now() < until, "{why}"),
@@ -203,10 +199,7 @@ impl Cluster {
     }
 
     fn stop(self) {
-        for machine in self.machines {
-            machine.stop().unwrap();
-        }
-        drop(self.dir);
+        self.cluster.stop();
     }
 }
 
@@ -388,7 +381,7 @@ fn a_failure_is_reported_once_its_rows_are_validated() {
     let _one = ONE.lock();
     let cluster = Cluster::start("oltp-failure", 1, smallbank(4, 1));
     cluster.load();
-    let failed = cluster.on_all(|worker, number, answer: Sender<(u64, Result<(), Stop>)>| {
+    let failed = cluster.start_on_all(|worker, number, answer: Sender<(u64, Result<(), Stop>)>| {
         if number > 0 {
             return answer.send((0, Ok(()))).unwrap();
         }

@@ -2,17 +2,17 @@
 
 #![allow(clippy::disallowed_methods)] // Waits for real threads in real time.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farm_core::alloc::SizeClass;
 use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::{Machine, start_all};
+use farm_core::machine::Machine;
 use farm_core::worker::{EpochCounters, EpochGuard, Worker};
+use farm_testing::{TestCluster, on};
 
-const MACHINES: u16 = 3;
-const WORKERS: u16 = 2;
+const MACHINES: usize = 3;
+const WORKERS: usize = 2;
 const SMALL: SizeClass = SizeClass::new(1);
 const LARGE: SizeClass = SizeClass::new(30);
 /// Longer than any epoch change takes here.
@@ -27,41 +27,26 @@ struct Kept {
 }
 
 /// Starts machines with one region of 64 blocks each.
-fn cluster(name: &str) -> Vec<Machine> {
+fn cluster(name: &str) -> TestCluster {
     cluster_of(name, MACHINES, WORKERS)
 }
 
-fn cluster_of(name: &str, machines: u16, workers: u16) -> Vec<Machine> {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(machines, workers);
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
+fn cluster_of(name: &str, machines: usize, workers: usize) -> TestCluster {
+    let mut config = Config::tiny_for(machines as u16, workers as u16);
     config.memory.region_bytes = 64 * 4096;
     config.memory.per_machine_bytes = 64 * 4096;
-    let attach = |worker: &mut Worker| {
+    TestCluster::start(name, config, |worker| {
         worker.put_layer(Box::<Kept>::default());
         worker.on_end_of_epoch(|worker| kept(worker).hooks_called += 1);
-    };
-    start_all(&config, &(Arc::new(attach) as _)).unwrap()
+    })
 }
 
 fn kept(worker: &mut Worker) -> &mut Kept {
     worker.layer().unwrap()
 }
 
-fn on<T: Send + 'static>(
-    machine: &Machine,
-    worker: u16,
-    work: impl FnOnce(&mut Worker) -> T + Send + 'static,
-) -> T {
-    let answer = machine.ask(usize::from(worker), |worker, answer| {
-        answer.send(work(worker)).unwrap()
-    });
-    answer.unwrap()
-}
-
 /// Reserves objects until there is no memory, and returns their number.
-fn fill(machine: &Machine, worker: u16, class: SizeClass) -> usize {
+fn fill(machine: &Machine, worker: usize, class: SizeClass) -> usize {
     on(machine, worker, move |worker| {
         let before = kept(worker).objects.len();
         while let Ok((object, _)) = worker.reserve_object(class, None) {
@@ -71,7 +56,7 @@ fn fill(machine: &Machine, worker: u16, class: SizeClass) -> usize {
     })
 }
 
-fn free_all(machine: &Machine, worker: u16) {
+fn free_all(machine: &Machine, worker: usize) {
     on(machine, worker, |worker| {
         for address in std::mem::take(&mut kept(worker).objects) {
             worker.release_object(address).unwrap();
@@ -96,7 +81,7 @@ fn fill_and_free(machine: &Machine) {
 }
 
 /// Retries until there is memory for objects of `class`; returns false if that takes longer than `patience`.
-fn fill_in_time(machine: &Machine, worker: u16, class: SizeClass, patience: Duration) -> bool {
+fn fill_in_time(machine: &Machine, worker: usize, class: SizeClass, patience: Duration) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < patience {
         if fill(machine, worker, class) > 0 {
@@ -107,13 +92,13 @@ fn fill_in_time(machine: &Machine, worker: u16, class: SizeClass, patience: Dura
     false
 }
 
-fn counters(machine: &Machine, worker: u16) -> EpochCounters {
+fn counters(machine: &Machine, worker: usize) -> EpochCounters {
     on(machine, worker, |worker| worker.epoch_counters())
 }
 
 /// Returns the number of messages that a worker has sent. Here all of them belong to epoch changes, and there are no
 /// calls.
-fn sent(machine: &Machine, worker: u16) -> u64 {
+fn sent(machine: &Machine, worker: usize) -> u64 {
     let counters = on(machine, worker, |worker| worker.message_counters());
     assert_eq!((counters.calls, counters.replies), (0, 0));
     counters.one_way
@@ -134,15 +119,10 @@ fn settle(machines: &[Machine]) {
     }
 }
 
-fn stop(machines: Vec<Machine>) {
-    for machine in machines {
-        machine.stop().unwrap();
-    }
-}
-
 #[test]
 fn memory_full_of_one_size_is_reused_after_every_machine_has_replied() {
-    let machines = cluster("epoch-fill");
+    let cluster = cluster("epoch-fill");
+    let machines = &cluster.machines;
     fill_and_free(&machines[0]);
     assert_eq!(
         counters(&machines[0], 0).begun,
@@ -152,14 +132,14 @@ fn memory_full_of_one_size_is_reused_after_every_machine_has_replied() {
     // Every block is of the small class: without the end of an epoch there is no memory.
     assert_eq!(fill(&machines[0], 1, LARGE), 0);
     assert!(fill_in_time(&machines[0], 1, LARGE, PATIENCE));
-    settle(&machines);
+    settle(machines);
     let own = counters(&machines[0], 0);
     assert_eq!((own.begun, own.ended, own.abandoned), (1, 1, 0));
     assert_eq!(own.bytes, 64 * 4096, "all blocks were freed");
-    let others = u64::from(WORKERS - 1);
+    let others = WORKERS as u64 - 1;
     assert_eq!(
         own.requests,
-        u64::from(MACHINES - 1),
+        MACHINES as u64 - 1,
         "one request for each other machine"
     );
     assert_eq!(own.requests_within, others * (own.fruitless + 2));
@@ -178,7 +158,7 @@ fn memory_full_of_one_size_is_reused_after_every_machine_has_replied() {
         assert_eq!(counters(machine, 0), passed_on);
         assert_eq!(counters(machine, 1), EpochCounters::default());
     }
-    for machine in &machines {
+    for machine in machines {
         for worker in 0..WORKERS {
             let (epoch, hooks) = on(machine, worker, |worker| {
                 (worker.epoch(), kept(worker).hooks_called)
@@ -192,12 +172,13 @@ fn memory_full_of_one_size_is_reused_after_every_machine_has_replied() {
         fill_in_time(&machines[0], 0, SMALL, PATIENCE),
         "the memory is reused for small objects again"
     );
-    stop(machines);
+    cluster.stop();
 }
 
 #[test]
 fn an_operation_of_any_worker_that_began_before_delays_the_reuse() {
-    let machines = cluster("epoch-open");
+    let cluster = cluster("epoch-open");
+    let machines = &cluster.machines;
     fill_and_free(&machines[0]);
     fill_and_free(&machines[1]);
     let begin = |worker: &mut Worker| kept(worker).guard = Some(worker.pin());
@@ -230,22 +211,23 @@ fn an_operation_of_any_worker_that_began_before_delays_the_reuse() {
     free_all(&machines[1], 0);
     on(&machines[1], 1, end);
     assert!(fill_in_time(&machines[1], 0, LARGE, PATIENCE));
-    settle(&machines);
-    for machine in &machines {
+    settle(machines);
+    for machine in machines {
         let epoch = on(machine, 1, |worker| worker.epoch());
         assert!(
             epoch >= 2,
             "two machines needed memory, but the epoch is {epoch}"
         );
     }
-    stop(machines);
+    cluster.stop();
 }
 
 /// Regression: on a machine of one worker, without others to wait for, an allocation that failed ended the epoch
 /// itself, and called the hooks of layers within a layer's call.
 #[test]
 fn hooks_are_not_called_within_an_allocation() {
-    let machines = cluster_of("epoch-hooks", 1, 1);
+    let cluster = cluster_of("epoch-hooks", 1, 1);
+    let machines = &cluster.machines;
     fill(&machines[0], 0, SMALL);
     // A worker reports failed allocations at intervals: the next one below must be reported, too.
     let filled = on(&machines[0], 0, |worker| worker.now());
@@ -263,5 +245,5 @@ fn hooks_are_not_called_within_an_allocation() {
     assert_eq!(within, 0);
     assert!(fill_in_time(&machines[0], 0, LARGE, PATIENCE));
     assert!(on(&machines[0], 0, |worker| kept(worker).hooks_called) > 0);
-    stop(machines);
+    cluster.stop();
 }

@@ -10,28 +10,21 @@ use farm_core::alloc::class_for_payload;
 use farm_core::config::{Config, IdlePolicy};
 use farm_core::fabric::{Departed, Departure};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::machine::{Attach, Machine, MachineError, start_all};
+use farm_core::machine::{Machine, MachineError, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{Image, write};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+use farm_testing::{TestCluster, on, receive};
 
 const ECHO: MessageId = MessageId(MessageId::APPLICATION);
 
-fn cluster(name: &str, machines: u16, workers: u16, attach: Attach) -> Vec<Machine> {
-    start(name, Config::tiny_for(machines, workers), attach)
-}
-
-fn start(name: &str, mut config: Config, attach: Attach) -> Vec<Machine> {
-    let dir = tempfile::tempdir().unwrap();
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
-    start_all(&config, &attach).unwrap()
-}
-
-fn stop(machines: Vec<Machine>) {
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+fn cluster(
+    name: &str,
+    machines: u16,
+    workers: u16,
+    attach: impl Fn(&mut Worker) + Send + Sync + 'static,
+) -> TestCluster {
+    TestCluster::start(name, Config::tiny_for(machines, workers), attach)
 }
 
 fn echo(worker: &mut Worker, request: Request, body: &[u8]) {
@@ -39,8 +32,8 @@ fn echo(worker: &mut Worker, request: Request, body: &[u8]) {
     worker.reply(request, &[&me, body]);
 }
 
-fn with_echo() -> Attach {
-    Arc::new(|worker: &mut Worker| worker.register(ECHO, echo))
+fn with_echo(worker: &mut Worker) {
+    worker.register(ECHO, echo);
 }
 
 /// Regression test: a machine that stopped because of a failure sent a goodbye like one that
@@ -48,7 +41,8 @@ fn with_echo() -> Attach {
 #[test]
 fn a_failure_of_one_machine_fails_the_others_and_leaving_does_not() {
     for fails in [true, false] {
-        let mut machines = cluster("farewell", 2, 1, with_echo());
+        let mut cluster = cluster("farewell", 2, 1, with_echo);
+        let machines = &mut cluster.machines;
         let (second, first) = (machines.pop().unwrap(), machines.pop().unwrap());
         assert_eq!(first.departed(), []);
         match fails {
@@ -90,7 +84,8 @@ fn answered(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
 /// Every worker calls every worker of every machine, including its own machine and itself.
 #[test]
 fn every_worker_reaches_every_worker() {
-    let machines = cluster("reach", 3, 3, with_echo());
+    let cluster = cluster("reach", 3, 3, with_echo);
+    let machines = &cluster.machines;
     let everyone: Vec<WorkerRef> = machines
         .iter()
         .flat_map(|m| (0..3).map(|w| WorkerRef::new(m.id(), WorkerId::new(w).unwrap())))
@@ -117,7 +112,7 @@ fn every_worker_reaches_every_worker() {
             }
         }
     }
-    stop(machines);
+    cluster.stop();
 }
 
 struct ReadAnswer(mpsc::Sender<(u64, Vec<u8>)>);
@@ -140,7 +135,8 @@ fn read_done(worker: &mut Worker, _: u64, result: ReadResult) {
 /// region is known.
 #[test]
 fn an_object_is_read_from_every_machine_by_one_read() {
-    let machines = cluster("read", 3, 1, Arc::new(|_: &mut Worker| {}));
+    let cluster = cluster("read", 3, 1, |_| {});
+    let machines = &cluster.machines;
     let (address, version) = make(&machines[1]);
     for (index, machine) in machines.iter().enumerate() {
         for round in 0..3 {
@@ -154,30 +150,24 @@ fn an_object_is_read_from_every_machine_by_one_read() {
             );
         }
     }
-    stop(machines);
+    cluster.stop();
 }
 
 /// Creates an object of 100 bytes of value 42. Returns its address and version.
 fn make(machine: &Machine) -> (farm_core::ids::Address, u64) {
-    machine
-        .ask(0, |worker, answer| {
-            let class = class_for_payload(100).unwrap();
-            let (reserved, room) = worker.reserve_object(class, None).unwrap();
-            let (memory, at) = worker.local_memory(reserved.address).unwrap();
-            let (version, born) = (room.version.next(), room.incarnation.allocated());
-            let bytes = class.object_bytes();
-            write::install_new(memory, at, bytes, version, born, &[42; 100]);
-            answer.send((reserved.address, version.get())).unwrap();
-        })
-        .unwrap()
+    on(machine, 0, |worker| {
+        let class = class_for_payload(100).unwrap();
+        let (reserved, room) = worker.reserve_object(class, None).unwrap();
+        let (memory, at) = worker.local_memory(reserved.address).unwrap();
+        let (version, born) = (room.version.next(), room.incarnation.allocated());
+        let bytes = class.object_bytes();
+        write::install_new(memory, at, bytes, version, born, &[42; 100]);
+        (reserved.address, version.get())
+    })
 }
 
 fn reads(machine: &Machine) -> u64 {
-    machine
-        .ask(0, |worker, answer| {
-            answer.send(worker.fabric_counters().reads).unwrap()
-        })
-        .unwrap()
+    on(machine, 0, |worker| worker.fabric_counters().reads)
 }
 
 fn read(machine: &Machine, address: farm_core::ids::Address) -> (u64, Vec<u8>) {
@@ -202,7 +192,8 @@ fn begin_read(
 /// worker of the region's machine.
 #[test]
 fn the_workers_of_a_machine_fetch_a_capability_once() {
-    let machines = cluster("capability", 2, 4, Arc::new(|_: &mut Worker| {}));
+    let cluster = cluster("capability", 2, 4, |_| {});
+    let machines = &cluster.machines;
     let (address, version) = make(&machines[1]);
     for _ in 0..3 {
         let (answer, answers) = mpsc::channel();
@@ -217,22 +208,18 @@ fn the_workers_of_a_machine_fetch_a_capability_once() {
             assert_eq!(read, (version, vec![42; 100]));
         }
     }
-    let calls = |worker| {
-        machines[0].ask(worker, |worker, answer| {
-            answer.send(worker.message_counters().calls).unwrap();
-        })
-    };
-    let calls: u64 = (0..4).map(|worker| calls(worker).unwrap()).sum();
+    let calls = |worker| cluster.on(0, worker, |worker| worker.message_counters().calls);
+    let calls: u64 = (0..4).map(calls).sum();
     assert_eq!(calls, 1, "one call for the whole machine");
-    stop(machines);
+    cluster.stop();
 }
 
 /// A machine that leaves stops the others without a failure.
 #[test]
 fn when_a_machine_leaves_the_others_stop() {
-    let mut machines = cluster("leave", 3, 1, Arc::new(|_: &mut Worker| {}));
-    machines.remove(1).stop().unwrap();
-    for machine in machines {
+    let mut cluster = cluster("leave", 3, 1, |_| {});
+    cluster.machines.remove(1).stop().unwrap();
+    for machine in cluster.machines {
         machine.join().unwrap();
     }
 }
@@ -281,13 +268,14 @@ fn every_call_of_a_flood_between_all_workers_is_answered() {
             flood.done.send(flood.back).unwrap();
         }
     }
-    let machines = cluster("flood", 2, 2, with_echo());
+    let cluster = cluster("flood", 2, 2, with_echo);
+    let machines = &cluster.machines;
     let to: Vec<WorkerRef> = machines
         .iter()
         .flat_map(|m| (0..2).map(|w| WorkerRef::new(m.id(), WorkerId::new(w).unwrap())))
         .collect();
     let (done, all_done) = mpsc::channel();
-    for machine in &machines {
+    for machine in machines {
         for worker in 0..2 {
             let flood = Flood {
                 left: CALLS,
@@ -295,20 +283,18 @@ fn every_call_of_a_flood_between_all_workers_is_answered() {
                 to: to.clone(),
                 done: done.clone(),
             };
-            assert!(
-                machine
-                    .submit(worker, move |worker| {
-                        worker.put_layer(Box::new(flood));
-                        pump(worker, 0, ());
-                    })
-                    .is_ok()
-            );
+            machine
+                .submit(worker, move |worker| {
+                    worker.put_layer(Box::new(flood));
+                    pump(worker, 0, ());
+                })
+                .unwrap();
         }
     }
     for _ in 0..4 {
-        assert_eq!(all_done.recv_timeout(Duration::from_secs(60)), Ok(CALLS));
+        assert_eq!(receive(&all_done), CALLS);
     }
-    stop(machines);
+    cluster.stop();
 }
 
 #[test]
@@ -318,7 +304,7 @@ fn a_missing_machine_is_named() {
     config.cluster.name = "alone".into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
     let id = MachineId::new(1).unwrap();
-    let attach: Attach = Arc::new(|_: &mut Worker| {});
+    let attach = Arc::new(|_: &mut Worker| {});
     let refused = Machine::start(&config, id, attach, Duration::from_millis(50))
         .err()
         .unwrap();
@@ -335,53 +321,43 @@ struct Counted(u64);
 /// the ring has room. It must keep polling and must not sleep.
 #[test]
 fn a_worker_with_a_record_to_hand_over_does_not_sleep() {
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
+    let attach = |worker: &mut Worker| {
         worker.put_layer(Box::<Counted>::default());
         worker.register(COUNT, |worker, _, _| {
             worker.layer::<Counted>().unwrap().0 += 1
         });
-    });
+    };
     let mut config = Config::tiny_for(2, 2);
     config.worker.idle = IdlePolicy::Park;
     (config.worker.spin_us, config.worker.yield_us) = (0, 0);
-    let machines = start("hand-over", config, attach);
+    let cluster = TestCluster::start("hand-over", config, attach);
+    let machines = &cluster.machines;
     let mut handed_over = 0;
     for busy in [0, 1] {
         let to = WorkerRef::new(machines[1].id(), WorkerId::new(busy as u16).unwrap());
         let (release, released) = mpsc::channel::<()>();
-        assert!(
-            machines[1]
-                .submit(busy, move |_| released.recv().unwrap())
-                .is_ok()
-        );
+        machines[1]
+            .submit(busy, move |_| released.recv().unwrap())
+            .unwrap();
         // Fills both rings, that to the machine and that to the busy worker, until sending fails
         // many times.
         let (mut sent, mut refused) = (0, 0);
         while refused < 1_000 {
-            let full: bool = machines[0]
-                .ask(0, move |worker, answer| {
-                    let busy = worker.send(to, COUNT, &[&[0; 64]]).is_err();
-                    answer.send(busy).unwrap();
-                })
-                .unwrap();
+            let full = cluster.on(0, 0, move |worker| {
+                worker.send(to, COUNT, &[&[0; 64]]).is_err()
+            });
             (sent, refused) = (sent + u64::from(!full), refused + u64::from(full));
         }
-        let (handed, must_poll) = machines[1]
-            .ask(1 - busy, |worker, answer| {
-                let handed = worker.message_counters().handed_over;
-                answer.send((handed, worker.must_poll())).unwrap();
-            })
-            .unwrap();
+        let (handed, must_poll) = cluster.on(1, 1 - busy, |worker| {
+            let handed = worker.message_counters().handed_over;
+            (handed, worker.must_poll())
+        });
         assert!(must_poll || handed == 0, "{handed} handed over to {busy}");
         handed_over += handed;
         release.send(()).unwrap();
         let late = Instant::now() + Duration::from_secs(60);
         loop {
-            let count: u64 = machines[1]
-                .ask(busy, |worker, answer| {
-                    answer.send(worker.layer::<Counted>().unwrap().0).unwrap();
-                })
-                .unwrap();
+            let count = cluster.on(1, busy, |worker| worker.layer::<Counted>().unwrap().0);
             if count == sent {
                 break;
             }
@@ -393,7 +369,7 @@ fn a_worker_with_a_record_to_hand_over_does_not_sleep() {
         }
     }
     assert!(handed_over > 0, "one worker receives the messages for both");
-    stop(machines);
+    cluster.stop();
 }
 
 /// The request that a machine received and does not answer.
@@ -410,33 +386,30 @@ fn ended(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
 /// machine.
 #[test]
 fn a_reply_of_a_machine_that_was_not_called_is_garbage() {
-    let keep: Attach = Arc::new(|worker: &mut Worker| {
+    let keep = |worker: &mut Worker| {
         worker.register(ECHO, |_, request, _| *KEPT.lock().unwrap() = Some(request));
-    });
-    let machines = cluster("forged", 3, 1, keep);
+    };
+    let cluster = cluster("forged", 3, 1, keep);
+    let machines = &cluster.machines;
     let asked = WorkerRef::new(machines[1].id(), WorkerId::new(0).unwrap());
     let (outcome, outcomes) = mpsc::channel();
-    assert!(
-        machines[0]
-            .submit(0, move |worker| {
-                worker.put_layer(Box::new(Outcome(outcome)));
-                let cont = ReplyCont::new(ended, 0);
-                worker.call(asked, ECHO, &[b"?"], 100, cont).unwrap();
-            })
-            .is_ok()
-    );
+    machines[0]
+        .submit(0, move |worker| {
+            worker.put_layer(Box::new(Outcome(outcome)));
+            let cont = ReplyCont::new(ended, 0);
+            worker.call(asked, ECHO, &[b"?"], 100, cont).unwrap();
+        })
+        .unwrap();
     let request = loop {
         match KEPT.lock().unwrap().take() {
             Some(request) => break request,
             None => std::thread::yield_now(),
         }
     };
-    assert!(
-        machines[2]
-            .submit(0, move |worker| worker.reply(request, &[b"forged"]))
-            .is_ok()
-    );
-    let mut machines = machines.into_iter();
+    machines[2]
+        .submit(0, move |worker| worker.reply(request, &[b"forged"]))
+        .unwrap();
+    let mut machines = cluster.machines.into_iter();
     let why = machines.next().unwrap().join().unwrap_err().to_string();
     assert!(
         why.contains("a call that was sent to another machine"),
@@ -451,7 +424,7 @@ fn a_reply_of_a_machine_that_was_not_called_is_garbage() {
 fn an_invalid_configuration_starts_no_machine() {
     let mut config = Config::tiny_for(2, 1);
     config.memory.region_bytes = 1000;
-    let started = start_all(&config, &with_echo());
+    let started = start_all(&config, &(Arc::new(with_echo) as _));
     let why = started
         .err()
         .expect("the configuration is rejected")
@@ -461,10 +434,10 @@ fn an_invalid_configuration_starts_no_machine() {
 
 #[test]
 fn ask_reports_why_there_is_no_answer() {
-    let machines = cluster("no-answer", 1, 1, with_echo());
-    let dropped = machines[0].ask(0, |_, answer: mpsc::Sender<()>| drop(answer));
+    let mut cluster = cluster("no-answer", 1, 1, with_echo);
+    let machine = Arc::new(cluster.machines.remove(0));
+    let dropped = machine.ask(0, |_, answer: mpsc::Sender<()>| drop(answer));
     assert!(dropped.unwrap_err().to_string().contains("was dropped"));
-    let machine = Arc::new(machines.into_iter().next().unwrap());
     let own = Arc::clone(&machine);
     let itself = machine.ask(0, move |_, answer: mpsc::Sender<String>| {
         let asked = own.ask(0, |_, answer: mpsc::Sender<()>| answer.send(()).unwrap());
@@ -483,7 +456,8 @@ fn ask_reports_why_there_is_no_answer() {
 /// when its `Machine` was dropped. Their users waited for them, and never dropped it.
 #[test]
 fn a_dead_machine_is_noticed_by_the_others_of_its_process() {
-    let machines = cluster("dies", 2, 2, with_echo());
+    let cluster = cluster("dies", 2, 2, with_echo);
+    let machines = &cluster.machines;
     let (answer, answered) = mpsc::channel::<()>();
     machines[0]
         .submit(1, |_| panic!("on purpose"))
@@ -504,18 +478,19 @@ fn a_dead_machine_is_noticed_by_the_others_of_its_process() {
 #[test]
 fn every_work_item_that_is_submitted_runs() {
     const ITEMS: usize = 5_000;
-    let machines = Arc::new(cluster("submit", 1, 2, with_echo()));
+    let cluster = Arc::new(cluster("submit", 1, 2, with_echo));
+    let machine = &cluster.machines[0];
     let (release, released) = mpsc::channel::<()>();
-    machines[0]
+    machine
         .submit(0, move |_| released.recv().unwrap())
         .unwrap();
     let (ran, runs) = mpsc::channel();
     let submitter = std::thread::spawn({
-        let machines = Arc::clone(&machines);
+        let cluster = Arc::clone(&cluster);
         move || {
             for number in 0..ITEMS {
                 let ran = ran.clone();
-                machines[0]
+                cluster.machines[0]
                     .submit(0, move |_| ran.send(number).unwrap())
                     .unwrap();
             }
@@ -524,10 +499,10 @@ fn every_work_item_that_is_submitted_runs() {
     // The worker is busy. Another worker, which must not block, gets an error once the inbox is
     // full.
     let (tried, full) = mpsc::channel();
-    let asked = Arc::clone(&machines);
-    machines[0]
+    let asked = Arc::clone(&cluster);
+    machine
         .submit(1, move |_| {
-            let refused = (0..2 * ITEMS).find_map(|_| asked[0].submit(0, |_| ()).err());
+            let refused = (0..2 * ITEMS).find_map(|_| asked.machines[0].submit(0, |_| ()).err());
             tried.send(refused).unwrap();
         })
         .unwrap();
@@ -541,7 +516,7 @@ fn every_work_item_that_is_submitted_runs() {
         runs.iter().take(ITEMS).eq(0..ITEMS),
         "every item runs once, in order"
     );
-    machines[0].control().stop();
-    let refused = machines[0].submit(0, |_| ()).unwrap_err();
+    machine.control().stop();
+    let refused = machine.submit(0, |_| ()).unwrap_err();
     assert!(matches!(refused, MachineError::Failed(_)), "{refused}");
 }

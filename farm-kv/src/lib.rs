@@ -27,6 +27,8 @@ pub mod shard;
 mod state;
 pub mod table;
 pub mod tasks;
+#[cfg(test)]
+mod testing;
 pub mod tx;
 
 pub use attach::attach;

@@ -1,17 +1,17 @@
 //! Warm gets and updates allocate no memory on the threads of workers, neither on the caller's worker nor on the owner.
 
+mod common;
 #[path = "../../farm-txn/tests/counting/mod.rs"]
 mod counting;
 
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::mpsc;
 
 use farm_core::config::Config;
-use farm_core::machine::{Attach, start_all};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::blocking;
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
+use farm_testing::receive;
 use rand::Rng;
 
 const KEYS: u64 = 2000;
@@ -79,21 +79,15 @@ fn changed(worker: &mut Worker, _: u64, changed: Result<Changed, KvError>) {
 
 #[test]
 fn a_warm_table_allocates_nothing() {
-    let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 2);
-    config.cluster.name = "allocations".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.rings.ring_bytes = 64 << 10;
     config.worker.operations_in_flight = 256;
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        farm_kv::attach(worker);
-    });
-    let machines = start_all(&config, &attach).unwrap();
+    let cluster = common::start("allocations", config);
+    let machines = &cluster.machines;
     // Four shards, one per worker: the worker's own shard, that of the machine's other worker, and remote ones. At 90 %
     // occupancy some pairs are in chains.
     let spec = TableSpec::sized(1, 6, VALUE_BYTES, 4, KEYS, 0.9).unwrap();
-    let table = blocking::open(&machines, spec).unwrap();
+    let table = blocking::open(machines, spec).unwrap();
     for number in 0..KEYS {
         let insert = blocking::OwnedChange::Insert(vec![number as u8; VALUE_BYTES]);
         blocking::change(&machines[0], 0, table, key(number), insert).unwrap();
@@ -123,26 +117,17 @@ fn a_warm_table_allocates_nothing() {
             );
         }
         for _ in &workers {
-            all_done
-                .recv_timeout(Duration::from_secs(60))
-                .expect("a worker failed");
+            receive(&all_done);
         }
-        let counted = workers.iter().map(|(machine, worker)| {
-            machine
-                .ask(*worker, |_, answer| {
-                    counting::count(false);
-                    answer.send(counting::take().times).unwrap();
-                })
-                .unwrap()
-        });
-        counted.collect::<Vec<u64>>()
+        cluster.on_all(|_| {
+            counting::count(false);
+            counting::take().times
+        })
     };
     let warm = work(Mix::Both, WARM, true);
     println!("during the warm-up: {warm:?}");
     for mix in [Mix::Gets, Mix::Updates, Mix::Both] {
         assert_eq!(work(mix, COUNTED, true), [0; 4], "{mix:?}");
     }
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }

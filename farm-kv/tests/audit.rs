@@ -2,11 +2,9 @@
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
-use std::sync::Arc;
+mod common;
 
 use farm_core::config::{Config, TransactionsConfig};
-use farm_core::machine::start_all;
-use farm_core::worker::Worker;
 use farm_kv::{Change, Key, TableSpec, blocking, tasks};
 use farm_txn::{Handle, Transaction, TxError, block_on};
 
@@ -40,19 +38,13 @@ async fn transfer(
 
 #[test]
 fn an_audit_of_2000_rows_is_serializable() {
-    let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 1);
-    config.cluster.name = "kv-audit".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     // The defaults, as in production.
     config.transactions = TransactionsConfig::default();
-    let attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        farm_kv::attach(worker);
-    });
-    let machines = start_all(&config, &(attach as _)).unwrap();
+    let cluster = common::start("kv-audit", config);
+    let machines = &cluster.machines;
     let spec = TableSpec::sized(1, 6, 8, 2, u64::from(ROWS), 0.9).unwrap();
-    let table = blocking::open(&machines, spec).unwrap();
+    let table = blocking::open(machines, spec).unwrap();
     for row in 0..ROWS {
         let insert = blocking::OwnedChange::Insert(EACH.to_le_bytes().to_vec());
         blocking::change(&machines[0], 0, table, key(row), insert).unwrap();
@@ -78,7 +70,5 @@ fn an_audit_of_2000_rows_is_serializable() {
     })
     .unwrap();
     assert_eq!((tries, sum), (2, EACH * u64::from(ROWS)));
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }

@@ -1,17 +1,18 @@
 //! Operations on tables inside of callers' transactions, compared with a map, on machines of one process.
 
+mod common;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc;
-use std::sync::{Arc, atomic::AtomicU32, atomic::Ordering};
 use std::time::Duration;
 
 use farm_core::config::Config;
-use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::Change;
 use farm_kv::shard::Changed;
 use farm_kv::tx::{self, ValueRef};
 use farm_kv::{Key, TableId, TableSpec, blocking};
+use farm_testing::TestCluster;
 use farm_txn::{TxError, TxHandle, api};
 use proptest::prelude::*;
 
@@ -129,26 +130,17 @@ fn committed(worker: &mut Worker, _: u64, result: Result<(), TxError>) {
     answer.send(told).unwrap();
 }
 
-struct Cluster {
-    machines: Vec<Machine>,
-    tables: [TableId; 2],
-    _dir: tempfile::TempDir,
+/// Two tables on a cluster of their own.
+struct Tables {
+    cluster: TestCluster,
+    ids: [TableId; 2],
 }
 
-fn cluster(machines: u16) -> Cluster {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let dir = tempfile::tempdir().unwrap();
+fn tables(machines: u16) -> Tables {
     let mut config = Config::default_for(machines, WORKERS as u16);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    config.cluster.name = format!("kv-tx-{machines}-{number}");
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.memory.region_bytes = 8 << 20;
     config.memory.per_machine_bytes = 16 << 20;
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        farm_kv::attach(worker);
-    });
-    let machines = start_all(&config, &attach).unwrap();
+    let cluster = common::start("kv-tx", config);
     let spec = |id, shards, buckets| TableSpec {
         id,
         neighbourhood: 4,
@@ -156,18 +148,14 @@ fn cluster(machines: u16) -> Cluster {
         shards,
         buckets,
     };
-    let open = |spec| blocking::open(&machines, spec).unwrap();
-    let tables = [open(spec(1, 3, 4)), open(spec(2, 1, 6))];
-    Cluster {
-        machines,
-        tables,
-        _dir: dir,
-    }
+    let open = |spec| blocking::open(&cluster.machines, spec).unwrap();
+    let ids = [open(spec(1, 3, 4)), open(spec(2, 1, 6))];
+    Tables { cluster, ids }
 }
 
-impl Cluster {
+impl Tables {
     fn run(&self, machine: usize, ops: &[Op], commits: bool) -> Result<Vec<Did>, String> {
-        let (tables, ops) = (self.tables, ops.iter().copied().collect());
+        let (tables, ops) = (self.ids, ops.iter().copied().collect());
         let run = move |worker: &mut Worker, answer| {
             let tx = api::begin(worker);
             worker.put_layer(Box::new(Run {
@@ -180,25 +168,7 @@ impl Cluster {
             }));
             next(worker, 0, ());
         };
-        self.machines[machine].ask(0, run).unwrap()
-    }
-
-    fn on_each<T: Send + 'static>(
-        &self,
-        look: fn(&mut Worker, TableId) -> T,
-        table: TableId,
-    ) -> Vec<T> {
-        let workers = self
-            .machines
-            .iter()
-            .flat_map(|one| (0..WORKERS).map(move |at| (one, at)));
-        let ask = |(machine, worker): (&Machine, usize)| {
-            let looked = machine.ask(worker, move |worker, answer| {
-                answer.send(look(worker, table)).unwrap();
-            });
-            looked.unwrap()
-        };
-        workers.map(ask).collect()
+        self.cluster.machines[machine].ask(0, run).unwrap()
     }
 
     /// Waits until every worker has handled the messages that were sent to it. Submitted work runs before a turn polls
@@ -209,7 +179,7 @@ impl Cluster {
             let Turn(answer) = *worker.take_layer();
             answer.send(()).unwrap();
         }
-        for machine in &self.machines {
+        for machine in &self.cluster.machines {
             for index in 0..WORKERS {
                 let in_next_turn = |worker: &mut Worker, answer| {
                     worker.put_layer(Box::new(Turn(answer)));
@@ -222,18 +192,15 @@ impl Cluster {
 
     /// Checks the invariants and counts of all shards, after all counts were sent.
     fn check(&self, pairs: [usize; 2]) {
-        let left =
-            |worker: &mut Worker, _| farm_kv::left_over(worker).or(farm_txn::left_over(worker));
-        while self
-            .on_each(left, self.tables[0])
-            .iter()
-            .any(Option::is_some)
-        {
+        let left = |worker: &mut Worker| farm_kv::left_over(worker).or(farm_txn::left_over(worker));
+        while self.cluster.on_all(left).iter().any(Option::is_some) {
             std::thread::yield_now();
         }
         self.handle_all_messages();
-        for (table, pairs) in self.tables.into_iter().zip(pairs) {
-            let facts = self.on_each(farm_kv::ops::check, table);
+        for (table, pairs) in self.ids.into_iter().zip(pairs) {
+            let facts = self
+                .cluster
+                .on_all(move |worker| farm_kv::ops::check(worker, table));
             let shards = facts.into_iter().flat_map(Result::unwrap);
             assert_eq!(shards.map(|shard| shard.pairs).sum::<u64>(), pairs as u64);
         }
@@ -289,21 +256,21 @@ proptest! {
             1..40,
         ),
     ) {
-        let cluster = cluster(machines);
+        let tables = tables(machines);
         let mut maps = Maps::default();
         for (machine, ops, commits) in transactions {
             let mut after = maps.clone();
             let wanted: Vec<_> = ops.iter().map(|op| model(&mut after, *op)).collect();
-            let did = cluster.run(machine % usize::from(machines), &ops, commits);
+            let did = tables.run(machine % usize::from(machines), &ops, commits);
             prop_assert_eq!(did, Ok(wanted), "{:?}", ops);
             if commits {
                 maps = after;
             }
         }
-        cluster.check([maps[0].len(), maps[1].len()]);
-        for (table, map) in cluster.tables.into_iter().zip(&maps) {
+        tables.check([maps[0].len(), maps[1].len()]);
+        for (table, map) in tables.ids.into_iter().zip(&maps) {
             for at in 0..KEYS {
-                let found = blocking::get(&cluster.machines[0], 1, table, key(at)).unwrap();
+                let found = blocking::get(&tables.cluster.machines[0], 1, table, key(at)).unwrap();
                 prop_assert_eq!(found, map.get(&at).map(|value| vec![*value; VALUE]));
             }
         }

@@ -1,22 +1,21 @@
 //! A table on machines of one process, compared with a map.
 
+mod common;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use farm_core::config::Config;
-use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::worker::Worker;
 use farm_kv::blocking::{self, BlockingError, OwnedChange};
 use farm_kv::shard::{Changed, ShardFacts};
 use farm_kv::{Key, KvError, TableId, TableSpec};
+use farm_testing::TestCluster;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 struct Cluster {
-    machines: Vec<Machine>,
+    cluster: TestCluster,
     table: TableId,
-    workers: usize,
-    _dir: tempfile::TempDir,
 }
 
 fn cluster(
@@ -26,31 +25,19 @@ fn cluster(
     spec: TableSpec,
     tune: impl Fn(&mut Config),
 ) -> Cluster {
-    let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default_for(machines, workers);
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.memory.region_bytes = 64 << 20;
     config.memory.per_machine_bytes = 256 << 20;
     tune(&mut config);
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        farm_kv::attach(worker);
-    });
-    let machines = start_all(&config, &attach).unwrap();
-    let table = blocking::open(&machines, spec).unwrap();
-    Cluster {
-        machines,
-        table,
-        workers: workers.into(),
-        _dir: dir,
-    }
+    let cluster = common::start(name, config);
+    let table = blocking::open(&cluster.machines, spec).unwrap();
+    Cluster { cluster, table }
 }
 
 impl Cluster {
     fn get(&self, machine: usize, worker: usize, key: Key) -> Result<Option<Vec<u8>>, KvError> {
         table_error(blocking::get(
-            &self.machines[machine],
+            &self.cluster.machines[machine],
             worker,
             self.table,
             key,
@@ -72,7 +59,7 @@ impl Cluster {
             _ => OwnedChange::Remove,
         };
         table_error(blocking::change(
-            &self.machines[machine],
+            &self.cluster.machines[machine],
             worker,
             self.table,
             key,
@@ -81,30 +68,19 @@ impl Cluster {
     }
 
     fn check(&self) -> ShardFacts {
+        let table = self.table;
+        let check = move |worker: &mut Worker| farm_kv::ops::check(worker, table).unwrap();
         let mut sum = ShardFacts::default();
-        for machine in &self.machines {
-            for worker in 0..self.workers {
-                let table = self.table;
-                let facts = machine
-                    .ask(worker, move |worker, answer| {
-                        answer.send(farm_kv::ops::check(worker, table)).unwrap()
-                    })
-                    .unwrap()
-                    .unwrap();
-                for shard in facts {
-                    sum.pairs += shard.pairs;
-                    sum.chained += shard.chained;
-                    sum.blocks += shard.blocks;
-                }
-            }
+        for shard in self.cluster.on_all(check).into_iter().flatten() {
+            sum.pairs += shard.pairs;
+            sum.chained += shard.chained;
+            sum.blocks += shard.blocks;
         }
         sum
     }
 
     fn stop(self) {
-        for machine in self.machines {
-            machine.stop().unwrap();
-        }
+        self.cluster.stop();
     }
 }
 

@@ -88,12 +88,10 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use farm_core::config::Config;
     use farm_core::ids::Address;
-    use farm_core::machine::start_all;
     use farm_core::worker::Cont;
+    use farm_testing::TestCluster;
 
     use super::*;
     use crate::api;
@@ -104,72 +102,54 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_transactions_that_have_ended() {
         const AT_ONCE: usize = 5;
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config::tiny_for(1, 1);
-        config.cluster.name = "txn-pool".into();
-        config.cluster.run_dir = dir.path().to_path_buf().into();
-        let machine = start_all(&config, &(Arc::new(attach) as _))
-            .unwrap()
-            .remove(0);
+        let cluster = TestCluster::start("txn-pool", Config::tiny_for(1, 1), attach);
         for _ in 0..300 {
-            machine
-                .ask(0, |worker, answer| {
-                    let handles = [(); AT_ONCE].map(|()| api::begin(worker));
-                    for (index, tx) in handles.into_iter().enumerate() {
-                        let heard = Cont::new(|_, _, _| (), ());
-                        api::alloc(worker, tx, 100, None, heard);
-                        api::read(worker, tx, Address::NULL, 1, heard);
-                        match index {
-                            0 => api::abort(worker, tx),
-                            1 => api::commit(worker, tx, Cont::new(|_, _, _| (), ())),
-                            2 => {
-                                api::with(worker, tx, |tx, worker| tx.abort(worker)).unwrap();
-                                api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
-                            }
-                            3 => {
-                                let all = |tx: &mut Tx, worker: &mut Worker| {
-                                    while tx.alloc(worker, 1, None).is_ok() {}
-                                };
-                                api::with(worker, tx, all).unwrap();
-                                api::abort(worker, tx);
-                            }
-                            _ => {
-                                // It is freed where it was born.
-                                let born = |tx: &mut Tx, worker: &mut Worker| {
-                                    let object = tx.alloc(worker, 100, None).unwrap();
-                                    tx.free(object);
-                                };
-                                api::with(worker, tx, born).unwrap();
-                                api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
-                            }
+            cluster.on(0, 0, |worker| {
+                let handles = [(); AT_ONCE].map(|()| api::begin(worker));
+                for (index, tx) in handles.into_iter().enumerate() {
+                    let heard = Cont::new(|_, _, _| (), ());
+                    api::alloc(worker, tx, 100, None, heard);
+                    api::read(worker, tx, Address::NULL, 1, heard);
+                    match index {
+                        0 => api::abort(worker, tx),
+                        1 => api::commit(worker, tx, Cont::new(|_, _, _| (), ())),
+                        2 => {
+                            api::with(worker, tx, |tx, worker| tx.abort(worker)).unwrap();
+                            api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
                         }
-                        api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
+                        3 => {
+                            let all = |tx: &mut Tx, worker: &mut Worker| {
+                                while tx.alloc(worker, 1, None).is_ok() {}
+                            };
+                            api::with(worker, tx, all).unwrap();
+                            api::abort(worker, tx);
+                        }
+                        _ => {
+                            // It is freed where it was born.
+                            let born = |tx: &mut Tx, worker: &mut Worker| {
+                                let object = tx.alloc(worker, 100, None).unwrap();
+                                tx.free(object);
+                            };
+                            api::with(worker, tx, born).unwrap();
+                            api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
+                        }
                     }
-                    answer.send(()).unwrap();
-                })
-                .unwrap();
+                    api::commit(worker, tx, Cont::new(|_, _, _| (), ()));
+                }
+            });
         }
         let waiting = |worker: &mut Worker| transactions(worker).results.len();
-        while machine
-            .ask(0, move |worker, answer| {
-                answer.send(waiting(worker)).unwrap()
-            })
-            .unwrap()
-            > 0
-        {
+        while cluster.on(0, 0, waiting) > 0 {
             std::thread::yield_now();
         }
-        machine
-            .ask(0, |worker, answer| {
-                worker.check_slab().unwrap();
-                assert_eq!(worker.arena().taken(), 0);
-                let layer = transactions(worker);
-                assert_eq!((layer.open.len(), layer.results.len()), (0, 0));
-                assert!(layer.pool.len() <= AT_ONCE && layer.releases.is_empty());
-                assert!(layer.pool.iter().all(|tx| tx.is_empty()));
-                answer.send(()).unwrap();
-            })
-            .unwrap();
-        machine.stop().unwrap();
+        cluster.on(0, 0, |worker| {
+            worker.check_slab().unwrap();
+            assert_eq!(worker.arena().taken(), 0);
+            let layer = transactions(worker);
+            assert_eq!((layer.open.len(), layer.results.len()), (0, 0));
+            assert!(layer.pool.len() <= AT_ONCE && layer.releases.is_empty());
+            assert!(layer.pool.iter().all(|tx| tx.is_empty()));
+        });
+        cluster.stop();
     }
 }

@@ -2,12 +2,13 @@
 
 mod counting;
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::{Machine, start_all};
+use farm_core::machine::Machine;
 use farm_core::worker::{Cont, Worker};
+use farm_testing::{TestCluster, on};
 use farm_txn::{ObjectId, Transaction, TxError, TxHandle, api, block_on, retry};
 
 const MACHINES: u16 = 3;
@@ -115,14 +116,12 @@ fn create(machine: &Machine, count: usize) -> Vec<Address> {
 
 #[test]
 fn warm_commits_allocate_nothing() {
-    let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(MACHINES, 1);
-    config.cluster.name = "txn-allocations".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.rings.ring_bytes = 64 << 10;
     config.rings.log_bytes = 256 << 10;
     config.worker.operations_in_flight = 256;
-    let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _)).unwrap();
+    let cluster = TestCluster::start("txn-allocations", config, farm_txn::attach);
+    let machines = &cluster.machines;
     let sets: Vec<Vec<Address>> = (0..WARM_DEPTH)
         .map(|_| {
             let of_each = machines.iter().map(|machine| create(machine, OF_MACHINE));
@@ -159,11 +158,10 @@ fn warm_commits_allocate_nothing() {
         machines[0].submit(0, start).unwrap();
         machines[0].wait_for(&all_done).expect("a worker failed");
         let counted = machines.iter().map(|machine| {
-            let taken = |_: &mut Worker, answer: mpsc::Sender<u64>| {
+            on(machine, 0, |_| {
                 counting::count(false);
-                answer.send(counting::take().times).unwrap();
-            };
-            machine.ask(0, taken).unwrap()
+                counting::take().times
+            })
         });
         counted.collect::<Vec<u64>>()
     };
@@ -179,7 +177,5 @@ fn warm_commits_allocate_nothing() {
             "{what:?}"
         );
     }
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }

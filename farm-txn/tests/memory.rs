@@ -5,12 +5,12 @@
 
 mod counting;
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::start_all;
 use farm_core::worker::{Cont, Worker};
+use farm_testing::TestCluster;
 use farm_txn::{Handle, ObjectId, TxError, TxHandle, api, block_on};
 
 const OBJECTS: usize = 100_000;
@@ -81,20 +81,18 @@ async fn create(farm: Handle) -> Result<Vec<Address>, TxError> {
 
 #[test]
 fn a_transaction_over_100_000_objects_uses_64_bytes_per_object() {
-    let dir = tempfile::tempdir().unwrap();
     let mut config = Config::tiny_for(2, 1);
-    config.cluster.name = "txn-memory".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.memory.per_machine_bytes = 16 << 20;
     config.transactions.objects = OBJECTS as u32;
     config.transactions.bytes = 16 << 20;
-    let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _)).unwrap();
+    let cluster = TestCluster::start("txn-memory", config, farm_txn::attach);
+    let machines = &cluster.machines;
     for holder in [1, 0] {
         let all = block_on(&machines[holder], 0, create).unwrap().unwrap();
         for forgets in [true, false] {
             let all = all.clone();
             let (done, ended) = mpsc::channel();
-            let begin = move |worker: &mut Worker, answer: mpsc::Sender<()>| {
+            cluster.on(0, 0, move |worker| {
                 worker.put_layer(Box::new(Audit {
                     all,
                     next: 0,
@@ -107,21 +105,15 @@ fn a_transaction_over_100_000_objects_uses_64_bytes_per_object() {
                 counting::count(true);
                 let tx = api::begin(worker);
                 (0..AT_ONCE).for_each(|_| read(worker, tx));
-                answer.send(()).unwrap();
-            };
-            machines[0].ask(0, begin).unwrap();
+            });
             let (sum, outcome) = machines[0].wait_for(&ended).unwrap();
             outcome.unwrap();
             assert_eq!(sum, OBJECTS as u64);
-            let (most, left): (i64, i64) = machines[0]
-                .ask(0, |_, answer| {
-                    counting::count(false);
-                    let allocated = counting::take();
-                    answer
-                        .send((allocated.most_bytes, allocated.bytes))
-                        .unwrap();
-                })
-                .unwrap();
+            let (most, left) = cluster.on(0, 0, |_| {
+                counting::count(false);
+                let allocated = counting::take();
+                (allocated.most_bytes, allocated.bytes)
+            });
             let each = most as f64 / OBJECTS as f64;
             println!(
                 "holder {holder}, forgets {forgets}: {each:.1} bytes per object, {left} bytes left"
@@ -135,7 +127,5 @@ fn a_transaction_over_100_000_objects_uses_64_bytes_per_object() {
             assert!(left < 1 << 20, "{left} bytes are left");
         }
     }
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }

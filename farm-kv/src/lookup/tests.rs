@@ -6,12 +6,12 @@
 //! was present in all of them must be found, or the lookup must restart.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
-use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::{Attach, Machine, start_all};
+use farm_core::machine::Machine;
 use farm_core::mem::LINE_WORDS;
+use farm_testing::TestCluster;
 use farm_txn::{Tx, TxError};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -20,6 +20,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::*;
 use crate::blocking::{self, OwnedChange};
 use crate::shard::{Changed, Editor, ShardPlace, complete};
+use crate::testing::cluster;
 use crate::{KEY_BYTES, TableSpec};
 
 /// Number of past states that are mixed.
@@ -171,18 +172,6 @@ fn key(number: u64) -> Key {
     key
 }
 
-fn machine(name: &str) -> (Machine, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(1, 1);
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        crate::attach(worker);
-    });
-    (start_all(&config, &attach).unwrap().remove(0), dir)
-}
-
 type Committed = mpsc::Sender<Result<(), TxError>>;
 
 /// Commits the transaction of a context; `answer` receives the outcome.
@@ -243,7 +232,8 @@ fn no_mix_hides_a_key(neighbourhood: u32, value_bytes: usize, buckets: u32, step
 }
 
 fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize, u32), steps: u64) {
-    let (machine, _dir) = machine(&format!("mix-{neighbourhood}-{value_bytes}"));
+    let cluster = cluster(&format!("mix-{neighbourhood}-{value_bytes}"), 1);
+    let machine = &cluster.machines[0];
     let spec = TableSpec {
         id: 0,
         neighbourhood,
@@ -251,7 +241,7 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
         shards: 1,
         buckets,
     };
-    let table = blocking::open([&machine], spec).unwrap();
+    let table = blocking::open([machine], spec).unwrap();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(u64::from(neighbourhood) + 1000 * seed);
     let mut pairs: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     let (mut window, mut known) = (VecDeque::new(), vec![]);
@@ -280,9 +270,9 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
         .map(|(key, value)| (*key, value.clone()))
         .collect();
         if !moved.is_empty() {
-            move_within_a_transaction(&machine, moved);
+            move_within_a_transaction(machine, moved);
         } else {
-            match blocking::change(&machine, 0, table, number, change).unwrap() {
+            match blocking::change(machine, 0, table, number, change).unwrap() {
                 Changed::Inserted | Changed::Updated => drop(pairs.insert(number, value)),
                 Changed::Removed => drop(pairs.remove(&number)),
                 Changed::Absent | Changed::Exists => continue,
@@ -290,26 +280,24 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
         }
         let (now, all) = (pairs.clone(), (0..slots * 2).map(key).collect::<Vec<_>>());
         let moved = (window, known, seen, rng);
-        (window, known, seen, rng) = machine
-            .ask(0, move |worker, answer| {
-                let (mut window, mut known, mut seen, mut rng) = moved;
-                let state = capture(worker, 0, &mut known, now);
-                window.push_back(state);
-                if window.len() > WINDOW {
-                    window.pop_front();
-                }
-                fill_in(worker, &mut window, &known);
-                mix(worker, 0, &window, &all, &mut rng, &mut seen);
-                answer.send((window, known, seen, rng)).unwrap();
-            })
-            .unwrap();
+        (window, known, seen, rng) = cluster.on(0, 0, move |worker| {
+            let (mut window, mut known, mut seen, mut rng) = moved;
+            let state = capture(worker, 0, &mut known, now);
+            window.push_back(state);
+            if window.len() > WINDOW {
+                window.pop_front();
+            }
+            fill_in(worker, &mut window, &known);
+            mix(worker, 0, &window, &all, &mut rng, &mut seen);
+            (window, known, seen, rng)
+        });
     }
     println!("H = {neighbourhood}: {seen:?}");
     assert!(
         seen.found > 0 && seen.missing > 0 && seen.restarted > 0,
         "{seen:?}: the test proves nothing"
     );
-    machine.stop().unwrap();
+    cluster.stop();
 }
 
 /// Adds the blocks that a state did not have, as zeroes. No reader of that state could reach them.
@@ -323,8 +311,9 @@ fn fill_in(worker: &mut Worker, window: &mut VecDeque<State>, known: &[Address])
 }
 
 /// Creates a table of one bucket with this number of keys: two are in the buckets, the others in the chain.
-fn chained(name: &str, keys: u64, value: &[u8]) -> (Machine, TableId, tempfile::TempDir) {
-    let (machine, dir) = machine(name);
+fn chained(name: &str, keys: u64, value: &[u8]) -> (TestCluster, TableId) {
+    let cluster = cluster(name, 1);
+    let machine = &cluster.machines[0];
     let spec = TableSpec {
         id: 0,
         neighbourhood: 2,
@@ -332,12 +321,12 @@ fn chained(name: &str, keys: u64, value: &[u8]) -> (Machine, TableId, tempfile::
         shards: 1,
         buckets: 1,
     };
-    let table = blocking::open([&machine], spec).unwrap();
+    let table = blocking::open([machine], spec).unwrap();
     for number in 0..keys {
         let insert = OwnedChange::Insert(value.to_vec());
-        blocking::change(&machine, 0, table, key(number), insert).unwrap();
+        blocking::change(machine, 0, table, key(number), insert).unwrap();
     }
-    (machine, table, dir)
+    (cluster, table)
 }
 
 /// A transaction that removes a key deep in a chain and inserts it again may place it where a concurrent reader has
@@ -346,20 +335,19 @@ fn chained(name: &str, keys: u64, value: &[u8]) -> (Machine, TableId, tempfile::
 fn a_key_moved_within_one_transaction_is_not_hidden() {
     const KEYS: u64 = 11;
     let value = vec![7; 32];
-    let (machine, _, _dir) = chained("moves", KEYS, &value);
+    let (cluster, _) = chained("moves", KEYS, &value);
     let pairs: BTreeMap<Key, Vec<u8>> = (0..KEYS).map(|at| (key(at), value.clone())).collect();
     let (mut known, mut longest) = (vec![], 0);
     for moved in 0..KEYS {
         let now = pairs.clone();
-        let captured = machine.ask(0, move |worker, answer| {
-            let before = capture(worker, 0, &mut known, now);
-            answer.send((before, known)).unwrap();
-        });
         let before;
-        (before, known) = captured.unwrap();
-        move_within_a_transaction(&machine, vec![(key(moved), value.clone())]);
+        (before, known) = cluster.on(0, 0, move |worker| {
+            let before = capture(worker, 0, &mut known, now);
+            (before, known)
+        });
+        move_within_a_transaction(&cluster.machines[0], vec![(key(moved), value.clone())]);
         let now = pairs.clone();
-        let looked = machine.ask(0, move |worker, answer| {
+        (known, longest) = cluster.on(0, 0, move |worker| {
             let after = capture(worker, 0, &mut known, now.clone());
             let mut window = VecDeque::from([before, after]);
             fill_in(worker, &mut window, &known);
@@ -375,19 +363,19 @@ fn a_key_moved_within_one_transaction_is_not_hidden() {
                 assert!(!hidden, "{key:?} after read {read}, as {moved} moves");
                 longest = longest.max(reads);
             }
-            answer.send((known, longest)).unwrap();
+            (known, longest)
         });
-        (known, longest) = looked.unwrap();
     }
     assert!(longest > 3, "no chain was longer than three blocks");
-    machine.stop().unwrap();
+    cluster.stop();
 }
 
 /// Regression: if the pointer of a block referred to the block itself, as may happen in damaged memory of another
 /// machine, the lookup of an absent key never ended.
 #[test]
 fn a_lookup_in_an_endless_chain_ends() {
-    let (machine, table, _dir) = chained("endless", 4, &[1; 32]);
+    let (cluster, table) = chained("endless", 4, &[1; 32]);
+    let machine = &cluster.machines[0];
     let tied = machine.ask(0, |worker, answer| {
         let (layout, first) = {
             let open = &kv(worker).tables[&0];
@@ -405,16 +393,14 @@ fn a_lookup_in_an_endless_chain_ends() {
         commit(worker, tx, answer);
     });
     tied.unwrap().unwrap();
-    let lost = blocking::get(&machine, 0, table, key(99)).unwrap_err();
+    let lost = blocking::get(machine, 0, table, key(99)).unwrap_err();
     assert!(
         lost.to_string().contains(&KvError::Conflict.to_string()),
         "{lost}"
     );
-    let taken = machine.ask(0, |worker, answer| {
-        answer.send(worker.arena().taken()).unwrap()
-    });
-    assert_eq!(taken.unwrap(), 0, "the lookup did not return its slot");
-    machine.stop().unwrap();
+    let taken = cluster.on(0, 0, |worker| worker.arena().taken());
+    assert_eq!(taken, 0, "the lookup did not return its slot");
+    cluster.stop();
 }
 
 #[test]

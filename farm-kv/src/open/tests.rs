@@ -1,15 +1,11 @@
 //! Tests of the placement of shards, and of the messages about it.
 
-use std::sync::Arc;
-
-use farm_core::config::Config;
-use farm_core::machine::{Attach, start_all};
-
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::region::placement::Placement;
 
 use super::*;
 use crate::blocking::{self, BlockingError};
+use crate::testing::cluster;
 
 #[test]
 fn shards_are_spread_evenly_over_machines_and_workers() {
@@ -48,32 +44,17 @@ fn a_table_is_sized_by_its_occupancy() {
 /// Returns the outcome of opening a table on the second of two machines, if the opening on the first machine failed
 /// with `failed`.
 fn heard_after(name: &str, failed: KvError) -> Result<TableId, KvError> {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(2, 1);
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        crate::attach(worker);
-    });
-    let machines = start_all(&config, &attach).unwrap();
+    let cluster = cluster(name, 2);
     let spec = TableSpec::sized(1, 6, 8, 4, 16, 0.9).unwrap();
-    let open_and_fail = move |worker: &mut Worker| {
+    cluster.on(0, 0, move |worker| {
         open(worker, spec, Cont::new(|_, _, _| (), ()));
         fail(worker, spec.id, failed);
-    };
-    let done = machines[0].ask(0, |worker, answer| {
-        open_and_fail(worker);
-        answer.send(()).unwrap();
     });
-    done.unwrap();
-    let heard = blocking::open(&machines[1..], spec).map_err(|error| match error {
+    let heard = blocking::open(&cluster.machines[1..], spec).map_err(|error| match error {
         BlockingError::Table(error) => error,
         BlockingError::Machine(error) => panic!("{error}"),
     });
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
     heard
 }
 

@@ -1,41 +1,17 @@
 //! A change of a shard that lacks an object has written nothing.
 
-use std::sync::Arc;
-
-use farm_core::config::Config;
-use farm_core::machine::{Attach, Machine, start_all};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::complete::add;
 use super::*;
+use crate::TableSpec;
 use crate::blocking::{self, OwnedChange};
 use crate::state::kv;
-use crate::{TableId, TableSpec};
+use crate::testing::cluster;
 use farm_core::worker::Worker;
 
 const VALUE_BYTES: usize = 24;
-
-fn start(buckets: u32) -> (Machine, TableId, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(1, 1);
-    config.cluster.name = "shard-edits".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        crate::attach(worker);
-    });
-    let machine = start_all(&config, &attach).unwrap().remove(0);
-    let spec = TableSpec {
-        id: 0,
-        neighbourhood: 4,
-        value_bytes: VALUE_BYTES,
-        shards: 1,
-        buckets,
-    };
-    let table = blocking::open([&machine], spec).unwrap();
-    (machine, table, dir)
-}
 
 /// Returns the payloads of the objects that the transaction has read, and whether it writes each of them.
 fn snapshot(tx: &Tx, read: &[(Address, SizeClass)]) -> Vec<(Vec<u8>, bool)> {
@@ -88,7 +64,16 @@ fn attempt(worker: &mut Worker, pair: &[u8], removes: bool) -> (Changed, usize) 
 #[test]
 fn a_change_that_lacks_an_object_has_written_nothing() {
     const BUCKETS: u32 = 24;
-    let (machine, table, _dir) = start(BUCKETS);
+    let cluster = cluster("shard-edits", 1);
+    let machine = &cluster.machines[0];
+    let spec = TableSpec {
+        id: 0,
+        neighbourhood: 4,
+        value_bytes: VALUE_BYTES,
+        shards: 1,
+        buckets: BUCKETS,
+    };
+    let table = blocking::open([machine], spec).unwrap();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(17);
     let mut needed = [[0; 2]; 40];
     for step in 0..4000_u64 {
@@ -98,18 +83,14 @@ fn a_change_that_lacks_an_object_has_written_nothing() {
         let mut pair = [0; KEY_BYTES + VALUE_BYTES];
         pair[..8].copy_from_slice(&rng.random_range(0..3 * BUCKETS).to_le_bytes().repeat(2));
         pair[KEY_BYTES] = step as u8;
-        let (changed, objects) = machine
-            .ask(0, move |worker, answer| {
-                answer.send(attempt(worker, &pair, removes)).unwrap();
-            })
-            .unwrap();
+        let (changed, objects) = cluster.on(0, 0, move |worker| attempt(worker, &pair, removes));
         needed[objects][usize::from(removes)] += 1;
         let (key, value) = pair.split_at(KEY_BYTES);
         let change = match removes {
             true => OwnedChange::Remove,
             false => OwnedChange::Upsert(value.to_vec()),
         };
-        let made = blocking::change(&machine, 0, table, key.try_into().unwrap(), change);
+        let made = blocking::change(machine, 0, table, key.try_into().unwrap(), change);
         assert_eq!(made.unwrap(), changed);
     }
     let far = |removes: usize| needed[4..].iter().map(|of| of[removes]).sum::<u32>();
@@ -117,5 +98,5 @@ fn a_change_that_lacks_an_object_has_written_nothing() {
         far(0) > 100 && far(1) > 100,
         "few changes displaced pairs or used chains: {needed:?}"
     );
-    machine.stop().unwrap();
+    cluster.stop();
 }

@@ -1,88 +1,59 @@
-//! The machines of a test cluster in one process, with a table open on every worker.
+//! A cluster with a table that is open on every worker.
 
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::ops::Deref;
 
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
-use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::worker::Worker;
 use farm_kv::layout::Layout;
 use farm_kv::shard::ShardFacts;
 use farm_kv::{Key, TableId, TableSpec, blocking};
+use farm_testing::TestCluster;
+
+use crate::common::start;
 
 pub(crate) struct Cluster {
-    pub(crate) machines: Vec<Machine>,
+    cluster: TestCluster,
     pub(crate) table: TableId,
     spec: TableSpec,
-    _dir: tempfile::TempDir,
 }
 
-/// Starts machines without a table, with little memory and rings according to `tune`.
-pub(crate) fn machines(
-    name: &str,
-    machines: u16,
-    workers: u16,
-    tune: impl Fn(&mut Config),
-) -> (Vec<Machine>, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
+impl Deref for Cluster {
+    type Target = TestCluster;
+
+    fn deref(&self) -> &TestCluster {
+        &self.cluster
+    }
+}
+
+/// Returns a configuration with little memory, and with room for more operations than the default of tests.
+pub(crate) fn config(machines: u16, workers: u16) -> Config {
     let mut config = Config::tiny_for(machines, workers);
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
     config.rings.ring_bytes = 64 << 10;
     config.worker.operations_in_flight = 256;
-    tune(&mut config);
-    let attach: Attach = Arc::new(|worker: &mut Worker| {
-        farm_txn::attach(worker);
-        farm_kv::attach(worker);
-    });
-    (start_all(&config, &attach).unwrap(), dir)
+    config
+}
+
+/// Starts machines without a table.
+pub(crate) fn machines(name: &str, machines: u16, workers: u16) -> TestCluster {
+    start(name, config(machines, workers))
 }
 
 pub(crate) fn cluster(name: &str, machines: u16, workers: u16, spec: TableSpec) -> Cluster {
-    tuned_cluster(name, machines, workers, spec, |_| {})
+    cluster_of(name, config(machines, workers), spec)
 }
 
-pub(crate) fn tuned_cluster(
-    name: &str,
-    machines: u16,
-    workers: u16,
-    spec: TableSpec,
-    tune: impl Fn(&mut Config),
-) -> Cluster {
-    let (machines, dir) = self::machines(name, machines, workers, tune);
-    let table = blocking::open(&machines, spec).unwrap();
+pub(crate) fn cluster_of(name: &str, config: Config, spec: TableSpec) -> Cluster {
+    let cluster = start(name, config);
+    let table = blocking::open(&cluster.machines, spec).unwrap();
     Cluster {
-        machines,
+        cluster,
         table,
         spec,
-        _dir: dir,
     }
 }
 
 impl Cluster {
-    /// Runs `work` on a worker, in one of its turns, and returns the result.
-    pub(crate) fn on<T: Send + 'static>(
-        &self,
-        machine: usize,
-        worker: usize,
-        work: impl FnOnce(&mut Worker) -> T + Send + 'static,
-    ) -> T {
-        on(&self.machines[machine], worker, work)
-    }
-
-    /// Runs `work` on every worker.
-    pub(crate) fn on_all<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Worker) -> T + Send + Clone + 'static,
-    ) -> Vec<T> {
-        let all = self.machines.iter().flat_map(|machine| {
-            let work = &work;
-            (0..machine.workers()).map(move |worker| on(machine, worker, work.clone()))
-        });
-        all.collect()
-    }
-
     /// Checks the invariants of every shard, compares every allocator with the memory and with the blocks in use, and
     /// checks every arena for leaks. Returns the sum of the shards' counts. Call it only while no operations are in
     /// flight.
@@ -112,28 +83,10 @@ impl Cluster {
         sum
     }
 
+    /// As [`TestCluster::stop`].
     pub(crate) fn stop(self) {
-        for machine in self.machines {
-            machine.stop().unwrap();
-        }
+        self.cluster.stop();
     }
-}
-
-pub(crate) fn on<T: Send + 'static>(
-    machine: &Machine,
-    worker: usize,
-    work: impl FnOnce(&mut Worker) -> T + Send + 'static,
-) -> T {
-    machine
-        .ask(worker, |worker, answer| answer.send(work(worker)).unwrap())
-        .unwrap()
-}
-
-/// Waits for the result of a worker.
-pub(crate) fn wait<T>(answer: &mpsc::Receiver<T>) -> T {
-    answer
-        .recv_timeout(Duration::from_secs(90))
-        .expect("a worker failed, or did not end")
 }
 
 pub(crate) fn key(number: u64) -> Key {

@@ -8,8 +8,9 @@ use farm_core::worker::{Cont, ReadCounters, Worker};
 use farm_kv::blocking::{self, OwnedChange};
 use farm_kv::shard::Changed;
 use farm_kv::{GetCont, Key, KvError, LookupCounters, TableSpec};
+use farm_testing::receive;
 
-use crate::cluster::{Cluster, cluster, key, owner_of, wait};
+use crate::cluster::{Cluster, cluster, key, owner_of};
 
 fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
     TableSpec {
@@ -185,7 +186,7 @@ fn many_gets(cluster: &Cluster, machine: usize, worker: usize, keys: u64) {
         }));
         (0..under_way).for_each(|_| next(worker, 0, ()));
     });
-    wait(&ended);
+    receive(&ended);
 }
 
 /// The table's count of reads, for hits and misses in buckets and in chains, equals the reads that the endpoint posted
@@ -264,7 +265,7 @@ fn changes_at_once(
             }
         })
         .unwrap();
-    wait(&outcomes)
+    receive(&outcomes)
 }
 
 /// Inserts and updates of one key that arrive in the same turn are combined into one transaction. Each of them receives

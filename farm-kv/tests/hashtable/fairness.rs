@@ -8,8 +8,9 @@ use std::sync::mpsc;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, KvError, TableId, TableSpec};
+use farm_testing::receive;
 
-use crate::cluster::{key, owner_of, tuned_cluster, wait};
+use crate::cluster::{cluster_of, config, key, owner_of};
 
 const DEPTH: u64 = 64;
 const CHANGES: u64 = 4000;
@@ -55,9 +56,9 @@ fn changes_that_wait_for_room_are_not_overtaken() {
         buckets: 64,
     };
     // Room for sixteen replies, and four times as many changes.
-    let cluster = tuned_cluster("fair", 2, 1, spec, |config| {
-        config.rings.ring_bytes = 4 << 10
-    });
+    let mut config = config(2, 1);
+    config.rings.ring_bytes = 4 << 10;
+    let cluster = cluster_of("fair", config, spec);
     let (table, owner) = (cluster.table, cluster.machines[1].id());
     let (done, longest) = mpsc::channel();
     cluster.on(0, 0, move |worker| {
@@ -74,7 +75,7 @@ fn changes_that_wait_for_room_are_not_overtaken() {
         }));
         (0..DEPTH).for_each(|_| begin(worker));
     });
-    let longest = wait(&longest);
+    let longest = receive(&longest);
     assert!(
         longest <= 2 * DEPTH,
         "one change waited while {longest} were made"

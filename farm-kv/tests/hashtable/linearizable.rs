@@ -1,16 +1,19 @@
 //! Workers of several machines get, insert, update and remove a few keys in a few buckets, with many concurrent
 //! operations. The history of every key must be linearizable.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
+use farm_check::checkers::linear;
+use farm_check::history::{KeyOperation, KeyRequest, KeyResult};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableId, TableSpec, blocking};
+use farm_testing::receive;
 use rand::Rng;
 
-use crate::cluster::{cluster, key, wait};
-use crate::history::{Operation, Reply, Request, check};
+use crate::cluster::{cluster, key};
 
 const VALUE_BYTES: usize = 40;
 
@@ -32,89 +35,84 @@ fn number(bytes: &[u8]) -> u64 {
     number
 }
 
-/// An operation whose reply is outstanding.
-#[derive(Clone, Copy)]
-struct Begun {
-    key: u64,
-    request: Request,
-    at: u64,
-}
-
 /// The operations of one worker. Moments are values of a counter that all workers share.
-struct Client {
+struct Clients {
     table: TableId,
     keys: u64,
     moments: Arc<AtomicU64>,
     values: Arc<AtomicU64>,
-    /// A slot for each concurrent operation.
-    under_way: Vec<Option<Begun>>,
+    /// The current operation of each client of the worker.
+    under_way: Vec<Option<KeyOperation>>,
+    /// Number of the worker's first client in the history.
+    first: u64,
     left: usize,
-    history: Vec<(u64, Operation)>,
-    done: mpsc::Sender<Vec<(u64, Operation)>>,
+    history: Vec<KeyOperation>,
+    done: mpsc::Sender<Vec<KeyOperation>>,
 }
 
 fn begin(worker: &mut Worker, place: u64, (): ()) {
-    let (choice, number): (usize, u64) = (worker.rng().random_range(0..10), worker.rng().random());
-    let client = worker.layer::<Client>().unwrap();
-    if client.left == 0 {
-        if client.under_way.iter().all(Option::is_none) {
-            let history = std::mem::take(&mut client.history);
-            client.done.send(history).unwrap();
+    let (choice, number): (u32, u64) = (worker.rng().random_range(0..10), worker.rng().random());
+    let clients = worker.layer::<Clients>().unwrap();
+    if clients.left == 0 {
+        if clients.under_way.iter().all(Option::is_none) {
+            let history = std::mem::take(&mut clients.history);
+            clients.done.send(history).unwrap();
         }
         return;
     }
-    client.left -= 1;
-    let new = client.values.fetch_add(1, Ordering::Relaxed);
+    clients.left -= 1;
+    let new = clients.values.fetch_add(1, Ordering::Relaxed);
     let request = match choice {
-        0..=3 => Request::Get,
-        4 => Request::Insert(new),
-        5 => Request::Update(new),
-        6 => Request::Upsert(new),
-        _ => [Request::Remove, Request::Insert(new), Request::Remove][choice - 7],
+        0..=3 => KeyRequest::Get,
+        4..=5 => KeyRequest::Insert(new),
+        6 => KeyRequest::Update(new),
+        7 => KeyRequest::Upsert(new),
+        _ => KeyRequest::Remove,
     };
-    let (table, number) = (client.table, number % client.keys);
-    let at = client.moments.fetch_add(1, Ordering::SeqCst);
-    client.under_way[place as usize] = Some(Begun {
+    let (table, number) = (clients.table, number % clients.keys);
+    let begun = clients.moments.fetch_add(1, Ordering::SeqCst);
+    clients.under_way[place as usize] = Some(KeyOperation {
+        client: (clients.first + place) as u32,
         key: number,
+        begun,
+        ended: begun,
         request,
-        at,
+        result: None,
     });
     let (key, value) = (key(number), value(new));
     let change = match request {
-        Request::Get => {
+        KeyRequest::Get => {
             let cont = GetCont::new(got, place);
             return farm_kv::get(worker, table, &key, cont).unwrap();
         }
-        Request::Insert(_) => Change::Insert(&value),
-        Request::Update(_) => Change::Update(&value),
-        Request::Upsert(_) => Change::Upsert(&value),
-        Request::Remove => Change::Remove,
+        KeyRequest::Insert(_) => Change::Insert(&value),
+        KeyRequest::Update(_) => Change::Update(&value),
+        KeyRequest::Upsert(_) => Change::Upsert(&value),
+        KeyRequest::Remove => Change::Remove,
     };
     farm_kv::change(worker, table, &key, change, Cont::new(changed, place)).unwrap();
 }
 
 fn got(worker: &mut Worker, place: u64, value: Result<Option<&[u8]>, KvError>) {
-    let reply = Reply::Value(value.unwrap().map(number));
-    end(worker, place, reply);
+    let result = KeyResult::Value(value.unwrap().map(number));
+    end(worker, place, result);
 }
 
 fn changed(worker: &mut Worker, place: u64, changed: Result<Changed, KvError>) {
-    end(worker, place, Reply::Changed(changed.unwrap()));
+    end(worker, place, changed.unwrap().into());
 }
 
-fn end(worker: &mut Worker, place: u64, reply: Reply) {
-    let client = worker.layer::<Client>().unwrap();
-    let ended = client.moments.fetch_add(1, Ordering::SeqCst);
-    let begun = client.under_way[place as usize]
+fn end(worker: &mut Worker, place: u64, result: KeyResult) {
+    let clients = worker.layer::<Clients>().unwrap();
+    let ended = clients.moments.fetch_add(1, Ordering::SeqCst);
+    let operation = clients.under_way[place as usize]
         .take()
-        .expect("an operation has one reply");
-    let operation = Operation {
-        begun: begun.at,
+        .expect("an operation has one result");
+    clients.history.push(KeyOperation {
         ended,
-        request: begun.request,
-        reply,
-    };
-    client.history.push((begun.key, operation));
+        result: Some(result),
+        ..operation
+    });
     begin(worker, place, ());
 }
 
@@ -124,14 +122,15 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
     let table = cluster.table;
     let (moments, values) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
     let (done, histories) = mpsc::channel();
-    for machine in &cluster.machines {
+    for (index, machine) in cluster.machines.iter().enumerate() {
         for worker in 0..machine.workers() {
-            let client = Client {
+            let clients = Clients {
                 table,
                 keys,
                 moments: Arc::clone(&moments),
                 values: Arc::clone(&values),
                 under_way: vec![None; depth as usize],
+                first: (index * machine.workers() + worker) as u64 * depth,
                 left: operations,
                 history: vec![],
                 done: done.clone(),
@@ -139,7 +138,7 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
             assert!(
                 machine
                     .submit(worker, move |worker| {
-                        worker.put_layer(Box::new(client));
+                        worker.put_layer(Box::new(clients));
                         for place in 0..depth {
                             begin(worker, place, ());
                         }
@@ -148,32 +147,16 @@ fn is_linearizable(name: &str, spec: TableSpec, keys: u64, depth: u64, operation
             );
         }
     }
-    let mut by_key: Vec<Vec<Operation>> = vec![vec![]; keys as usize];
-    for _ in 0..6 {
-        for (key, operation) in wait(&histories) {
-            by_key[key as usize].push(operation);
-        }
-    }
+    let history: Vec<KeyOperation> = (0..6).flat_map(|_| receive(&histories)).collect();
     let facts = cluster.check();
-    // Append the final value of each key to its history.
-    let moment = || moments.fetch_add(1, Ordering::SeqCst);
-    let mut present = 0;
-    for (number, history) in by_key.iter_mut().enumerate() {
-        let begun = moment();
-        let found = blocking::get(&cluster.machines[number % 3], 0, table, key(number as u64));
-        let found = found.unwrap().as_deref().map(self::number);
-        present += u64::from(found.is_some());
-        history.push(Operation {
-            begun,
-            ended: moment(),
-            request: Request::Get,
-            reply: Reply::Value(found),
-        });
+    let mut pairs = BTreeMap::new();
+    for at in 0..keys {
+        let machine = &cluster.machines[at as usize % 3];
+        let found = blocking::get(machine, 0, table, key(at)).unwrap();
+        pairs.extend(found.map(|value| (at, number(&value))));
     }
-    assert_eq!(facts.pairs, present);
-    for (number, history) in by_key.iter().enumerate() {
-        check(history).unwrap_or_else(|why| panic!("key {number} of {name}: {why}"));
-    }
+    assert_eq!(facts.pairs, pairs.len() as u64);
+    linear::check_with_final(&history, &pairs).unwrap_or_else(|why| panic!("{name}: {why}"));
     let counters = cluster.on_all(farm_kv::counters);
     assert!(counters.iter().map(|counters| counters.hits).sum::<u64>() > 0);
     assert!(counters.iter().map(|counters| counters.misses).sum::<u64>() > 0);

@@ -3,10 +3,11 @@
 #![allow(clippy::disallowed_methods)] // Tests may wait, and read the clock.
 
 mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
 mod counting;
 mod fairness;
 mod garbage;
-mod history;
 mod linearizable;
 mod present;
 mod specs;

@@ -9,9 +9,10 @@ use farm_core::worker::{Cont, Worker};
 use farm_kv::blocking::{self, OwnedChange};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableId, TableSpec};
+use farm_testing::receive;
 use rand::Rng;
 
-use crate::cluster::{Cluster, cluster, key, wait};
+use crate::cluster::{Cluster, cluster, key};
 
 const VALUE_BYTES: usize = 32;
 /// Keys from this number on are inserted and removed.
@@ -213,9 +214,9 @@ fn stays_present(
     }
     std::thread::sleep(begun.elapsed().clamp(LEAST, LEAST * 2));
     stop[1].store(true, Ordering::Relaxed);
-    let misses = [wait(&readers), wait(&readers)];
+    let misses = [receive(&readers), receive(&readers)];
     stop[0].store(true, Ordering::Relaxed);
-    let changes = wait(&churners) + wait(&churners);
+    let changes = receive(&churners) + receive(&churners);
     for (lookups, (missed, wrong)) in misses {
         assert_eq!(
             (missed, wrong),

@@ -7,9 +7,10 @@ use farm_core::worker::{Cont, Worker};
 use farm_kv::blocking::{self, BlockingError, OwnedChange};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableSpec, tasks};
+use farm_testing::{on, receive};
 use farm_txn::{TxError, TxHandle, block_on};
 
-use crate::cluster::{machines, on};
+use crate::cluster::machines;
 
 const GOOD: TableSpec = TableSpec {
     id: 3,
@@ -29,7 +30,8 @@ fn refused(outcome: Result<farm_kv::TableId, BlockingError>) -> String {
 /// Every worker receives the reason; no worker waits forever, and none reads beyond its shard.
 #[test]
 fn impossible_tables_are_rejected() {
-    let (machines, _dir) = machines("impossible", 1, 2, |_| {});
+    let cluster = machines("impossible", 1, 2);
+    let machines = &cluster.machines;
     for (spec, what) in [
         (TableSpec { shards: 0, ..GOOD }, "0 shards"),
         (TableSpec { buckets: 0, ..GOOD }, "0 buckets"),
@@ -64,30 +66,27 @@ fn impossible_tables_are_rejected() {
             "more than",
         ),
     ] {
-        let why = refused(blocking::open(&machines, spec));
+        let why = refused(blocking::open(machines, spec));
         assert!(why.contains(what), "{spec:?}: {why}");
     }
-    let table = blocking::open(&machines, GOOD).unwrap();
+    let table = blocking::open(machines, GOOD).unwrap();
     let other = TableSpec {
         value_bytes: 40,
         ..GOOD
     };
-    let why = refused(blocking::open(&machines, other));
+    let why = refused(blocking::open(machines, other));
     assert!(why.contains("another specification"), "{why}");
     assert_eq!(
-        on(&machines[0], 1, move |w| farm_kv::ops::check(w, table)
-            .unwrap()
-            .len()),
+        cluster.on(0, 1, move |w| farm_kv::ops::check(w, table).unwrap().len()),
         1
     );
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }
 
 #[test]
 fn tables_with_different_specifications_are_rejected() {
-    let (machines, _dir) = machines("otherwise", 2, 1, |_| {});
+    let cluster = machines("otherwise", 2, 1);
+    let machines = &cluster.machines;
     type Opened = Result<farm_kv::TableId, KvError>;
     fn opened(worker: &mut Worker, _: u64, outcome: Opened) {
         worker.take_layer::<Sender<Opened>>().send(outcome).unwrap();
@@ -102,26 +101,25 @@ fn tables_with_different_specifications_are_rejected() {
         });
     }
     for _ in 0..2 {
-        match crate::cluster::wait(&answers) {
+        match receive(&answers) {
             Err(KvError::Spec(why)) => assert!(why.contains("another table"), "{why}"),
             other => panic!("{other:?}"),
         }
     }
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }
 
 /// Regression: a program that opened its table again, for example in another of its parts, received the error "has been
 /// opened already" and had no way to get the handle.
 #[test]
 fn opening_a_table_again_returns_the_same_handle() {
-    let (machines, _dir) = machines("again", 2, 2, |_| {});
-    let first = blocking::open(&machines, GOOD).unwrap();
+    let cluster = machines("again", 2, 2);
+    let machines = &cluster.machines;
+    let first = blocking::open(machines, GOOD).unwrap();
     let key = [7; 16];
     let put = OwnedChange::Insert(vec![9; 32]);
     blocking::change(&machines[0], 0, first, key, put).unwrap();
-    let again = blocking::open(&machines, GOOD).unwrap();
+    let again = blocking::open(machines, GOOD).unwrap();
     assert_eq!(again, first);
     assert_eq!(
         blocking::get(&machines[1], 1, again, key).unwrap(),
@@ -130,15 +128,14 @@ fn opening_a_table_again_returns_the_same_handle() {
     // The same on a single worker, which sends no requests.
     let alone = blocking::open(&machines[..1], GOOD).unwrap();
     assert_eq!(alone, first);
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }
 
 /// Several concurrent openings of one table all return the handle.
 #[test]
 fn concurrent_openings_of_a_table_all_end() {
-    let (machines, _dir) = machines("at-once", 2, 1, |_| {});
+    let cluster = machines("at-once", 2, 1);
+    let machines = &cluster.machines;
     type Opened = Result<farm_kv::TableId, KvError>;
     struct Answers(Sender<(u64, Opened)>);
     fn opened(worker: &mut Worker, number: u64, outcome: Opened) {
@@ -146,7 +143,7 @@ fn concurrent_openings_of_a_table_all_end() {
         answers.0.send((number, outcome)).unwrap();
     }
     let (sender, answers) = channel();
-    for machine in &machines {
+    for machine in machines {
         let sender = sender.clone();
         on(machine, 0, move |worker| {
             worker.put_layer(Box::new(Answers(sender)));
@@ -159,7 +156,7 @@ fn concurrent_openings_of_a_table_all_end() {
     }
     let mut ids = Vec::new();
     for _ in 0..8 {
-        match crate::cluster::wait(&answers) {
+        match receive(&answers) {
             (0..=2, outcome) => ids.push(outcome.unwrap()),
             (_, Err(KvError::Spec(why))) => assert!(why.contains("another specification"), "{why}"),
             other => panic!("{other:?}"),
@@ -167,25 +164,24 @@ fn concurrent_openings_of_a_table_all_end() {
     }
     assert_eq!(ids.len(), 6);
     assert!(ids.iter().all(|id| *id == ids[0]));
-    for machine in machines {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
 }
 
 /// Regression: if a table was open on one machine only, its use on another one panicked the worker and stopped the
 /// machine. Now every operation reports an error, and the worker continues.
 #[test]
 fn a_table_that_is_not_open_is_a_typed_error() {
-    let (machines, _dir) = machines("not-open", 1, 2, |_| {});
+    let cluster = machines("not-open", 1, 2);
+    let machines = &cluster.machines;
     // Start to open the table on worker 0 only: the shard of worker 1 is missing, so the opening never ends.
-    on(&machines[0], 0, |worker| {
+    cluster.on(0, 0, |worker| {
         fn never(_: &mut Worker, _: u64, outcome: Result<farm_kv::TableId, KvError>) {
             panic!("opened without the other worker: {outcome:?}");
         }
         farm_kv::open(worker, GOOD, Cont::new(never, 0));
     });
-    let (elsewhere, _other_dir) = self::machines("elsewhere", 1, 1, |_| {});
-    let table = blocking::open(&elsewhere, GOOD).unwrap();
+    let elsewhere = self::machines("elsewhere", 1, 1);
+    let table = blocking::open(&elsewhere.machines, GOOD).unwrap();
     let key = [7; 16];
     let not_open = |error: BlockingError| match error {
         BlockingError::Table(error @ KvError::NotOpen(3)) => error.to_string(),
@@ -197,7 +193,7 @@ fn a_table_that_is_not_open_is_a_typed_error() {
         assert!(not_open(error).contains("open it on every worker"));
         let put = OwnedChange::Insert(vec![9; 32]);
         not_open(blocking::change(&machines[0], worker, table, key, put).unwrap_err());
-        let rest = on(&machines[0], worker, move |worker| {
+        let rest = cluster.on(0, worker, move |worker| {
             [
                 farm_kv::lookup::place_of(worker, table, &key).err(),
                 farm_kv::ops::own_shards(worker, table).err(),
@@ -205,15 +201,15 @@ fn a_table_that_is_not_open_is_a_typed_error() {
             ]
         });
         assert_eq!(rest, [const { Some(KvError::NotOpen(3)) }; 3]);
-        let check = on(&machines[0], worker, move |w| farm_kv::ops::check(w, table));
+        let check = cluster.on(0, worker, move |w| farm_kv::ops::check(w, table));
         assert!(check.unwrap_err().contains("table 3 is not open"));
         in_a_transaction(&machines[0], worker, table);
     }
     // A place from another cluster is rejected in the same way as its table.
-    let place = on(&elsewhere[0], 0, move |worker| {
+    let place = elsewhere.on(0, 0, move |worker| {
         farm_kv::lookup::place_of(worker, table, &key).unwrap()
     });
-    let refused = on(&machines[0], 1, move |worker| {
+    let refused = cluster.on(0, 1, move |worker| {
         let unused = GetCont::new(|_, _, _| panic!("nothing was started"), 0);
         let owner = farm_kv::lookup::owner_of(worker, place).err();
         (
@@ -225,9 +221,8 @@ fn a_table_that_is_not_open_is_a_typed_error() {
         refused,
         (Some(KvError::NotOpen(3)), Some(KvError::NotOpen(3)))
     );
-    for machine in machines.into_iter().chain(elsewhere) {
-        machine.stop().unwrap();
-    }
+    cluster.stop();
+    elsewhere.stop();
 }
 
 /// The same inside of transactions, with continuations and with tasks.

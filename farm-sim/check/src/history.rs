@@ -3,6 +3,7 @@
 //! Moments are ticks of one clock that all clients share: nanoseconds of the host's clock, or ticks of virtual time.
 //! Operation A precedes operation B in real time if A ended *before* B began. Equal moments imply no order.
 
+use farm_kv::shard::Changed;
 use serde::{Deserialize, Serialize};
 
 /// The id of a write, unique in a history. [`WriteId::INITIAL`] is the value that an object was made with.
@@ -75,7 +76,7 @@ pub struct Transaction {
 
 /// An operation on a key of a hashtable. Every value is a number that is written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Asked {
+pub enum KeyRequest {
     /// Returns the value.
     Get,
     /// Inserts a new pair. Does nothing if the key is present.
@@ -90,7 +91,7 @@ pub enum Asked {
 
 /// The result of an operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answered {
+pub enum KeyResult {
     /// The result of a get: the value, or `None` if the key is absent.
     Value(Option<u64>),
     /// A new pair was inserted.
@@ -107,6 +108,18 @@ pub enum Answered {
     Refused,
 }
 
+impl From<Changed> for KeyResult {
+    fn from(changed: Changed) -> Self {
+        match changed {
+            Changed::Inserted => KeyResult::Inserted,
+            Changed::Updated => KeyResult::Updated,
+            Changed::Removed => KeyResult::Removed,
+            Changed::Exists => KeyResult::Exists,
+            Changed::Absent => KeyResult::Absent,
+        }
+    }
+}
+
 /// An operation on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyOperation {
@@ -119,10 +132,10 @@ pub struct KeyOperation {
     /// The moment just after the client knew the result. Meaningless if there is no result.
     pub ended: u64,
     /// The operation.
-    pub asked: Asked,
+    pub request: KeyRequest,
     /// The result. `None` if it is not known: the operation may have taken effect, may still take effect, or may
     /// never do so.
-    pub answered: Option<Answered>,
+    pub result: Option<KeyResult>,
 }
 
 /// The history of a run.

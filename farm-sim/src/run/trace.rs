@@ -30,16 +30,19 @@ pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
     }
     for operation in &history.operations {
         let KeyOperation {
-            client, key, asked, ..
+            client,
+            key,
+            request,
+            ..
         } = operation;
         add(
             VirtualTime::of_tick(operation.begun).0,
-            format!("client {client} requests of key {key}: {asked:?}"),
+            format!("client {client} requests of key {key}: {request:?}"),
         );
-        if let Some(answered) = operation.answered {
+        if let Some(result) = operation.result {
             add(
                 VirtualTime::of_tick(operation.ended).0,
-                format!("client {client} receives for key {key}: {answered:?}"),
+                format!("client {client} receives for key {key}: {result:?}"),
             );
         }
     }

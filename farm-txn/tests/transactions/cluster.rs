@@ -1,50 +1,37 @@
-//! The machines of a test cluster in one process, and calls on their workers.
+//! A cluster with the transaction layer, and transactions on its workers.
 
-use std::sync::{Arc, mpsc};
+use std::ops::Deref;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use farm_core::alloc::{ArrayRun, ClassUsage, SizeClass};
 use farm_core::config::Config;
 use farm_core::ids::Address;
-use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::object::{Image, Incarnation, LockMode, Version, write};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_testing::TestCluster;
 use farm_txn::{Handle, ObjectId, Tx, TxError, TxHandle, api, block_on};
 
 /// A running cluster with the transaction layer on every worker, and with little memory and short rings.
-pub(crate) struct Cluster {
-    pub(crate) machines: Vec<Machine>,
-    _dir: tempfile::TempDir,
+pub(crate) struct Cluster(TestCluster);
+
+impl Deref for Cluster {
+    type Target = TestCluster;
+
+    fn deref(&self) -> &TestCluster {
+        &self.0
+    }
 }
 
 pub(crate) fn cluster(name: &str, machines: u16, workers: u16) -> Cluster {
     cluster_of(name, Config::tiny_for(machines, workers))
 }
 
-pub(crate) fn cluster_of(name: &str, mut config: Config) -> Cluster {
-    let dir = tempfile::tempdir().unwrap();
-    config.cluster.name = name.into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
-    let attach: Attach = Arc::new(farm_txn::attach);
-    Cluster {
-        machines: start_all(&config, &attach).unwrap(),
-        _dir: dir,
-    }
+pub(crate) fn cluster_of(name: &str, config: Config) -> Cluster {
+    Cluster(TestCluster::start(name, config, farm_txn::attach))
 }
 
 impl Cluster {
-    /// Runs `work` on a worker, in one of its turns, and returns the result.
-    pub(crate) fn on<T: Send + 'static>(
-        &self,
-        machine: usize,
-        worker: usize,
-        work: impl FnOnce(&mut Worker) -> T + Send + 'static,
-    ) -> T {
-        self.machines[machine]
-            .ask(worker, |worker, answer| answer.send(work(worker)).unwrap())
-            .unwrap()
-    }
-
     /// Runs a transaction over objects of a machine once, and waits for its end: see [`transact`].
     pub(crate) fn transact<T: Send + 'static>(
         &self,
@@ -184,11 +171,9 @@ impl Cluster {
         self.on(machine, worker, |w| w.check_slab()).unwrap();
     }
 
-    /// Stops the cluster. Panics if a worker has failed.
+    /// As [`TestCluster::stop`].
     pub(crate) fn stop(self) {
-        for machine in self.machines {
-            machine.stop().unwrap();
-        }
+        self.0.stop();
     }
 }
 

@@ -2,11 +2,11 @@
 //! if the transaction ends in the meantime.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
+use farm_testing::receive;
 use farm_txn::{Abort, ObjectId, TxError, TxHandle, api};
 
 use crate::cluster::{Cluster, cluster, overwrite};
@@ -89,9 +89,7 @@ fn record_calls(
         calls(w);
         w.layer::<Log>().unwrap().inside = false;
     });
-    called
-        .recv_timeout(Duration::from_secs(10))
-        .expect("a continuation was not called")
+    receive(&called)
 }
 
 fn id(called: &Called) -> ObjectId {

@@ -4,12 +4,12 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+use farm_testing::receive;
 use farm_txn::{Handle, TxError};
 use rand::Rng;
 
@@ -36,12 +36,6 @@ fn start<W: Work>(
         });
     });
     finished
-}
-
-fn finish<W>(running: &mpsc::Receiver<W>) -> W {
-    running
-        .recv_timeout(Duration::from_secs(90))
-        .expect("a worker failed or did not end")
 }
 
 /// Lets another thread run in the middle of some transactions, which seldom happens on few cores.
@@ -114,7 +108,7 @@ fn there_is_no_write_skew() {
         };
         start(&cluster, 0, own, work)
     });
-    let [one, two] = workers.map(|running| finish(&running));
+    let [one, two] = workers.map(|running| receive(&running));
     assert!(
         one.bad.is_empty() && two.bad.is_empty(),
         "sums: {:?} {:?}",
@@ -319,10 +313,10 @@ fn the_sum_of_all_accounts_is_constant() {
             },
         )
     });
-    let tellers = tellers.map(|running| finish(&running));
+    let tellers = tellers.map(|running| receive(&running));
     for (stop, seen) in watchers {
         stop.send(()).unwrap();
-        let (reads, moving) = seen.recv_timeout(Duration::from_secs(10)).unwrap();
+        let (reads, moving) = receive(&seen);
         assert!(
             reads > 0 && moving > 0,
             "{reads} reads saw {moving} changes"
@@ -513,13 +507,13 @@ fn a_fat_pointer_refers_to_its_own_object_or_to_none() {
         start(&cluster, 0, worker, work)
     });
     let replaced: u64 = replacers
-        .map(|running| finish(&running).replaced)
+        .map(|running| receive(&running).replaced)
         .iter()
         .sum();
     let mut stale_in_all = 0;
     for (stop, seen) in followers {
         stop.send(()).unwrap();
-        let (named, stale) = seen.recv_timeout(Duration::from_secs(10)).unwrap();
+        let (named, stale) = receive(&seen);
         assert!(
             named > 0,
             "{named} reads found their object, {stale} did not"
@@ -633,11 +627,9 @@ fn a_commit_becomes_visible_at_once() {
         }));
         next_of(w, 0, ());
     });
-    let changes = read
-        .recv_timeout(Duration::from_secs(90))
-        .expect("the reader failed");
+    let changes = receive(&read);
     stop.store(true, Ordering::Relaxed);
-    let written = finish(&writing).next;
+    let written = receive(&writing).next;
     assert!(
         changes > 0,
         "{changes} of {written} commits were seen: the test proves nothing"

@@ -4,6 +4,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use farm_core::object::LockMode;
+use farm_testing::receive;
 use farm_txn::{Abort, TxError};
 
 use crate::cluster::{cluster, lock, overwrite};
@@ -38,10 +39,7 @@ fn reads_pass_a_readable_lock_and_wait_for_an_exclusive_one() {
             let refused = cluster.contents(0, 0, address, bytes - 30);
             assert!(matches!(refused, Err(TxError::Abort(Abort::Locked(at))) if at == address));
             cluster.on(0, 0, move |w| lock(w, address, LockMode::Unlocked));
-            let seen = looks
-                .recv_timeout(Duration::from_secs(10))
-                .unwrap()
-                .unwrap();
+            let seen = receive(&looks).unwrap();
             assert_eq!((seen.mode, seen.version.line()), (LockMode::Unlocked, 1));
         }
     }

@@ -2,12 +2,12 @@
 //! addresses, and transactions that grow too large.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
 use farm_core::object::{FIRST_LINE_PAYLOAD, Incarnation, LockMode, object_bytes_for, write};
 use farm_core::worker::{AddressError, Cont, ReadError, Worker};
+use farm_testing::receive;
 use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, TxLimits, api};
 
 use crate::cluster::{Cluster, cluster, commit, lock, overwrite};
@@ -38,7 +38,7 @@ fn read(
             Cont::new(read_done, tx.to_context()),
         );
     });
-    answered.recv_timeout(Duration::from_secs(60)).unwrap()
+    receive(&answered)
 }
 
 #[test]

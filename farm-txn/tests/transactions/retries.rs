@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use farm_core::ids::{Address, MachineId};
 use farm_core::worker::{AddressError, Cont, Worker};
+use farm_testing::receive;
 use farm_txn::{Abort, BackoffConfig, ObjectId, RetryCounters, TxError, TxHandle, api, retry};
 
 use crate::cluster::{Cluster, cluster, overwrite, transact};
@@ -82,9 +83,7 @@ fn hot_object(
             });
         }
     }
-    let counted: Vec<_> = (0..MACHINES * WORKERS)
-        .map(|_| counted.recv_timeout(Duration::from_secs(60)).unwrap())
-        .collect();
+    let counted: Vec<_> = (0..MACHINES * WORKERS).map(|_| receive(&counted)).collect();
     // A commit may be reported before it is installed; this read waits for that.
     let total = cluster.look(0, address, 64).unwrap().payload;
     assert_eq!(
@@ -208,7 +207,7 @@ fn play(cluster: &Cluster, steps: &[Step]) -> (usize, Result<(), TxError>, Retry
         );
         before
     });
-    let (tries, outcome) = answered.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (tries, outcome) = receive(&answered);
     let after = cluster.on(0, 0, |w| {
         w.check_slab().unwrap();
         assert_eq!(farm_txn::left_over(w), None);
@@ -413,7 +412,7 @@ fn transactions_beyond_the_bound_wait_in_order() {
         retry::counters(w)
     });
     assert_eq!((counters.queued, counters.most_at_once), (19, 1));
-    let order = answered.recv_timeout(Duration::from_secs(20)).unwrap();
+    let order = receive(&answered);
     assert_eq!(order, (0..20).collect::<Vec<_>>());
     cluster.stop();
 }

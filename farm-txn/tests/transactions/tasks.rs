@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use farm_core::ids::Address;
 use farm_core::machine::MachineError;
 use farm_core::worker::AddressError;
+use farm_testing::receive;
 use farm_txn::{
     Abort, BackoffConfig, Handle, ObjectId, RetryCounters, Transaction, TxError, retry,
 };
@@ -35,9 +36,7 @@ where
             async move { answer.send(body.await).unwrap() }
         });
     });
-    answered
-        .recv_timeout(PATIENCE)
-        .expect("the task did not end in time")
+    receive(&answered)
 }
 
 /// Waits until no worker has any transactions, tasks or reads left.
@@ -594,7 +593,7 @@ fn a_worker_that_stops_drops_its_tasks() {
         });
     }
     drop(kept);
-    let (farm, mut tx) = handles.recv_timeout(PATIENCE).unwrap();
+    let (farm, mut tx) = receive(&handles);
     assert!(alive.load(Ordering::SeqCst) >= 80);
     cluster.stop();
     assert_eq!(alive.load(Ordering::SeqCst), 0);
@@ -657,14 +656,9 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
                 answer.send(None).unwrap();
             });
         });
-        drop(
-            answered
-                .recv_timeout(PATIENCE)
-                .unwrap()
-                .expect("the task sends its transaction first"),
-        );
+        drop(receive(&answered).expect("the task sends its transaction first"));
         signal.give();
-        assert!(answered.recv_timeout(PATIENCE).unwrap().is_none());
+        assert!(receive(&answered).is_none());
     }
     wait_for_rest(&cluster);
     cluster.stop();
@@ -755,9 +749,7 @@ fn a_wake_up_by_the_worker_whose_inbox_is_full_is_not_lost() {
         while w.inbox().submit(|_| ()).is_ok() {}
         signal.give();
     });
-    answered
-        .recv_timeout(PATIENCE)
-        .expect("the task was not woken");
+    receive(&answered);
     cluster.stop();
 }
 

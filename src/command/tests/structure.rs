@@ -15,7 +15,7 @@ use syn::visit::{self, Visit};
 type Module = Vec<String>;
 
 /// The sources of each package.
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 10] = [
     "farm-core/src",
     "farm-txn/src",
     "farm-kv/src",
@@ -24,6 +24,7 @@ const PACKAGES: [&str; 9] = [
     "farm-sim/src",
     "farm-sim/check/src",
     "farm-sim/conformance/src",
+    "farm-sim/testing/src",
     "src/command/src",
 ];
 

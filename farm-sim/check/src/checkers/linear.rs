@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
-use crate::history::{Answered, Asked, KeyOperation};
+use crate::history::{KeyOperation, KeyRequest, KeyResult};
 
 use super::finding::{Anomaly, Finding};
 
@@ -84,11 +84,11 @@ impl State {
         self.done.binary_search(&index).is_ok() || self.lost.binary_search(&index).is_ok()
     }
 
-    /// Returns this state after operation `index` has taken effect. `answered`: whether the operation has a result.
-    fn after(&self, index: usize, answered: bool, value: Option<u64>) -> State {
+    /// Returns this state after operation `index` has taken effect. `has_result`: whether the operation has a result.
+    fn after(&self, index: usize, has_result: bool, value: Option<u64>) -> State {
         let mut next = self.clone();
         next.value = value;
-        let list = if answered {
+        let list = if has_result {
             &mut next.done
         } else {
             &mut next.lost
@@ -142,8 +142,8 @@ impl States {
 /// The part of an operation that affects other operations.
 #[derive(Clone, Copy)]
 struct Effect {
-    asked: Asked,
-    answered: Option<Answered>,
+    request: KeyRequest,
+    result: Option<KeyResult>,
 }
 
 impl Effect {
@@ -151,20 +151,22 @@ impl Effect {
     /// `None`. An operation without a result takes effect only where it changes the key: otherwise it makes no
     /// difference.
     fn apply(self, value: Option<u64>) -> Option<Option<u64>> {
-        use Answered::{Absent, Exists, Inserted, Refused, Removed, Updated, Value};
+        use KeyResult::{Absent, Exists, Inserted, Refused, Removed, Updated, Value};
         let present = value.is_some();
-        match (self.asked, self.answered) {
-            (Asked::Get, Some(Refused)) => None,
+        match (self.request, self.result) {
+            (KeyRequest::Get, Some(Refused)) => None,
             (_, Some(Refused)) => Some(value),
-            (Asked::Get, Some(Value(seen))) => (seen == value).then_some(value),
-            (Asked::Insert(new), Some(Inserted) | None) => (!present).then_some(Some(new)),
-            (Asked::Upsert(new), Some(Inserted)) => (!present).then_some(Some(new)),
-            (Asked::Update(new), Some(Updated) | None) => present.then_some(Some(new)),
-            (Asked::Upsert(new), Some(Updated)) => present.then_some(Some(new)),
-            (Asked::Upsert(new), None) => Some(Some(new)),
-            (Asked::Remove, Some(Removed) | None) => present.then_some(None),
-            (Asked::Insert(_), Some(Exists)) => present.then_some(value),
-            (Asked::Update(_) | Asked::Remove, Some(Absent)) => (!present).then_some(value),
+            (KeyRequest::Get, Some(Value(seen))) => (seen == value).then_some(value),
+            (KeyRequest::Insert(new), Some(Inserted) | None) => (!present).then_some(Some(new)),
+            (KeyRequest::Upsert(new), Some(Inserted)) => (!present).then_some(Some(new)),
+            (KeyRequest::Update(new), Some(Updated) | None) => present.then_some(Some(new)),
+            (KeyRequest::Upsert(new), Some(Updated)) => present.then_some(Some(new)),
+            (KeyRequest::Upsert(new), None) => Some(Some(new)),
+            (KeyRequest::Remove, Some(Removed) | None) => present.then_some(None),
+            (KeyRequest::Insert(_), Some(Exists)) => present.then_some(value),
+            (KeyRequest::Update(_) | KeyRequest::Remove, Some(Absent)) => {
+                (!present).then_some(value)
+            }
             _ => None,
         }
     }
@@ -173,10 +175,10 @@ impl Effect {
 /// Returns the effects of operations on one key. All values that no operation read are replaced by one such value,
 /// which is the second result.
 fn effects(operations: &[KeyOperation]) -> (Vec<Effect>, u64) {
-    let answers = operations.iter().filter_map(|operation| operation.answered);
-    let seen: BTreeSet<u64> = answers
-        .filter_map(|answered| match answered {
-            Answered::Value(value) => value,
+    let results = operations.iter().filter_map(|operation| operation.result);
+    let seen: BTreeSet<u64> = results
+        .filter_map(|result| match result {
+            KeyResult::Value(value) => value,
             _ => None,
         })
         .collect();
@@ -184,17 +186,17 @@ fn effects(operations: &[KeyOperation]) -> (Vec<Effect>, u64) {
     let unseen = unseen.expect("there are fewer operations than values of a u64");
     let merged = |value| if seen.contains(&value) { value } else { unseen };
     let effect = |operation: &KeyOperation| Effect {
-        asked: match operation.asked {
-            Asked::Insert(value) => Asked::Insert(merged(value)),
-            Asked::Update(value) => Asked::Update(merged(value)),
+        request: match operation.request {
+            KeyRequest::Insert(value) => KeyRequest::Insert(merged(value)),
+            KeyRequest::Update(value) => KeyRequest::Update(merged(value)),
             // To replace a present value by one that no operation reads makes no difference: only an insert does.
-            Asked::Upsert(value) if operation.answered.is_none() && merged(value) == unseen => {
-                Asked::Insert(unseen)
+            KeyRequest::Upsert(value) if operation.result.is_none() && merged(value) == unseen => {
+                KeyRequest::Insert(unseen)
             }
-            Asked::Upsert(value) => Asked::Upsert(merged(value)),
-            asked => asked,
+            KeyRequest::Upsert(value) => KeyRequest::Upsert(merged(value)),
+            request => request,
         },
-        answered: operation.answered,
+        result: operation.result,
     };
     (operations.iter().map(effect).collect(), unseen)
 }
@@ -218,7 +220,7 @@ fn check_key(operations: &[KeyOperation], last: Option<Option<u64>>) -> Result<(
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(operations.len() * 2);
     for (index, operation) in operations.iter().enumerate() {
         events.push((operation.begun, false, index));
-        if operation.answered.is_some() {
+        if operation.result.is_some() {
             if operation.ended < operation.begun {
                 let text = format!("an operation ended before it began\n{}", line(operation));
                 return Err(Finding::new(Anomaly::Violation, text));
@@ -236,8 +238,8 @@ fn check_key(operations: &[KeyOperation], last: Option<Option<u64>>) -> Result<(
             key: operations[0].key,
             begun: at,
             ended: at,
-            asked: Asked::Get,
-            answered: Some(Answered::Value(value)),
+            request: KeyRequest::Get,
+            result: Some(KeyResult::Value(value)),
         });
     }
     let (effects, unseen) = effects(&operations);
@@ -276,7 +278,7 @@ impl Walk<'_> {
     fn settle(&self, mut state: State) -> State {
         for &index in &self.under_way {
             let effect = self.effects[index];
-            let fits = effect.answered.is_some() && !state.has(index);
+            let fits = effect.result.is_some() && !state.has(index);
             if fits && effect.apply(state.value) == Some(state.value) {
                 state = state.after(index, true, state.value);
             }
@@ -326,18 +328,18 @@ impl Walk<'_> {
     /// Returns the states after one more of the operations under way has taken effect.
     fn successors(&self, state: &State) -> Vec<State> {
         let mut successors = Vec::new();
-        let mut tried: Vec<Asked> = Vec::new();
+        let mut tried: Vec<KeyRequest> = Vec::new();
         for &index in &self.under_way {
-            let Effect { asked, answered } = self.effects[index];
-            if state.has(index) || answered.is_none() && tried.contains(&asked) {
+            let Effect { request, result } = self.effects[index];
+            if state.has(index) || result.is_none() && tried.contains(&request) {
                 continue;
             }
-            if answered.is_none() {
-                tried.push(asked);
+            if result.is_none() {
+                tried.push(request);
             }
             let value = self.effects[index].apply(state.value);
             if let Some(value) = value.filter(|value| *value != state.value) {
-                successors.push(self.settle(state.after(index, answered.is_some(), value)));
+                successors.push(self.settle(state.after(index, result.is_some(), value)));
             }
         }
         successors
@@ -357,10 +359,10 @@ impl Walk<'_> {
     }
 
     fn finding(&self, index: usize, why: &str) -> Finding {
-        let answer = &self.operations[index];
+        let operation = &self.operations[index];
         let mut text = format!(
             "{why}\n  {}\nvalues that the key could hold before it:",
-            line(answer)
+            line(operation)
         );
         let values: BTreeSet<Option<u64>> = self.states.iter().map(|state| state.value).collect();
         for value in values {
@@ -373,10 +375,10 @@ impl Walk<'_> {
             };
         }
         let mut shown: Vec<usize> = (0..self.operations.len())
-            .filter(|other| self.operations[*other].begun <= answer.ended && *other != index)
+            .filter(|other| self.operations[*other].begun <= operation.ended && *other != index)
             .collect();
         shown.sort_by_key(|other| match self.operations[*other] {
-            KeyOperation { answered: None, .. } => (u64::MAX, *other),
+            KeyOperation { result: None, .. } => (u64::MAX, *other),
             KeyOperation { ended, .. } => (ended, *other),
         });
         let from = shown.len().saturating_sub(MOST_SHOWN);
@@ -394,18 +396,18 @@ fn line(operation: &KeyOperation) -> String {
         key,
         begun,
         ended,
-        asked,
-        answered,
+        request,
+        result,
     } = operation;
     let who = match *client {
         u32::MAX => "at the end".to_owned(),
         client => format!("client {client}"),
     };
-    match answered {
-        Some(answered) => {
-            format!("{who}, {begun} to {ended}: {asked:?} of key {key}: {answered:?}")
+    match result {
+        Some(result) => {
+            format!("{who}, {begun} to {ended}: {request:?} of key {key}: {result:?}")
         }
-        None => format!("{who}, from {begun} on: {asked:?} of key {key}: no answer"),
+        None => format!("{who}, from {begun} on: {request:?} of key {key}: no result"),
     }
 }
 
@@ -417,21 +419,21 @@ mod tests {
     fn too_many_orders_give_no_verdict() {
         let mut operations = Vec::new();
         for value in 0..12 {
-            for (begun, asked, answered) in [
-                (0, Asked::Upsert(value), Answered::Updated),
-                (value, Asked::Get, Answered::Value(Some(value))),
+            for (begun, request, result) in [
+                (0, KeyRequest::Upsert(value), KeyResult::Updated),
+                (value, KeyRequest::Get, KeyResult::Value(Some(value))),
             ] {
                 operations.push(KeyOperation {
                     client: value as u32,
                     key: 1,
                     begun,
                     ended: 100,
-                    asked,
-                    answered: Some(answered),
+                    request,
+                    result: Some(result),
                 });
             }
         }
-        operations[0].answered = Some(Answered::Inserted);
+        operations[0].result = Some(KeyResult::Inserted);
         let finding =
             check(&operations).expect_err("twelve concurrent upserts take thousands of states");
         assert_eq!(finding.kind, Anomaly::Undecided, "{finding}");

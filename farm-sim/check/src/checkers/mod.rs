@@ -17,7 +17,7 @@ pub mod serial;
 mod version;
 mod versions;
 
-use crate::history::{Answered, History, KeyOperation};
+use crate::history::{History, KeyOperation, KeyResult};
 
 pub use finding::{Anomaly, Facts, Finding};
 
@@ -48,8 +48,8 @@ pub fn check(history: &History) -> Result<Facts, Finding> {
     let facts = serial::check(&history.transactions)?;
     let operations = linear::check(&history.operations)?;
     let changes = |operation: &&KeyOperation| {
-        use Answered::{Inserted, Removed, Updated};
-        matches!(operation.answered, Some(Inserted | Updated | Removed))
+        use KeyResult::{Inserted, Removed, Updated};
+        matches!(operation.result, Some(Inserted | Updated | Removed))
     };
     Ok(Facts {
         operations,

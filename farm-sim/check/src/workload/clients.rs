@@ -104,7 +104,7 @@ pub(super) fn note_unanswered(worker: &mut Worker) {
         if let Doing::Table(pending) = client.doing {
             work.log
                 .operations
-                .push(pending.unanswered(client.number, client.begun));
+                .push(pending.record_without_result(client.number, client.begun));
         }
         work.log.operations.extend(&client.unsure);
     }

@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use farm_bench::oltp::Drawn;
 
 use super::named::Named;
-use crate::history::{Answered, Asked, KeyOperation};
+use crate::history::{KeyOperation, KeyRequest, KeyResult};
 
 /// A client.
 pub(super) struct Client {
@@ -54,7 +54,7 @@ pub(super) enum Doing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TableOperation {
     pub(super) key: u64,
-    pub(super) asked: Asked,
+    pub(super) request: KeyRequest,
     /// Whether the client's worker runs the operation as a transaction. Otherwise the owner of the key's shard changes
     /// the table.
     pub(super) in_tx: bool,
@@ -66,30 +66,31 @@ pub(super) struct TableOperation {
     pub(super) attempt: u8,
     pub(super) tx: Option<TxHandle>,
     /// The result of the operation if the transaction commits.
-    pub(super) answer: Option<Answered>,
+    pub(super) result: Option<KeyResult>,
 }
 
 impl TableOperation {
-    pub(super) fn answered(
+    /// Returns the record of the operation in the history.
+    pub(super) fn record(
         self,
         client: u32,
         begun: u64,
         ended: u64,
-        answered: Option<Answered>,
+        result: Option<KeyResult>,
     ) -> KeyOperation {
         KeyOperation {
             client,
             key: self.key,
             begun,
             ended,
-            asked: self.asked,
-            answered,
+            request: self.request,
+            result,
         }
     }
 
-    /// Returns the record of an operation that will get no answer.
-    pub(super) fn unanswered(self, client: u32, begun: u64) -> KeyOperation {
-        self.answered(client, begun, begun, None)
+    /// Returns the record of an operation that will get no result.
+    pub(super) fn record_without_result(self, client: u32, begun: u64) -> KeyOperation {
+        self.record(client, begun, begun, None)
     }
 }
 

@@ -21,7 +21,7 @@ use super::log::{Asked, Tried};
 use super::message::{ASK_LOADED, ROWS_LOADED, SETUP_FAILED, WHERE};
 use super::spec::{Kind, Spec};
 use super::state::{Rows, id, moment, place, rows, work, workers};
-use crate::history::{Answered, Asked as KeyAsked, KeyOperation, Outcome, Transaction};
+use crate::history::{KeyOperation, KeyRequest, KeyResult, Outcome, Transaction};
 use records::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
 
 /// Id of the first table.
@@ -161,8 +161,8 @@ fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
                     key,
                     begun,
                     ended,
-                    asked: KeyAsked::Insert(LOADED_VALUE | key),
-                    answered: Some(Answered::Inserted),
+                    request: KeyRequest::Insert(LOADED_VALUE | key),
+                    result: Some(KeyResult::Inserted),
                 });
             }
             load(worker, 0, ());

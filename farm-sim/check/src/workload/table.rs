@@ -11,7 +11,7 @@ use rand::Rng;
 use super::clients::{MOST_ATTEMPTS, again_soon, begin_all, end_all, ended, give_up};
 use super::doing::{Doing, TableOperation};
 use super::state::{moment, work};
-use crate::history::{Answered, Asked};
+use crate::history::{KeyRequest, KeyResult};
 
 /// Opens the table, and then begins the clients.
 pub(super) fn set_up(worker: &mut Worker) {
@@ -57,26 +57,26 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
     let state = &mut work.clients[index];
     let new = u64::from(state.number) << 32 | state.sequence;
     let gets = state.rng.random_range(0..100) < work.spec.lock_free;
-    let asked = match state.rng.random_range(0..8) {
-        _ if gets => Asked::Get,
-        0..=1 => Asked::Insert(new),
-        2 => Asked::Update(new),
-        3..=4 => Asked::Upsert(new),
-        _ => Asked::Remove,
+    let request = match state.rng.random_range(0..8) {
+        _ if gets => KeyRequest::Get,
+        0..=1 => KeyRequest::Insert(new),
+        2 => KeyRequest::Update(new),
+        3..=4 => KeyRequest::Upsert(new),
+        _ => KeyRequest::Remove,
     };
     let key = state.rng.random_range(0..work.spec.keys);
     let in_tx = state.rng.random_range(0..100) < work.spec.in_transactions;
-    let changes = matches!(asked, Asked::Upsert(_) | Asked::Remove);
+    let changes = matches!(request, KeyRequest::Upsert(_) | KeyRequest::Remove);
     let in_two = in_tx && changes && state.rng.random_bool(0.5);
     state.doing = Doing::Table(TableOperation {
         key,
-        asked,
+        request,
         in_tx,
         in_two,
         first: None,
         attempt: 0,
         tx: None,
-        answer: None,
+        result: None,
     });
     ask(worker, index as u64, ());
 }
@@ -98,12 +98,12 @@ fn ask(worker: &mut Worker, client: u64, (): ()) {
     let change = |worker: &mut Worker, change: Change<'_>| {
         farm_kv::change(worker, table, &key, change, Cont::new(changed, client))
     };
-    let begun = match pending.asked {
-        Asked::Get => farm_kv::get(worker, table, &key, GetCont::new(got, client)),
-        Asked::Insert(number) => change(worker, Change::Insert(&value(number, bytes))),
-        Asked::Update(number) => change(worker, Change::Update(&value(number, bytes))),
-        Asked::Upsert(number) => change(worker, Change::Upsert(&value(number, bytes))),
-        Asked::Remove => change(worker, Change::Remove),
+    let begun = match pending.request {
+        KeyRequest::Get => farm_kv::get(worker, table, &key, GetCont::new(got, client)),
+        KeyRequest::Insert(number) => change(worker, Change::Insert(&value(number, bytes))),
+        KeyRequest::Update(number) => change(worker, Change::Update(&value(number, bytes))),
+        KeyRequest::Upsert(number) => change(worker, Change::Upsert(&value(number, bytes))),
+        KeyRequest::Remove => change(worker, Change::Remove),
     };
     match begun {
         Ok(()) => {}
@@ -113,33 +113,23 @@ fn ask(worker: &mut Worker, client: u64, (): ()) {
 }
 
 fn got(worker: &mut Worker, client: u64, value: Result<Option<&[u8]>, KvError>) {
-    let answered = match value {
-        Ok(None) => Ok(Answered::Value(None)),
+    let result = match value {
+        Ok(None) => Ok(KeyResult::Value(None)),
         Ok(Some(bytes)) => match number(bytes) {
-            Some(number) => Ok(Answered::Value(Some(number))),
+            Some(number) => Ok(KeyResult::Value(Some(number))),
             None => {
                 let why = format!("a get returned a value that no client wrote: {bytes:x?}");
                 work(worker).log.violations.push(why);
-                Ok(Answered::Refused)
+                Ok(KeyResult::Refused)
             }
         },
         Err(error) => Err(error),
     };
-    end(worker, client, answered);
+    end(worker, client, result);
 }
 
 fn changed(worker: &mut Worker, client: u64, changed: Result<Changed, KvError>) {
-    end(worker, client, changed.map(answer));
-}
-
-fn answer(changed: Changed) -> Answered {
-    match changed {
-        Changed::Inserted => Answered::Inserted,
-        Changed::Updated => Answered::Updated,
-        Changed::Removed => Answered::Removed,
-        Changed::Exists => Answered::Exists,
-        Changed::Absent => Answered::Absent,
-    }
+    end(worker, client, changed.map(KeyResult::from));
 }
 
 /// Returns the pending table operation of a client.
@@ -156,7 +146,7 @@ fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
         return api::abort(worker, tx);
     };
     (pending.tx, pending.first) = (Some(tx), None);
-    if pending.asked == Asked::Get {
+    if pending.request == KeyRequest::Get {
         let key = key(pending.key);
         return farm_kv::tx::get(worker, tx, table, &key, Cont::new(found_in_tx, client));
     }
@@ -170,23 +160,25 @@ fn change_in_tx(worker: &mut Worker, client: u64) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
-    let (key, asked) = (key(pending.key), pending.asked);
+    let (key, request) = (key(pending.key), pending.request);
     let (Some(tx), Some(table)) = (pending.tx, table) else {
         return;
     };
     let before = pending.in_two && pending.first.is_none();
-    let new = match asked {
-        Asked::Insert(new) | Asked::Update(new) | Asked::Upsert(new) => value(new, bytes),
-        Asked::Get | Asked::Remove => value(0, bytes),
+    let new = match request {
+        KeyRequest::Insert(new) | KeyRequest::Update(new) | KeyRequest::Upsert(new) => {
+            value(new, bytes)
+        }
+        KeyRequest::Get | KeyRequest::Remove => value(0, bytes),
     };
-    let change = match asked {
-        Asked::Upsert(_) if before => Change::Remove,
-        Asked::Remove if before => Change::Insert(&new),
-        Asked::Upsert(_) if pending.in_two => Change::Insert(&new),
-        Asked::Insert(_) => Change::Insert(&new),
-        Asked::Update(_) => Change::Update(&new),
-        Asked::Upsert(_) => Change::Upsert(&new),
-        Asked::Get | Asked::Remove => Change::Remove,
+    let change = match request {
+        KeyRequest::Upsert(_) if before => Change::Remove,
+        KeyRequest::Remove if before => Change::Insert(&new),
+        KeyRequest::Upsert(_) if pending.in_two => Change::Insert(&new),
+        KeyRequest::Insert(_) => Change::Insert(&new),
+        KeyRequest::Update(_) => Change::Update(&new),
+        KeyRequest::Upsert(_) => Change::Upsert(&new),
+        KeyRequest::Get | KeyRequest::Remove => Change::Remove,
     };
     let changed = Cont::new(changed_in_tx, client);
     if let Err(error) = farm_kv::tx::change(worker, tx, table, &key, change, changed) {
@@ -198,43 +190,43 @@ fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>,
     let tx = pending(worker, client).and_then(|pending| pending.tx);
     let number = match (found, tx) {
         (Ok(Some(found)), Some(tx)) => farm_kv::tx::value(worker, tx, found).map(number),
-        (Ok(None), _) => return commit(worker, client, Ok(Answered::Value(None))),
+        (Ok(None), _) => return commit(worker, client, Ok(KeyResult::Value(None))),
         (Err(error), _) => return commit(worker, client, Err(error)),
         (_, None) => return,
     };
-    let answer = match number {
-        Ok(Some(number)) => Ok(Answered::Value(Some(number))),
+    let result = match number {
+        Ok(Some(number)) => Ok(KeyResult::Value(Some(number))),
         Ok(None) => {
             let why = "a get in a transaction returned a value that no client wrote";
             work(worker).log.violations.push(why.into());
-            Ok(Answered::Refused)
+            Ok(KeyResult::Refused)
         }
         Err(error) => Err(error),
     };
-    commit(worker, client, answer);
+    commit(worker, client, result);
 }
 
 fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
-    let answer = match (changed, pending.first) {
+    let result = match (changed, pending.first) {
         (Ok(changed), None) if pending.in_two => {
             pending.first = Some(changed);
             return change_in_tx(worker, client);
         }
-        (Ok(changed), None) => Ok(answer(changed)),
+        (Ok(changed), None) => Ok(changed.into()),
         // The result of both steps together.
-        (Ok(_), Some(Changed::Removed)) => Ok(Answered::Updated),
-        (Ok(_), Some(Changed::Absent)) => Ok(Answered::Inserted),
-        (Ok(_), Some(Changed::Inserted)) => Ok(Answered::Absent),
-        (Ok(_), Some(_)) => Ok(Answered::Removed),
+        (Ok(_), Some(Changed::Removed)) => Ok(KeyResult::Updated),
+        (Ok(_), Some(Changed::Absent)) => Ok(KeyResult::Inserted),
+        (Ok(_), Some(Changed::Inserted)) => Ok(KeyResult::Absent),
+        (Ok(_), Some(_)) => Ok(KeyResult::Removed),
         (Err(error), _) => Err(error),
     };
-    commit(worker, client, answer);
+    commit(worker, client, result);
 }
 
-fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
+fn commit(worker: &mut Worker, client: u64, result: Result<KeyResult, TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
@@ -242,9 +234,9 @@ fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
         .tx
         .take()
         .expect("a transaction that commits was begun");
-    match answer {
-        Ok(answer) => {
-            pending.answer = Some(answer);
+    match result {
+        Ok(result) => {
+            pending.result = Some(result);
             api::commit(worker, tx, Cont::new(committed, client));
         }
         Err(error) => {
@@ -254,12 +246,12 @@ fn commit(worker: &mut Worker, client: u64, answer: Result<Answered, TxError>) {
     }
 }
 
-fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
+fn committed(worker: &mut Worker, client: u64, committed: Result<(), TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
-    let answered = match result.map_err(Stop::from) {
-        Ok(()) => Ok(pending.answer.expect("the answer is set before the commit")),
+    let result = match committed.map_err(Stop::from) {
+        Ok(()) => Ok(pending.result.expect("the result is set before the commit")),
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
             return again_soon(worker, client, ask);
@@ -269,16 +261,16 @@ fn committed(worker: &mut Worker, client: u64, result: Result<(), TxError>) {
         Err(Stop::Lost(machine) | Stop::InDoubt(machine)) => Err(KvError::PeerLost(machine)),
         Err(Stop::Failed(why)) => Err(KvError::Damaged(why)),
     };
-    end(worker, client, answered);
+    end(worker, client, result);
 }
 
-fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
+fn end(worker: &mut Worker, client: u64, result: Result<KeyResult, KvError>) {
     let now = moment(worker);
     let index = client as usize;
-    let answered = match answered {
-        Ok(answered) => answered,
+    let result = match result {
+        Ok(result) => result,
         Err(KvError::Busy) => return again_soon(worker, client, ask),
-        Err(KvError::Full(_) | KvError::Crowded(_) | KvError::Conflict) => Answered::Refused,
+        Err(KvError::Full(_) | KvError::Crowded(_) | KvError::Conflict) => KeyResult::Refused,
         Err(KvError::PeerLost(_)) => return end_all(worker),
         Err(error) => {
             work(worker)
@@ -294,8 +286,8 @@ fn end(worker: &mut Worker, client: u64, answered: Result<Answered, KvError>) {
         return;
     };
     // A get that was refused returned no value.
-    if (pending.asked, answered) != (Asked::Get, Answered::Refused) {
-        let operation = pending.answered(state.number, state.begun, now, Some(answered));
+    if (pending.request, result) != (KeyRequest::Get, KeyResult::Refused) {
+        let operation = pending.record(state.number, state.begun, now, Some(result));
         work.log.operations.push(operation);
     }
     ended(worker, index);

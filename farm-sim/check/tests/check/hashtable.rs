@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farm_check::checkers::{Anomaly, check, linear};
-use farm_check::history::{Answered, Asked, History, KeyOperation};
+use farm_check::history::{History, KeyOperation, KeyRequest, KeyResult};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -12,19 +12,19 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester, Sequential
 use crate::histories::{lost, operation};
 
 fn get(begun: u64, ended: u64, value: Option<u64>) -> KeyOperation {
-    operation(begun, ended, Asked::Get, Answered::Value(value))
+    operation(begun, ended, KeyRequest::Get, KeyResult::Value(value))
 }
 
-fn insert(begun: u64, ended: u64, value: u64, did: Answered) -> KeyOperation {
-    operation(begun, ended, Asked::Insert(value), did)
+fn insert(begun: u64, ended: u64, value: u64, did: KeyResult) -> KeyOperation {
+    operation(begun, ended, KeyRequest::Insert(value), did)
 }
 
-fn upsert(begun: u64, ended: u64, value: u64, did: Answered) -> KeyOperation {
-    operation(begun, ended, Asked::Upsert(value), did)
+fn upsert(begun: u64, ended: u64, value: u64, did: KeyResult) -> KeyOperation {
+    operation(begun, ended, KeyRequest::Upsert(value), did)
 }
 
 fn remove(begun: u64, ended: u64) -> KeyOperation {
-    operation(begun, ended, Asked::Remove, Answered::Removed)
+    operation(begun, ended, KeyRequest::Remove, KeyResult::Removed)
 }
 
 #[track_caller]
@@ -43,17 +43,17 @@ fn accepted<const N: usize>(operations: [KeyOperation; N]) {
     assert_eq!(linear::check(&operations), Ok(N));
 }
 
-use Answered::{Absent, Exists, Inserted, Refused, Updated};
+use KeyResult::{Absent, Exists, Inserted, Refused, Updated};
 
 #[test]
 fn a_lost_key() {
     rejected([insert(0, 1, 7, Inserted), get(2, 3, None)]);
-    let absent = operation(2, 3, Asked::Update(8), Absent);
+    let absent = operation(2, 3, KeyRequest::Update(8), Absent);
     rejected([insert(0, 1, 7, Inserted), absent]);
     rejected([insert(0, 1, 7, Inserted), remove(2, 3), remove(4, 5)]);
     // A lost result does not permit a lost key.
     rejected([
-        lost(0, Asked::Insert(7)),
+        lost(0, KeyRequest::Insert(7)),
         get(2, 3, Some(7)),
         get(4, 5, None),
     ]);
@@ -90,22 +90,26 @@ fn a_double_insert() {
 
 #[test]
 fn an_operation_without_a_result_may_take_effect_at_any_time_or_never() {
-    accepted([lost(0, Asked::Upsert(7)), get(2, 3, None), get(4, 5, None)]);
     accepted([
-        lost(0, Asked::Upsert(7)),
+        lost(0, KeyRequest::Upsert(7)),
+        get(2, 3, None),
+        get(4, 5, None),
+    ]);
+    accepted([
+        lost(0, KeyRequest::Upsert(7)),
         get(2, 3, None),
         get(4, 5, Some(7)),
     ]);
     // It takes effect once only.
     let did = upsert(4, 5, 8, Updated);
     rejected([
-        lost(0, Asked::Upsert(7)),
+        lost(0, KeyRequest::Upsert(7)),
         get(2, 3, Some(7)),
         did,
         get(6, 7, Some(7)),
     ]);
     // It does not take effect before it began.
-    rejected([get(0, 1, Some(7)), lost(2, Asked::Upsert(7))]);
+    rejected([get(0, 1, Some(7)), lost(2, KeyRequest::Upsert(7))]);
     // A refused operation has no effect.
     rejected([upsert(0, 1, 7, Refused), get(2, 3, Some(7))]);
     accepted([upsert(0, 1, 7, Refused), get(2, 3, None)]);
@@ -124,7 +128,7 @@ fn equal_moments_order_nothing() {
 
 #[test]
 fn the_final_pairs_count_as_results() {
-    let operations = [insert(0, 1, 7, Inserted), lost(2, Asked::Upsert(8))];
+    let operations = [insert(0, 1, 7, Inserted), lost(2, KeyRequest::Upsert(8))];
     for (pairs, can_be) in [
         (vec![(1, 7)], true),
         (vec![(1, 8)], true),
@@ -145,7 +149,7 @@ fn the_final_pairs_count_as_results() {
 values that the key could hold before it: a value that no operation read;
 earlier and concurrent operations:
   client 0, 0 to 1: Insert(7) of key 1: Inserted
-  client 2, from 2 on: Upsert(8) of key 1: no answer";
+  client 2, from 2 on: Upsert(8) of key 1: no result";
     assert_eq!(finding.expect_err("the key was not removed").text, expected);
 }
 
@@ -169,14 +173,14 @@ fn each_key_is_checked_on_its_own() {
 #[test]
 fn hundreds_of_operations_without_a_result_are_checked() {
     let mut operations = vec![insert(0, 1, 7, Inserted)];
-    let asked = |n: u64| match n % 4 {
-        0 => Asked::Upsert(1000 + n),
-        1 => Asked::Remove,
-        2 => Asked::Update(1000 + n),
-        _ => Asked::Insert(1000 + n),
+    let request = |n: u64| match n % 4 {
+        0 => KeyRequest::Upsert(1000 + n),
+        1 => KeyRequest::Remove,
+        2 => KeyRequest::Update(1000 + n),
+        _ => KeyRequest::Insert(1000 + n),
     };
     for n in 0..300 {
-        operations.push(lost(2 + n, asked(n)));
+        operations.push(lost(2 + n, request(n)));
         let seen = 1000 + n / 40 * 40;
         operations.push(get(1000 + n * 10, 1001 + n * 10, Some(seen)));
         operations.push(get(1003 + n * 10, 1004 + n * 10, Some(seen)));
@@ -189,7 +193,7 @@ fn hundreds_of_operations_without_a_result_are_checked() {
 
 #[test]
 fn removes_without_a_result_are_equivalent() {
-    let mut operations: Vec<KeyOperation> = (0..100).map(|n| lost(n, Asked::Remove)).collect();
+    let mut operations: Vec<KeyOperation> = (0..100).map(|n| lost(n, KeyRequest::Remove)).collect();
     for n in 0..101 {
         operations.push(insert(1000 + 2 * n, 1001 + 2 * n, n, Inserted));
     }
@@ -221,16 +225,16 @@ fn execute(count: u64, keys: u64, lost: u32) -> Vec<KeyOperation> {
     let mut operations = Vec::new();
     for value in 1..=count {
         let key = rng.random_range(0..keys);
-        let asked = [
-            Asked::Get,
-            Asked::Get,
-            Asked::Insert(value),
-            Asked::Update(value),
-            Asked::Upsert(value),
-            Asked::Remove,
+        let request = [
+            KeyRequest::Get,
+            KeyRequest::Get,
+            KeyRequest::Insert(value),
+            KeyRequest::Update(value),
+            KeyRequest::Upsert(value),
+            KeyRequest::Remove,
         ][rng.random_range(0..6usize)];
         let mut before = Key(table.get(&key).copied());
-        let answered = before.invoke(&asked);
+        let result = before.invoke(&request);
         match before.0 {
             Some(value) => table.insert(key, value),
             None => table.remove(&key),
@@ -241,22 +245,22 @@ fn execute(count: u64, keys: u64, lost: u32) -> Vec<KeyOperation> {
             key,
             begun: moment - rng.random_range(0..50u64),
             ended: moment + rng.random_range(0..50u64),
-            asked,
-            answered: (!rng.random_ratio(1, lost)).then_some(answered),
+            request,
+            result: (!rng.random_ratio(1, lost)).then_some(result),
         });
     }
     operations
 }
 
 #[test]
-fn hot_keys_and_many_lost_answers() {
+fn hot_keys_and_many_lost_results() {
     let mut operations = execute(4000, 2, 20);
     assert_eq!(linear::check(&operations), Ok(4000));
     let last = operations
         .iter_mut()
-        .rfind(|operation| operation.asked == Asked::Get);
+        .rfind(|operation| operation.request == KeyRequest::Get);
     let last = last.expect("a third of them are gets");
-    last.answered = Some(Answered::Value(Some(1)));
+    last.result = Some(KeyResult::Value(Some(1)));
     let finding = linear::check(&operations).expect_err("the first value was replaced long ago");
     assert_eq!(finding.kind, Anomaly::Linearizability, "{finding}");
 }
@@ -266,25 +270,25 @@ fn hot_keys_and_many_lost_answers() {
 struct Key(Option<u64>);
 
 impl SequentialSpec for Key {
-    type Op = Asked;
-    type Ret = Answered;
+    type Op = KeyRequest;
+    type Ret = KeyResult;
 
-    fn invoke(&mut self, asked: &Asked) -> Answered {
-        match (*asked, self.0) {
-            (Asked::Get, value) => Answered::Value(value),
-            (Asked::Insert(_), Some(_)) => Answered::Exists,
-            (Asked::Update(_) | Asked::Remove, None) => Answered::Absent,
-            (Asked::Insert(new) | Asked::Upsert(new), None) => {
+    fn invoke(&mut self, request: &KeyRequest) -> KeyResult {
+        match (*request, self.0) {
+            (KeyRequest::Get, value) => KeyResult::Value(value),
+            (KeyRequest::Insert(_), Some(_)) => KeyResult::Exists,
+            (KeyRequest::Update(_) | KeyRequest::Remove, None) => KeyResult::Absent,
+            (KeyRequest::Insert(new) | KeyRequest::Upsert(new), None) => {
                 self.0 = Some(new);
-                Answered::Inserted
+                KeyResult::Inserted
             }
-            (Asked::Update(new) | Asked::Upsert(new), Some(_)) => {
+            (KeyRequest::Update(new) | KeyRequest::Upsert(new), Some(_)) => {
                 self.0 = Some(new);
-                Answered::Updated
+                KeyResult::Updated
             }
-            (Asked::Remove, Some(_)) => {
+            (KeyRequest::Remove, Some(_)) => {
                 self.0 = None;
-                Answered::Removed
+                KeyResult::Removed
             }
         }
     }
@@ -295,7 +299,7 @@ fn stateright(operations: &[KeyOperation]) -> bool {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (index, operation) in operations.iter().enumerate() {
         events.push((operation.begun, false, index));
-        if operation.answered.is_some() {
+        if operation.result.is_some() {
             events.push((operation.ended, true, index));
         }
     }
@@ -304,10 +308,10 @@ fn stateright(operations: &[KeyOperation]) -> bool {
     for (_, ends, index) in events {
         let done = match operations[index] {
             KeyOperation {
-                answered: Some(answered),
+                result: Some(result),
                 ..
-            } if ends => tester.on_return(index, answered).is_ok(),
-            KeyOperation { asked, .. } => tester.on_invoke(index, asked).is_ok(),
+            } if ends => tester.on_return(index, result).is_ok(),
+            KeyOperation { request, .. } => tester.on_invoke(index, request).is_ok(),
         };
         assert!(done, "stateright rejected an event");
     }
@@ -319,28 +323,28 @@ fn operations() -> impl Strategy<Value = Vec<KeyOperation>> {
     let one = (0u8..5, 0u8..8, 0u64..4, 0u64..12, 0u64..5);
     prop::collection::vec(one, 1..7).prop_map(|all| {
         let mut operations = Vec::new();
-        for (new, (asked, answered, seen, begun, length)) in (1..).zip(all) {
-            let asked = [
-                Asked::Get,
-                Asked::Insert(new),
-                Asked::Update(new),
-                Asked::Upsert(new),
-                Asked::Remove,
-            ][usize::from(asked)];
-            let [a, b] = match asked {
-                Asked::Get => [Answered::Value(seen.checked_sub(1)); 2],
-                Asked::Insert(_) => [Inserted, Exists],
-                Asked::Update(_) => [Updated, Absent],
-                Asked::Upsert(_) => [Inserted, Updated],
-                Asked::Remove => [Answered::Removed, Absent],
+        for (new, (request, result, seen, begun, length)) in (1..).zip(all) {
+            let request = [
+                KeyRequest::Get,
+                KeyRequest::Insert(new),
+                KeyRequest::Update(new),
+                KeyRequest::Upsert(new),
+                KeyRequest::Remove,
+            ][usize::from(request)];
+            let [a, b] = match request {
+                KeyRequest::Get => [KeyResult::Value(seen.checked_sub(1)); 2],
+                KeyRequest::Insert(_) => [Inserted, Exists],
+                KeyRequest::Update(_) => [Updated, Absent],
+                KeyRequest::Upsert(_) => [Inserted, Updated],
+                KeyRequest::Remove => [KeyResult::Removed, Absent],
             };
             operations.push(KeyOperation {
-                answered: match answered {
+                result: match result {
                     0..3 => Some(a),
                     3..6 => Some(b),
                     _ => None,
                 },
-                ..operation(begun, begun + length, asked, a)
+                ..operation(begun, begun + length, request, a)
             });
         }
         operations

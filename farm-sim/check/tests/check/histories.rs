@@ -1,7 +1,7 @@
 //! Short constructors for histories.
 
 use farm_check::history::{
-    Access, Answered, Asked, History, KeyOperation, ObjectId, Outcome, Transaction, WriteId,
+    Access, History, KeyOperation, KeyRequest, KeyResult, ObjectId, Outcome, Transaction, WriteId,
 };
 
 /// A read of `object`: the version number, the write that was read, and the write that it replaced.
@@ -78,25 +78,30 @@ pub(crate) fn history(transactions: impl IntoIterator<Item = Transaction>) -> Hi
 }
 
 /// An operation on key 1, with its result.
-pub(crate) fn operation(begun: u64, ended: u64, asked: Asked, answered: Answered) -> KeyOperation {
+pub(crate) fn operation(
+    begun: u64,
+    ended: u64,
+    request: KeyRequest,
+    result: KeyResult,
+) -> KeyOperation {
     KeyOperation {
         client: begun as u32,
         key: 1,
         begun,
         ended,
-        asked,
-        answered: Some(answered),
+        request,
+        result: Some(result),
     }
 }
 
 /// An operation on key 1 without a result.
-pub(crate) fn lost(begun: u64, asked: Asked) -> KeyOperation {
+pub(crate) fn lost(begun: u64, request: KeyRequest) -> KeyOperation {
     KeyOperation {
         client: begun as u32,
         key: 1,
         begun,
         ended: 0,
-        asked,
-        answered: None,
+        request,
+        result: None,
     }
 }

@@ -1,10 +1,8 @@
 //! Tests of LOCK records that no correct coordinator writes.
 
-use std::sync::Arc;
-
 use farm_core::config::Config;
-use farm_core::machine::start_all;
 use farm_core::object::{Incarnation, Version};
+use farm_testing::TestCluster;
 
 use super::*;
 use crate::record::{self, Kind, Record};
@@ -51,46 +49,38 @@ fn body(
 /// Regression: a record that turned out to be wrong in the middle left the objects before the error locked forever.
 #[test]
 fn a_lock_record_with_an_error_in_the_middle_leaves_nothing_locked() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::tiny_for(1, 1);
-    config.cluster.name = "txn-primary".into();
-    config.cluster.run_dir = dir.path().to_path_buf().into();
-    let machine = start_all(&config, &(Arc::new(crate::attach) as _))
-        .unwrap()
-        .remove(0);
-    let objects = crate::block_on(&machine, 0, async |farm| {
+    let cluster = TestCluster::start("txn-primary", Config::tiny_for(1, 1), crate::attach);
+    let objects = crate::block_on(&cluster.machines[0], 0, async |farm| {
         let mut tx = farm.begin();
         let [one, two] = [tx.alloc(8, None).await?, tx.alloc(8, None).await?];
         let objects = [tx.address(one)?, tx.address(two)?];
         tx.commit().await.map(|()| objects)
     });
     let objects = objects.unwrap().unwrap();
-    let locked: Vec<String> = machine
-        .ask(0, move |worker, answer| {
-            let mut found = Vec::new();
-            for wrong in [Wrong::Region, Wrong::Address, Wrong::Missing] {
-                let header = objects.map(|address| {
-                    let (memory, at) = worker.local_memory(address).unwrap();
-                    let version = write::load_version(memory, at).version();
-                    (version, write::load_incarnation(memory, at))
-                });
-                assert_eq!(header[0], header[1], "both objects are new, in one block");
-                let body = body(&objects, header[0], wrong);
-                let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
-                let refused = lock_record(worker, &record.lock().unwrap());
-                assert!(refused.is_err(), "{wrong:?}");
-                for address in objects {
-                    let (memory, at) = worker.local_memory(address).unwrap();
-                    let now = write::load_version(memory, at);
-                    if now.mode() != LockMode::Unlocked {
-                        found.push(format!("{wrong:?}: {address} is {:?}", now.mode()));
-                        write::unlock(memory, at, now.version());
-                    }
+    let locked = cluster.on(0, 0, move |worker| {
+        let mut found = Vec::new();
+        for wrong in [Wrong::Region, Wrong::Address, Wrong::Missing] {
+            let header = objects.map(|address| {
+                let (memory, at) = worker.local_memory(address).unwrap();
+                let version = write::load_version(memory, at).version();
+                (version, write::load_incarnation(memory, at))
+            });
+            assert_eq!(header[0], header[1], "both objects are new, in one block");
+            let body = body(&objects, header[0], wrong);
+            let record = Record::decode_unchecked(Kind::Lock, &body).unwrap();
+            let refused = lock_record(worker, &record.lock().unwrap());
+            assert!(refused.is_err(), "{wrong:?}");
+            for address in objects {
+                let (memory, at) = worker.local_memory(address).unwrap();
+                let now = write::load_version(memory, at);
+                if now.mode() != LockMode::Unlocked {
+                    found.push(format!("{wrong:?}: {address} is {:?}", now.mode()));
+                    write::unlock(memory, at, now.version());
                 }
             }
-            answer.send(found).unwrap();
-        })
-        .unwrap();
-    machine.stop().unwrap();
+        }
+        found
+    });
+    cluster.stop();
     assert_eq!(locked, Vec::<String>::new());
 }

@@ -1,6 +1,6 @@
 //! Converts rows, and transactions over rows, to accesses and key operations of a history.
 
-use crate::history::{Access, Answered, Asked as KeyAsked, KeyOperation, ObjectId, WriteId};
+use crate::history::{Access, KeyOperation, KeyRequest, KeyResult, ObjectId, WriteId};
 use farm_bench::oltp::attempt::{self, Seen, Stamp, Trail};
 use farm_bench::oltp::{RowName, Write};
 use farm_bench::{smallbank, tatp};
@@ -65,14 +65,14 @@ pub(super) fn read_of(object: ObjectId, stamp: Stamp) -> Access {
     }
 }
 
-/// Returns the key operations of a transaction that commits. If `answered`, they include its reads and have results;
+/// Returns the key operations of a transaction that commits. If `with_results`, they include its reads and have results;
 /// otherwise they are only its changes, without results.
 pub(super) fn operations(
     trail: &Trail,
     client: u32,
     begun: u64,
     ended: u64,
-    answered: bool,
+    with_results: bool,
 ) -> Vec<KeyOperation> {
     let writes = trail.decision.iter().flat_map(|decision| &decision.writes);
     let writes: Vec<_> = writes.enumerate().collect();
@@ -82,18 +82,18 @@ pub(super) fn operations(
         let written = writes
             .iter()
             .find(|(_, write)| attempt::name_of(write) == *name);
-        let (asked, answer) = match written {
+        let (request, result) = match written {
             Some((index, Write::Insert(..) | Write::Update(..))) => {
                 let id = trail.stamp_of(*index).id;
-                (KeyAsked::Insert(id), Answered::Inserted)
+                (KeyRequest::Insert(id), KeyResult::Inserted)
             }
-            Some((_, Write::Remove(_))) => (KeyAsked::Remove, Answered::Removed),
-            None if answered => {
+            Some((_, Write::Remove(_))) => (KeyRequest::Remove, KeyResult::Removed),
+            None if with_results => {
                 let value = seen.row.map(|_| match seen.stamp.id {
                     0 => LOADED_VALUE | key,
                     id => id,
                 });
-                (KeyAsked::Get, Answered::Value(value))
+                (KeyRequest::Get, KeyResult::Value(value))
             }
             None => continue,
         };
@@ -102,8 +102,8 @@ pub(super) fn operations(
             key,
             begun,
             ended,
-            asked,
-            answered: answered.then_some(answer),
+            request,
+            result: with_results.then_some(result),
         });
     }
     operations
