@@ -22,7 +22,7 @@ pub use farm_txn::{
     Abort, BackoffConfig, ObjectId, TxError, TxHandle, TxLimits, api as txn, retry,
 };
 
-/// Returns the function that attaches transactions and the hashtable to a worker. Machines are started with it.
+/// Returns the function that attaches transactions and the hashtable to a worker. [`start_all`] takes this function.
 pub fn layers() -> Attach {
     Arc::new(|worker: &mut Worker| {
         farm_txn::attach(worker);

@@ -157,7 +157,7 @@ fn a_workload_that_cannot_be_set_up_ends_on_every_worker() {
     let [first, ..] = &history.violations[..] else {
         panic!("no worker recorded why the workload ended");
     };
-    assert!(first.starts_with("object 0 could not be made: "), "{first}");
+    assert!(first.starts_with("cannot create object 0: "), "{first}");
 }
 
 /// A worker without clients is done once it is set up.

@@ -6,7 +6,7 @@
 use farm_kv::shard::Changed;
 use serde::{Deserialize, Serialize};
 
-/// The id of a write, unique in a history. [`WriteId::INITIAL`] is the value that an object was made with.
+/// The id of a write, unique in a history. [`WriteId::INITIAL`] is the value that an object was created with.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

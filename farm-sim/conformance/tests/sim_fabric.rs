@@ -409,5 +409,8 @@ fn operations_on_a_killed_machine_break_and_the_trace_is_readable() {
         trace.contains("m1.w0 posts #1 to m2: Write of 32 bytes"),
         "{trace}"
     );
-    assert!(trace.contains("m2 and m1 part: Lost"), "{trace}");
+    assert!(
+        trace.contains("m2 and m1 are disconnected: Lost"),
+        "{trace}"
+    );
 }

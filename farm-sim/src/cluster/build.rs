@@ -34,7 +34,10 @@ impl Cluster {
         attach: impl Fn(&mut Worker),
     ) -> Self {
         let ids: Vec<MachineId> = (1..=limits.machines as u16)
-            .map(|number| MachineId::new(number).expect("machines are numbered from 1"))
+            .map(|number| {
+                MachineId::new(number)
+                    .expect("the ids of simulated machines count from 1 and are within the limit")
+            })
             .collect();
         let seed = config.seed;
         let fabric = SimFabric::new(
@@ -95,7 +98,7 @@ impl Cluster {
 }
 
 fn worker_id(index: usize) -> WorkerId {
-    WorkerId::new(index as u16).expect("a simulated machine has few workers")
+    WorkerId::new(index as u16).expect("every worker of a simulated machine has a valid id")
 }
 
 fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentLayout {
@@ -136,7 +139,7 @@ fn peers(segments: &[Segment], limits: &ClusterLimits, own: MachineId) -> Vec<Li
         let theirs = segments
             .iter()
             .find(back)
-            .expect("every pair has a segment each way");
+            .expect("every pair of machines has a segment in each direction");
         LinkPeer {
             machine: segment.peer,
             workers: limits.workers,
@@ -189,7 +192,7 @@ fn worker(
         peers,
         limits.ring_format(),
     )
-    .expect("limits are drawn so that rings can be wired");
+    .expect("the limits of the cluster allow the rings to be wired");
     WorkerParts {
         me,
         endpoint,

@@ -15,11 +15,11 @@ const LEAST_LOG_BYTES: usize = 8 << 10;
 /// Maximum number of operations that a worker keeps in flight.
 const MOST_OPERATIONS: usize = 16;
 
-/// Largest share of turns, out of 1024, that the slow worker is skipped. At this share the worker still runs within the
-/// steps after which a run counts as standing still.
+/// Largest share of turns, out of 1024, that the slow worker is skipped. With this share the worker still runs so often
+/// that the run does not count as standing still.
 const SLOWEST: u32 = 1008;
 
-/// Least blocks of a region with room for tables.
+/// Minimum number of blocks of a region that has room for tables.
 const BLOCKS_FOR_TABLES: usize = 32;
 
 /// Maximum number of bytes of a log record besides the objects.
@@ -42,13 +42,13 @@ pub struct ClusterLimits {
     pub region_bytes: usize,
     /// Maximum number of bytes of all regions of a machine.
     pub per_machine_bytes: u64,
-    /// Operations that a worker keeps in flight, and slots of its arena for small reads.
+    /// Maximum number of operations that a worker keeps in flight, and number of slots of its arena for small reads.
     pub operations: usize,
-    /// Outstanding operations of an endpoint.
+    /// Limit of the outstanding operations of an endpoint, as in [`SimConfig`](crate::fabric::SimConfig).
     pub most_outstanding: usize,
-    /// Bytes of an inline write.
+    /// Maximum number of bytes of an inline write.
     pub max_inline_bytes: usize,
-    /// Tries of a read before it fails.
+    /// Maximum number of tries of a read.
     pub read_tries: u16,
     /// Limits of transactions, and how long they are retried.
     pub transactions: TransactionsConfig,
@@ -105,13 +105,13 @@ impl ClusterLimits {
         }
     }
 
-    /// Returns the most bytes that a transaction may write on one machine. They include the record's overhead per
-    /// object.
+    /// Returns the maximum number of bytes that a transaction may write on one machine. They include the record's
+    /// overhead per object.
     pub fn max_log_writes(&self) -> usize {
         self.log_bytes / MESSAGES_PER_RING as usize - LOG_RECORD_BYTES
     }
 
-    /// Returns the most bytes of a message's body.
+    /// Returns the maximum number of bytes of a message's body.
     pub fn max_body_bytes(&self) -> usize {
         self.ring_bytes / MESSAGES_PER_RING as usize - RECORD_OVERHEAD_BYTES as usize
     }
@@ -126,7 +126,7 @@ pub struct Pace {
     pub sleeps: u32,
     /// Share of steps, out of 16 * 1024, that pause the processors of a machine.
     pub pauses: u32,
-    /// Nanoseconds of the shortest pause; every doubling is half as likely.
+    /// Nanoseconds of the shortest pause. Each doubling of the pause is half as likely.
     pub pause_nanos: u64,
     /// Share of turns that the slow worker is skipped.
     pub slow: u32,

@@ -2,8 +2,8 @@
 //! production, on the simulated fabric.
 //!
 //! Nothing in this module depends on a protocol. The scheduler calls [`Worker::turn`] and [`Worker::sleep`], as a
-//! worker's thread does; the worker's memory and endpoint belong to the simulator. Which worker runs next, how long
-//! processors pause, and what breaks is drawn from the seed.
+//! worker's thread does; the worker's memory and endpoint belong to the simulator. The seed determines which worker
+//! runs next and how long processors pause.
 //!
 //! | file | what |
 //! |---|---|
@@ -32,7 +32,7 @@ use crate::fabric::{Event, SimFabric};
 pub use limits::{ClusterLimits, Pace};
 pub use schedule::Stepped;
 
-/// The place of a worker; empty while the worker's turn runs.
+/// A worker of the cluster. While the worker's turn runs, `worker` is `None`.
 struct Seat {
     me: WorkerRef,
     /// Index of its machine.
@@ -59,7 +59,7 @@ struct Machine {
     store: Arc<Store>,
     /// The machine's processors are paused until this virtual time in nanoseconds.
     paused_until: AtomicU64,
-    /// Set to stop the machine's processors for good, at the next interruption of a turn of one of its workers.
+    /// Whether the machine's processors stop for good at the next interruption of a turn of one of its workers.
     stopping: AtomicBool,
     /// Whether the machine has left the fabric, or was killed.
     gone: AtomicBool,
@@ -77,7 +77,7 @@ struct Parts {
     /// Indices of the workers whose turns are running, the innermost last.
     under_way: Mutex<Vec<usize>>,
     turns: AtomicU64,
-    /// Turns since the last one that did any work.
+    /// Number of turns since the last turn that did any work.
     idle_turns: AtomicU32,
 }
 
@@ -118,7 +118,7 @@ impl Cluster {
     /// If there is no such worker, or a turn of that worker is running.
     pub fn on<T>(&self, worker: usize, work: impl FnOnce(&mut Worker) -> T) -> T {
         let seat = &self.parts.seats[worker];
-        let mut worker = seat.take().expect("no turn is under way");
+        let mut worker = seat.take().expect("no turn of this worker is running");
         let turn = self.parts.fabric.begin_turn(seat.me);
         let done = work(&mut worker);
         self.parts.fabric.end_turn(turn);
@@ -132,7 +132,7 @@ impl Cluster {
     /// As [`Cluster::on`].
     pub fn inspect<T>(&self, worker: usize, look: impl FnOnce(&mut Worker) -> T) -> T {
         let mut guard = lock(&self.parts.seats[worker].worker);
-        look(guard.as_mut().expect("no turn is under way"))
+        look(guard.as_mut().expect("no turn of this worker is running"))
     }
 
     /// Returns true if the machine of a worker still runs.

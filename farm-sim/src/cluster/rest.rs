@@ -8,7 +8,7 @@ use super::{Cluster, Stepped};
 
 /// Maximum number of steps until the cluster is at rest.
 const MOST_STEPS: u64 = 2_000_000;
-/// Steps in a row in which the cluster must look at rest.
+/// Number of consecutive steps for which the cluster must appear at rest before the final check.
 const QUIET_STEPS: u32 = 200;
 
 impl Cluster {
@@ -20,11 +20,11 @@ impl Cluster {
         self.come_to_rest_with(&|_| None)
     }
 
-    /// As [`Cluster::come_to_rest`]. In addition, `left_over` describes what the layers above still hold of operations
-    /// on a worker; `None` if nothing.
+    /// As [`Cluster::come_to_rest`]. In addition, `left_over` returns a description of the resources of operations that
+    /// the layers above still hold on a worker; `None` if they hold none.
     ///
     /// # Errors
-    /// As [`Cluster::come_to_rest`], and if a layer still holds something.
+    /// As [`Cluster::come_to_rest`], and if a layer above still holds a resource of an operation.
     pub fn come_to_rest_with(
         &self,
         left_over: &dyn Fn(&mut Worker) -> Option<String>,

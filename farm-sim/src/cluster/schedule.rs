@@ -13,7 +13,7 @@ use crate::fabric::Event;
 /// Longest sleep of a worker without a notification. Longer than the time after which a run counts as standing still: a
 /// lost notification then appears as a run that stands still, not as a delay.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// Maximum number of nested interruptions. A deeper one runs nothing.
+/// Maximum number of nested interruptions at which other workers run.
 const DEEPEST: u32 = 3;
 /// Maximum number of doublings of a pause.
 const PAUSE_DOUBLINGS: u32 = 10;
@@ -102,7 +102,7 @@ impl Parts {
             next = sooner(next, Nanos(paused), now);
         }
         if self.choose().is_some() {
-            // An awake worker may wait for a moment that only its own code knows.
+            // An awake worker may wait for a time that the scheduler does not know.
             next = sooner(next, now + AWAKE_NANOS, now);
         }
         self.fabric

@@ -9,7 +9,7 @@ use rand::Rng;
 
 use super::connection::Location;
 
-/// Lets other workers run between two accesses of a turn. Set by the scheduler.
+/// A function of the scheduler that lets other workers run between two accesses of a turn.
 pub(super) type Others = Arc<dyn Fn() + Send + Sync>;
 
 /// A store that other processors do not see yet.
@@ -114,8 +114,8 @@ impl Buffer {
         self.group = self.group.max(last.map_or(0, |last| last + 1));
     }
 
-    /// Removes the next store to become visible: one drawn from the lowest group, and of the stores to its location the
-    /// oldest.
+    /// Removes and returns the store that becomes visible next. Draws a store from the lowest group, and takes the
+    /// oldest store of that group to the same location.
     pub(super) fn take(&mut self, rng: &mut impl Rng) -> Option<Store> {
         let lowest = self.stores.iter().map(|store| store.group).min()?;
         let ready = self.stores.iter().filter(|store| store.group == lowest);

@@ -1,4 +1,4 @@
-//! The configuration of a simulated fabric: its odds, its limits, and deliberate bugs that prove the checkers.
+//! The configuration of a simulated fabric: its odds, its limits, and deliberate bugs that the checks must find.
 
 use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -21,15 +21,15 @@ pub struct Odds {
     pub words_per_step: u32,
     /// Whether the words of a write land in increasing address order. Otherwise they land in any order.
     pub places_in_order: bool,
-    /// Whether a read of objects is one pass over its lines in any order, as a NIC makes it: then only the lines'
+    /// Whether a read of objects is one pass over its lines in any order, like the read of a NIC: then only the lines'
     /// versions show whether the lines belong together. Otherwise the read also compares the headers before and after,
     /// as the checked copy of shared memory does.
     pub one_pass: bool,
     /// Upper bound of the restarts of a read of objects before it completes as torn. The limit of each read is drawn
     /// from 0 to this.
     pub most_retries: u32,
-    /// Share of remotely written words that the machine's processors see late. Later words of any write to that machine
-    /// queue behind a late one.
+    /// Share of remotely written words that the machine's processors see late. While such a word is not visible, all
+    /// later remotely written words of that machine queue after it.
     pub late_arrival: u32,
     /// Mean number of memory accesses between two interruptions of a turn. At each, the fabric takes steps.
     pub accesses_between_others: u32,
@@ -41,7 +41,7 @@ impl Odds {
     /// The share of an event that always occurs.
     pub const WHOLE: u32 = 1024;
 
-    /// Draws odds that span orders of magnitude.
+    /// Draws odds at random. The shares span orders of magnitude.
     pub fn drawn(rng: &mut Xoshiro256PlusPlus) -> Self {
         let mut share = |most: u32| most >> rng.random_range(0..8u32);
         let (full, stall) = (share(128), share(64));
@@ -97,7 +97,7 @@ pub enum Defect {
     BreakForgiven,
     /// A write outside of the imported range, or to read-only memory, is accepted and dropped.
     AccessUnchecked,
-    /// A capability from an earlier start of the machine is accepted.
+    /// A capability from an earlier run of the machine's process is accepted.
     StaleAccepted,
     /// An atomic reads in one step and writes in another.
     AtomicsTorn,
@@ -136,12 +136,12 @@ pub struct SimConfig {
     pub seed: u64,
     /// Number of workers of each machine.
     pub workers: usize,
-    /// Maximum number of outstanding operations of an endpoint: of its reads and atomics, and again as many signalled
-    /// writes.
+    /// Limit of the outstanding signalled operations of an endpoint. Reads and atomics are accepted while fewer than
+    /// this number of operations are outstanding, signalled writes while fewer than twice this number are.
     pub most_outstanding: usize,
     /// Maximum number of bytes of an inline write.
     pub max_inline_bytes: usize,
-    /// The odds; `None` to draw them from the seed.
+    /// The odds. `None`: they are drawn from the seed, except that [`Odds::one_pass`] is false.
     pub odds: Option<Odds>,
     /// Whether to simulate processors: they buffer stores and see remote writes late, and other workers run between the
     /// accesses of a turn.

@@ -8,8 +8,8 @@
 //! | any, with a fence | read, atomic |
 //!
 //! All other operations in flight may pass each other: reads pass reads, and writes, reads and atomics pass earlier
-//! reads. The conformance suite guards the table, and so does `tests/sim_fabric.rs` of `farm-conformance`, which
-//! demands that every permitted pass occurs.
+//! reads. The conformance suite checks that the operations keep the order of the table. `tests/sim_fabric.rs` of
+//! `farm-conformance` checks that every permitted pass occurs.
 
 use std::collections::VecDeque;
 
@@ -141,7 +141,7 @@ impl Connection {
         !(self.operations.is_empty() && self.acks.is_empty())
     }
 
-    /// Appends the indices of the operations that may proceed now, by the table above.
+    /// Appends to `out` the indices of the operations that may proceed now, by the table of this module.
     pub(super) fn ready(&self, defect: Option<Defect>, out: &mut Vec<usize>) {
         let (mut writes, mut reads, mut atomics) = (0, 0, 0);
         let has = |which: Defect| defect == Some(which);

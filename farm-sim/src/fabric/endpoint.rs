@@ -43,11 +43,13 @@ struct Access {
 /// The limit of the endpoint that a post counts against.
 #[derive(Clone, Copy)]
 enum Room {
-    /// Reads and atomics: `most_outstanding` signalled operations.
+    /// The limit for a read or an atomic: fewer than `most_outstanding` signalled operations are outstanding.
     Read,
-    /// Signalled writes: twice `most_outstanding` signalled operations, so that reads leave room for writes.
+    /// The limit for a signalled write: fewer than twice `most_outstanding` signalled operations are outstanding. So
+    /// reads leave room for writes.
     Write,
-    /// Unsignalled writes: `UNSIGNALLED_SHARE * most_outstanding` of them.
+    /// The limit for an unsignalled write: fewer than `UNSIGNALLED_SHARE * most_outstanding` unsignalled writes are in
+    /// flight.
     Unsignalled,
 }
 

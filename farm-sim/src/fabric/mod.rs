@@ -63,7 +63,7 @@ use endpoint::SimEndpoint;
 use processor::ProcessorHook;
 use state::{Sleeper, State};
 
-/// The worker whose turn was running before: see [`SimFabric::begin_turn`].
+/// The worker whose turn was running when [`SimFabric::begin_turn`] was called, if any.
 pub struct Turn(Option<usize>);
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -115,8 +115,8 @@ impl SimFabric {
         self.state().as_seen(capability)
     }
 
-    /// Begins a turn of the worker: from now on memory accesses count as its own. Pass the returned value to
-    /// [`SimFabric::end_turn`] when the turn ends. Turns nest.
+    /// Begins a turn of the worker: until the turn ends, memory accesses are attributed to this worker. Pass the
+    /// returned value to [`SimFabric::end_turn`] when the turn ends. Turns nest.
     pub fn begin_turn(&self, worker: WorkerRef) -> Turn {
         Turn(self.state().begin_turn(worker))
     }
@@ -126,8 +126,8 @@ impl SimFabric {
         self.state().end_turn(turn.0);
     }
 
-    /// Sets the function that is called between two accesses of a turn, as often as the odds say. It lets other workers
-    /// take turns.
+    /// Sets the function that lets other workers take turns. The fabric calls it at some interruptions of a turn, which
+    /// occur between two memory accesses. The odds determine how often.
     pub fn let_others_run(&self, others: Arc<dyn Fn() + Send + Sync>) {
         self.state().processors.others = Some(others);
     }
@@ -189,12 +189,12 @@ impl SimFabric {
         self.state().sleeper(WorkerRef::new(machine, worker)).parked
     }
 
-    /// Ends a worker's sleep, because its end has come.
+    /// Ends a worker's sleep. To be called when the time limit of the sleep has passed.
     pub fn unpark(&self, machine: MachineId, worker: WorkerId) {
         *self.state().sleeper(WorkerRef::new(machine, worker)) = Sleeper::default();
     }
 
-    /// Returns true if a worker is awake. Ends a sleep whose end has come.
+    /// Returns true if a worker is awake. If the time limit of its sleep has passed, ends the sleep first.
     pub fn is_awake(&self, worker: WorkerRef) -> bool {
         let mut state = self.state();
         let now = state.now;
@@ -215,7 +215,7 @@ impl SimFabric {
     }
 
     /// Breaks the connections between two machines, for all their workers and in both directions. Operations in flight
-    /// stop where they are: the steps that they have taken remain in effect.
+    /// take no further steps. Their earlier steps remain in effect.
     pub fn break_connection(&self, one: MachineId, other: MachineId) {
         self.state().disconnect(one, other, Departure::Lost);
     }

@@ -20,8 +20,8 @@ use super::state::State;
 use super::trace::Event;
 
 impl State {
-    /// Begins a turn of the worker: memory accesses count as its own until the turn ends. Returns the port whose turn
-    /// was running before.
+    /// Begins a turn of the worker: until the turn ends, memory accesses are attributed to this worker. Returns the
+    /// port whose turn was running before.
     pub(super) fn begin_turn(&mut self, worker: WorkerRef) -> Option<usize> {
         let port = self.ports.iter().position(|port| port.worker == worker);
         let before = std::mem::replace(&mut self.processors.running, port);

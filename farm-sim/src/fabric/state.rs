@@ -30,7 +30,7 @@ pub(super) struct Sleeper {
 #[derive(Debug)]
 pub(super) struct Export {
     pub(super) machine: MachineId,
-    /// The memory without the stores that are still buffered and without remote writes that arrive late.
+    /// The memory, without buffered stores and without remotely written words that processors do not see yet.
     pub(super) memory: Memory,
     writable: bool,
 }
@@ -252,7 +252,7 @@ impl State {
     pub(super) fn sleeper(&mut self, worker: WorkerRef) -> &mut Sleeper {
         let machine = self.machines.get_mut(&worker.machine);
         &mut machine
-            .expect("the worker's machine is one of the simulated fabric")
+            .expect("the worker belongs to a machine of the simulated fabric")
             .workers[worker.worker.index()]
     }
 
@@ -262,7 +262,7 @@ impl State {
             .is_some_and(|machine| worker.worker.index() < machine.workers.len())
     }
 
-    /// Notifies a worker. If the worker sleeps or is about to, wakes it and returns true.
+    /// Notifies a worker. If the worker is armed (it sleeps or is about to sleep), ends its sleep and returns true.
     pub(super) fn notify(&mut self, worker: WorkerRef) -> bool {
         let sleeper = self.sleeper(worker);
         let woken = sleeper.armed;
@@ -300,7 +300,7 @@ impl State {
         }
         self.machines
             .get_mut(&id)
-            .expect("the machine that fails is one of the simulated fabric")
+            .expect("the machine that departs belongs to the simulated fabric")
             .gone = true;
     }
 
@@ -330,14 +330,15 @@ impl State {
         }
         for machine in [one, other] {
             for worker in 0..self.machine(machine).workers.len() {
-                let worker = WorkerId::new(worker as u16).expect("workers are within the limit");
+                let worker = WorkerId::new(worker as u16)
+                    .expect("every worker of a simulated machine has a valid id");
                 self.notify(WorkerRef::new(machine, worker));
             }
         }
     }
 
-    /// Completes every outstanding operation as `Broken`. Each completion of an operation that has already taken place
-    /// is changed to `Broken` with a chance of one half.
+    /// Completes every outstanding operation as `Broken`. Changes each completion that has not been delivered yet to
+    /// `Broken` with a probability of one half.
     fn break_connection(&mut self, index: usize) {
         if self.has(Defect::BreakForgets) {
             self.connections[index].operations.clear();

@@ -19,7 +19,7 @@ const STEP_NANOS: u64 = 100;
 const STALL_NANOS: u64 = 1_000;
 /// Maximum number of doublings of that bound.
 const STALL_DOUBLINGS: u32 = 12;
-/// A step processes at most one part in this many of a long operation, and half of that on average.
+/// Minimum number of steps of a long operation. On average a long operation takes about twice this number of steps.
 const LONG_OPERATION_STEPS: usize = 32;
 
 impl State {
@@ -94,7 +94,7 @@ impl State {
         });
     }
 
-    /// Delivers one completion to its poster's endpoint, in any order.
+    /// Delivers a randomly chosen completion of a connection to the endpoint that posted the operation.
     fn deliver(&mut self, index: usize) {
         let pick = self.rng.random_range(0..self.connections[index].acks.len());
         let port = self.connections[index].port;
@@ -254,8 +254,8 @@ impl State {
         None
     }
 
-    /// Returns true if every header equals the header that the read collected and the one at its begin. Always true if
-    /// reads are one pass.
+    /// Returns true if every header in memory equals the header that the read collected, and the header when the read
+    /// began. Always returns true if a read of objects is one pass.
     fn headers_unchanged(&self, read: &Reading) -> bool {
         if self.odds.one_pass || mutants::is_on("skip the header recheck") {
             return true;

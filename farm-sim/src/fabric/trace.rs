@@ -108,7 +108,7 @@ impl fmt::Display for Event {
                 words,
                 left,
             } => {
-                write!(f, "#{operation} lands {words} words, {left} to go")
+                write!(f, "#{operation} lands {words} words, {left} left")
             }
             Event::Collected {
                 operation, pieces, ..
@@ -129,7 +129,9 @@ impl fmt::Display for Event {
                 write!(f, "#{operation} completes {status:?}")
             }
             Event::Stalled { by, to, until } => write!(f, "{by} to {to} stalls until {}", until.0),
-            Event::Broke { one, other, how } => write!(f, "{one} and {other} part: {how:?}"),
+            Event::Broke { one, other, how } => {
+                write!(f, "{one} and {other} are disconnected: {how:?}")
+            }
             Event::Slept { worker, until } => write!(f, "{worker} sleeps until {}", until.0),
             Event::Stored {
                 worker,
@@ -138,7 +140,7 @@ impl fmt::Display for Event {
                 value,
             } => write!(
                 f,
-                "{worker}'s {value:#x} is visible at {export}:{offset:#x}"
+                "{worker}'s store of {value:#x} is visible at {export}:{offset:#x}"
             ),
             Event::Turned { worker, busy: true } => write!(f, "{worker} took a turn"),
             Event::Turned {
@@ -146,7 +148,7 @@ impl fmt::Display for Event {
                 busy: false,
             } => write!(f, "{worker} took a turn and found no work"),
             Event::Paused { machine, until } => {
-                write!(f, "{machine}'s processors stand still until {}", until.0)
+                write!(f, "{machine}'s processors are paused until {}", until.0)
             }
             Event::Arrived {
                 machine,
@@ -154,7 +156,7 @@ impl fmt::Display for Event {
                 left,
             } => write!(
                 f,
-                "{machine}'s processors see {words} landed words, {left} to go"
+                "{machine}'s processors see {words} landed words, {left} left"
             ),
         }
     }

@@ -95,7 +95,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         history: None,
     };
     let words = [cluster.fabric().trace_hash(), outcome.turns, outcome.nanos];
-    // The text of the failure is not part of the hash: that of `adya` may depend on its time limit.
+    // The text of the failure is not part of the hash: a text of `adya` may depend on its time limit.
     let judge = outcome.failure.as_ref().map(|failure| failure.judge);
     let answers = format!("{history:?} {judge:?}");
     outcome.hash = xxh3_64_with_seed(answers.as_bytes(), words[0] ^ words[1] ^ words[2] << 32);
@@ -106,7 +106,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     outcome
 }
 
-/// Returns what the transaction and table layers still hold of operations on a worker; `None` if nothing.
+/// Returns the resources of operations that the transaction and table layers still hold on a worker; `None` if none.
 fn left_over(worker: &mut Worker) -> Option<String> {
     farm_txn::left_over(worker).or_else(|| farm_kv::left_over(worker))
 }

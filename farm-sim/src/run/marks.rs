@@ -94,7 +94,8 @@ pub const ALL: &[&str] = &[
 /// machine.
 ///
 /// The mark `kv: lookup restarted: joint version` is reached about once in many thousand seeds, when a pair moves
-/// between its two buckets during a lookup. Two mutants demand this: for each of them, as many seeds run as it takes.
+/// between its two buckets during a lookup. Two mutants are found only by runs in which a pair moves in
+/// this way. The hunt for each of these mutants runs seeds until a checker finds the mutant.
 pub const UNDEMANDED: &[&str] = &[
     "kv: lookup restarted: joint version",
     "fabric: copy torn",

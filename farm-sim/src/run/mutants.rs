@@ -1,7 +1,7 @@
 //! Mutants: deliberate bugs, each of which a sweep must find. They prove that the checkers find bugs.
 //!
 //! The bugs are in the code of the platform, and one is in the simulated fabric, behind [`farm_core::mutants::is_on`].
-//! A program that serves is built without them.
+//! Programs for production are built without mutants.
 
 use std::ops::Range;
 
@@ -90,7 +90,7 @@ pub struct Fate {
     pub killed_by: Option<(u64, Failure)>,
     /// Number of runs that ended with a panic. A panic is not counted as found: it proves no checker.
     pub panics: u64,
-    /// Whether any run executed its code.
+    /// Whether any run executed the mutant's code.
     pub met: bool,
 }
 

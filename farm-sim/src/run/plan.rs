@@ -11,13 +11,13 @@ use super::scenario::{Scenario, Trouble};
 use crate::cluster::{Cluster, ClusterLimits, Pace};
 use crate::fabric::{Odds, SimConfig};
 
-/// XORed into the seed, so that the plan's generator differs from those of what the plan describes.
+/// XORed into the seed, so that the random numbers of the plan differ from those of the fabric.
 const PLAN: u64 = 0x706C_616E;
 
 /// One in this many seeds has a fabric whose writes land in any order.
 const UNORDERED_EVERY: u64 = 9;
 
-/// What is lost during a run.
+/// A loss during a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
     /// A machine leaves without notice, with its memory.
@@ -71,7 +71,7 @@ impl Plan {
         let mut spec = super::spec::drawn(rng, scenario.kind, &limits);
         if crowded {
             super::spec::crowd_logs(&mut spec, &limits);
-            // A worker that is skipped more often would hold up too many transactions.
+            // A worker that is skipped more often would delay too many transactions.
             pace.slow = pace.slow.min(511);
         }
         if super::spec::moves_pairs(&spec) {

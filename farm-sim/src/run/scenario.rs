@@ -1,4 +1,4 @@
-//! Scenarios: the workload of a run, and the faults that befall the cluster.
+//! Scenarios: the workload and the faults of a run.
 
 use std::fmt;
 use std::str::FromStr;

@@ -15,8 +15,9 @@ const OBJECT_BYTES: usize = 32 + 64;
 /// Maximum number of bytes of an object that an entry of churn names.
 const MOST_NAMED: usize = 640;
 
-/// Maximum number of clients of a worker, and the number of clients of each worker whose records are to fill the logs.
+/// Maximum number of clients of a worker.
 const MOST_CLIENTS: usize = 6;
+/// Number of clients of a worker in a run that fills the logs.
 const CROWD: usize = 16;
 
 /// Returns a payload size such that one log record has room for four objects of one machine, or for an entry and the

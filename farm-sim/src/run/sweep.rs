@@ -46,7 +46,7 @@ impl Sweep {
         )
     }
 
-    /// Runs all seeds. Calls `each` with the outcome of every run as it ends, in no order. If `each` returns false, no
+    /// Runs all seeds. Calls `each` with the outcome of every run as it ends, in any order. If `each` returns false, no
     /// further run begins.
     pub fn run(&self, each: impl Fn(&Outcome) -> bool + Sync) -> Swept {
         let next = AtomicU64::new(self.first);

@@ -16,9 +16,9 @@ pub enum Judge {
     Adya,
     /// The workload itself: a torn value or a broken invariant.
     Workload,
-    /// A resource was not returned, or the allocator and memory differ.
+    /// The checks at rest: a resource was not returned, or the allocator and memory differ.
     Rest,
-    /// The run stood still.
+    /// The checks of progress: operations no longer ended, or none took effect.
     Liveness,
     /// The cluster stopped although nothing was lost.
     Stopped,

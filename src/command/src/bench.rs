@@ -28,7 +28,7 @@ use crate::measure::{repeat, report, try_writing, write};
 const REPEATS: usize = 5;
 /// Number of slices of each measurement of one-sided operations.
 const FABRIC_REPEATS: usize = 7;
-/// Bytes of the memory that one-sided operations read, and of that which they write.
+/// Bytes of each of two memories: one-sided reads use the first, and one-sided writes use the second.
 const FABRIC_BYTES: u64 = 1 << 30;
 /// Time of one slice of raw reads.
 const LIMIT_SLICE: Duration = Duration::from_millis(60);
@@ -73,7 +73,7 @@ fn sizes(args: &BenchPairArgs) -> Vec<usize> {
     args.sizes.iter().map(|size| *size as usize).collect()
 }
 
-/// Returns a run of which each measurement at a size is one of `share`.
+/// Returns the parameters of a run in which `share` measurements at each size share the time of `--duration`.
 fn micro_run(
     config: &Config,
     common: &BenchCommonArgs,
@@ -91,7 +91,7 @@ fn micro_run(
     }
 }
 
-/// Measures messages over rings. Each measurement at a size is one of about four.
+/// Measures messages over rings, with about four measurements at each size.
 fn measure_ring(
     config: &Config,
     common: &BenchCommonArgs,
@@ -102,7 +102,7 @@ fn measure_ring(
     ring::run(&run, &Launcher::this_program()?, &mut progress)
 }
 
-/// Measures one-sided operations. Each measurement at a size is one of about eight.
+/// Measures one-sided operations, with about eight measurements at each size.
 fn measure_fabric(
     config: &Config,
     common: &BenchCommonArgs,
@@ -248,7 +248,7 @@ struct LimitResult {
     conditions: Conditions,
     raw: RawLimit,
     lookups: Vec<LookupRate>,
-    /// Lookups of absent keys, with as many in flight as the first of `lookups`.
+    /// Lookups of absent keys, with the number of lookups in flight of the first entry of `lookups`.
     misses: LookupRate,
     /// Rate of the fastest lookups, divided by that of the fastest raw reads.
     share_of_limit: f64,

@@ -210,7 +210,7 @@ YCSB properties that bound a run:
   threadcount       operations in flight of all workers together (a thread of the reference client has one)
 If operationcount is set, only --duration or maxexecutiontime bounds the time. --duration overrides an
 operationcount of a property file, but not one of -p. The command warns of unknown properties, prints a
-note for properties without effect, and refuses properties that ask for another kind of run.
+note for properties without effect, and refuses properties that request another kind of run.
 
 Distributions: uniform; zipfian, as in the reference client (Zipf with constant 0.99 over 10^10 ranks,
 hashed onto the records); zipfian-plain (Zipf with constant 0.99 over the records themselves); latest;
@@ -446,8 +446,8 @@ pub(crate) struct BenchPairArgs {
 /// Options of `farm bench fabric`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchFabricArgs {
-    /// The fabric; that of the configuration by default. With verbs, the first two machines of the configuration
-    /// determine the devices.
+    /// The fabric; by default cluster.fabric of the configuration. With verbs, the first two machines of the
+    /// configuration determine the devices.
     #[arg(long, value_name = "shm|verbs")]
     pub(crate) fabric: Option<String>,
 
@@ -455,7 +455,7 @@ pub(crate) struct BenchFabricArgs {
     #[arg(long, value_name = "N", default_value = "9", value_parser = clap::value_parser!(u16).range(1..=999))]
     pub(crate) pairs: u16,
 
-    /// Operations of one such repetition, rounded up to a multiple of 32.
+    /// Operations of one repetition over RDMA devices, rounded up to a multiple of 32.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
     pub(crate) operations: u32,
 

@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::Usage;
 use crate::cli::SimArgs;
 
-/// Number of failed runs after which a sweep stops, and most failed runs that are printed.
+/// Number of failed runs after which a sweep stops, and maximum number of failed runs that are printed.
 const SHOWN_FAILURES: usize = 5;
 /// Whether the panic hook is replaced by one that prints nothing. A panic within a run is part of its verdict.
 static QUIET: Mutex<bool> = Mutex::new(false);
@@ -113,7 +113,7 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
 
 /// Returns whether a line of the trace is printed: an event of a client, or a fault.
 fn is_printed(line: &str) -> bool {
-    ["client ", " part: ", " stand still "]
+    ["client ", " are disconnected: ", " are paused "]
         .iter()
         .any(|word| line.contains(word))
 }

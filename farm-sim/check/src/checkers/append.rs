@@ -3,8 +3,8 @@
 //!
 //! A write becomes an append of its id to the object's list. A read becomes a read of the list of all writes that led
 //! to the value; each value records the write that it replaced. A transaction of unknown outcome completes at the end
-//! of the history if it took effect; otherwise it never completes. If a client goes on while an earlier transaction of
-//! its own has not completed, it becomes a new process, as in Jepsen.
+//! of the history if it took effect; otherwise it never completes. If a client begins a transaction before its earlier
+//! transactions have completed, the new transaction gets a new process, as in Jepsen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use super::versions::effective;
 /// Maximum number of examples of one anomaly that a verdict lists.
 const MOST_EXAMPLES: usize = 2;
 
-/// Time limit for `adya` to name a cycle. It reports the existence of a cycle in any case.
+/// Time limit for `adya` to name a cycle. After the limit, `adya` still reports that a cycle exists.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An access in the list-append format. The list of a read is `None` if its result is not known.
@@ -70,7 +70,8 @@ impl Parents {
             list.push(at);
             let Some(next) = before else {
                 return Err(format!(
-                    "no access records what write {} of object {} replaced, which led to write {}",
+                    "no access records what write {} of object {} replaced, so the list that ends with write {} is \
+                     unknown",
                     at.0, object.0, id.0
                 ));
             };
@@ -218,7 +219,7 @@ fn completed(transaction: &Transaction, parents: &Parents) -> Result<Vec<Micro>,
         .collect()
 }
 
-/// Assigns processes to the transactions of clients: the client's own number, or another process while that is busy.
+/// Assigns a process to each transaction: the number of its client, or a new number while that process is busy.
 struct Processes {
     next: u32,
     /// Processes of each client that have no transaction under way.

@@ -1,4 +1,4 @@
-//! Formats findings as text: the transactions involved, and why one must precede the other.
+//! Formats findings as text: the transactions involved, and why a transaction must precede another.
 
 use std::fmt::Write as _;
 

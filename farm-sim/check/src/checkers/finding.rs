@@ -17,13 +17,13 @@ pub enum Anomaly {
     IntermediateRead,
     /// Two writes replaced the same version.
     LostUpdate,
-    /// Two writes of an object have the same version number, or one write has two.
+    /// Two writes of an object have the same version number, or one write has two version numbers.
     DuplicateVersion,
     /// No order of an object's writes explains the reads.
     IncompatibleOrder,
-    /// G0: a cycle of transactions, each of which replaced a write of the one before.
+    /// G0: a cycle of transactions, each of which replaced a write of the previous transaction.
     WriteCycle,
-    /// G1c: a cycle of transactions, each of which read or replaced a write of the one before.
+    /// G1c: a cycle of transactions, each of which read or replaced a write of the previous transaction.
     CircularInformationFlow,
     /// G-single of two transactions: one read some writes of the other and missed others.
     FracturedRead,
@@ -91,8 +91,8 @@ impl std::error::Error for Finding {}
 pub struct Facts {
     /// Transactions and lock-free reads, of any outcome.
     pub transactions: usize,
-    /// Effective transactions: committed ones, and those of unknown outcome whose writes an effective one saw or
-    /// replaced.
+    /// Effective transactions: committed transactions, and transactions of unknown outcome whose writes an effective
+    /// transaction read or replaced.
     pub committed: usize,
     /// Reads of effective transactions.
     pub reads: usize,

@@ -42,8 +42,8 @@ pub(super) struct Edge {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) kind: Kinds,
-    /// Index of the version behind the edge: of a ww edge the version that `to` wrote, of a wr or rw edge the version
-    /// that was read.
+    /// Index of the version that causes the edge: for a ww edge, the version that `to` wrote; for a wr or rw edge, the
+    /// version that was read; [`NONE`] for an edge of real-time order.
     pub(super) version: u32,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct Components {
 }
 
 impl Graph {
-    /// Creates a graph of `vertices` vertices. The first `transactions` of them are transactions. No edge may lead to
-    /// its own first vertex.
+    /// Creates a graph of `vertices` vertices. The first `transactions` of them are transactions. No edge may lead
+    /// from a vertex to itself.
     pub(super) fn new(transactions: u32, vertices: u32, edges: &[Edge]) -> Self {
         let mut starts = vec![0u32; vertices as usize + 1];
         for edge in edges {

@@ -5,10 +5,10 @@
 //! checker tries all orders of the operations under way until that operation has taken effect. If no order exists, the
 //! history is not linearizable. These rules keep the number of states small:
 //!
-//! * An operation that changes nothing and fits its result takes effect at once: to wait is never better.
+//! * If an operation changes nothing and fits its result, it takes effect at once: a later effect is never better.
 //! * All values that no operation read are equivalent.
-//! * Operations without a result stay under way forever, but need not take effect. A state that needed fewer of them
-//!   makes states that needed more of them superfluous.
+//! * Operations without a result stay under way forever, but need not take effect. A state is superfluous if another
+//!   state is equal, except that some of these operations have not taken effect.
 //! * Operations without a result that make the same change are equivalent.
 //! * Operations without a result that took effect in every remaining state are settled, and no longer under way.
 
@@ -286,7 +286,7 @@ impl Walk<'_> {
         state
     }
 
-    /// Keeps the states in which the ended operation has taken effect.
+    /// Ends an operation: keeps only the states in which the operation has taken effect.
     fn end(&mut self, index: usize) -> Result<(), Finding> {
         let mut ended = States::default();
         let mut seen = States::default();

@@ -23,7 +23,7 @@ use super::versions::{Versions, effective};
 ///
 /// # Errors
 ///
-/// The first anomaly found. Of cycles, a short one of the worst kind.
+/// The first anomaly found. If the graph has cycles, a short cycle of the worst kind.
 pub fn check(transactions: &[Transaction]) -> Result<Facts, Finding> {
     let effective = effective(transactions);
     for (index, transaction) in transactions.iter().enumerate() {
@@ -203,7 +203,7 @@ fn worst_cycle(graph: &Graph, transactions: &[Transaction], versions: &Versions)
     )
 }
 
-/// Returns the name of a cycle in which one transaction missed a write of another.
+/// Returns the anomaly of a cycle in which one transaction missed a write of another.
 fn read_skew(cycle: &[Edge], versions: &Versions) -> Anomaly {
     let object = |edge: &Edge| versions.versions[edge.version as usize].object;
     let same = cycle.iter().all(|edge| object(edge) == object(&cycle[0]));

@@ -1,8 +1,8 @@
 //! The versions of objects, in the order in which they replaced each other, as derived from a history.
 //!
-//! Every write replaced another, and every value records the write that its own write replaced. So the versions of an
-//! object form a chain that begins with the initial value. A violation of this is a finding. Accesses of transactions
-//! without effect are ignored, except to explain a finding.
+//! Every write replaced another write. Every value records the write that produced it, and the write that was replaced.
+//! So the versions of an object form a chain that begins with the initial value. A violation of this is a finding.
+//! Accesses of transactions without effect are ignored, except to explain a finding.
 
 use crate::history::{Access, ObjectId, Outcome, Transaction, WriteId};
 
@@ -38,8 +38,9 @@ fn parts(access: &Access) -> (ObjectId, WriteId, WriteId) {
     }
 }
 
-/// Returns for each transaction whether it took effect: the committed ones do, and those of unknown outcome if an
-/// effective one names one of their writes, as a value or as its parent.
+/// Returns for each transaction whether it took effect: true for a committed transaction, and for a transaction of
+/// unknown outcome if an access of an effective transaction names one of its writes, as the value or as the parent of
+/// the value.
 pub(super) fn effective(transactions: &[Transaction]) -> Vec<bool> {
     let mut effective: Vec<bool> = transactions
         .iter()
@@ -79,7 +80,7 @@ pub(super) fn effective(transactions: &[Transaction]) -> Vec<bool> {
     effective
 }
 
-/// An access of an effective transaction, with the versions it names: the one it read or wrote, and that one's parent.
+/// An access of an effective transaction, with the version that was read or written and the parent of that version.
 struct Named<'h> {
     transaction: u32,
     access: &'h Access,
@@ -266,7 +267,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Checks that every version is in a chain, and that numbers grow along it.
+    /// Checks that every version is in a chain, and that version numbers increase along each chain.
     fn find_chains(&self, names: &Names) -> Result<(), Finding> {
         let mut chained = vec![false; self.versions.len()];
         for first in 0..self.versions.len() {
@@ -304,8 +305,8 @@ impl Versions {
         self.compare_chains(names)
     }
 
-    /// If some writers are not listed, chains may be broken. Checks that all parts of an object's chains still have
-    /// different numbers.
+    /// Checks that all versions of an object have different version numbers. If some writers are not listed, the chain
+    /// of an object may consist of several parts, which [`Versions::find_chains`] checks one by one.
     fn compare_chains(&self, names: &Names) -> Result<(), Finding> {
         if self.transactions as usize == names.0.len() {
             return Ok(());
@@ -325,7 +326,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Checks that no transaction read a version that the version's own writer replaced, except that writer.
+    /// If the writer of a version also replaced the version, checks that no other transaction read the version.
     fn check_reads(&self, names: &Names) -> Result<(), Finding> {
         for read in &self.reads {
             let version = &self.versions[read.version as usize];

@@ -139,7 +139,7 @@ impl Churn {
             Ok(found) if meant && found.data[0] == born_by => found,
             found => {
                 let why = format!(
-                    "entry {entry} names an object born by write {born_by}, but the object contains {found:?}"
+                    "entry {entry} names an object that write {born_by} created, but the object contains {found:?}"
                 );
                 notes.broken.push(why);
                 return Want::Commit;

@@ -13,7 +13,7 @@ use super::state::{place, work};
 pub(super) const MOST_ATTEMPTS: u8 = 60;
 /// Longest pause before a transaction is attempted again, in nanoseconds for each attempt so far.
 pub(super) const BACKOFF_NANOS: u64 = 2_000;
-/// Pause before a worker requests again what another worker has not made yet.
+/// Pause before a worker repeats a request about objects or rows that another worker has not created yet.
 pub(super) const ASK_AGAIN: Duration = Duration::from_micros(5);
 /// Longest pause before an operation that found no room is tried again, in nanoseconds.
 const ROOM_NANOS: u64 = 1_000;

@@ -28,7 +28,7 @@ impl Finished {
         } = self;
         if taken != live {
             return Err(format!(
-                "allocators have {taken} slots taken, but {live} objects exist"
+                "the allocators count {taken} slots as allocated, but {live} objects exist"
             ));
         }
         if spec.kind.has_rows() {
@@ -117,7 +117,7 @@ fn check_named(
     let [found, members, array] = named.data;
     if found != born {
         return Err(format!(
-            "entry {entry} names an object born by write {born}, but the object contains {named:?}"
+            "entry {entry} names an object that write {born} created, but the object contains {named:?}"
         ));
     }
     for index in 1..members {
@@ -141,7 +141,7 @@ fn look(worker: &mut Worker, address: Address, class: SizeClass) -> Result<(u64,
         .local_memory(address)
         .map_err(|error| error.to_string())?;
     if write::load_version(memory, at).mode() != LockMode::Unlocked {
-        return Err("a lock is left on the object".into());
+        return Err("the object is still locked".into());
     }
     let mut tx = farm_txn::checkout(worker);
     let value = tx
@@ -165,7 +165,7 @@ fn invariant(kind: Kind, first: usize, values: &[u64]) -> Result<(), String> {
             match sum == BALANCE * values.len() as u64 {
                 true => Ok(()),
                 false => Err(format!(
-                    "the balances of the accounts that begin at object {first} have the wrong sum {sum}"
+                    "the sum of the balances of the accounts from object {first} on is wrong: {sum}"
                 )),
             }
         }

@@ -82,8 +82,8 @@ fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
             let held = named.is_fresh && named.class == named.pointer.class();
             if held && !matches!(error, ReadError::StaysLocked(_)) {
                 let why = format!(
-                    "client {index} cannot read the object at {}, named by entry {}, although its operation is open: \
-                     {error}",
+                    "client {index} cannot read the object at {}, named by entry {}, although the operation that \
+                     read the entry is still open: {error}",
                     named.pointer.address, named.entry
                 );
                 work(worker).log.violations.push(why);
@@ -94,7 +94,7 @@ fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
     let bytes = named.class.object_bytes();
     let words = &worker.arena().words(&slot)[..bytes / 8];
     let incarnation = Image::check(words)
-        .expect("a consistent image")
+        .expect("every successful lock-free read returns a consistent image")
         .incarnation();
     let (version, payload) = image_of(words, bytes);
     worker.arena().give(slot);
@@ -111,8 +111,8 @@ fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
     ended(worker, index);
 }
 
-/// Checks that an object that the pointer still names is the one that the entry meant: born by the same write, perhaps
-/// updated since.
+/// Checks that the object that was read was created by the write that the entry records. Later writes may have updated
+/// the object. To be called only if the pointer still names the object.
 fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload: &[u8]) {
     let found = Value::read(payload);
     if found
@@ -122,8 +122,8 @@ fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload
         return;
     }
     let why = format!(
-        "client {client} read the object at {}, version {version}, which entry {} names as born by write {}, but found \
-         {found:?}",
+        "client {client} read the object at {}, version {version}, which entry {} names as created by write {}, \
+         but found {found:?}",
         named.pointer.address, named.entry, named.born
     );
     work(worker).log.violations.push(why);
@@ -131,7 +131,8 @@ fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload
 
 /// Returns the version and the payload of an image that was found consistent.
 pub(super) fn image_of(words: &[u64], bytes: usize) -> (u64, Vec<u8>) {
-    let image = Image::check(&words[..bytes / 8]).expect("lock-free reads bring consistent images");
+    let image = Image::check(&words[..bytes / 8])
+        .expect("every successful lock-free read returns a consistent image");
     let mut payload = vec![0; image.payload_len()];
     image.copy_payload(0, &mut payload);
     (image.version().get(), payload)

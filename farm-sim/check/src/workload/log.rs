@@ -71,7 +71,7 @@ impl Log {
                 accesses: one.accesses,
             };
             history.transactions.extend(failed.into_iter().map(aborted));
-            // A try is recorded before it commits. If there is none, nothing took effect.
+            // A try is recorded before it commits. If no such try is recorded, the transaction had no effect.
             let unknown = match committed.is_empty() {
                 true => Outcome::Aborted,
                 false => Outcome::Unknown,

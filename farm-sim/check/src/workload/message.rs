@@ -37,6 +37,6 @@ pub(super) fn encode(number: u64, seed: u64, attempt: u8) -> [u8; BODY_BYTES] {
 /// Decodes a request to run a transaction: its number, its seed and the attempt.
 pub(super) fn decode(body: &[u8]) -> Option<(u64, u64, u8)> {
     let body = <&[u8; BODY_BYTES]>::try_from(body).ok()?;
-    let word = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("a word"));
+    let word = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("eight bytes"));
     Some((word(0), word(8), body[16]))
 }

@@ -1,4 +1,4 @@
-//! Judged workloads: each keeps an invariant, writes values that describe themselves, and records a history that
+//! Judged workloads: each maintains an invariant, writes values that describe themselves, and records a history that
 //! checkers judge.
 //!
 //! The simulator runs the workloads under faults, and `farm workload` runs them on real machines.
@@ -11,7 +11,7 @@
 //! | `message` | the messages between workers |
 //! | `clients` | the beginning and the end of clients and of their operations |
 //! | `client` | the clients' loop: ship a transaction, read without locks, use the table |
-//! | `objects` | making the objects, and requesting the addresses of all others |
+//! | `objects` | creating a worker's objects, and requesting the addresses of all other objects |
 //! | `shipped` | the handler of transactions that are shipped |
 //! | `execute` | running transactions, in place or by continuations |
 //! | `retried` | transactions that [`farm_txn::retry`] runs until they commit |

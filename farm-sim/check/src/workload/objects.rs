@@ -1,4 +1,4 @@
-//! Makes this worker's objects, and requests the addresses of all others.
+//! Creates this worker's objects, and requests the addresses of all other objects.
 
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont, Request};
@@ -15,7 +15,7 @@ use super::value::Value;
 const AT_A_TIME: usize = 4;
 const ADDRESS_BYTES: usize = 8;
 
-/// Makes this worker's objects, and requests the addresses of all others.
+/// Creates this worker's objects, and requests the addresses of all other objects.
 pub(super) fn set_up(worker: &mut Worker) {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
@@ -38,7 +38,7 @@ pub(super) fn set_up(worker: &mut Worker) {
     }
 }
 
-/// Returns the data that an object is made with.
+/// Returns the initial data of an object.
 fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
     match spec.kind {
         Kind::Cycle => {
@@ -50,7 +50,7 @@ fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
     }
 }
 
-/// Starts the transaction that makes an object. [`made`] is called when it has ended.
+/// Starts the transaction that creates an object. [`made`] is called when the transaction has ended.
 fn make(worker: &mut Worker, object: usize) -> Result<(), TxError> {
     let machines = worker.machines().len();
     let spec = &work(worker).spec;
@@ -82,10 +82,7 @@ fn made(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
 }
 
 fn not_made(worker: &mut Worker, object: usize, error: &TxError) {
-    give_up(
-        worker,
-        format!("object {object} could not be made: {error}"),
-    );
+    give_up(worker, format!("cannot create object {object}: {error}"));
 }
 
 /// Returns the objects whose addresses one message requests: from `first` on, those of the same worker.

@@ -1,4 +1,4 @@
-//! Shipped transactions that the platform's helper [`farm_txn::retry`] runs until they commit: some of all.
+//! Some of the shipped transactions: [`farm_txn::retry`], the platform's helper, runs them until they commit.
 
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{BackoffConfig, TxError, TxHandle, retry};
@@ -9,7 +9,7 @@ use super::message::{DONE, IN_DOUBT, REFUSED};
 use super::running::{Retried, Retry, Shipped, Stop, Tried};
 use super::state::work;
 
-/// One in this many transactions that may be retried this way is.
+/// One in this many transactions on objects of all machines is run by [`farm_txn::retry`].
 const ONE_IN: u64 = 4;
 /// Maximum number of tries of a transaction. Each try has its own write ids.
 const MOST_TRIES: u64 = 1_000;

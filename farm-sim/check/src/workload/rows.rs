@@ -122,7 +122,7 @@ fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
             open(worker);
         }
         Err(KvError::PeerLost(_)) => end_all(worker),
-        Err(error) => give_up(worker, format!("a table could not be opened: {error}")),
+        Err(error) => give_up(worker, format!("cannot open a table: {error}")),
     }
 }
 
@@ -139,7 +139,7 @@ fn load(worker: &mut Worker, _: u64, (): ()) {
     let change = Change::Insert(&value);
     let loaded = Cont::new(loaded, 0);
     if let Err(error) = farm_kv::change(worker, table, &name.table_key(), change, loaded) {
-        give_up(worker, format!("{name} could not be loaded: {error}"));
+        give_up(worker, format!("cannot load row {name}: {error}"));
     }
 }
 
@@ -169,7 +169,10 @@ fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
         }
         Err(KvError::Conflict | KvError::Busy) => load(worker, 0, ()),
         Err(KvError::PeerLost(_)) => end_all(worker),
-        other => give_up(worker, format!("a row could not be loaded: {other:?}")),
+        other => give_up(
+            worker,
+            format!("cannot load a row: the insert returned {other:?}"),
+        ),
     }
 }
 
@@ -384,7 +387,7 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(),
         let locked = tx.locked_now(worker);
         farm_txn::checkin(worker, tx);
         if let Some(at) = locked {
-            return Err(format!("{name}: a lock is left on the object at {at}"));
+            return Err(format!("{name}: the object at {at} is still locked"));
         }
         let value = last.map_err(|error| format!("{name}: {error}"))?;
         let value = value.ok_or_else(|| format!("{name} is missing at the end"))?;

@@ -24,7 +24,7 @@ pub(super) struct Running {
     pub(super) tx: TxHandle,
     /// Index of its try in the log, set when the try commits.
     pub(super) tried: usize,
-    /// Set if [`farm_txn::retry`] runs the transaction until it commits.
+    /// The functions that handle the end of the try if [`farm_txn::retry`] runs the transaction; otherwise `None`.
     pub(super) retry: Option<Retry>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Committing {
     pub(super) shipped: Shipped,
     /// Index of the try in the log.
     pub(super) tried: usize,
-    /// The invariants that its script found broken, if it takes effect.
+    /// The invariants that its script found broken. They count only if the try takes effect.
     pub(super) broken: Vec<String>,
 }
 

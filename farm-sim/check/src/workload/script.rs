@@ -57,7 +57,7 @@ impl Script {
             },
             (Kind::Churn, _) => Part::Churn(Churn::new(any(&mut rng))),
             (_, _) => {
-                // Sometimes so many objects that they are not validated one by one.
+                // Some transactions read so many objects that a message validates them, not one read for each object.
                 let many = rng.random_range(0..8) == 0;
                 let (most, writes) = if many { (16, 2) } else { (4, 4) };
                 let writes = if read_only { 0 } else { writes };
@@ -218,7 +218,8 @@ impl Notes {
             return Ok(Want::Read(next));
         }
         if next != self.first || met.contains(&false) {
-            let why = format!("a transaction read a broken cycle of objects; it met: {met:?}");
+            let why =
+                format!("a transaction read a broken cycle of objects; objects reached: {met:?}");
             self.broken.push(why);
         }
         Ok(Want::Commit)

@@ -107,7 +107,7 @@ pub struct Spec {
     pub lock_free: u32,
     /// Share of table operations that the client's worker runs as transactions.
     pub in_transactions: u32,
-    /// Number of keys of the table, or of accounts of SmallBank. TATP has one subscriber for each four.
+    /// Number of keys of the table, or of accounts of SmallBank. TATP has a quarter as many subscribers.
     pub keys: u64,
     /// The table's neighbourhood H.
     pub neighbourhood: u32,

@@ -38,9 +38,9 @@ pub(super) struct Work {
     /// Address of each object; null until it is known.
     pub(super) addresses: Vec<Address>,
     pub(super) missing: usize,
-    /// Objects of this worker that are being made, with their numbers.
+    /// Objects of this worker that are being created: their numbers and addresses.
     pub(super) making: slab::Slab<(usize, Address)>,
-    /// Whether this worker's objects could not be made. Final.
+    /// Whether the set-up of the workload failed on this worker. Never reset.
     pub(super) gave_up: bool,
     pub(super) table: Option<TableId>,
     pub(super) rows: Option<Rows>,
@@ -103,7 +103,7 @@ pub(super) fn moment(worker: &Worker) -> u64 {
     }
 }
 
-/// Returns this worker's place among all workers of the cluster, and the number of machines before its own.
+/// Returns this worker's position among all workers of the cluster, and the number of machines before its own.
 pub(super) fn place(worker: &Worker) -> (usize, usize) {
     let me = worker.me();
     let before = worker

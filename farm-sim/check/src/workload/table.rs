@@ -25,9 +25,9 @@ fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
             work(worker).table = Some(table);
             begin_all(worker);
         }
-        // The cluster is being lost.
+        // A machine was lost, and the cluster ends.
         Err(KvError::PeerLost(_)) => end_all(worker),
-        Err(error) => give_up(worker, format!("the table could not be opened: {error}")),
+        Err(error) => give_up(worker, format!("cannot open the table: {error}")),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Values that describe themselves: every byte of a payload is a function of its first words. So a payload that mixes
-//! two writes is detected as torn, wherever they meet.
+//! two writes is detected as torn, wherever the boundary between their bytes is.
 
 use crate::history::WriteId;
 
@@ -48,7 +48,7 @@ impl Value {
     /// Writes the value to a payload, and fills the rest.
     ///
     /// # Panics
-    /// If it is shorter than [`LEAST_BYTES`].
+    /// If the payload is shorter than [`LEAST_BYTES`].
     pub fn write(&self, payload: &mut [u8]) {
         let (head, fill) = payload.split_at_mut(LEAST_BYTES);
         for (bytes, word) in head.chunks_exact_mut(8).zip(self.words()) {
@@ -65,7 +65,7 @@ impl Value {
     /// The first byte that does not follow from the first words.
     ///
     /// # Panics
-    /// If it is shorter than [`LEAST_BYTES`].
+    /// If the payload is shorter than [`LEAST_BYTES`].
     pub fn read(payload: &[u8]) -> Result<Self, Torn> {
         let (head, fill) = payload.split_at(LEAST_BYTES);
         let word = |at: usize| {

@@ -25,7 +25,7 @@ use protocol::{News, Order};
 
 /// Time after an order to stop until the launcher kills the nodes that still run.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Time after a first failure for which the launcher collects the failures of other nodes, which may have the cause.
+/// Time after a first failure for which the launcher collects the failures of other nodes, which may report the cause.
 const FAILURE_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Returns a flag that SIGINT and SIGTERM set.
@@ -38,7 +38,7 @@ pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// The command was interrupted by a signal.
+/// The error of a command that SIGINT or SIGTERM interrupted.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; the cluster was stopped")]
 pub(crate) struct Interrupted;
@@ -221,7 +221,7 @@ impl Cluster {
                 (_, Some(code)) => format!("its process ended with status {code}"),
                 _ => "its process ended".into(),
             },
-            Err(error) => format!("its process cannot be waited for: {error}"),
+            Err(error) => format!("cannot wait for its process: {error}"),
         }
     }
 

@@ -36,7 +36,7 @@ use crate::cli::NodeArgs;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a node checks for signals, and whether its machine has stopped.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest time until freed objects and changes of shards have reached the workers that own them.
+/// Longest time that a node waits until freed objects and changes of shards have reached the workers that own them.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Interval of [`News::Loading`].
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -201,8 +201,8 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
     let Err(error) = driven.execute_all(&orders) else {
         return Ok(machine.stop()?);
     };
-    // Report before the machine stops, so that the launcher receives this reason before the failures that it
-    // causes on other machines.
+    // Report before the machine stops, so that the launcher receives this failure before the failures that result
+    // from it on other machines.
     report_failure(&error);
     if error.is::<Terminated>() {
         machine.stop()?;
@@ -264,7 +264,7 @@ struct Driven<'a> {
     tracker: Option<Arc<InsertTracker>>,
     /// Number of records that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
-    /// Set when the launcher is gone.
+    /// Set when standard input has ended or contained an invalid order.
     abandoned: Arc<AtomicBool>,
     /// Set by SIGTERM.
     terminated: Arc<AtomicBool>,
@@ -388,7 +388,7 @@ impl<'a> Driven<'a> {
         opened.context("cannot open the table: the machine has no workers")
     }
 
-    /// Returns the table and the writer of each worker's values.
+    /// Returns for each worker the table, and the number that identifies the worker as the writer of values.
     fn commons(&self) -> anyhow::Result<Vec<Common>> {
         let table = self.table;
         let (table, spec) =
@@ -487,7 +487,7 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
-    /// Operations that each worker keeps in flight, unless a run says otherwise.
+    /// Returns the number of operations that each worker keeps in flight, unless the order of a run sets another.
     fn in_flight(&self) -> usize {
         self.config.worker.operations_in_flight as usize
     }
@@ -623,7 +623,7 @@ fn send_loaded<C: farm_bench::counters::Counters>(loads: &[Ran<C>]) -> anyhow::R
     Ok((records, seconds))
 }
 
-/// Returns whether the allocators have taken back all freed objects: as many slots are taken as objects exist.
+/// Returns whether the allocators have received all freed objects: the number of allocated slots is that of objects.
 fn is_settled(finished: &[workload::Finished]) -> bool {
     let taken: u64 = finished.iter().map(|one| one.taken).sum();
     let live: u64 = finished.iter().map(|one| one.live).sum();

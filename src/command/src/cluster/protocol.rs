@@ -72,7 +72,7 @@ pub(crate) enum OltpOrder {
     Load,
     /// Run the transactions, and send a report ([`News::RanOltp`]).
     Run {
-        /// Conflict avoidance of each worker, and its most transactions in flight.
+        /// Conflict avoidance of each worker, with its maximum number of transactions in flight.
         avoidance: BackoffConfig,
         /// Seconds of the warm-up, which is not measured.
         warmup_s: f64,

@@ -97,7 +97,7 @@ fn workers(facts: &HostFacts, config: &Config) -> Finding {
     ))
 }
 
-/// Reports machines that are pinned to cores that this process may not use, or that another machine has, too.
+/// Reports machines that are pinned to a core that this process may not use, or to the same core as another machine.
 fn pinning(facts: &HostFacts, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !config.worker.pin {

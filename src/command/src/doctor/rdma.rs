@@ -193,7 +193,7 @@ fn missing(facts: &HostFacts, config: &Config) -> Vec<Finding> {
                 "the configuration names the device {name:?} for machine {machine}; this host does not have it"
             );
             Finding::new(Level::Advice, "rdma", fact).advice(
-                "correct if that machine runs on another host; otherwise name one of the devices above",
+                "change nothing if that machine runs on another host; otherwise name one of the devices above",
             )
         })
         .collect()

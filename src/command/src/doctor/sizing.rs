@@ -7,11 +7,10 @@ use super::{Finding, Level};
 
 /// Longest idle turn of a worker, in microseconds, without advice. It is about an RDMA round trip.
 const LONG_TURN_US: f64 = 3.0;
-/// Rings and logs that take more than the regions divided by this number lead to advice.
+/// If rings and logs take more memory than the regions divided by this number, the finding is advice.
 const LARGE_SHARE: u64 = 4;
 
-/// Returns the finding about the machine with the largest rings, logs and arenas, or `None` if no machine is
-/// configured.
+/// Returns the finding about the machine that takes the most memory, or `None` if no machine is configured.
 pub(super) fn sizing(config: &Config) -> Option<Finding> {
     let machines = config.machines.iter();
     let all = machines.filter_map(|machine| Sizing::of(config, machine.id));

@@ -244,8 +244,8 @@ fn planned(
     })
 }
 
-/// Returns the most time and the number of operations that bound a workload. `requested` is `--duration`: it overrides
-/// an `operationcount` of a file. With an `operationcount` of `-p`, both bounds apply.
+/// Returns the maximum time and the number of operations that bound a workload. `requested` is `--duration`: it
+/// overrides an `operationcount` of a file. With an `operationcount` of `-p`, both bounds apply.
 fn bounds(
     name: &str,
     spec: &WorkloadSpec,
