@@ -1,4 +1,5 @@
-//! Checks that every backend makes before it accepts a post, and reads performed by the processor.
+//! Checks that every backend performs before it accepts a post, and reads that the processor itself
+//! performs.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -85,7 +86,7 @@ impl Source<'_> {
     }
 }
 
-/// Performs a read with loads.
+/// Performs a read with the processor's loads, without a device.
 #[inline]
 pub(super) fn copy(
     memory: &Memory,
@@ -99,7 +100,7 @@ pub(super) fn copy(
     match read.kind {
         ReadKind::Raw => {
             memory.read_words(offset, out);
-            // Later loads, by this or another thread, do not return older values than this read.
+            // Orders the loads of this read before all later accesses of this thread.
             fence(Ordering::Acquire);
             Status::Ok
         }

@@ -2,7 +2,8 @@
 //! writes that are not inline.
 //!
 //! A [`Slot`] is not `Copy`: posting moves it to the fabric, the completion moves it back, and only
-//! its owner can access its contents. This suffices for the rules of a NIC's memory registration.
+//! its owner can access its contents. Therefore no code accesses memory that a NIC may be reading or
+//! writing.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -19,7 +20,7 @@ pub struct ArenaConfig {
 
 /// Number of slots of each size reserved for writes and reads of headers. Other reads may hold
 /// their slots until a lock is released, and the write that releases the lock must not wait for
-/// them.
+/// these slots.
 const KEPT_TO_SEND: usize = 1;
 
 impl ArenaConfig {
@@ -59,11 +60,13 @@ impl ArenaConfig {
 
 /// A part of the arena, owned by the holder of this value.
 ///
-/// It consists of two words, so that calls pass it in registers. If it were written to memory in
-/// small fields and read back in large ones, it would stall the processor at every step.
+/// It consists of two words, so that calls pass it in registers. If a slot were written to memory
+/// as several small fields and read back as larger words, the processor would stall at every such
+/// read.
 #[derive(PartialEq, Eq)]
 pub struct Slot {
-    /// The slot's number in the upper half, and its first word of the arena in the lower half.
+    /// The slot's number in the upper half, and the index of its first word in the arena in the
+    /// lower half.
     place: u64,
     /// The slot's class in the upper half, and its number of words in the lower half.
     size: NonZeroU64,
@@ -128,11 +131,12 @@ impl Arena {
     /// Creates the arena.
     ///
     /// # Panics
-    /// If the classes are not ascending multiples of 64 bytes, or there are more than 255.
+    /// If the classes are not ascending multiples of 64 bytes, if there are more than 255 classes,
+    /// or if the slots have more words than 32 bits can count.
     pub fn new(config: &ArenaConfig) -> Self {
         assert!(
             config.classes.len() < 256,
-            "{} arena classes",
+            "an arena has at most 255 classes of slots, but {} are configured",
             config.classes.len()
         );
         let (mut next, mut slots) = (0, 0);
@@ -276,7 +280,8 @@ impl Arena {
         self.slots
     }
 
-    /// Returns the number of taken slots: zero at rest; otherwise a slot leaked.
+    /// Returns the number of taken slots. If it is not zero when no operation is in flight, a slot
+    /// leaked.
     pub fn taken(&self) -> usize {
         self.taken
     }

@@ -84,7 +84,8 @@ impl FabricMachine {
         }
     }
 
-    /// Returns the peers whose connections have ended, in the order in which this machine noticed.
+    /// Returns the peers whose connections have ended, in the order in which this machine noticed
+    /// the ends.
     pub fn departed(&self) -> Vec<Departed> {
         match self {
             Self::Shm(machine) => machine.departed(),
@@ -101,8 +102,8 @@ impl FabricMachine {
         }
     }
 
-    /// Notifies the peers, if they are connected, that this machine has failed, and why. They treat
-    /// it as lost.
+    /// Notifies the peers, if they are connected, that this machine has failed, and why. The peers
+    /// then treat this machine as lost.
     pub fn fail(&self, why: &str) {
         if let Some(reporter) = self.reporter() {
             reporter.fail(why);

@@ -2,19 +2,19 @@
 //! worker's own handle, and the guarantees below. They do not depend on the backend.
 //!
 //! The guarantees are those of an RC queue pair on a NIC and no more (`FaRM'14 §2, §3.1`), so that
-//! RDMA verbs fit without a change above:
+//! RDMA verbs can implement them without a change to the layers above:
 //!
 //! - Posts name slots of the endpoint's [`Arena`]. The fabric owns a slot from post to completion.
 //!   A post can return [`Rejected::Full`].
 //! - On one connection, writes are ordered among themselves and before later reads. A write or read
-//!   posted after an outstanding read or atomic may pass it, unless it is posted with a fence.
-//!   There is no ordering across connections.
+//!   without a fence may pass the reads and atomics that were posted before and are outstanding. A
+//!   write or read with a fence may not. There is no ordering across connections.
 //! - A write lands in increasing address order. A completed write is in the remote memory, but a
 //!   remote CPU need not have observed it.
 //! - A *raw* read returns whole aligned words. A read of *objects* returns headers that did not
-//!   change during the read. If an object is not locked exclusively and its line versions agree,
-//!   its lines have that version. If [`Capabilities::whole_lines`] is set, every single line is
-//!   consistent.
+//!   change during the read. If an object is not locked exclusively and the versions of its lines
+//!   agree, all its lines belong to that version. If [`Capabilities::whole_lines`] is set, every
+//!   single line is consistent.
 //! - An error breaks the connection: each outstanding operation completes once, with
 //!   [`Status::Broken`], and later posts return [`Rejected::Closed`].
 //!
@@ -40,13 +40,14 @@ use crate::ids::{MachineId, WorkerId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
-/// Identifies exported memory to other machines: what a NIC calls a remote key with its base. Valid
-/// for one start (`boot`) of the machine that exported it.
+/// The identifier by which other machines import exported memory, comparable to a NIC's remote key
+/// and base address. Valid for one start (`boot`) of the machine that exported the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Capability {
     /// The machine that exported the memory.
     pub machine: MachineId,
-    /// The start of that machine. A restarted machine's memory has other capabilities.
+    /// Number of the exporting machine's start. After a restart, the machine exports its memory
+    /// under another number.
     pub boot: u64,
     /// Key of the exported memory within the machine.
     pub key: u64,
@@ -57,7 +58,8 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// Checks that the machine that exported the memory was not restarted: `current` is its present start.
+    /// Checks that the exporting machine has not been restarted since the export: `current` is the
+    /// number of the machine's current start.
     ///
     /// # Errors
     /// [`ImportError::Restarted`].
@@ -246,19 +248,19 @@ pub struct Capabilities {
     /// Whether object reads are valid regardless of their duration, because whole headers were
     /// compared. Otherwise their consistency relies on line versions, which wrap around.
     pub reads_of_any_age: bool,
-    /// Scope of atomicity of atomics.
+    /// Scope in which atomics are atomic.
     pub atomics: AtomicScope,
     /// Largest inline write, in bytes.
     pub max_inline_bytes: usize,
     /// Maximum number of outstanding reads and atomics.
     pub max_outstanding_reads: usize,
-    /// Maximum number of outstanding signalled writes. They are accepted independently of outstanding reads and
-    /// atomics, because the write that releases a lock must not wait for reads that may wait for
-    /// the lock.
+    /// Maximum number of outstanding signalled writes. The endpoint accepts them independently of
+    /// outstanding reads and atomics, because the write that releases a lock must not wait for
+    /// reads that may wait for the lock.
     pub max_outstanding_writes: usize,
 }
 
-/// Counters of operations, incremented only where the operations take place.
+/// Counters of operations. Only the backend that performs an operation counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// One-sided reads posted.
@@ -267,7 +269,7 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Copies retried because the memory changed during the copy.
     pub read_retries: u64,
-    /// Reads that ended [`Status::Torn`].
+    /// Reads that ended with [`Status::Torn`].
     pub reads_torn: u64,
     /// One-sided writes posted.
     pub writes: u64,
@@ -359,7 +361,8 @@ pub enum ImportError {
 }
 
 /// A worker's own handle on the fabric. It is an enum and not a type parameter, so that public
-/// types do not depend on the fabric. The cost on the hot backend is one predicted branch.
+/// types do not depend on the backend. The cost of each call is one branch, which the processor
+/// predicts.
 pub enum Endpoint {
     /// Processes on one host.
     Shm(Box<shm::ShmEndpoint>),
@@ -454,7 +457,8 @@ impl Endpoint {
         dispatch!(self, e => e.outstanding())
     }
 
-    /// Returns a machine whose connection broke, and how. Returns each machine once.
+    /// Returns a machine whose connection has ended, and how the connection ended. Returns each
+    /// ended connection once.
     #[inline]
     pub fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
         dispatch!(self, e => e.take_broken())
@@ -477,8 +481,8 @@ impl Endpoint {
         dispatch!(self, e => e.disarm())
     }
 
-    /// Sleeps until notified, for at most `most`. To be called only after [`Endpoint::arm`].
-    /// Disarms.
+    /// Sleeps until notified, for at most `most`, and then cancels [`Endpoint::arm`]. To be called
+    /// only after [`Endpoint::arm`].
     pub fn wait(&mut self, most: Duration) -> Wake {
         dispatch!(self, e => e.wait(most))
     }

@@ -11,8 +11,8 @@ use crate::{marks, mutants};
 /// Number of times that a chunk of lines, or a whole read, is retried before the copy fails with [`Torn`].
 pub const MAX_COPY_TRIES: u32 = 64;
 
-/// Lines that are copied before they are checked for a change, and copied again if there was one: enough for most
-/// reads, and few enough that a change in a large object repeats only a small part of the copy.
+/// Number of lines of a chunk. The lines of a chunk are checked together for a change, and copied again if there was a
+/// change. Most reads consist of one chunk, and a change in a large object repeats only a small part of the copy.
 const CHUNK_LINES: usize = 16;
 
 /// The memory changed during every try of a copy.
@@ -75,7 +75,7 @@ impl Memory {
         self.copy_until_unchanged(loads, offset, stride, out)
     }
 
-    /// Copies long ranges, and ranges whose first try met a writer.
+    /// Copies long ranges, and ranges that a writer changed during the first try.
     #[cold]
     fn copy_until_unchanged(
         &self,
@@ -178,7 +178,7 @@ fn torn() -> Torn {
     Torn
 }
 
-/// Copies whole lines without any check of consistency: the limit against which the checked copy is measured.
+/// Copies whole lines without any check of consistency. Benchmarks compare the checked copy with it.
 ///
 /// # Panics
 /// On a range outside the window or not aligned.

@@ -1,15 +1,15 @@
 //! Function items and closures that capture nothing, called where only their type is known.
 //!
-//! Such a type has no size: its one value can be made again anywhere. A continuation with a context of any type is
-//! therefore still a plain function pointer and a word.
+//! Such a type has size zero, so its only value can be created anywhere. A continuation with a context of any type
+//! therefore consists only of a plain function pointer and a word.
 
 use std::ptr::NonNull;
 
 /// A value that a continuation carries as its context: at most a word.
 pub trait Context: Copy + 'static {
-    /// Returns the word that stands for the value.
+    /// Encodes the value as a word.
     fn to_word(self) -> u64;
-    /// Returns the value that [`Context::to_word`] made the word of.
+    /// Returns the value that [`Context::to_word`] encoded as `word`.
     fn from_word(word: u64) -> Self;
 }
 
@@ -72,24 +72,25 @@ impl Context for () {
     fn from_word(_: u64) -> Self {}
 }
 
-/// Returns the only value of a function type, which has no size.
+/// Returns the only value of a function type, which has size zero.
 ///
 /// # Safety
-/// The type `F` has a value.
+/// A value of the type `F` exists.
 #[inline(always)]
 unsafe fn again<F: Copy + 'static>() -> F {
     const {
         assert!(
             size_of::<F>() == 0,
-            "a continuation captures nothing: its state is its context"
+            "the function of a continuation must not capture variables: pass them as its context"
         )
     };
-    // SAFETY: a read of a type without a size reads no byte, for which any aligned pointer is valid. The type has a value,
-    // as the caller promises, which is `Copy` and `'static`: another one of it breaks no ownership and no borrow.
+    // SAFETY: a read of a type of size zero reads no byte, so any aligned pointer is valid for it. The caller promises
+    // that a value of the type exists. The type is `Copy` and `'static`, so a copy of the value violates no ownership
+    // and no borrow.
     unsafe { NonNull::<F>::dangling().read() }
 }
 
-/// Returns the function pointer that calls `function` with the context that its word stands for.
+/// Returns a function pointer that decodes the context from its word, and calls `function` with it.
 #[inline]
 pub(crate) fn with_context<W, C, T, F>(_function: F) -> fn(&mut W, u64, T)
 where
@@ -97,16 +98,16 @@ where
     F: Fn(&mut W, C, T) + Copy + 'static,
 {
     |worker, word, result| {
-        // SAFETY: a value of the type was passed to `with_context`.
+        // SAFETY: a value of the type was passed to `with_context`, so it exists.
         let function = unsafe { again::<F>() };
         function(worker, C::from_word(word), result);
     }
 }
 
-/// A function whose result borrows: see [`with_context`].
+/// The function pointer that [`with_context_borrowing`] returns.
 pub(crate) type Borrowing<W, B, E> = fn(&mut W, u64, Result<&B, E>);
 
-/// As [`with_context`], for a result that borrows.
+/// As [`with_context`], for a function to which the result is passed as a reference.
 #[inline]
 pub(crate) fn with_context_borrowing<W, C, B, E, F>(_function: F) -> Borrowing<W, B, E>
 where
@@ -115,7 +116,7 @@ where
     F: Fn(&mut W, C, Result<&B, E>) + Copy + 'static,
 {
     |worker, word, result| {
-        // SAFETY: a value of the type was passed to `with_context_borrowing`.
+        // SAFETY: a value of the type was passed to `with_context_borrowing`, so it exists.
         let function = unsafe { again::<F>() };
         function(worker, C::from_word(word), result);
     }

@@ -5,24 +5,25 @@
 //!
 //! # Why a copy by vectors is sound
 //!
-//! The loads are inline assembly, so the compiler sees no access of the language at all and can assume nothing about
-//! the memory except the result of the assembly: either the first word of every line was the same before and after the
-//! line was loaded, or that of some line was not. In the second case the copy is discarded, so it does not matter what
-//! a racing store left in it. In the first case, writers that keep to the discipline (mark the line's first word,
-//! change the line, set the word to a value that it never had before) have not stored to the line in between. The copy
-//! then holds what relaxed atomic loads of its words would have returned: the assembly does nothing that atomics could
-//! not.
+//! The loads are inline assembly. So the compiler sees no Rust access to the memory, and can assume nothing about the
+//! memory except the result of the assembly: whether the first word of every line was the same before and after the
+//! line was loaded. If the first word of a line changed, the copy is discarded, so it does not matter what a racing
+//! store left in the copy. If no first word changed, then no writer stored to the lines in between, because writers
+//! follow a discipline: they mark the line's first word, change the line, and set the first word to a value that it
+//! never had before. The copy then contains what relaxed atomic loads of its words would have returned: the assembly
+//! does nothing that atomic loads could not do.
 //!
 //! The processor must load the first word, then the line, then the first word again. x86-64 keeps the order of loads
 //! from write-back memory (Intel SDM 3A 9.2.2, AMD APM 2 7.2). That orders the loads of different instructions; the
 //! pieces into which a wide load may be split can execute in any order, which is why the first word is loaded
-//! separately before and after. Nothing is assumed about the atomicity of a wide load. The first word of the copy,
-//! which the wide load brought between the two, is that same word.
+//! separately before and after. Nothing is assumed about the atomicity of a wide load. If the two separate loads of a
+//! first word returned the same value, no store to this word took place between them. The wide load read the word in
+//! between, so the first word of the copied line has this value, too.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::asm;
 
-/// The instructions that load whole lines; only those that this processor has.
+/// The instructions that load whole lines. Values exist only for instructions that this processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineLoads(Width);
 

@@ -24,7 +24,7 @@ pub enum MappingError {
     /// The file system has no room for the mapping: nothing was left behind.
     #[error(
         "no space for {bytes} bytes of shared memory in {dir}: {available} bytes are free; \
-         lower memory.per_machine_bytes, free space there, or point memory.dir elsewhere"
+         lower memory.per_machine_bytes, free space there, or set memory.dir to another directory"
     )]
     NoSpace {
         /// Directory that holds the shared memory.
@@ -153,7 +153,7 @@ impl Mapping {
         let file = create_new(path)?;
         let made = Self::reserve_and_map(&file, path, len, huge);
         if made.is_err() {
-            // The first error is the one to report; the next start removes a leftover file.
+            // Report the first error. The next start removes a file that is left behind.
             let _ = std::fs::remove_file(path);
         }
         made

@@ -4,14 +4,14 @@
 //! whole lines, and by the checked copy that makes a one-sided read of an object consistent ([`Memory::copy_objects`]).
 //! No code forms a reference to the bytes themselves, so a concurrent writer breaks no Rust aliasing rule.
 //!
-//! Invariants kept here and relied on everywhere else:
+//! Invariants of this module, on which all other code relies:
 //! - a `Memory` never outlives its mapping (it holds a reference count);
 //! - every access is inside the window and aligned, or panics (a programming error: offsets that come from another
 //!   machine are validated before they reach this module);
 //! - a read-only mapping is never stored to;
 //! - if memory has a [`Hook`], every access goes through the hook.
 //!
-//! Guarded by the tests beside the code and by the fabric conformance suite.
+//! The tests in these files and the conformance suite of the fabric check the invariants.
 #![allow(unsafe_code)]
 
 mod copy;

@@ -1,9 +1,9 @@
 //! Huge pages for shared files, on kernels that provide them without configuration.
 //!
 //! A random read from gigabytes of small pages spends more time on page table walks than on the lines themselves.
-//! `MADV_COLLAPSE` (Linux 6.1) makes huge pages of a file in a tmpfs, whatever the mount options and the system's
-//! settings say, and needs no privileges. It is fast only for a file that is nearly empty: 0.13 s per GiB with one page
-//! of each 2 MiB present, 2.5 s with all of them (measured on Linux 6.18).
+//! `MADV_COLLAPSE` (Linux 6.1) creates huge pages for a file in a tmpfs, regardless of the mount options and of the
+//! system's settings, and needs no privileges. It is fast only for a file that is nearly empty: it takes 0.13 s per GiB
+//! if one page of each 2 MiB is present, and 2.5 s if all pages are present (measured on Linux 6.18).
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -19,8 +19,8 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 const MADV_COLLAPSE: libc::c_int = 25;
 /// Maximum number of requests for one huge page while the kernel reports that it is busy.
 const TRIES: usize = 3;
-/// Number of huge pages for which the kernel may fail to find memory before no more are requested: each failure takes
-/// it a long search.
+/// Number of huge pages whose requests may fail before no more are requested: in each failure, the kernel searches its
+/// memory for long.
 const MOST_FAILURES: usize = 4;
 
 /// Returns whether the huge pages of this kernel have [`HUGE_PAGE_BYTES`].
@@ -90,7 +90,7 @@ pub(super) fn begin_each(file: &File, len: usize) -> std::io::Result<()> {
     })
 }
 
-/// Makes huge pages of a mapping, as far as they are available. Its contents stay.
+/// Replaces the pages of a mapping by huge pages, as far as huge pages are available. The contents stay.
 pub(super) fn collapse(base: NonNull<u8>, len: usize) {
     let advise = |at: usize, len: usize| {
         // SAFETY: the range is within our own mapping; the advice changes no contents.

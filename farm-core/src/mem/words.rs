@@ -43,7 +43,7 @@ impl Memory {
     /// # Panics
     /// If the system has no memory left.
     pub fn anonymous(len: usize) -> Self {
-        Self::of(Mapping::anonymous(len).expect("anonymous memory"))
+        Self::of(Mapping::anonymous(len).expect("the system has memory left for the mapping"))
     }
 
     /// Returns the part `offset .. offset + len` of this window.
@@ -68,7 +68,7 @@ impl Memory {
         }
     }
 
-    /// Returns the hook, and the offset in its window of byte `offset` of this one.
+    /// Returns the hook, and the offset in the hooked window of the byte at `offset` in this window.
     #[cold]
     fn through<'a>(&self, hooked: &'a Hooked, offset: usize) -> (&'a dyn Hook, usize) {
         let at = self.base.as_ptr() as usize - hooked.base + offset;

@@ -9,8 +9,8 @@
 //! segment of A for A:  | w0→w0 | w0→w1 | … | w1→w0 | … | head w0→w0 | head w0→w1 | … |
 //! ```
 //!
-//! A machine has no log in its own memory: a coordinator's changes to its own machine's memory need
-//! no record yet.
+//! A machine has no log in its own memory: a coordinator changes the memory of its own machine
+//! without log records.
 
 use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
@@ -76,7 +76,7 @@ impl SegmentLayout {
     }
 
     /// Returns the layout of the segment of a machine with `own` workers for itself: a ring for
-    /// every ordered pair.
+    /// every ordered pair of its workers.
     pub fn within(format: RingFormat, own: usize) -> Self {
         Self {
             format,

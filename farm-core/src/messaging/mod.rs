@@ -2,10 +2,11 @@
 //! (`FaRM'14 §3.1`; `msgRegisterHandler` and `msgSend` of figure 6).
 //!
 //! A worker has one ring into every other machine, and one ring into every worker of its own
-//! machine. Worker i mod n of the receiving machine polls the ring of sender i. It hands a record
-//! for another worker over through its ring into that worker. A call reserves the space of its
-//! reply when it is sent. A worker that handles requests therefore never waits for room to reply,
-//! and full rings cannot deadlock. [`crate::ring`] states the argument.
+//! machine. If the receiving machine has n workers, worker i mod n polls the ring of sender i. If a
+//! record in this ring is for another worker, the polling worker hands the record over through its
+//! own ring into that worker. A call reserves the space of its reply when it is sent. A worker that
+//! handles requests therefore never waits for room to reply, and full rings cannot deadlock.
+//! [`crate::ring`] states the argument.
 
 mod links;
 mod outgoing;
@@ -80,15 +81,15 @@ pub enum CallError {
         most: usize,
     },
     /// The connection to the machine is broken. It is unknown whether the call took effect.
-    #[error("machine {0} is lost")]
+    #[error("the connection to machine {0} is lost; it is unknown whether the call took effect")]
     PeerLost(MachineId),
     /// The cluster has no such machine or worker.
-    #[error("there is no worker {0}")]
+    #[error("the cluster has no worker {0}")]
     NoWorker(WorkerRef),
 }
 
-/// The continuation of a call, run with its reply. As [`crate::worker::Cont`], for a result that
-/// borrows.
+/// The continuation of a call, run with its reply. As [`crate::worker::Cont`], for a result that is
+/// passed as a reference.
 #[derive(Clone, Copy)]
 pub struct ReplyCont {
     run: fn(&mut Worker, u64, Result<&[u8], CallError>),

@@ -45,10 +45,11 @@ pub(crate) enum Taken {
     Stale,
 }
 
-/// A ring contains data that no correct sender writes.
+/// A violation of the protocol by another machine.
 #[derive(Debug)]
 pub(crate) struct Garbage {
     pub(crate) machine: MachineId,
+    /// What the machine did, as a clause that follows "because".
     pub(crate) why: String,
 }
 
@@ -167,8 +168,8 @@ impl Messaging {
         Ok(())
     }
 
-    /// Registers a pending call whose request is written by other means than a message, and
-    /// reserves room for a reply of at most `most_reply` bytes. Returns the token that the reply
+    /// Registers a pending call, and reserves room for a reply of at most `most_reply` bytes. The
+    /// caller writes the request, as a message or by other means. Returns the token that the reply
     /// must contain.
     pub(crate) fn expect_reply(
         &mut self,
@@ -462,12 +463,13 @@ impl Messaging {
             .retain(|incoming| incoming.machine != machine);
     }
 
-    /// Returns whether a reply waits for the report of a peer.
+    /// Returns whether a deferred reply is not sent yet.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Returns the bytes reserved for replies: zero at rest.
+    /// Returns the bytes reserved for replies: zero when no call is in flight, unless a machine was
+    /// lost.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         let credits = self.links.credits.iter().flatten();
         credits
@@ -475,8 +477,8 @@ impl Messaging {
             .sum()
     }
 
-    /// Returns the bytes that this worker has sent and received through rings so far. Summed over a
-    /// cluster at rest, both are equal.
+    /// Returns the bytes that this worker has sent and received through rings so far. Summed over an
+    /// idle cluster, both are equal.
     pub(crate) fn carried(&self) -> (u64, u64) {
         let senders = self.links.out.iter().flatten().chain(&self.links.within);
         let receivers = self.links.incoming.iter();

@@ -10,12 +10,12 @@ use crate::mem::WORD_BYTES;
 /// when the reply has been consumed.
 ///
 /// The reserve of the ring is divided into one share for each requesting worker of the machine.
-/// Each worker also has room for one prompt reply, that is a reply which its receiver sends at
-/// once, regardless of what else the receiver waits for. Requests that take long to answer, or
-/// whose receiver must first query other machines, therefore do not hold the space that prompt
-/// requests need. One more part is for a wrap filler, which is shorter than the reply that it
-/// precedes. So all replies for which credit is taken fit the reserve, at whichever offsets they
-/// are placed. The whole argument is at [`ring`](super).
+/// Each worker also has room for one prompt reply, that is a reply which the receiver of the request
+/// sends without waiting for anything. Requests that take long to answer, or whose receiver must
+/// first query other machines, therefore do not hold the space that prompt requests need. One more
+/// part is for the filler at the end of the buffer, which is shorter than the reply after it. So all
+/// replies for which credit is taken fit the reserve, at whichever offsets they are placed. The whole
+/// argument is at [`ring`](super).
 ///
 /// ```
 /// use farm_core::ring::{Capacity, ReplyCredits};
@@ -36,8 +36,8 @@ pub struct ReplyCredits {
 /// Bytes of one prompt reply: a body of at most [`LARGEST_REPLY_BYTES`] and the record overhead.
 const PROMPT_BYTES: u32 = LARGEST_REPLY_BYTES as u32 + OVERHEAD_BYTES;
 
-/// There are too many requesting workers: the ring's reserve does not have room for one empty reply
-/// each.
+/// There are too many requesting workers: the ring's reserve has no room for an empty reply and a
+/// prompt reply for each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a ring of {capacity_bytes} bytes is too small to reserve a reply for each of {requesters} workers; \
@@ -132,7 +132,7 @@ impl ReplyCredits {
         self.taken_bytes -= bytes;
     }
 
-    /// Returns the bytes of credit that are taken: zero at rest.
+    /// Returns the bytes of credit that are taken: zero when no request is in flight.
     pub fn taken_bytes(&self) -> u32 {
         self.taken_bytes
     }

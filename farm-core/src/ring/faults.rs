@@ -1,11 +1,11 @@
-//! Deliberate bugs of rings that are more than an expression.
+//! Deliberate bugs of rings that need more code than one expression.
 
 use super::Words;
 use super::zeroing::{BeforeTheHead, Space, Zeroing};
 use crate::mutants;
 
-/// Zeroes consumed space long after the head was reported: while the ring is in use, the last five eighths of the ring
-/// stay unzeroed.
+/// Zeroes consumed space long after the head was reported: while the ring is in use, the five eighths of the ring
+/// before the head stay unzeroed.
 #[derive(Debug)]
 pub(super) struct LongAfterTheHead {
     /// Position up to which consumed space is zero.

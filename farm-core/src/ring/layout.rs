@@ -18,9 +18,9 @@
 //! The head's length is not zero, so a head word is never zero, and a zero word of free space means
 //! "no record yet" (FaRM'14 §3.1). The trailer is never zero either. The body's exact length is the
 //! record length minus [`OVERHEAD_BYTES`] minus `pad`. Words are little-endian. The checksum is the
-//! upper 48 bits of XXH3 over token and body, padding included, with the head as the seed. In an
-//! incomplete record some words are still zero, so a poll takes it for complete with probability
-//! 2^-48.
+//! upper 48 bits of XXH3 over token and body, padding included, with the head as the seed. The
+//! missing words of an incomplete record are zero. The checksum matches such a record by chance, so
+//! that a poll accepts it, with probability 2^-48.
 
 use std::fmt;
 
@@ -272,7 +272,7 @@ pub enum Head {
 /// record that decodes is within the buffer, and its body is within the record.
 ///
 /// # Errors
-/// What a valid word would have contained.
+/// The content that a valid word would have.
 #[inline]
 pub fn decode_head(word: u64, offset: u32, capacity: Capacity) -> Result<Head, Expected> {
     let bytes = word as u32;

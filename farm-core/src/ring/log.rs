@@ -44,14 +44,14 @@ impl<W: Words> LogSender<W> {
         self.ring.max_body_bytes()
     }
 
-    /// Returns the most bytes that can be reserved at one time while the log contains only bytes
-    /// that were consumed and not reported, which are less than half of it. A reservation of at
-    /// most this size eventually succeeds.
+    /// Returns the size in bytes of the largest reservation that eventually succeeds. It succeeds
+    /// when nothing else is reserved and the log contains only bytes that were consumed and not
+    /// reported, which are less than half of the log.
     pub fn most_reservable(&self) -> u32 {
         self.capacity.bytes() - self.capacity.report_bytes() - self.capacity.max_record_bytes()
     }
 
-    /// Returns the reserved bytes: zero at rest.
+    /// Returns the reserved bytes: zero when the machine is idle.
     pub fn reserved_bytes(&self) -> u32 {
         self.reserved_bytes
     }
@@ -83,7 +83,7 @@ impl<W: Words> LogSender<W> {
         Ok(room)
     }
 
-    /// Returns reserved bytes that are not needed.
+    /// Releases reserved bytes that are not needed.
     ///
     /// # Panics
     /// When `bytes` exceeds the reserved bytes.
@@ -126,5 +126,5 @@ impl<W: Words> LogSender<W> {
 /// If the body is too large for any ring.
 #[inline]
 pub fn log_record_bytes(body_bytes: usize) -> u32 {
-    record_bytes(body_bytes).expect("the body is too large for a record of a ring")
+    record_bytes(body_bytes).expect("the body of a log record fits a record of a ring")
 }

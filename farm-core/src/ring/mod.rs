@@ -30,8 +30,8 @@
 //!
 //! # Why full rings cannot deadlock
 //!
-//! A worker that holds a request must send a reply before the request can leave its ring. Two
-//! machines whose rings are full of requests could therefore wait for each other forever. To
+//! A worker that has received a request must send the reply before the request can leave its ring.
+//! Two machines whose rings are full of requests could therefore wait for each other forever. To
 //! prevent this, the requester reserves space for the reply when it sends the request. Consider the
 //! ring from worker *b* to machine *A*, of *C* bytes. It carries *calls*, that is *b*'s own
 //! requests and one-way messages, and *b*'s replies to the *n* workers of *A*. Three rules:

@@ -10,12 +10,12 @@ use crate::mem::{Memory, WORD_BYTES};
 use crate::time::Nanos;
 use crate::{marks, mutants};
 
-/// Nanoseconds of polling an incomplete record after which its words are compared with the last
-/// comparison. A reliable connection breaks in less time than this if a packet is lost. So if no
-/// word of the record landed meanwhile, none is in flight, and the record is damaged.
+/// Nanoseconds of polling an incomplete record after which its words are compared with its words at
+/// the previous comparison. If a packet is lost, a reliable connection breaks in less time than this.
+/// So if no word of the record landed meanwhile, no word is in flight, and the record is damaged.
 const INCOMPLETE_RECORD_PATIENCE_NS: u64 = 5_000_000_000;
-/// Maximum number of nanoseconds that count between two polls. After a pause of the whole host, the receiver may
-/// run before the device does.
+/// Maximum number of nanoseconds between two polls that count as polling. After a pause of the whole
+/// host, the receiver may poll before the device delivers the words that are in flight.
 const MAX_COUNTED_POLL_GAP_NS: u64 = 100_000_000;
 
 /// The state of waiting for the missing words of a record.
@@ -240,7 +240,7 @@ impl<W: Words> RingReceiver<W> {
     /// When no kept record with a body of `body_bytes` can end at `end`.
     pub fn read_again(&self, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
         let bytes = layout::record_bytes(body_bytes)
-            .expect("the body is too large for a record that stays in the ring");
+            .expect("the body of a kept record fits a record of a ring");
         let start = end - u64::from(bytes);
         assert!(
             self.head <= start && end <= self.read,
@@ -265,7 +265,7 @@ impl<W: Words> RingReceiver<W> {
             "ring position {end} to free is beyond the read position {}",
             self.read
         );
-        // With the last record, the filler after it is released.
+        // The filler after the last record is released together with this record.
         let end = if end == self.last_end { self.read } else { end };
         let space = Space {
             buffer: &self.buffer,

@@ -195,7 +195,7 @@ impl<W: Words> RingSender<W> {
     /// Reads the head copy and returns the free bytes of the ring.
     ///
     /// # Errors
-    /// [`SendError::BadHead`], or the earlier error that failed this sender.
+    /// [`SendError::BadHead`], or the earlier permanent error of this sender.
     pub fn free_bytes(&mut self) -> Result<u32, SendError> {
         self.refresh_head()?;
         Ok(self.capacity.bytes() - self.used_bytes())
@@ -329,8 +329,8 @@ impl<W: Words> RingSender<W> {
     }
 
     /// Adopts the head that the receiver reported. The acquire pairs with the release of the
-    /// receiver's write: the receiver zeroed the space before, and this sender's writes to the
-    /// space come after.
+    /// receiver's write. So the receiver's zeroing of the space happens before this sender's writes
+    /// to the space.
     #[cold]
     fn refresh_head(&mut self) -> Result<(), SendError> {
         if let Some(failed) = self.failed {

@@ -22,15 +22,18 @@ impl<W: Words> Space<'_, W> {
     }
 }
 
-/// Zeroes the space of consumed records. The deliberate bug is another implementation.
+/// The way in which a receiver zeroes the space of consumed records. A deliberate bug for tests is a
+/// second implementation.
 pub(super) trait Zeroing {
-    /// Begins at the head of a ring, up to which all consumed space is zero.
+    /// Creates the state for a ring whose consumed space is zero up to `head`.
     fn new(head: u64) -> Self;
 
-    /// The records from `head` to `end` are consumed, and the head is about to advance: the sender may write there then.
+    /// Handles the consumption of the records from `head` to `end`. To be called before the head
+    /// advances: afterwards the sender may write to this space.
     fn on_consumed<W: Words>(&mut self, space: Space<'_, W>, head: u64, end: u64);
 
-    /// The receiver looks for a record at the read position. `is_empty` says whether there is none.
+    /// Handles a look of the receiver for a record at the read position. `is_empty` returns whether
+    /// no record is there.
     fn on_peek<W: Words>(
         &mut self,
         space: Space<'_, W>,

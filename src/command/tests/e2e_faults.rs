@@ -202,7 +202,7 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
             1,
             &[
                 "machine m",
-                "their configurations differ",
+                "the configurations differ",
                 " lists machines m2, m3",
                 &lists,
             ],
@@ -217,7 +217,7 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
     }
     let stderr: String = nodes.iter().map(Run::stderr).collect();
     for id in ["m1", "m4"] {
-        let line = format!("machine {id} was refused: their configurations differ");
+        let line = format!("machine {id} was refused: the configurations differ");
         assert!(stderr.contains(&line), "no {line:?} in\n{stderr}");
     }
     // A second start of machine 2 with the same configuration is refused for another reason.
@@ -245,7 +245,7 @@ fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
         waiting.wait_for("waits");
         let other = place.start_node(second.0, second.1);
         for node in [waiting, other] {
-            let texts = ["their configurations differ", "m1, m2, m3", "same file"];
+            let texts = ["the configurations differ", "m1, m2, m3", "same file"];
             node.end_within(NOTICED).failed(1, &texts);
         }
         assert_eq!(place.stale_files(), Vec::<String>::new());

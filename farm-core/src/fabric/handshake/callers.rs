@@ -11,7 +11,7 @@ use super::{MAX_LINE_BYTES, Socket};
 
 /// Maximum number of pending callers in addition to the machines of the cluster.
 const MAX_EXTRA_CALLERS: usize = 64;
-/// Bytes read from a caller before the next caller is read.
+/// Maximum number of bytes read from a caller before the next caller is read.
 const CHUNK: usize = 1 << 16;
 
 struct Caller<S> {
@@ -19,9 +19,9 @@ struct Caller<S> {
     line: Vec<u8>,
 }
 
-/// Callers whose hello is not complete. They are kept until the cluster is connected, or until
-/// there are too many. Machines send their hello at once, so the caller that has been silent
-/// longest is dropped then.
+/// Callers whose hello is not complete. If there are too many, the caller that was accepted first is
+/// dropped. A machine of the cluster sends its hello at once, so the dropped caller is probably no
+/// such machine.
 pub(in crate::fabric) struct Callers<S> {
     waiting: VecDeque<Caller<S>>,
     most: usize,
@@ -42,7 +42,7 @@ impl<S: Socket> Callers<S> {
         }
         if self.waiting.len() == self.most {
             tracing::warn!(
-                "too many callers without a hello; dropping the one that has been silent longest"
+                "too many connections without a complete hello; dropping the oldest connection"
             );
             self.waiting.pop_front();
         }
@@ -67,7 +67,7 @@ impl<S: Socket> Callers<S> {
                 Ok(Some(hello)) => complete.push((hello, caller.socket)),
                 Ok(None) => self.waiting.push_back(caller),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection ended before its first line was complete")
+                    tracing::warn!(%error, "dropping a connection that sent no valid hello")
                 }
             }
         }
@@ -93,7 +93,7 @@ impl<S: Socket> Caller<S> {
         if self.line.len() > MAX_LINE_BYTES || chunk[..read].contains(&b'\n') {
             return Err(Error::new(
                 ErrorKind::InvalidData,
-                "the hello is not a single line",
+                "the hello is too long, or is followed by more data",
             ));
         }
         Ok(None)

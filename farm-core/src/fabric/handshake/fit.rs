@@ -1,5 +1,5 @@
-//! The conditions for two machines to work together, and the reasons, reported by both, why they
-//! cannot.
+//! The conditions under which two machines can work together. If they cannot, both machines report
+//! the reason.
 
 use crate::fabric::Capability;
 use crate::ids::MachineId;
@@ -10,9 +10,7 @@ const MOST_LISTED: usize = 16;
 pub(in crate::fabric) fn same_version(ours: u32, theirs: u32) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
-        false => Err(format!(
-            "their protocol versions differ: {ours} and {theirs}"
-        )),
+        false => Err(format!("the protocol versions differ: {ours} and {theirs}")),
     }
 }
 
@@ -20,7 +18,7 @@ pub(in crate::fabric) fn same_cluster(ours: &str, theirs: &str) -> Result<(), St
     match ours == theirs {
         true => Ok(()),
         false => Err(format!(
-            "their cluster names differ: {ours:?} and {:?}",
+            "the cluster names differ: {ours:?} and {:?}",
             excerpt(theirs)
         )),
     }
@@ -53,7 +51,7 @@ pub(in crate::fabric) fn same_machines(one: Listed<'_>, other: Listed<'_>) -> Re
     match ours == theirs {
         true => Ok(()),
         false => Err(format!(
-            "their configurations differ: the configuration of {} lists machines {}, that of {} lists {}; start all \
+            "the configurations differ: the configuration of {} lists machines {}, that of {} lists {}; start all \
              machines from the same file",
             one.0,
             names(&ours),
@@ -68,7 +66,7 @@ pub(in crate::fabric) fn same_configuration(ours: u64, theirs: u64) -> Result<()
     match ours == theirs {
         true => Ok(()),
         false => Err(format!(
-            "their configurations differ (digests {ours:#x} and {theirs:#x}): start both machines from the \
+            "the configurations differ (digests {ours:#x} and {theirs:#x}): start both machines from the \
              same file"
         )),
     }

@@ -2,9 +2,10 @@
 //! wait for each other, why connecting failed, callers without a complete hello, and the sockets
 //! whose end means that a peer ended.
 //!
-//! Every pair of machines holds one socket of some address family. After the handshake it carries
-//! only its end, by which a dead peer is detected, and the farewell of a living peer: that it
-//! leaves, or that it stops because of a failure, and the reason.
+//! Every pair of machines is connected by one socket, of an address family that the backend chooses.
+//! After the handshake, a machine sends only a farewell through the socket: that the machine leaves,
+//! or that it stops because of a failure, with the reason. If the socket ends without a farewell, the
+//! peer is lost.
 
 mod callers;
 mod fit;
@@ -109,8 +110,8 @@ impl fmt::Display for Departed {
 pub enum ConnectError {
     /// Some machines did not connect in time.
     #[error(
-        "machine {own} waited {waited:?} for a connection to {missing} of cluster \"{cluster}\"; start them \
-         with the same configuration{refused}"
+        "machine {own} waited {waited:?} for a connection to {missing} of cluster \"{cluster}\"; start the \
+         missing machines with the same configuration{refused}"
     )]
     Missing {
         /// This machine.
@@ -125,7 +126,7 @@ pub enum ConnectError {
         refused: String,
     },
     /// The wait was cancelled.
-    #[error("stopped while waiting for other machines")]
+    #[error("connecting to the other machines was cancelled")]
     Cancelled,
     /// The peer refused the connection, or is incompatible.
     #[error("machine {machine} and this machine cannot connect: {why}")]
@@ -137,8 +138,8 @@ pub enum ConnectError {
     },
     /// A connected machine ended before all machines had connected.
     #[error(
-        "{ended}; machine {own} was still waiting for {missing}, and the connection of the two cannot be \
-         restored: start both machines again{refused}"
+        "{ended}; machine {own} was still waiting for {missing}, and cannot restore the connection to the \
+         machine that ended: start both machines again{refused}"
     )]
     Ended {
         /// This machine.
@@ -193,7 +194,7 @@ pub(super) struct Awaited<'a> {
 const MOST_REFUSED: usize = 8;
 
 impl<'a> Awaited<'a> {
-    /// Waits for all `machines` except `own`.
+    /// Creates the list of awaited machines: all `machines` except `own`. The wait begins now.
     pub(super) fn new(
         own: MachineId,
         cluster: &'a str,
@@ -234,8 +235,8 @@ impl<'a> Awaited<'a> {
         smaller.filter(|machine| *machine < self.own).collect()
     }
 
-    /// Returns the machines that will dial this one, if their configuration lists it. This machine
-    /// asks them whether it is compatible.
+    /// Returns the machines with greater ids. Such a machine dials this machine if its configuration
+    /// lists this machine. Therefore this machine asks whether the two are compatible.
     pub(super) fn to_ask(&self) -> Vec<MachineId> {
         let greater = self.missing.iter().copied();
         greater.filter(|machine| *machine > self.own).collect()
@@ -255,8 +256,8 @@ impl<'a> Awaited<'a> {
     /// Checks that the connected machines still run.
     ///
     /// # Errors
-    /// [`ConnectError::Ended`] when a socket is readable: after the handshake it carries only its
-    /// end and the farewell before it.
+    /// [`ConnectError::Ended`] when a socket is readable: after the handshake, it becomes readable
+    /// only when the peer sends its farewell or the connection ends.
     pub(super) fn check_met<'s, S: Socket>(
         &self,
         met: impl Iterator<Item = (MachineId, &'s mut S)>,

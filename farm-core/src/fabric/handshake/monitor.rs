@@ -46,8 +46,8 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    /// Reports to the peers now that this machine has failed, and why. They treat it as lost. Only
-    /// the first call has an effect, and no call after the monitor was dropped.
+    /// Reports to the peers immediately that this machine has failed, and why. The peers then treat
+    /// this machine as lost. Later calls, and calls after the monitor was dropped, have no effect.
     pub(crate) fn fail(&self, why: &str) {
         let why = why.lines().next().unwrap_or_default();
         let mut end = why.len().min(MAX_REASON_BYTES);
@@ -67,7 +67,7 @@ impl Reporter {
         self.end();
     }
 
-    /// Ends the thread. The thread ends when it reads EOF, or a failure, from the control socket.
+    /// Ends the thread, which stops at EOF or at an error of its control socket.
     fn end(&self) {
         let _ = self.wake.shutdown(std::net::Shutdown::Both);
     }
@@ -106,8 +106,8 @@ impl<S: Socket> Monitor<S> {
         self.reporter.clone()
     }
 
-    /// Watches a machine's socket, instead of an earlier one, and calls `ended` when the socket
-    /// ends.
+    /// Watches a machine's socket, instead of an earlier socket of the machine, and calls `ended` when
+    /// the socket ends.
     pub(in crate::fabric) fn add(
         &mut self,
         machine: MachineId,
@@ -155,8 +155,8 @@ fn watch<S: Socket>(woken: &UnixStream, more: &Receiver<Watched<S>>, farewell: &
             let (how, why) = farewell_of(&mut watched.socket);
             ends.push((watched.ended, how, why));
         }
-        // A machine that ended without a farewell may have caused the reported failures, so it is
-        // first.
+        // A machine that ended without a farewell may have caused the reported failures, so its end
+        // is passed on first.
         ends.sort_by_key(|(_, _, why)| why.is_some());
         for (ended, how, why) in ends {
             ended(how, why);
@@ -191,7 +191,7 @@ pub(in crate::fabric) fn wait_readable<'a>(
 }
 
 /// Waits, and returns for each descriptor whether it is readable or has ended. If the wait is
-/// interrupted, none is.
+/// interrupted, returns false for every descriptor.
 pub(super) fn readable_of<'a>(
     fds: impl Iterator<Item = BorrowedFd<'a>>,
     most: Option<Duration>,

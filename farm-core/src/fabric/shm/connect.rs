@@ -1,9 +1,10 @@
-//! Connecting to the peers: every pair of machines holds one Unix socket. The machine with the
-//! greater id dials. Both send a hello.
+//! Connecting to the peers: every pair of machines is connected by one Unix socket. The machine with
+//! the greater id dials. Both send a hello.
 //!
-//! A machine also asks every machine with a greater id whether it is compatible, as soon as that
-//! machine listens: a machine whose configuration does not list this one would never dial. Once the
-//! machines are connected, `door` answers callers.
+//! A machine also asks every machine with a greater id, once that machine listens, whether the two
+//! are compatible. Otherwise a machine would wait in vain for a machine that never dials, because
+//! its configuration does not list the waiting machine. Once the machines are connected, `door`
+//! answers callers.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -31,7 +32,7 @@ pub(super) struct Hello {
     pub(super) digest: u64,
     /// The machines that the sender's configuration lists.
     pub(super) machines: Vec<MachineId>,
-    /// Whether the sender does not connect, and only asks whether it is compatible.
+    /// Whether the sender does not connect, and only asks whether the two machines are compatible.
     pub(super) asks_only: bool,
     pub(super) machine: MachineId,
     pub(super) boot: u64,
@@ -129,8 +130,8 @@ pub(super) fn meet(
     Ok(met)
 }
 
-/// Asks a machine, if it listens, whether this one is compatible. Does not wait for the answer,
-/// because this would delay a machine that dials this one at the same time.
+/// Asks `machine`, if it listens, whether it is compatible with this machine. Does not wait for the
+/// answer: `machine` may be dialling this machine at the same time, and would have to wait.
 fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
     let mut socket = UnixStream::connect(shared.socket(machine)).ok()?;
     let hello = Hello {
@@ -156,11 +157,11 @@ fn dial(
         refused(match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 format!(
-                    "it did not answer the hello within {:.0} s",
+                    "the called machine did not answer the hello within {:.0} s",
                     timeout.as_secs_f64()
                 )
             }
-            _ => format!("it ended the connection during the handshake ({error})"),
+            _ => format!("the answer of the called machine could not be read ({error})"),
         })
     })?;
     match answer {
@@ -169,15 +170,18 @@ fn dial(
             Ok((*hello, Some(socket)))
         }
         Answer::Welcome(hello) => Err(refused(format!(
-            "its hello names another machine, {}",
+            "the hello of the called machine names another machine, {}",
             hello.machine
         ))),
-        Answer::Fits => Err(refused("its answer does not match the hello".into())),
+        Answer::Fits => Err(refused(
+            "the answer of the called machine does not match the hello".into(),
+        )),
         Answer::Refused { why, .. } => Err(refused(why)),
     }
 }
 
-/// Answers a caller after its hello. Returns `None` if the caller only asked whether this machine runs.
+/// Answers a caller after its hello. Returns `None` if the caller only asked whether the two machines
+/// are compatible.
 fn accept(
     shared: &Shared,
     awaited: &Awaited<'_>,
@@ -191,9 +195,11 @@ fn accept(
     let machine = hello.machine;
     let judged = check(shared, &hello).and_then(|()| {
         let awaited = hello.asks_only || awaited.awaits_call_of(machine);
-        awaited
-            .then_some(())
-            .ok_or_else(|| format!("no connection of machine {machine} is expected"))
+        awaited.then_some(()).ok_or_else(|| {
+            format!(
+                "machine {machine} is connected already, or has the smaller id and must not dial"
+            )
+        })
     });
     if let Err(why) = judged {
         refuse(shared, &mut socket, why.clone());
@@ -215,7 +221,7 @@ fn accept(
 /// Sends a refusal to a caller.
 pub(super) fn refuse(shared: &Shared, socket: &mut UnixStream, why: String) {
     let machine = shared.config.machine;
-    // A caller that is gone needs no reason.
+    // If the caller is gone, the failure to send is ignored.
     let _ = send_line(socket, &Answer::Refused { machine, why });
 }
 

@@ -1,5 +1,5 @@
-//! Answers machines that call after the cluster is connected: refuses all of them at once, with the
-//! reason. Without an answer they would wait as long as a machine waits for others.
+//! Answers machines that call after the cluster is connected: refuses each caller immediately, with
+//! the reason. Without an answer, a caller would wait as long as a starting machine waits for others.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -16,10 +16,10 @@ use crate::fabric::handshake::{Callers, wait_readable};
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Time until the next poll if the system cannot accept a caller, for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// Longest time for a caller to read the refusal.
+/// Timeout of sending a refusal to a caller.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The answering thread. Dropping it ends the thread.
+/// The handle of the thread that answers callers. Dropping it ends the thread.
 pub(super) struct Door {
     /// This end of the control socket. The thread ends when it reads EOF from the other end.
     open: UnixStream,
@@ -67,7 +67,7 @@ fn answer(shared: &Shared, listener: &UnixListener, mut closed: &UnixStream) {
                 Ok((socket, _)) => callers.admit(socket),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a caller; retrying");
+                    tracing::warn!(%error, "cannot accept a connection from another machine; retrying");
                     wait_readable([closed.as_fd()].into_iter(), ACCEPT_RETRY);
                     break;
                 }
@@ -79,7 +79,7 @@ fn answer(shared: &Shared, listener: &UnixListener, mut closed: &UnixStream) {
     }
 }
 
-/// Refuses a machine.
+/// Refuses a machine: because it is incompatible, or because the cluster is connected already.
 fn refuse_with_reason(shared: &Shared, hello: &Hello, mut socket: UnixStream) {
     let own = shared.config.machine;
     let why = check(shared, hello).err().unwrap_or_else(|| {

@@ -22,13 +22,13 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Memory, WORD_BYTES};
 
-/// Maximum number of reads whose lines are all prefetched. Every post prefetches the lines of one more read, so
-/// that the line-fill buffers drain while the worker computes between posts.
+/// Maximum number of reads whose lines are all prefetched. Every post prefetches the lines of one
+/// more read, so that the line-fill buffers drain while the worker computes between posts.
 const FETCH_AHEAD: usize = 16;
-/// Maximum number of reads whose first line is prefetched early, all in one batch: a prefetch may need a
+/// Maximum number of reads whose first line is prefetched early, in batches: a prefetch may need a
 /// page-table walk, and the walks of many reads overlap only if they start together.
 const TOUCH_AHEAD: usize = 64;
-/// The next batch is prefetched when at most this many reads of the last batch are left.
+/// Maximum number of reads with a prefetched first line when the next batch is prefetched.
 const TOUCH_AGAIN: usize = 32;
 /// Longest inline write, in bytes, which is copied during the post.
 const MAX_INLINE_BYTES: usize = 256;
@@ -40,8 +40,8 @@ struct Import {
 
 /// The shared-memory endpoint of one worker.
 ///
-/// The post of a write that notifies a worker which the receiving machine does not have is rejected
-/// with [`Rejected::BadAccess`]: nothing is written, and the slot is returned.
+/// If a write notifies a worker that the receiving machine does not have, its post is rejected with
+/// [`Rejected::BadAccess`]: nothing is written, and the slot is returned.
 pub struct ShmEndpoint {
     shared: Arc<Shared>,
     worker: WorkerId,
@@ -50,9 +50,9 @@ pub struct ShmEndpoint {
     imports: Vec<Import>,
     /// Reads not copied yet, oldest first.
     reads: PendingReads,
-    /// The first lines of `reads[..touched]` are prefetched.
+    /// Number of reads, from the oldest, whose first line is prefetched.
     touched: usize,
-    /// All lines of `reads[..fetched]` are prefetched; `fetched <= touched`.
+    /// Number of reads, from the oldest, whose lines are all prefetched; at most `touched`.
     fetched: usize,
     /// Completions of atomics, and of reads that were completed outside of a poll.
     done: VecDeque<Completion>,
@@ -105,7 +105,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Returns the import of a valid, permitted access, or the fault of an invalid one.
+    /// Returns the imported memory that an access addresses, or the fault if the access is invalid
+    /// or not permitted.
     #[inline]
     fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
         let import = self

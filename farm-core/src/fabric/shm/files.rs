@@ -2,13 +2,13 @@
 //! shared memory.
 //!
 //! The process of a machine holds the machine's lock file locked as long as it lives ([`Claim`]).
-//! The holder of a machine's lock may remove what an earlier process of the machine left behind.
-//! `stale_files` states when other processes may.
+//! The holder of a machine's lock may remove files that an earlier process of the machine left
+//! behind. `stale_files` states when other processes may remove such files.
 //!
-//! A clean stop removes the lock file while holding its lock. So a process that gets the lock of a
-//! file must check that the path still names this file. If it does not, no other process will ever
-//! open the file, and the process retries. The test `a_removed_lock_file_has_one_holder_at_a_time`
-//! guards this.
+//! A clean stop removes the lock file while it holds the lock. So a process that gets the lock of a
+//! file must check that the path still names this file. If the path does not, the lock protects
+//! nothing, because no other process will ever open the file, and the process retries. The test
+//! `a_removed_lock_file_has_one_holder_at_a_time` guards this.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,9 +23,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::memory_name::MemoryName;
 use crate::ids::MachineId;
 
-/// Number of attempts to take a held lock before its machine counts as running, and the delay
-/// between them.
+/// Number of retries to take a held lock before the machine of the lock counts as running.
 const LOCK_ATTEMPTS: u32 = 10;
+/// Delay before each of these retries.
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 /// Why a machine could not start.
@@ -115,10 +115,11 @@ pub(super) struct Names {
     run_dir: PathBuf,
     memory_dir: PathBuf,
     cluster: String,
-    /// Distinguishes this cluster's memory files from those of other clusters in the same
-    /// directory: a hash of the run directory and the cluster's name, to which the lock belongs.
-    /// The name alone is not sufficient: a cluster of the same name in another run directory is
-    /// another cluster, and a name may start like another cluster's file names.
+    /// Hash of the run directory and the cluster's name, which also determine the path of the lock.
+    /// It distinguishes this cluster's memory files from those of other clusters in the same
+    /// directory. The name alone is not sufficient: a cluster of the same name in another run
+    /// directory is another cluster, and the files of a cluster `c-m1-x` could be taken for files
+    /// of machine 1 of a cluster `c`.
     identity: u64,
 }
 
@@ -229,8 +230,8 @@ impl Names {
                 continue;
             }
             tracing::info!(file = %entry.path().display(), "removing a file left behind by an earlier run");
-            // Remove the first file last: if this stops half-way, the first file identifies the
-            // others.
+            // Remove the first file of a start (key 0) last: if this process ends half-way, starts of
+            // other machines need that file to find that the remaining files are stale.
             if MemoryName::parse(&name).is_some_and(|name| name.key == 0) {
                 firsts.push(entry.path());
             } else {

@@ -21,9 +21,9 @@ use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, MappingError, Memory};
 
 /// Creates the doorbells' file, which is the first file of a start, and takes the lock on it that
-/// marks the start's files as in use. Between these two steps another machine's start may take the
-/// file for one left behind, and remove it. Then the file is not used, and the loop retries with
-/// another start number.
+/// marks the start's files as in use. Between these two steps, another starting machine may mistake
+/// the file for a stale one and remove it. In that case this function retries with another start
+/// number.
 fn first_file(
     names: &Names,
     machine: MachineId,
@@ -56,15 +56,15 @@ pub struct ShmMachine {
 impl ShmMachine {
     /// Claims the machine's name, removes files that an earlier process left behind, and listens.
     ///
+    /// # Errors
     /// [`StartError::AlreadyRunning`] when another process runs the machine.
-    /// [`StartError::AlreadyRunning`] when the machine already has a process.
     pub fn start(config: ShmConfig) -> Result<Self, StartError> {
         let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
         let lock = names.claim(config.machine)?;
         if let Ok(false) = is_in_memory(&config.memory_dir) {
             tracing::warn!(
-                "memory.dir = {:?} is on a disk: the kernel writes the memory of the cluster back to it, which is \
-                 slow and fills it; set memory.dir to a tmpfs, such as /dev/shm, or a hugetlbfs",
+                "memory.dir = {:?} is on a disk: the kernel writes the memory of the cluster to the disk, which is \
+                 slow and fills the disk; set memory.dir to a tmpfs, such as /dev/shm, or a hugetlbfs",
                 config.memory_dir
             );
         }
@@ -137,8 +137,9 @@ impl ShmMachine {
         self.exporter().export(bytes, writable)
     }
 
-    /// Connects to every machine of the cluster, this one included, through the same code. Offers
-    /// each machine the memory that `offer` returns for it. Waits at most for `patience`.
+    /// Connects to every machine of the cluster, including this machine itself, whose workers thus
+    /// access their own memory through the same code. Offers each machine the memory that `offer`
+    /// returns for it. Waits at most for `patience`.
     ///
     /// # Errors
     /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
@@ -196,7 +197,8 @@ impl ShmMachine {
         Ok(offers)
     }
 
-    /// Returns the peers whose connections have ended, in the order in which this machine noticed.
+    /// Returns the peers whose connections have ended, in the order in which this machine noticed
+    /// the ends.
     pub fn departed(&self) -> Vec<Departed> {
         let departed = self.shared.departed.lock();
         departed

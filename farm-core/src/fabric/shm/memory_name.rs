@@ -15,7 +15,7 @@ pub(super) struct MemoryName<'a> {
 }
 
 impl<'a> MemoryName<'a> {
-    /// Parses a file name. Returns `None` unless `Names::memory` creates such names.
+    /// Parses a file name. Returns `None` unless the name has the form that `Names::memory` creates.
     pub(super) fn parse(name: &'a str) -> Option<Self> {
         let mut parts = name.splitn(6, '-');
         let mut part = || parts.next();

@@ -4,8 +4,8 @@
 //! Every machine exports its memory as files (mode 0600, unguessable names) in a directory named by
 //! the configuration. Peers map regions read-only and rings writable. A read is a prefetch when it
 //! is posted and a checked copy when it is polled, so that many reads overlap in the memory system
-//! as they would in a NIC. Every pair of machines holds a Unix socket. Its end of file means that
-//! the connection is broken, so a killed peer is detected at once.
+//! as they would in a NIC. Every pair of machines is connected by a Unix socket. The end of file of
+//! this socket means that the connection is broken, so a killed peer is detected at once.
 //!
 //! | file | what |
 //! |---|---|

@@ -14,7 +14,7 @@ use crate::mem::{LINE_BYTES, Memory};
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
 /// The longest single sleep. The system rejects a timeout whose seconds it cannot represent, and a
-/// rejected sleep would be a busy loop. A year is long enough for any caller.
+/// caller whose sleeps are rejected would spin. A year is long enough for any caller.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The flags of one machine's workers: one cache line each.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::fabric::{Read, ReadKind, Remote, RemoteMemory, Slot, Token};
 
-/// A read, in the fields stored in the queue.
+/// A queued read: all fields except the fence.
 #[derive(Default)]
 struct Entry {
     offset: u64,
@@ -46,7 +46,7 @@ impl PendingReads {
         count & (self.entries.len() - 1)
     }
 
-    /// Appends a read without a fence.
+    /// Appends a read, without its fence: the caller has already performed the fence.
     ///
     /// # Panics
     /// If the queue is full.

@@ -151,8 +151,9 @@ impl Shared {
     pub(super) fn wake_all(&self) {
         fence(Ordering::SeqCst);
         for worker in 0..self.config.workers {
-            self.doorbells
-                .ring(WorkerId::new(worker as u16).expect("worker ids are valid"));
+            self.doorbells.ring(
+                WorkerId::new(worker as u16).expect("every worker of a machine has a valid id"),
+            );
         }
     }
 

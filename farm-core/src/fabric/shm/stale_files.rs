@@ -1,8 +1,8 @@
 //! Files of shared memory whose machine is gone, of any cluster and run directory.
 //!
-//! Every start removes them, because the files of another run would otherwise occupy memory
-//! forever. [`find_stale_files`] and [`remove_stale_files`] are for tools that list them first (`farm
-//! clean`, `farm doctor`).
+//! Every start removes such files, because the files of another run would otherwise occupy memory
+//! forever. [`find_stale_files`] and [`remove_stale_files`] are for tools that list the files before
+//! they remove any (`farm clean`, `farm doctor`).
 //!
 //! A start creates the file of key 0 before any other file, and locks it (`flock`) before it
 //! creates the next one. It holds the lock until it has removed its files or its process ends. A
@@ -27,9 +27,9 @@ use super::files::{Names, StartError, os, remove};
 use super::memory_name::{MemoryName, decimal};
 use crate::ids::MachineId;
 
-/// Locks the file that a machine creates first when it starts. The machine holds the lock while it runs; a clean-up
-/// takes it before it removes files. Returns `None` if another process holds the lock, or removed the file before it
-/// was locked here.
+/// Locks the first file of a start. A machine holds this lock while it runs, and a clean-up takes the
+/// lock before it removes the files of the start. Returns `None` if another process holds the lock,
+/// or removed the file before this call locked it.
 pub(super) fn hold(path: &Path) -> std::io::Result<Option<File>> {
     let opened = OpenOptions::new()
         .read(true)
@@ -66,12 +66,13 @@ pub(super) fn remove_all_stale_files(memory_dir: &Path) {
         if first.key == 0
             && let Err(error) = remove_if_gone(&first.path, memory_dir, &first.start)
         {
-            tracing::warn!(%error, "cannot remove files of a machine that may be gone");
+            tracing::warn!(%error, "cannot remove memory files of a machine that may have ended; the next start retries");
         }
     }
 }
 
-/// Returns the files of each start, beginning with the file that is locked.
+/// Returns the files of every start, grouped by start. Each group begins with the file of key 0,
+/// whose lock shows whether the machine runs, if this file exists.
 fn by_start(memory_dir: &Path) -> Vec<Vec<MemoryFile>> {
     let mut files = list(memory_dir);
     files.sort();
@@ -233,8 +234,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Removes stale files, if its machine is still gone. Returns the number of removed
-/// files and bytes.
+/// Removes stale files, if their machine is still gone. Returns the number of removed files and
+/// bytes.
 ///
 /// # Errors
 /// [`StartError::Os`]: a file cannot be locked or removed.
@@ -251,8 +252,8 @@ pub fn remove_stale_files(stale: &StaleFiles) -> Result<(u64, u64), StartError> 
         StaleKind::UnknownMemory(_) => Ok((0, 0)),
         StaleKind::Names => {
             let run_dir = stale.dir.parent().unwrap_or(&stale.dir);
-            // `claim` would also remove shared memory, which has its own entries. So it is given a
-            // directory without shared memory.
+            // `claim` also removes shared memory, for which `find_stale_files` returns separate
+            // entries. So the names refer to a memory directory without shared memory.
             let names = Names::new(run_dir, &stale.dir, &stale.cluster);
             match names.claim(stale.machine) {
                 // Dropping the claim removes the lock. `claim` has removed the socket.

@@ -5,9 +5,8 @@
 //! The interface is stable: libibverbs has kept it since its symbols got the version `IBVERBS_1.1`,
 //! for programs and for the drivers that it loads. Sizes and offsets are asserted at compile time
 //! against bindgen's output for the header of rdma-core 44. Decision 0011 states why the
-//! definitions are here instead of in a crate. Only 64-bit systems are supported, on which all of
-//! them agree.
-//! rather than a crate. Only 64-bit systems are supported, where all of them agree.
+//! definitions are here instead of in a crate. Only 64-bit systems are supported, on all of
+//! which these definitions hold.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};

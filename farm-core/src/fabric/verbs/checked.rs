@@ -163,9 +163,9 @@ impl CheckedRead {
     }
 }
 
-/// Returns whether no writer wrote an object between two reads of its header, or it was locked both
-/// times, which the caller detects. A lock that permits readers may appear and disappear: its
-/// holder has not written yet.
+/// Returns whether no writer wrote an object between two reads of its header. Also returns true if
+/// the object was locked exclusively both times, because the caller detects the lock. A lock that
+/// permits readers may appear or disappear in between: its holder has not written yet.
 fn is_unchanged(first: [u64; HEADER_WORDS], again: [u64; HEADER_WORDS]) -> bool {
     let words = (VersionWord(first[0]), VersionWord(again[0]));
     let locked = |word: VersionWord| word.mode() == LockMode::Exclusive;
@@ -204,7 +204,7 @@ impl Cells {
         self.free.push(cell);
     }
 
-    /// Returns the address of a header in a cell, and the key.
+    /// Returns the address of a header in a cell, and the key of the registration.
     pub(super) fn place(&self, cell: u32, header: usize) -> (u64, u32) {
         let word = cell as usize * CELL_WORDS + header * HEADER_WORDS;
         let address = &raw const self.words[word] as u64;

@@ -159,7 +159,7 @@ impl Connection {
             purpose: Purpose::Nothing,
             member: 0,
         };
-        // The largest power of two of requests that fits the queue pair.
+        // The largest power of two that is at most the queue pair's number of requests.
         let depth = 1usize << depth.ilog2();
         Self {
             pair,
@@ -180,7 +180,7 @@ impl Connection {
         count as usize & (self.entries.len() - 1)
     }
 
-    /// Returns the most requests for which the connection has room.
+    /// Returns the number of requests for which the empty connection has room.
     #[inline]
     pub(super) fn depth(&self) -> usize {
         self.entries.len()
@@ -335,9 +335,9 @@ impl Connection {
         None
     }
 
-    /// Destroys the queue pair, and passes every prepared or posted request whose completion is awaited to
-    /// `end`. Afterwards the device does not access their memory. Returns how many of the passed
-    /// ones had been posted.
+    /// Destroys the queue pair, so that the device no longer accesses the memory of requests. Then
+    /// passes every prepared or posted request whose completion is awaited to `end`. Returns the
+    /// number of passed requests that had been posted.
     pub(super) fn tear_down(self, end: &mut impl FnMut(Ended)) -> u32 {
         let Self {
             pair,

@@ -1,5 +1,5 @@
 //! The handshake of two machines over TCP: each proves to the other that it knows the cluster's
-//! secret, then sends its connections and the memory that it offers.
+//! secret, then sends the addresses of its queue pairs and the memory that it offers.
 //!
 //! The calling machine is the one with the greater id.
 //!
@@ -175,7 +175,7 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
-    /// Returns why the greeting is unacceptable for a machine of this cluster.
+    /// Checks whether a machine of `cluster` can accept the greeting. Returns the reason if it cannot.
     pub(super) fn judge(&self, cluster: &str) -> Result<(), String> {
         if self.protocol != PROTOCOL {
             let theirs = excerpt(&self.protocol);
@@ -188,7 +188,7 @@ impl Greeting {
         match (1..=MAX_WORKERS).contains(&usize::from(self.queues)) {
             true => Ok(()),
             false => Err(format!(
-                "the peer requests {} queue pairs, which is not a valid number",
+                "the peer requests {} queue pairs, but 1 to {MAX_WORKERS} are allowed",
                 self.queues
             )),
         }
@@ -209,7 +209,7 @@ pub(super) struct Hello {
     pub(super) digest: u64,
     pub(super) boot: u64,
     pub(super) workers: u16,
-    /// Whether its workers ever sleep, so that they need notifications.
+    /// Whether the machine's workers ever sleep, so that they need notifications.
     pub(super) parks: bool,
     pub(super) port: PortAddress,
     /// Number of reads and atomics that the machine serves concurrently on a connection.
@@ -219,7 +219,8 @@ pub(super) struct Hello {
 }
 
 impl Hello {
-    /// Returns why a hello of a machine of the cluster is unacceptable.
+    /// Checks whether the hello of a machine of the cluster is acceptable. Returns the reason if it is
+    /// not.
     pub(super) fn judge(&self, machine: MachineId, terms: &Terms) -> Result<(), String> {
         same_configuration(terms.digest, self.digest)?;
         if self.port.link_layer != terms.link_layer {
@@ -227,7 +228,7 @@ impl Hello {
         }
         if self.queues.len() != terms.pairs || self.reads == 0 {
             return Err(format!(
-                "the peer has {} queue pairs, but {} are needed, or it serves no reads",
+                "the peer has {} queue pairs ({} are needed), or its device serves no reads",
                 self.queues.len(),
                 terms.pairs
             ));
@@ -250,7 +251,8 @@ pub(super) struct Sealed {
     code: Vec<u8>,
 }
 
-/// Seals the messages of one side of a conversation, and opens those of the other side.
+/// The state with which one side of a conversation seals its messages and opens those of the other
+/// side.
 struct Seal {
     key: Vec<u8>,
     is_caller: bool,
@@ -313,7 +315,7 @@ pub(super) struct Conversation {
     end: Nanos,
 }
 
-/// Reads from a socket until a deadline, however slowly the data arrive.
+/// A reader of a socket that fails at a deadline, however slowly the data arrive.
 pub(super) struct Until<'a> {
     pub(super) socket: &'a TcpStream,
     pub(super) end: Nanos,
@@ -383,7 +385,7 @@ impl Conversation {
     }
 }
 
-/// Reads bytes as every message of the handshake, both from a stranger and from a machine of the
+/// Decodes `bytes` as each message of the handshake, both from a stranger and from a machine of the
 /// cluster. For fuzzing.
 ///
 /// # Panics

@@ -23,8 +23,8 @@ pub struct DeviceChoice {
     /// Index in the port's table of GIDs. `None`: for `RoCE` the first v2 address that is mapped
     /// from IPv4, else the first v2 address, else the first address; for `InfiniBand` index 0.
     pub gid_index: Option<u8>,
-    /// Bytes of a packet: 256, 512, 1024, 2048 or 4096. `None`: the active MTU of both ports of a
-    /// connection.
+    /// Maximum bytes of a packet: 256, 512, 1024, 2048 or 4096. `None`: the active MTU of the port.
+    /// A connection uses the minimum of both ends.
     pub mtu: Option<u32>,
 }
 
@@ -74,7 +74,7 @@ pub struct PortReport {
     pub is_active: bool,
     /// Link layer of the port.
     pub link_layer: LinkLayer,
-    /// Bytes of a packet: active, and maximum.
+    /// Active MTU and maximum MTU, in bytes.
     pub mtu: (u32, u32),
     /// Local identifier, only for `InfiniBand`.
     pub lid: u16,
@@ -230,7 +230,7 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Returns the error of a call that returned a code other than 0.
+    /// Returns an error if a call returned a code other than 0.
     pub(super) fn check(&self, code: i32, what: &str) -> Result<(), VerbsError> {
         match code {
             0 => Ok(()),
@@ -265,8 +265,8 @@ impl Opened {
     /// Returns whether this is the kernel's software device, which has known properties beyond
     /// those that it reports.
     pub(super) fn is_soft_roce(&self) -> bool {
-        // Only the software device has this file, with the interface's name. On some kernels it
-        // also has `device`, that of the interface.
+        // Only the software device has this file, which contains the name of the network interface.
+        // On some kernels it also has the entry `device`, which belongs to the interface.
         self.path.join("parent").exists()
     }
 
@@ -478,7 +478,7 @@ impl Device {
         if !is_packet_size(mtu) || mtu > report.mtu.0 {
             let what = format!(
                 "rdma.mtu = {mtu} is invalid or larger than the active MTU of {}: raise the interface's MTU \
-                 (RoCE) or the subnet's (InfiniBand), or leave it \"auto\"",
+                 (RoCE) or the subnet's (InfiniBand), or set rdma.mtu to \"auto\"",
                 report.mtu.0
             );
             return Err(wrong(report.port, what));

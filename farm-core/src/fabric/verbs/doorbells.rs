@@ -3,10 +3,10 @@
 //!
 //! The driver has `MLX5_TOTAL_UUARS` doorbells in total. The first `MLX5_NUM_LOW_LAT_UUARS` queue
 //! pairs get a doorbell each, and one doorbell is reserved for other purposes. All further queue
-//! pairs share the remaining doorbells: each gets a doorbell with the fewest queue pairs. Queue
-//! pairs are created peer by peer, and for each peer one per group of workers, in order. So if the
-//! number of groups divides the number of shared doorbells, each shared doorbell serves only one
-//! group.
+//! pairs share the remaining doorbells: each new queue pair gets the doorbell that has the fewest
+//! queue pairs. Queue pairs are created peer by peer, and for each peer one per group of workers, in
+//! order. So if the number of groups divides the number of shared doorbells, each shared doorbell
+//! serves only one group.
 
 /// The driver's defaults.
 const TOTAL: u32 = 16;

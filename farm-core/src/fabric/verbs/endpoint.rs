@@ -125,8 +125,8 @@ pub struct VerbsEndpoint {
     worker: WorkerId,
     member: u16,
     capabilities: Capabilities,
-    // Declared before the arena: requests that use the arena's memory end with the connections.
-    // Shared connections outlive the endpoint, and take the arena over.
+    // Declared before the arena, so that own connections are dropped first: their requests use the
+    // arena's memory. Shared connections outlive the endpoint, whose `drop` passes them the arena.
     queues: Access,
     registration: Option<Registration>,
     /// Key of the registration.
@@ -203,9 +203,10 @@ impl VerbsEndpoint {
         Ok(endpoint)
     }
 
-    /// Adopts the changes among the peers. Holds the queues, which other workers may share, all the
-    /// time: a worker that sees a peer's new connection then finds it among the queues. No thread
-    /// waits for queues while it holds the lock of the peers.
+    /// Adopts the changes among the peers. Holds the lock of the queues, which other workers may
+    /// share, throughout: if another of these workers sees a peer's new connection, the queues then
+    /// contain it. No thread waits for queues while it holds the lock of the peers, so this cannot
+    /// deadlock.
     #[cold]
     fn notice_changes(&mut self) {
         self.changes_seen = self.shared.changes.load(Ordering::Acquire);
@@ -224,7 +225,8 @@ impl VerbsEndpoint {
         });
     }
 
-    /// Returns the import of a valid, permitted access, or the fault of an invalid one.
+    /// Returns the imported memory that an access addresses, or the fault if the access is invalid
+    /// or not permitted.
     #[inline]
     fn checked(&self, at: Remote, bytes: usize, write: bool) -> Result<&Import, Fault> {
         let import = self
@@ -266,8 +268,8 @@ impl VerbsEndpoint {
         (address, self.local_key)
     }
 
-    /// Waits for the atomics on this machine's own memory, which its loads and stores would
-    /// otherwise pass. They involve only the local device.
+    /// Waits for the atomics on this machine's own memory, because the processor's loads and stores
+    /// would otherwise pass them. The wait is short: these atomics involve only the local device.
     fn settle_own_atomics(&mut self) {
         while self.own_atomics > 0 {
             self.progress(0, &mut Vec::new());
@@ -309,8 +311,8 @@ impl VerbsEndpoint {
             counters.reads_torn += torn;
             (std::mem::take(&mut queues.broken), taken)
         });
-        // Only after the queues are released: other workers may be waiting for them, and
-        // `break_link` wakes all workers.
+        // Break the links only after the lock of the queues is released: other workers may be
+        // waiting for it, and `break_link` wakes all workers.
         for broken in broken {
             shared.break_link(broken.link, broken.generation, &broken.why);
         }
@@ -647,8 +649,8 @@ impl VerbsEndpoint {
         notify.is_none_or(|worker| worker.index() < usize::from(self.known[peer].workers))
     }
 
-    /// Notifies workers of other machines, after everything that was posted before. Notifications
-    /// without room are sent by a later flush.
+    /// Sends the pending notifications, after all requests that were posted before. If a connection
+    /// has no room for a notification, a later flush sends it.
     fn notify_all(&mut self) {
         fence(Ordering::SeqCst);
         let own = self.shared.config.machine;

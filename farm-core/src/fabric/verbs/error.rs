@@ -12,7 +12,7 @@ pub enum VerbsError {
     Library(#[from] LibraryError),
     /// The library found no devices.
     #[error(
-        "this host has no RDMA device: `farm doctor` lists what it looks for; without a device, set \
+        "this host has no RDMA device: `farm doctor` reports what is missing; without a device, set \
          cluster.fabric = \"shm\", or create a software device (docs/RDMA.md)"
     )]
     NoDevices,
@@ -42,10 +42,10 @@ pub enum VerbsError {
         /// The problem, and what to do.
         what: String,
     },
-    /// The machine-wide limit on pinned memory is too low.
+    /// The device cannot register memory, usually because the limit on locked memory is too low.
     #[error(
         "{bytes} bytes of memory cannot be registered with {device}: {source}; registered memory is \
-         locked in place, so raise the limit (`ulimit -l`, LimitMEMLOCK=infinity), or lower \
+         locked in place, so raise the limit on locked memory (`ulimit -l`, LimitMEMLOCK=infinity), or lower \
          memory.per_machine_bytes"
     )]
     Memory {

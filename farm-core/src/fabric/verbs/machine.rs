@@ -47,7 +47,7 @@ pub enum VerbsStartError {
         source: std::io::Error,
     },
     /// A system call failed.
-    #[error("a system call failed: {0}")]
+    #[error("a system call failed while the machine started: {0}")]
     Os(#[from] std::io::Error),
 }
 
@@ -56,7 +56,8 @@ pub struct VerbsMachine {
     shared: Arc<Shared>,
     listener: TcpListener,
     monitor: Option<Monitor<TcpStream>>,
-    /// Queues of each group that more than one worker shares.
+    /// Queues of each group of workers. `None` before the group's first endpoint is created, and if
+    /// every worker has its own queues.
     queues: Vec<Option<Arc<Mutex<Queues>>>>,
 }
 
@@ -84,7 +85,7 @@ impl VerbsMachine {
         if config.object_reads == Some(ObjectReads::WholeLines) && device.opened.is_soft_roce() {
             tracing::warn!(
                 "rdma.object_reads = \"whole-lines\", but device {} tears lines: reads may return a mixture of \
-                 versions; set it to \"auto\"",
+                 versions; set rdma.object_reads to \"auto\"",
                 device.opened.name
             );
         }
@@ -121,7 +122,8 @@ impl VerbsMachine {
         })
     }
 
-    /// Returns the peers whose connections have ended, in the order in which this machine noticed.
+    /// Returns the peers whose connections have ended, in the order in which this machine noticed
+    /// the ends.
     pub fn departed(&self) -> Vec<Departed> {
         let departed = self.shared.departed.lock();
         departed
@@ -212,8 +214,9 @@ impl VerbsMachine {
         Ok(offers)
     }
 
-    /// Connects this machine's own queue pairs, each to itself. They execute atomics on its own
-    /// memory, which the device must execute so that they are atomic with those of peers.
+    /// Connects this machine's own queue pairs, each to itself. This machine's atomics on its own
+    /// memory use them: the device must execute these atomics, so that they are atomic with those of
+    /// peers.
     fn connect_to_itself(&mut self, offer: Vec<Capability>) -> Result<PeerOffer, ConnectError> {
         let machine = self.shared.config.machine;
         let (mut pairs, hello) = self.shared.prepare(machine, 0, offer)?;

@@ -30,7 +30,7 @@ pub(super) struct Met {
 
 /// Why a conversation failed.
 enum Fault {
-    /// The peer is not authenticated, or has gone. Other callers may still arrive, and the peer may
+    /// The peer is not authenticated, or is gone. Other callers may still arrive, and the peer may
     /// call again.
     NotMet(String),
     /// The peer belongs to the cluster and is incompatible.
@@ -47,7 +47,7 @@ impl Fault {
                 Self::Final(ConnectError::Refused { machine, why })
             }
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                Self::NotMet("it did not answer in time".into())
+                Self::NotMet("the machine did not answer in time".into())
             }
             _ => Self::NotMet(why),
         }
@@ -155,7 +155,7 @@ fn call(
     theirs.judge(&shared.config.cluster).map_err(refused)?;
     if theirs.machine != machine {
         return Err(refused(format!(
-            "its greeting names another machine, {}",
+            "the greeting of the called machine names another machine, {}",
             theirs.machine
         )));
     }
@@ -205,11 +205,15 @@ fn answer(
     socket.set_write_timeout(Some(most)).map_err(gone)?;
     let judged = theirs.judge(&shared.config.cluster).and_then(|()| {
         let awaited = awaited.awaits_call_of(machine);
-        let not = || format!("no connection of machine {machine} is expected");
+        let not = || {
+            format!(
+                "machine {machine} is connected already, or has the smaller id and must not dial"
+            )
+        };
         awaited.then_some(()).ok_or_else(not)
     });
     if let Err(why) = judged {
-        // The caller receives the reason. If it is gone, the failure to send is ignored.
+        // If the caller is gone, the failure to send is ignored.
         let _ = send_line(&mut socket, &Answer::<Greeting>::Refused(why.clone()));
         return Err(Fault::NotMet(format!("machine {machine}: {why}")));
     }
@@ -219,7 +223,7 @@ fn answer(
     let mut talk = Conversation::new(socket, secret, (&theirs, &ours), false, end).map_err(gone)?;
     let sealed: Sealed = talk.receive().map_err(gone)?;
     let hello: Hello = talk.open(&sealed).map_err(|error| {
-        // As above.
+        // If the caller is gone, the failure to send is ignored.
         let _ = talk.send(&Answer::<Sealed>::Refused(error.to_string()));
         gone(error)
     })?;

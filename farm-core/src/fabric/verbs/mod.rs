@@ -1,13 +1,15 @@
 //! The verbs fabric: RDMA devices, used through libibverbs, which is loaded at first use.
 //!
 //! Every machine opens one device and one protection domain, and registers each memory once. Each
-//! worker, or each group of workers that share, has one completion queue and one reliable
-//! connection per other machine (`FaRM'14 §3.1`). A connection joins a worker here with a worker
-//! there, and both send through it. Posts prepare work requests. The flush hands them to the
-//! device, with one doorbell per connection. They are signalled only if a completion is awaited.
+//! worker, or each group of workers that share queues, has one completion queue and one reliable
+//! connection per other machine (`FaRM'14 §3.1`). A connection joins a worker of this machine with a
+//! worker of the peer, and both send through it. Posts prepare work requests. The flush passes the
+//! requests to the device, with one doorbell per connection. Few requests are signalled, because one
+//! completion ends all requests before it.
 //!
-//! A worker accesses its own machine's memory with loads and stores. Only atomics use the device
-//! even there, because the device's and the processor's atomics are not atomic with each other.
+//! A worker accesses its own machine's memory with loads and stores. Only its atomics use the device
+//! for this memory too, because the device's and the processor's atomics are not atomic with each
+//! other.
 //!
 //! | file | what |
 //! |---|---|

@@ -64,11 +64,13 @@ impl Parking {
     pub(super) fn ring_all(&self) {
         fence(Ordering::SeqCst);
         for worker in 0..self.0.len() {
-            self.ring(WorkerId::new(worker as u16).expect("worker ids are valid"));
+            self.ring(
+                WorkerId::new(worker as u16).expect("every worker of a machine has a valid id"),
+            );
         }
     }
 
-    /// Waits for a ring, or until `channel` is readable. Returns whether one of them occurred.
+    /// Waits for a ring, or until `channel` is readable. Returns false only if the wait timed out.
     pub(super) fn wait(&self, worker: WorkerId, channel: BorrowedFd<'_>, most: Duration) -> bool {
         let place = &self.0[worker.index()];
         let most = Timespec::try_from(most.min(LONGEST_WAIT)).expect("an hour fits a timespec");

@@ -13,13 +13,13 @@ use super::error::VerbsError;
 /// Number of retries for a packet without acknowledgement, and for a receiver that is not ready:
 /// the maximum. For a receiver that is not ready it means unlimited retries.
 const MOST_RETRIES: u8 = 7;
-/// Code of the delay that a receiver without a receive request requests: 0.64 ms.
+/// Code of the delay after which a sender retries if the receiver has no receive request: 0.64 ms.
 const RNR_TIMER: u8 = 12;
 const PSN_BITS: u32 = 24;
 /// Hop limit of `RoCE` v2 packets.
 const HOPS: u8 = 64;
 
-/// One end of a connection, as the other side needs it to connect.
+/// The address of one end of a connection, which the other side needs to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct QueueAddress {
     pub(super) number: u32,

@@ -20,12 +20,13 @@ use crate::time::Nanos;
 
 /// Number of completions taken off the completion queue in one call.
 const ENDS_AT_ONCE: usize = 32;
-/// Number of free requests that posts must leave, for notifications and for headers that are read
-/// again.
+/// Number of requests of a connection that posts must leave free, for notifications and for headers
+/// that are read again.
 const KEPT: usize = HEADERS_AT_ONCE + 2;
-/// The inverse of a connection's share of requests reserved for writes.
+/// Divisor of a connection's number of requests: the quotient is reserved for writes.
 const SHARE_OF_WRITES: usize = 4;
-/// Maximum number of receive requests consumed before they are replaced; half of all, if that is less.
+/// Maximum number of receive requests consumed before they are replaced; half of all receive
+/// requests, if that is less.
 const MOST_RECEIVES_DUE: usize = 64;
 
 /// The completed operations of one of the workers.
@@ -39,17 +40,17 @@ pub(super) struct Outbox {
     pub(super) counters: ReadCounters,
 }
 
-/// Counters of object reads since they were last read.
+/// Counters of object reads since a poll last took the counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadCounters {
     pub(super) retries: u64,
     pub(super) torn: u64,
 }
 
-/// A slot for connections to one peer. It may have held earlier connections.
+/// The current connection to one peer, if there is one.
 #[derive(Default)]
 struct Link {
-    /// Number of connections that this slot has had, to detect late completions.
+    /// Number of connections to the peer that were torn down, to detect their late completions.
     generation: u16,
     /// Generation of the connection, as counted by the peer's entry in `Shared`.
     of_peer: u32,
@@ -125,8 +126,8 @@ impl Queues {
         })
     }
 
-    /// Keeps the arena of a worker that is gone until the connections are dropped, because they may
-    /// have requests that use it.
+    /// Keeps the arena of a worker that is gone until the connections are dropped, because their
+    /// requests may still use the arena.
     pub(super) fn keep(&mut self, registration: Option<Registration>, arena: Arena) {
         self.kept.push((registration, arena));
     }
@@ -166,8 +167,8 @@ impl Queues {
         if place.connection.is_none() {
             return;
         }
-        // With the queue pair, some drivers discard its pending completions, including those of
-        // notifications, whose receive requests must be replaced.
+        // When a queue pair is destroyed, some drivers discard its pending completions. Take them
+        // first: some may be notifications, whose receive requests must be replaced.
         self.take_ends();
         let place = &mut self.links[link];
         let Some(connection) = place.connection.take() else {
@@ -180,7 +181,7 @@ impl Queues {
         for one in ended {
             self.settle(one, Status::Broken);
         }
-        // Checked reads that waited for room had no request posted.
+        // A checked read that waits for room has no request, so the connection did not end it.
         for _ in 0..self.due.len() {
             let Some((id, next)) = self.due.pop_front() else {
                 break;
@@ -229,8 +230,9 @@ impl Queues {
 
     /// Accepts a request. Returns its purpose if it is rejected.
     ///
-    /// The device orders requests behind a fence. But a checked read may be posted again after it
-    /// was read, so a fenced request is rejected as full until the checked reads are done.
+    /// The device itself performs a request with a fence after all earlier reads. But the requests
+    /// of a checked read may be posted again later. Therefore a request with a fence is rejected as
+    /// full until all checked reads of the connection are done.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -376,8 +378,8 @@ impl Queues {
             };
             let read = &self.checked[id.0 as usize];
             let (link, requests) = (read.link, read.requests());
-            // `tear_down` ended the due reads of its connection, so this failure means lack of
-            // room. Other connections may have room.
+            // The connection has no room now, or is dead and `tear_down` will end the read. Other
+            // connections may have room.
             if self.with_room(link, requests).is_err() {
                 self.due.push_back((id, next));
                 continue;
@@ -472,7 +474,7 @@ impl Queues {
             self.notified.push(worker);
         }
         if self.receives_taken >= self.receives_due {
-            // Fails only if the device is gone, which also ends the peers' sockets.
+            // Fails only if the device is gone. Then the connections break, too.
             let _ = self.completions.post_receives(self.receives_taken);
             self.receives_taken = 0;
         }

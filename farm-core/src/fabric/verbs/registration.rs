@@ -68,8 +68,8 @@ impl Registration {
     /// Registers `bytes` bytes at `start`.
     ///
     /// # Safety
-    /// The memory must stay mapped as long as this value lives. No owner of the memory may rely on
-    /// the device not changing it.
+    /// The memory must stay mapped as long as this value lives. No code may assume that the device
+    /// leaves the memory unchanged.
     pub(super) unsafe fn new(
         domain: Arc<ProtectionDomain>,
         start: *mut u8,

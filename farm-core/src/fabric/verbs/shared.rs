@@ -39,7 +39,7 @@ pub struct VerbsConfig {
     pub connection: ConnectionConfig,
     /// Number of workers that share queue pairs (`FaRM'14 §3.1`: q).
     pub workers_per_queue: usize,
-    /// Number of receive requests for each worker's notifications.
+    /// Number of receive requests of each group of workers, for notifications from peers.
     pub receive_depth: u32,
     /// Whether to request huge pages.
     pub huge_pages: bool,
@@ -187,7 +187,7 @@ impl Shared {
 
     /// Returns whether the bytes of a write land in increasing order.
     pub(super) fn lands_in_order(&self) -> bool {
-        // The kernel's software device lands bytes in order, by measurement and by its source.
+        // The kernel's software device lands bytes in order, as its source and measurements show.
         self.device.opened.is_soft_roce() || self.reports_order.load(Ordering::Acquire)
     }
 

@@ -46,8 +46,8 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Creates a throttle with at most `most` requests in flight. If it is adaptive, it uses fewer
-    /// where trials are better.
+    /// Creates a throttle with at most `most` requests in flight. An adaptive throttle lowers the
+    /// limit if more requests end in trials with a lower limit.
     pub(super) fn new(most: u32, is_adaptive: bool) -> Self {
         let smaller = CANDIDATES.into_iter().filter(|limit| *limit < most);
         Self {
@@ -70,7 +70,7 @@ impl Throttle {
         &mut self.credit
     }
 
-    /// Returns the credits of `count` ended requests.
+    /// Adds the credits of `count` requests that have ended.
     #[inline]
     pub(super) fn give(&mut self, count: u32) {
         self.credit += i64::from(count);

@@ -2,7 +2,7 @@
 //! is at [`ring`](crate::ring), claims 1 and 2).
 //!
 //! A worker refuses a request while it cannot send the reply, and the refused request blocks the
-//! records behind it in that ring. Words and reports land when the schedule lands them. The tests
+//! records after it in the ring. Words and reports land when the schedule lands them. The tests
 //! check claim 1 in every quiet state that a schedule reaches, not only at its end.
 
 use std::collections::BTreeMap;

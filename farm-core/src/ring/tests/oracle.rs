@@ -160,7 +160,7 @@ fn a_trailer_that_lands_first_does_not_complete_a_record() {
     assert_eq!(receive(&mut pair).unwrap().1, body(1, 24));
 }
 
-/// A record that is not consumed is returned again, and blocks the records behind it.
+/// A record that is not consumed is returned again, and blocks the records after it.
 #[test]
 fn a_record_stays_until_it_is_consumed() {
     let mut pair = Pair::at(1024, 0);
@@ -234,7 +234,7 @@ fn a_rejected_report_is_posted_later() {
 }
 
 /// The endpoint accepted the filler and rejected its record: the filler stays, and the ring
-/// continues behind it.
+/// continues after it.
 #[test]
 fn a_filler_without_its_record_is_harmless() {
     let mut pair = Pair::at(1024, 1024 - 8);
