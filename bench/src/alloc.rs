@@ -1,10 +1,10 @@
 //! `farm bench alloc`: the memory that the allocator wastes and the time that it takes.
 //!
-//! Loss is arithmetic over all size classes ([`fragmentation`], `FaRM'14 §3.3`). Cost is measured:
-//! objects of several sizes are reserved until a working set is live, replaced at random, and
-//! released. The clock is read once in [`BATCH`] objects and the median batch counts, so that a
-//! busy host adds little. The slab allocator touches its own maps and not the objects, so neither
-//! does the measurement, and the regions' memory stays untouched.
+//! Waste is computed for all size classes ([`fragmentation`], `FaRM'14 §3.3`). Times are measured: for each object
+//! size, the benchmark reserves objects until a working set is live, replaces objects at random, and releases all of
+//! them. It reads the clock once per [`BATCH`] objects and reports the median batch, so that a busy host has little
+//! effect. The slab allocator accesses its own maps and not the objects. The benchmark does not access the objects
+//! either, so that the regions' memory stays untouched.
 
 use std::fmt;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::report::{Figure, Measured};
 
-/// Objects between two looks at the clock.
+/// Number of objects between two readings of the clock.
 pub const BATCH: usize = 4096;
 
 /// What to measure.
@@ -33,15 +33,16 @@ pub struct AllocOptions {
     pub block_bytes: usize,
     /// Bytes in a region.
     pub region_bytes: usize,
-    /// Bytes of data in the objects of each measurement.
+    /// Bytes of data in an object; one measurement for each size.
     pub payloads: Vec<usize>,
-    /// Live objects during a measurement, but no more than...
+    /// Number of live objects during a measurement of one size, unless they would take more than `live_bytes`. With
+    /// mixed sizes, a fifth of this number.
     pub objects: usize,
-    /// ... take this many bytes.
+    /// Maximum total size of the live objects during a measurement of one size, in bytes.
     pub live_bytes: usize,
     /// Replacements (one release and one reserve) per measurement.
     pub replacements: usize,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -62,8 +63,12 @@ impl Default for AllocOptions {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocBenchError {
-    /// The sizes leave no room for a block, or are not powers of two.
-    #[error("no blocks of {block_bytes} bytes fit regions of {region_bytes} bytes")]
+    /// The sizes of blocks and regions are not possible.
+    #[error(
+        "blocks of {block_bytes} bytes are not possible in regions of {region_bytes} bytes: a block must be a power \
+         of two of at least 4 KiB; a region must have room for its block table and a block, and must not exceed the \
+         maximum region size"
+    )]
     Sizes {
         /// Bytes in a block.
         block_bytes: usize,
@@ -73,68 +78,69 @@ pub enum AllocBenchError {
     /// Memory ran out.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// No object is so large.
+    /// The data is too large for an object.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The allocator refused what it had given: a bug.
+    /// The slab allocator did not release an object that it had reserved: a bug.
     #[error(transparent)]
     Release(#[from] ReleaseError),
 }
 
-/// Cost of objects of one size. Nanoseconds per object, in the median batch.
+/// Times for objects of one size, in nanoseconds per object. Except for `fill_ns`, each is that of the median batch.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocTiming {
-    /// Bytes of data in each.
+    /// Bytes of data in each object.
     pub payload_bytes: usize,
     /// Bytes of an object.
     pub object_bytes: usize,
-    /// Live objects.
+    /// Number of live objects.
     pub objects: usize,
-    /// To reserve them all; the mean, for it includes taking blocks and making regions.
+    /// Time to reserve an object of the working set. It is the mean over all objects, so that it includes the
+    /// allocation of blocks and the creation of regions.
     pub fill_ns: f64,
-    /// To release a random one and reserve another.
+    /// Time to release a random object and reserve another one.
     pub replace_ns: f64,
-    /// The same with the address of a third as a hint.
+    /// As `replace_ns`, with the address of a random live object as a hint for the reservation.
     pub replace_near_ns: f64,
-    /// Share of the hints that led to the same block.
+    /// Share of the reservations with a hint whose object is in the same block as the hint.
     pub near_in_block: f64,
-    /// To release them.
+    /// Time to release an object of the working set.
     pub drain_ns: f64,
 }
 
-/// Objects of uniform sizes replaced at random.
+/// Objects with uniformly distributed sizes, which are replaced at random.
 #[derive(Clone, Debug, Serialize)]
 pub struct MixedSizes {
-    /// Bytes of data are 1 to this.
+    /// Maximum number of bytes of data in an object; the minimum is 1.
     pub most_payload_bytes: usize,
-    /// Live objects.
+    /// Number of live objects.
     pub objects: usize,
-    /// To release a random one and reserve another of a random size, in nanoseconds.
+    /// Time to release a random object and reserve another one of a random size, in nanoseconds.
     pub replace_ns: f64,
     /// Bytes of data in live objects.
     pub payload_bytes: u64,
     /// Bytes of live objects.
     pub object_bytes: u64,
-    /// Bytes of blocks that hold them.
+    /// Bytes of the blocks that are reserved for objects.
     pub reserved_bytes: u64,
-    /// Share of the objects' room for data that holds none.
+    /// Share of the objects' data capacity that contains no data.
     pub internal_fragmentation: f64,
-    /// Share of the blocks that is in no live object.
+    /// Share of the blocks' bytes that belong to no live object.
     pub external_fragmentation: f64,
 }
 
-/// What `farm bench alloc` reports.
+/// Results of `farm bench alloc`.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocReport {
-    /// Loss, by arithmetic.
+    /// Waste of memory, computed and not measured.
     pub fragmentation: Fragmentation,
-    /// Cost, size by size.
+    /// Times for each object size.
     pub timings: Vec<AllocTiming>,
-    /// Cost and loss with many sizes at once.
+    /// Time and waste with objects of many sizes at once.
     pub mixed: MixedSizes,
 }
 
-/// Computes and measures.
+/// Computes the waste and measures the times.
 ///
 /// # Errors
 /// [`AllocBenchError`], for impossible sizes or when memory runs out.
@@ -160,7 +166,7 @@ pub fn run(options: &AllocOptions) -> Result<AllocReport, AllocBenchError> {
     })
 }
 
-/// A worker's allocators on a machine of three, over memory of this process.
+/// The allocators of a worker in a cluster of three machines, with anonymous memory of this process.
 struct Machine {
     blocks: BlockAllocator,
     slab: Slab,
@@ -194,7 +200,7 @@ impl Machine {
         Self { blocks, slab, rng }
     }
 
-    /// Indices below `below`, drawn before the clock runs.
+    /// Draws random indices less than `below`. The draws are made before the clock runs.
     fn draw(&mut self, count: usize, below: usize) -> Vec<u32> {
         (0..count)
             .map(|_| self.rng.random_range(0..below as u32))
@@ -254,8 +260,8 @@ fn measure_size(
     })
 }
 
-/// Releases 1 object in 16 and reserves as many near to random others: how often is that in the
-/// other's block?
+/// Releases 1 object in 16, and reserves as many objects, each with the address of a random live object as a hint.
+/// Returns the share of these objects that are in the same block as their hint.
 fn share_in_block(
     machine: &mut Machine,
     options: &AllocOptions,
@@ -283,7 +289,7 @@ fn share_in_block(
     Ok(in_block as f64 / count as f64)
 }
 
-/// Data of 1 byte to 16 KiB in a fifth of the objects.
+/// Measures objects with 1 byte to 16 KiB of data (at most half a block), a fifth of the configured number of objects.
 fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes, AllocBenchError> {
     let most_payload_bytes = (16 << 10).min(options.block_bytes / 2);
     let objects = (options.objects / 5).max(1);
@@ -329,7 +335,7 @@ fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes, AllocBenchError> 
     })
 }
 
-/// Nanoseconds that `each` takes per item, in the median of batches.
+/// Returns the nanoseconds that `each` takes per item in the median batch.
 fn median_ns<T>(
     items: &[T],
     mut each: impl FnMut(&T) -> Result<(), AllocBenchError>,
@@ -364,7 +370,7 @@ impl Measured for AllocReport {
     }
 }
 
-/// For people: classes, then what they lose together, then cost.
+/// Formats the waste of each class, the waste of all classes together, and the times.
 impl fmt::Display for AllocReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -1,9 +1,10 @@
-//! A closed loop of clients on one worker: keeps a number of operations in flight, each begun by the end of an earlier
-//! one or at a steady rate ([`Pace`]), and records them.
+//! A closed loop of clients on one worker. The loop keeps a number of operations in flight and records them. It begins
+//! an operation when an earlier one ends, or at a steady rate ([`Pace`]).
 //!
-//! The loop is an application like any other: a layer of state with the worker, and continuations. Every operation in
-//! flight has a seat; a continuation's context is its seat's number. Its clients draw the operations and perform them;
-//! the loop counts and times them after a warm-up, divides the run into time slices, and ends.
+//! The loop uses the worker as any application does: its state is a layer of the worker, and its operations call
+//! continuations. Every operation in flight has a seat, whose number is the context of the operation's continuations.
+//! The clients draw and perform the operations. The loop counts and times the operations that end after a warm-up,
+//! divides this part of the run into time slices, and reports the result.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,19 +19,20 @@ use crate::counters::{Costs, Counters};
 use crate::recorder::{Outcome, Recorder};
 use crate::slices::{Slicer, Slices};
 
-/// How long a seat rests after an operation that failed.
+/// Time for which a seat stays unused after its operation failed.
 const REST: Duration = Duration::from_millis(1);
 
-/// Part of one worker in a run: how long, how much and how fast.
+/// Part of one worker in a run: how long, how much and how fast. A run also ends when its clients draw no more
+/// operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Maximum number of operations in flight; 0 if this worker has no part in the run.
     pub in_flight: usize,
-    /// Time before operations count.
+    /// Duration of the warm-up, whose operations do not count.
     pub warmup: Duration,
-    /// Longest time that counts; `None`: until all operations are done.
+    /// Maximum duration of the counted part; `None` if it is not bounded.
     pub duration: Option<Duration>,
-    /// Operations that count, failed ones included; `None`: as many as there is time for.
+    /// Number of operations to count, including failed ones; `None` if it is not bounded.
     pub operations: Option<u64>,
     /// The rate at which operations begin; `None`: as fast as possible.
     pub pace: Option<Pace>,
@@ -41,7 +43,7 @@ pub struct Extent {
 pub struct Pace {
     /// Operations per second of all workers together.
     pub target_per_s: u64,
-    /// Workers.
+    /// Number of workers that share the rate.
     pub workers: u64,
 }
 
@@ -54,12 +56,16 @@ impl Pace {
     }
 }
 
-/// Returns the part of `worker` of `workers` in `whole` things: parts of equal size, in order.
+/// Divides `0..whole` into `workers` consecutive ranges whose lengths differ by at most one, and returns range number
+/// `worker`.
 ///
 /// # Panics
 /// If `worker` is not below `workers`.
 pub(crate) fn part_of(whole: u64, worker: u64, workers: u64) -> Range<u64> {
-    assert!(worker < workers, "worker {worker} of {workers}");
+    assert!(
+        worker < workers,
+        "worker {worker} is not below the number of workers, {workers}"
+    );
     let cut = |part: u64| (u128::from(whole) * u128::from(part) / u128::from(workers)) as u64;
     cut(worker)..cut(worker + 1)
 }
@@ -67,26 +73,27 @@ pub(crate) fn part_of(whole: u64, worker: u64, workers: u64) -> Range<u64> {
 /// Bounds of a run of all workers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Time before operations count.
+    /// Duration of the warm-up, whose operations do not count.
     pub warmup: Duration,
-    /// Longest time that counts.
+    /// Maximum duration of the counted part; `None` if it is not bounded.
     pub duration: Option<Duration>,
-    /// Operations that count.
+    /// Number of operations to count; `None` if it is not bounded.
     pub operations: Option<u64>,
-    /// Operations per second.
+    /// Operations per second; `None` for as many as possible.
     pub target_per_s: Option<u64>,
-    /// Operations in flight at a time; else as many as each worker keeps.
+    /// Number of operations in flight; `None` if each worker has its own number.
     pub threads: Option<u64>,
 }
 
 impl Bounds {
-    /// Returns the part of worker `worker` of `workers`, counted over all machines; `in_flight` is the number of
-    /// operations that each worker keeps in flight unless the bounds say otherwise. The parts add up to the bounds.
+    /// Returns the part of worker `worker` of `workers`; workers are numbered over all machines. The parts of all
+    /// workers add up to the bounds. `in_flight` is the number of operations that each worker keeps in flight if
+    /// `threads` is `None`.
     ///
     /// # Panics
     /// If `worker` is not below `workers`.
     pub fn share(&self, worker: u64, workers: u64, in_flight: usize) -> Extent {
-        // Each thread has its part of the operations, so that a worker without a thread has none.
+        // The operations are divided among the threads, so that a worker without a thread has no operations.
         let threads = self.threads.map_or(workers, |threads| threads.max(1));
         let own = part_of(threads, worker, workers);
         let operations = |whole| {
@@ -114,7 +121,7 @@ impl Bounds {
 pub struct Ran<C = ()> {
     /// Records of the counted part.
     pub recorder: Recorder<C>,
-    /// Operations by time slice.
+    /// Number of operations in each time slice.
     pub slices: Slices,
     /// Duration of the counted part, in seconds.
     pub duration_s: f64,
@@ -125,11 +132,11 @@ pub struct Ran<C = ()> {
 /// The function that receives the result, on the worker's thread.
 pub type Done<C = ()> = Box<dyn FnOnce(Ran<C>) + Send>;
 
-/// What the clients of a loop do.
+/// The clients of a loop, which draw and perform its operations.
 pub(crate) trait Clients: Sized + Send + 'static {
-    /// What is known of an operation in flight.
+    /// State of an operation in flight.
     type Operation: Send;
-    /// What a run costs.
+    /// Counters of the costs of a run.
     type Costs: Costs;
 
     /// Returns whether another operation may begin while `running` operations are in flight.
@@ -141,7 +148,7 @@ pub(crate) trait Clients: Sized + Send + 'static {
     /// Draws the next operation; `None` if there are no more.
     fn draw(&mut self, worker: &mut Worker) -> Option<Self::Operation>;
 
-    /// Begins the operation of a seat. It must not end before this function returns, unless it fails.
+    /// Begins the operation of a seat. The operation must not end before this function returns, unless it fails.
     fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize);
 
     /// Receives the result, when no operation is in flight any more.
@@ -154,12 +161,12 @@ struct Seat<O> {
     began: Option<Nanos>,
 }
 
-/// A [`Pace`] that is kept.
+/// A [`Pace`], and the progress of a run at this pace.
 struct Paced {
     pace: Pace,
     /// Start of the run.
     from: Nanos,
-    /// Operations begun.
+    /// Number of operations that have begun.
     begun: u64,
     /// Whether a timer is set for the next operation.
     timer: bool,
@@ -171,11 +178,11 @@ pub(crate) struct ClosedLoop<C: Clients> {
     pub(crate) recorder: Recorder<C::Costs>,
     seats: Slab<Seat<C::Operation>>,
     in_flight: usize,
-    /// Seats whose operation failed.
+    /// Number of seats that are unused for [`REST`] because their operation failed.
     resting: usize,
-    /// Operations that are to count, if that is bounded.
+    /// Number of operations to count, if it is bounded.
     operations: Option<u64>,
-    /// Operations that may still begin.
+    /// Number of operations that may still begin.
     left: u64,
     counts_from: Nanos,
     counting: bool,
@@ -187,8 +194,8 @@ pub(crate) struct ClosedLoop<C: Clients> {
     failure: Option<String>,
 }
 
-/// Starts a loop. [`Clients::end`] is called on the worker's thread when it has ended and nothing is in flight any
-/// more.
+/// Starts a loop. When the loop has ended and no operation is in flight any more, [`Clients::end`] is called on the
+/// worker's thread.
 pub(crate) fn start<C: Clients>(
     worker: &mut Worker,
     clients: C,
@@ -197,7 +204,7 @@ pub(crate) fn start<C: Clients>(
 ) {
     let now = worker.clock().now();
     let counts_from = now.after(extent.warmup);
-    // No more are in flight than are to count, so that those of the warm-up are never too many.
+    // Operations that are in flight at the end of the warm-up count. So at most as many are in flight as are to count.
     let most = extent.operations.unwrap_or(u64::MAX);
     let in_flight =
         usize::try_from(most).map_or(extent.in_flight, |most| extent.in_flight.min(most));
@@ -227,8 +234,8 @@ pub(crate) fn start<C: Clients>(
     own.settle(worker);
 }
 
-/// As [`start`], without a warm-up, for operations of one kind that are not timed: until there are no more of them, or
-/// for `duration`.
+/// Starts a loop of untimed operations of one kind, without a warm-up. The loop ends after `duration`, or when
+/// [`Clients::draw`] returns `None`.
 pub(crate) fn start_untimed<C: Clients>(
     worker: &mut Worker,
     clients: C,
@@ -295,7 +302,7 @@ impl<C: Clients> ClosedLoop<C> {
         self.finish_after(worker, seat, kind, outcome, latency);
     }
 
-    /// As [`ClosedLoop::finish`], with another latency in nanoseconds.
+    /// As [`ClosedLoop::finish`], with a latency that the caller measured, in nanoseconds.
     #[inline]
     pub(crate) fn finish_after(
         &mut self,
@@ -314,8 +321,8 @@ impl<C: Clients> ClosedLoop<C> {
         self.recorder.finish(kind, outcome, latency_ns);
     }
 
-    /// Records a failure (a run reports its first one), and leaves the seat of its operation unused for a while: what
-    /// failed now would fail again.
+    /// Records a failure of the operation of a seat; a run reports its first failure. The seat stays unused for
+    /// [`REST`], because another operation would probably fail, too. If the machine is stopping, the run ends.
     #[cold]
     pub(crate) fn rest(&mut self, worker: &mut Worker, seat: usize, why: String) {
         if worker.control().is_stopping() {
@@ -326,7 +333,7 @@ impl<C: Clients> ClosedLoop<C> {
         worker.set_timer(REST, Cont::new(rested::<C>, seat));
     }
 
-    /// Records a failure that ends the run; nothing begins any more.
+    /// Records a failure of the operation of a seat, and ends the run: no further operation begins.
     #[cold]
     pub(crate) fn stop(&mut self, seat: usize, why: String) {
         self.failure.get_or_insert(why);
@@ -334,13 +341,14 @@ impl<C: Clients> ClosedLoop<C> {
         self.left = 0;
     }
 
-    /// Records a failure that is not of an operation.
+    /// Records a failure without ending an operation.
     #[cold]
     pub(crate) fn report(&mut self, why: String) {
         self.failure.get_or_insert(why);
     }
 
-    /// Stores the loop with the worker, unless it has ended.
+    /// Begins the operations that may begin. Then stores the loop with the worker, or ends it if no operation is in
+    /// flight and no timer is set.
     #[inline]
     fn settle(mut self: Box<Self>, worker: &mut Worker) {
         self.fill(worker);
@@ -370,7 +378,8 @@ impl<C: Clients> ClosedLoop<C> {
         }
     }
 
-    /// Returns whether the pace allows another operation. If it is too early, a timer continues the loop.
+    /// Returns whether the pace allows another operation now, and counts this operation as begun. If it is too early,
+    /// sets a timer that continues the loop.
     #[inline]
     fn is_due(&mut self, worker: &mut Worker) -> bool {
         let Some(paced) = &mut self.paced else {
@@ -389,7 +398,7 @@ impl<C: Clients> ClosedLoop<C> {
         false
     }
 
-    /// Starts to count, if the warm-up is over.
+    /// Begins the counted part, if the warm-up is over.
     #[inline]
     fn count_from(&mut self, worker: &mut Worker, now: Nanos) {
         if self.counting || now < self.counts_from {
@@ -399,7 +408,7 @@ impl<C: Clients> ClosedLoop<C> {
         self.counts_from = now;
         self.slicer.start(now);
         if let Some(operations) = self.operations {
-            // Those in flight count when they end.
+            // Operations that are in flight now count when they end.
             let in_flight = self.seats.len() - self.resting;
             self.left = operations.saturating_sub(in_flight as u64);
         }

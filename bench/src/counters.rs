@@ -2,7 +2,7 @@
 
 use farm_core::worker::Worker;
 
-/// Numbers of one kind of thing, or several such numbers.
+/// A counter, or a struct of counters.
 pub trait Counters: Copy + Default {
     /// Adds other counts.
     fn add(&mut self, other: &Self);
@@ -28,9 +28,9 @@ impl Counters for () {
     fn since(&self, (): &Self) -> Self {}
 }
 
-/// Counters that a worker keeps, so that a run is the difference of two moments.
+/// Counters of a worker. The cost of a run is the difference between the counts at its end and at its start.
 pub trait Costs: Counters + Send + 'static {
-    /// Returns the counts so far; 0 for what the clients of the worker count themselves.
+    /// Returns the counts so far; 0 for counters that the clients of a closed loop increment themselves.
     fn of(worker: &mut Worker) -> Self;
 }
 

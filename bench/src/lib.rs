@@ -2,10 +2,9 @@
 //!
 //! * [`ycsb`]: the YCSB core workloads as a library: property files, generators, keys,
 //!   values that can be checked, and one stream of operations per worker.
-//! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what
-//!   each transaction reads, decides and writes. [`oltp`] is what they have in common, and what runs
-//!   them on the platform.
-//! * [`commits`]: commits of transactions, alone and where they meet.
+//! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what each transaction
+//!   reads, decides and writes. [`oltp`] contains their common part, and runs them on the platform.
+//! * [`commits`]: commits of transactions, without and with conflicts.
 //! * [`lookups`]: lookups of keys of other machines, compared with raw reads of the same memory.
 //! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
 //! * [`micro`]: micro-benchmarks of memory, rings and fabrics.

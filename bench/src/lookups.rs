@@ -1,9 +1,9 @@
-//! One worker's lookups against the memory of *other* machines: the figure that the raw memory limit
-//! ([`crate::micro::limit`]) is held against, in one process and one run.
+//! One worker's lookups in the memory of *another* machine. Their rate is compared with the limit of raw reads
+//! ([`crate::micro::limit`]) of the same memory, which is measured in the same run.
 //!
-//! Machine 1 has one worker, which looks up and does nothing else; machine 2 has seven, which own
-//! seven eighths of the shards and sleep while the lookups run. Only keys of machine 2's shards are
-//! loaded and asked for, so every lookup is a one-sided read of another machine's memory.
+//! Both machines are in one process. Machine 1 has one worker, which only performs lookups. Machine 2 has seven
+//! workers, which own seven eighths of the shards and sleep while the lookups run. Only keys of machine 2's shards are
+//! loaded and looked up, so that every lookup is a one-sided read of the other machine's memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,48 +25,48 @@ use crate::closed_loop::{self, Clients, ClosedLoop, Ran, start_untimed};
 use crate::counters::{Costs, Counters as _, counters};
 use crate::recorder::Outcome;
 
-/// Workers of the machine that holds the data.
+/// Number of workers of the machine that owns the data.
 const OWNERS: u16 = 7;
-/// Lookups begin when every worker has opened the table.
+/// Text of the panic if a lookup begins before the table is open.
 const OPEN: &str = "lookups begin only after every worker has opened the table";
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug)]
 pub struct LookupOptions {
-    /// Least bytes of the other machine's shards.
+    /// Minimum size of the shards of machine 2, in bytes.
     pub bytes: u64,
-    /// H.
+    /// Neighbourhood H of the table.
     pub neighbourhood: u32,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// Lookups in flight.
+    /// Number of lookups in flight.
     pub in_flight: usize,
-    /// Measured time, of each repeat.
+    /// Duration of each repeat.
     pub duration: Duration,
-    /// Repeats; the median counts.
+    /// Number of repeats; the median counts.
     pub repeats: usize,
 }
 
-/// What was measured.
+/// The result with one number of lookups in flight.
 #[derive(Clone, Debug, Serialize)]
 pub struct LookupRate {
-    /// Median of the repeats.
+    /// Lookups per second, in the median of the repeats.
     pub lookups_per_s: f64,
-    /// Every repeat.
+    /// Lookups per second of every repeat, in ascending order.
     pub repeats: Vec<f64>,
-    /// One-sided reads of a lookup, as the endpoint counted them.
+    /// One-sided reads per lookup, as counted by the endpoint.
     pub reads_per_lookup: f64,
-    /// Lookups in flight.
+    /// Number of lookups in flight.
     pub in_flight: usize,
-    /// Pairs in the shards that were read.
+    /// Number of pairs in the shards that were read.
     pub pairs: u64,
-    /// Bytes of those shards.
+    /// Bytes of the buckets of these shards.
     pub bytes: u64,
     /// Bytes of the first read of a lookup.
     pub bytes_per_read: usize,
     /// Bytes of a bucket.
     pub bucket_bytes: usize,
-    /// Pairs loaded a second, by all owners together, each into its own shards.
+    /// Pairs loaded per second by all owners together, each into its own shards.
     pub load_pairs_per_s: f64,
 }
 
@@ -89,18 +89,18 @@ pub enum LookupBenchError {
     /// The table could not be opened.
     #[error(transparent)]
     Open(#[from] farm_kv::blocking::BlockingError),
-    /// The table failed.
+    /// An operation on the table failed.
     #[error(transparent)]
     Table(#[from] KvError),
     /// An insert or a lookup failed.
     #[error("{0}")]
     Failed(String),
-    /// A worker did not answer.
-    #[error("a worker ended before it answered")]
+    /// A worker ended without a result.
+    #[error("a worker of the benchmark ended before it sent its result")]
     NoAnswer,
 }
 
-/// The configuration that holds `bytes` on the machine that is read.
+/// Changes the configuration to two machines, with memory for shards of `options.bytes` bytes on the second machine.
 pub fn configure(config: &mut Config, options: &LookupOptions) {
     config.resize_machines(2);
     config.set_workers(1);
@@ -110,7 +110,7 @@ pub fn configure(config: &mut Config, options: &LookupOptions) {
     }
     config.machines[0].cores = vec![0];
     config.worker.operations_in_flight = options.in_flight as u32;
-    // Buckets, half as much again for overflow blocks and rounding to regions.
+    // The bytes of the buckets, plus half as much for overflow blocks, plus a region for rounding.
     config.memory.per_machine_bytes = (options.bytes * 3 / 2 + config.memory.region_bytes)
         .next_multiple_of(config.memory.region_bytes);
     config.rings.ring_bytes = 1 << 20;
@@ -162,7 +162,8 @@ impl LookupBench {
         Ok(bench)
     }
 
-    /// Keys drawn in number order, each worker of machine 2 keeping those of its own shards.
+    /// Loads the shards of machine 2: each of its workers inserts the keys of its own shards, in the order of their
+    /// numbers.
     fn load(&mut self) -> Result<(), LookupBenchError> {
         let (send, done) = channel();
         for worker in 0..self.machines[1].workers() {
@@ -186,12 +187,12 @@ impl LookupBench {
         Ok(())
     }
 
-    /// Keys of all shards: 90 % of the slots.
+    /// Returns the number of keys that fill 90 % of the slots of all shards.
     fn records(&self) -> u64 {
         (self.spec.slots() as f64 * 0.9) as u64
     }
 
-    /// The memory of the shards that are read: what the limit is to be measured on.
+    /// Returns the memory of the shards that are read, on which the raw limit is to be measured.
     ///
     /// # Errors
     /// [`LookupBenchError`].
@@ -201,7 +202,7 @@ impl LookupBench {
         for index in 0..owner.workers() {
             let table = self.table;
             let spans = owner.ask(index, move |worker, answer| {
-                // The thread waits, unless the machine is stopping.
+                // Fails if the calling thread no longer waits, because the machine is stopping.
                 let _ = answer.send(farm_kv::ops::own_spans(worker, table));
             })??;
             for (first, bytes) in spans {
@@ -259,7 +260,7 @@ impl LookupBench {
     }
 }
 
-/// A key that costs next to nothing to make: the table hashes it anyway.
+/// Returns the key of a number. The key contains the number unhashed, which is fast: the table hashes keys anyway.
 #[inline]
 fn key_of(number: u64) -> Key {
     let mut key = [0; farm_kv::KEY_BYTES];
@@ -272,7 +273,7 @@ fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, Kv
     farm_kv::lookup::owner_of(worker, place)
 }
 
-/// Waits for the clients of a worker.
+/// Waits for the result of a worker's clients.
 fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>, LookupBenchError> {
     let mut ran = done.recv().map_err(|_| LookupBenchError::NoAnswer)?;
     let failure = ran.failure.take();
@@ -307,7 +308,7 @@ impl Clients for Loader {
     }
 
     fn end(self, _: &mut Worker, ran: Ran) {
-        // The receiver is gone once the benchmark has given up.
+        // Fails if the benchmark has failed and dropped the receiver.
         _ = self.done.send(ran);
     }
 }
@@ -324,9 +325,9 @@ fn inserted(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>)
 }
 
 counters! {
-    /// What lookups cost.
+    /// Counters of lookups and their reads.
     pub struct LookupCosts {
-        /// Lookups that ended.
+        /// Number of lookups that ended.
         pub lookups: u64,
         /// One-sided reads, as the endpoint counted them.
         pub reads: u64,
@@ -346,8 +347,9 @@ impl Costs for LookupCosts {
 /// Looks up keys of other machines.
 struct Asker {
     table: TableId,
-    /// Numbers of the keys, and whether the keys are loaded.
+    /// Numbers of the keys.
     numbers: Range<u64>,
+    /// Whether the keys are loaded.
     present: bool,
     rng: Xoshiro256PlusPlus,
     done: Sender<Ran<LookupCosts>>,
@@ -386,13 +388,14 @@ impl Clients for Asker {
 #[inline]
 fn answered(worker: &mut Worker, seat: u64, value: Result<Option<&[u8]>, KvError>) {
     let seat = seat as usize;
-    // By reference: a copy of the result would wait until the stores of its parts have left the store buffer.
+    // Matches by reference. To copy the result, the processor would wait until the preceding stores to its parts have
+    // left the store buffer.
     closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match &value {
         Ok(found) if found.is_some() == own.clients.present => {
             own.finish(worker, seat, 0, Outcome::Committed);
         }
         Ok(_) => {
-            let why = "a loaded key was not found, or one that was not loaded was";
+            let why = "a lookup did not find a loaded key, or found a key that was not loaded";
             own.stop(seat, why.to_owned());
         }
         Err(error) => own.stop(seat, error.to_string()),

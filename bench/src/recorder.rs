@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 
-/// Latencies above this, one minute, count as this.
+/// Longest latency in a histogram, in nanoseconds: one minute. Longer latencies are recorded as this value.
 const MAX_LATENCY_NS: u64 = 60_000_000_000;
-/// Decimal digits to which a recorded latency is exact.
+/// Number of decimal digits to which a recorded latency is exact.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Defines the kinds of operations of a workload, with their names in results.
@@ -72,11 +72,14 @@ const OUTCOMES: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecorderError {
     /// The sampling rates or the kinds of operations differ.
-    #[error("recorders of {ours:?} and {theirs:?} (kinds, sampled 1 in) cannot be merged")]
+    #[error(
+        "recorders with different kinds or sampling rates cannot be merged: {ours:?} and {theirs:?} \
+         (kinds, sampled 1 in)"
+    )]
     Mixed {
         /// Number of kinds and sampling rate of the recorder that is the target of the merge.
         ours: (usize, u32),
-        /// The same of the other recorder.
+        /// Number of kinds and sampling rate of the other recorder.
         theirs: (usize, u32),
     },
 }
@@ -86,7 +89,7 @@ pub enum RecorderError {
 #[serde(bound = "C: Serialize + DeserializeOwned")]
 pub struct Recorder<C = ()> {
     sampled_1_in: NonZeroU32,
-    /// Operations before the next one that is timed.
+    /// Number of operations before the next one that is timed.
     #[serde(skip)]
     until_next: u32,
     kinds: Vec<PerKind>,
@@ -102,8 +105,8 @@ struct PerKind {
 }
 
 impl<C: Counters> Recorder<C> {
-    /// Creates a recorder for `kinds` kinds of operations that times one operation in `sampled_1_in`, the first one among
-    /// them; 1 means all.
+    /// Creates a recorder for `kinds` kinds of operations. It times one operation in `sampled_1_in`, beginning with the
+    /// first; 1 means all.
     ///
     /// Allocates about 200 KiB for each kind.
     ///
@@ -260,13 +263,13 @@ pub struct LatencyUs {
     pub sampled_1_in: u32,
 }
 
-/// An empty histogram. All have the same bounds, so that they can be added up.
+/// Returns an empty histogram. All histograms have the same bounds, so that they can be added up.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("the constant bounds of the histogram are valid")
 }
 
-/// A histogram between processes: pairs of a latency and how often it was recorded.
+/// The serialized form of a histogram: pairs of a latency and the number of times that it was recorded.
 mod pairs {
     use serde::{Deserializer, Serializer};
 

@@ -30,9 +30,9 @@ pub struct Report<R> {
     /// Origin of the report.
     #[serde(flatten)]
     pub header: Header,
-    /// The host or hosts it ran on: cores, memory.
+    /// The host or hosts of the runs: cores, memory.
     pub host: serde_json::Value,
-    /// The settings it ran with.
+    /// The settings of the runs.
     pub config: serde_json::Value,
     /// The runs in their order.
     pub runs: Vec<R>,
@@ -64,13 +64,14 @@ impl<R: Measured> Report<R> {
 impl<R: Serialize> Report<R> {
     /// Returns the report as indented JSON.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("a report holds strings, numbers and lists only")
+        serde_json::to_string_pretty(self)
+            .expect("every value in a report can be serialized as JSON")
     }
 }
 
 impl<R: fmt::Display + Measured> fmt::Display for Report<R> {
-    /// Formats the header, the tables of all runs, and what was uneven. Of a run that was repeated, the table of the
-    /// median and the spread of all.
+    /// Formats the header, the tables of the runs, and the uneven measurements. For a run that was repeated, formats
+    /// only the table of the median run, and the spread of all repeats.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.header)?;
         for (index, run) in self.runs.iter().enumerate() {
@@ -106,7 +107,7 @@ pub struct MachineReport<W, T = ()> {
     pub workers: Vec<W>,
 }
 
-/// What all workers of some machines did together.
+/// The merged reports of all workers of some machines.
 pub(crate) struct Merged<C> {
     pub(crate) recorder: Recorder<C>,
     pub(crate) slices: Slices,
@@ -146,7 +147,7 @@ impl<C: Counters> Merged<C> {
         Ok(merged)
     }
 
-    /// Returns a count per second of the counted part.
+    /// Returns a count divided by the seconds of the counted part.
     pub(crate) fn per_s(&self, count: u64) -> Option<f64> {
         ratio(count as f64, self.duration_s)
     }

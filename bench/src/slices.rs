@@ -1,8 +1,8 @@
 //! Throughput over time: how many operations ended in each slice of the measured part of a run.
 //!
-//! A driver has a `Slicer`. It compares the turn's time with the end of the slice once per operation and
-//! does the rest only where a slice ends. [`Slices`] of several workers add up, across processes too.
-//! [`SliceRates`] is what a report shows, and says whether the run was uneven.
+//! A closed loop has a `Slicer`. Once per operation, the loop compares the time of the turn with the end of the slice;
+//! all other work is done only when a slice ends. The [`Slices`] of several workers add up, also those of different
+//! processes. A report contains [`SliceRates`], which also state whether the run was uneven.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::text::whole;
 const SHORTEST: Duration = Duration::from_millis(100);
 /// Longest slice: a stall of a second must show in a long run.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Slices of a run whose slices are between the two.
+/// Number of slices of a run whose slices are between the shortest and the longest.
 const SLICES: u32 = 10;
-/// Slices of most runs, for which room is made in advance.
+/// Number of slices for which memory is allocated in advance, which is enough for most runs.
 const USUAL: usize = 64;
 /// A run is uneven if its fastest slice has more than this many times the throughput of its slowest.
 pub const UNEVEN: f64 = 2.0;
@@ -28,13 +28,13 @@ pub const UNEVEN: f64 = 2.0;
 pub struct Slices {
     /// Length of a slice in nanoseconds; 0 if nothing was measured.
     pub slice_ns: u64,
-    /// Operations that ended in each slice.
+    /// Number of operations that ended in each slice.
     pub counts: Vec<u64>,
 }
 
 impl Slices {
-    /// Adds those of another worker. Only slices that both have are kept: the last ones of a worker that
-    /// ended earlier are not comparable.
+    /// Adds the slices of another worker. If one worker ended earlier, the last slices of the other worker are dropped,
+    /// because their sums would not be comparable.
     pub fn merge(&mut self, other: &Slices) {
         if other.slice_ns == 0 {
             return;
@@ -49,7 +49,7 @@ impl Slices {
         }
     }
 
-    /// The throughput of each slice; `None` if there are no two slices to compare.
+    /// Returns the throughput of each slice; `None` if there are fewer than two slices.
     pub fn rates(&self) -> Option<SliceRates> {
         let slice_s = self.slice_ns as f64 / 1e9;
         let per_s: Vec<f64> = self
@@ -72,7 +72,7 @@ impl Slices {
     }
 }
 
-/// Whether throughputs of slices differ so much that one figure for all of them says little.
+/// Returns whether the throughputs of slices differ so much that one figure for the whole run says little.
 pub fn is_uneven(least: f64, most: f64) -> bool {
     most > UNEVEN * least
 }
@@ -84,11 +84,11 @@ pub struct SliceRates {
     pub slice_s: f64,
     /// Operations per second of each slice, in their order.
     pub per_s: Vec<f64>,
-    /// The least of them.
+    /// Operations per second of the slowest slice.
     pub least: f64,
-    /// The most of them.
+    /// Operations per second of the fastest slice.
     pub most: f64,
-    /// Whether the most is more than [`UNEVEN`] times the least.
+    /// Whether `most` is more than [`UNEVEN`] times `least`.
     pub uneven: bool,
 }
 
@@ -109,14 +109,14 @@ impl fmt::Display for SliceRates {
 #[derive(Clone, Debug)]
 pub(crate) struct Slicer {
     slices: Slices,
-    /// End of the current slice; the end of time before the measured part.
+    /// End of the current slice; the largest time until the measured part begins.
     ends: Nanos,
-    /// Operations that ended before the current slice.
+    /// Number of operations that ended before the current slice.
     before: u64,
 }
 
 impl Slicer {
-    /// For a measured part of this length, or of a length that is not known.
+    /// Creates the slicer of a measured part of this duration; `None` if the duration is not known in advance.
     pub(crate) fn new(duration: Option<Duration>) -> Self {
         let slice = duration.map_or(SHORTEST, |whole| (whole / SLICES).clamp(SHORTEST, LONGEST));
         Self {
@@ -129,21 +129,22 @@ impl Slicer {
         }
     }
 
-    /// The measured part begins.
+    /// Begins the measured part.
     pub(crate) fn start(&mut self, now: Nanos) {
         self.slices.counts.clear();
         self.ends = now + self.slices.slice_ns;
         self.before = 0;
     }
 
-    /// Whether the current slice has ended. Ask before an operation that ends now is counted.
+    /// Returns whether the current slice has ended. The caller must check this before it counts an operation that ends
+    /// now.
     #[inline]
     pub(crate) fn is_due(&self, now: Nanos) -> bool {
         now >= self.ends
     }
 
-    /// Ends the current slice, and those that passed without an operation. `total` operations have ended
-    /// in the measured part.
+    /// Ends the current slice, and all later slices that have passed without an operation. `total` is the number of
+    /// operations that have ended in the measured part.
     #[cold]
     pub(crate) fn advance(&mut self, now: Nanos, total: u64) {
         while self.is_due(now) {
@@ -153,7 +154,7 @@ impl Slicer {
         }
     }
 
-    /// The whole slices of a run that ended now.
+    /// Returns the complete slices of a run that ends now.
     pub(crate) fn finish(mut self, now: Nanos, total: u64) -> Slices {
         if self.ends == Nanos(u64::MAX) {
             return Slices::default();

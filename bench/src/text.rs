@@ -1,6 +1,6 @@
 //! Numbers in the tables of reports.
 
-/// Returns the text in place of a number that does not apply.
+/// Returns the text that replaces a number that does not apply.
 pub(crate) fn dash() -> String {
     "-".to_owned()
 }
@@ -10,17 +10,17 @@ pub(crate) fn decimal(number: Option<f64>, places: usize) -> String {
     number.map_or_else(dash, |number| format!("{number:.places$}"))
 }
 
-/// A rate as a whole number with commas between its thousands.
+/// Formats a rate as a whole number with commas between its thousands.
 pub(crate) fn whole(rate: f64) -> String {
     grouped(rate.round() as u64)
 }
 
-/// A share as a percentage with one decimal place.
+/// Formats a share as a percentage with one decimal place.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A number with commas between its thousands.
+/// Formats a number with commas between its thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits

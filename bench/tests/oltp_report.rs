@@ -171,8 +171,7 @@ fn machines_are_merged_and_judged() {
 #[test]
 fn what_is_wrong_or_failed_is_told() {
     let result = |audited| RunResult::new(&setup(), &machines(), &audited).unwrap();
-    let all =
-        "all balances together are 239001 cents, and committed transactions leave 239000 to 239000";
+    let all = "all balances together are 239001 cents, but the committed transactions imply 239000 to 239000 cents";
     let off = Audited {
         cents: audited().cents + 1,
         ..audited()

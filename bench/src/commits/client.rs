@@ -1,4 +1,4 @@
-//! Transactions one after the other, several at a time, for the length of a slice.
+//! The clients of a coordinator, which run transactions for the duration of a time slice.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -14,18 +14,20 @@ use crate::closed_loop::{self, Clients, ClosedLoop, Extent, Ran};
 use crate::counters::{Costs, Counters};
 use crate::recorder::{Outcome, Recorder};
 
-/// Kinds of the recorder: a transaction from the start of its last attempt, and its commit.
+/// Index in the recorder of transactions, timed from the start of their last attempt.
 pub(super) const TRANSACTION: usize = 0;
+/// Index in the recorder of the commits of these transactions.
 pub(super) const COMMIT: usize = 1;
 
-/// The task of a coordinator.
+/// The task of a coordinator in one time slice.
 #[derive(Clone)]
 pub(super) struct Slice {
-    /// The objects of a transaction; transactions in flight have different sets if there are enough.
+    /// Sets of objects. Each transaction uses the next set, so that transactions in flight have different sets if there
+    /// are enough.
     pub(super) sets: Arc<Vec<Vec<Address>>>,
     pub(super) in_flight: usize,
-    /// Transactions meet: they are retried until they commit, as applications do, with the waits of the conflict
-    /// avoidance.
+    /// Whether transactions of different coordinators conflict. If so, they are retried until they commit, with the
+    /// waits of the conflict avoidance, as in applications.
     pub(super) meet: bool,
     pub(super) duration: Duration,
 }
@@ -54,7 +56,7 @@ pub(super) type Sliced = Ran<TxCounters>;
 struct Attempt {
     tx: Option<TxHandle>,
     objects: Vec<ObjectId>,
-    /// Reads in flight.
+    /// Number of reads in flight.
     left: usize,
     failed: Option<TxError>,
     began: Nanos,
@@ -103,7 +105,7 @@ impl Clients for Client {
     }
 
     fn end(self, _: &mut Worker, ran: Sliced) {
-        // The receiver is gone once the benchmark has given up.
+        // Fails if the benchmark has failed and dropped the receiver.
         _ = self.done.send(ran);
     }
 }
@@ -131,7 +133,7 @@ impl Driver {
     }
 }
 
-/// One try of a transaction.
+/// Begins one attempt of a transaction; [`retry::run`] calls it for each attempt.
 fn attempt(worker: &mut Worker, seat: usize, tx: TxHandle) {
     closed_loop::resume(worker, |own: &mut Driver, worker| {
         own.attempt(worker, seat, tx)
@@ -144,8 +146,8 @@ fn driver(worker: &mut Worker) -> &mut Driver {
         .expect("the client's state is attached to the worker while a time slice runs")
 }
 
-/// After the last read, writes the objects and commits. The loop stays with the worker meanwhile: a failed transaction
-/// may end at once.
+/// Stores the result of a read. After the last one, writes the objects and commits. This function does not take the
+/// loop from the worker, because it may call [`has_committed`], which takes the loop.
 fn was_read(worker: &mut Worker, seat: usize, result: Result<ObjectId, TxError>) {
     let own = driver(worker);
     let meet = own.clients.slice.meet;
@@ -158,7 +160,9 @@ fn was_read(worker: &mut Worker, seat: usize, result: Result<ObjectId, TxError>)
     if attempt.left > 0 {
         return;
     }
-    let tx = attempt.tx.expect("the objects were read in a transaction");
+    let tx = attempt
+        .tx
+        .expect("an attempt has a transaction while its objects are read");
     let objects = std::mem::take(&mut attempt.objects);
     if let Some(error) = attempt.failed.take() {
         if meet {

@@ -1,5 +1,6 @@
-//! Commits of transactions over the machines of one process: latency alone, throughput with many under way,
-//! and what contention does, with what each commit cost in records, reads and messages.
+//! Commits of transactions over machines in one process: the latency with one transaction in flight, the throughput
+//! with many in flight, and the effect of conflicts. Each result includes the log records, reads and messages per
+//! commit.
 
 mod client;
 mod text;
@@ -19,24 +20,25 @@ use crate::micro::{Conditions, Latency, Rate};
 use crate::recorder::Recorder;
 use client::{COMMIT, Slice, TRANSACTION};
 
-/// Machines that take part at most.
+/// Number of machines.
 const MACHINES: u16 = 3;
-/// Bytes of an object's payload: with its header, a line.
+/// Bytes of an object's payload; with its header, the object fills one cache line.
 const PAYLOAD_BYTES: usize = 40;
-/// Sets of objects, each for one transaction at a time, where transactions do not meet.
+/// Number of sets of objects in measurements without conflicts. The transactions use the sets in turn.
 const DISJOINT_SETS: usize = 64;
-/// Brackets of an operation that are timed together, and how often.
+/// Number of pairs of `pin` and `unpin` that are timed together.
 const BRACKETS: u32 = 1 << 14;
+/// Number of such timings; the median counts.
 const STRETCHES: usize = 65;
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct CommitOptions {
-    /// Time of one slice.
+    /// Duration of one time slice.
     pub slice: Duration,
-    /// Slices; the median counts.
+    /// Number of time slices of each measurement; the median counts.
     pub repeats: usize,
-    /// Transactions under way at a time of a coordinator, where throughput is measured.
+    /// Number of transactions in flight on a coordinator, in measurements of throughput.
     pub in_flight: usize,
 }
 
@@ -46,8 +48,8 @@ pub enum CommitError {
     /// A machine failed.
     #[error(transparent)]
     Machine(#[from] farm_core::machine::MachineError),
-    /// A transaction ended as none may here.
-    #[error("a transaction failed: {0}")]
+    /// A transaction failed, or nothing was measured.
+    #[error("the measurement of commits failed: {0}")]
     Failed(String),
 }
 
@@ -60,38 +62,40 @@ impl From<TxError> for CommitError {
 /// Commits of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommitRow {
-    /// Machines that the objects are spread over, the coordinator's the last of them to be used.
+    /// Number of machines over which the objects of a transaction are distributed. Machine 0, which is a coordinator,
+    /// is used last.
     pub machines: usize,
-    /// Objects that each transaction reads and writes.
+    /// Number of objects that each transaction reads and writes.
     pub objects: usize,
-    /// Whether all transactions of all machines write the same objects; else none meet.
+    /// Whether all transactions of all machines write the same objects. If not, there are no conflicts.
     pub hot: bool,
-    /// Workers that coordinate.
+    /// Number of workers that coordinate transactions.
     pub coordinators: usize,
-    /// Transactions under way at a time of each.
+    /// Number of transactions in flight on each coordinator.
     pub in_flight: usize,
-    /// Commits a second of all coordinators.
+    /// Commits per second of all coordinators together.
     pub commits: Rate,
-    /// From the begin of a transaction to the news of its commit, aborted attempts apart.
+    /// Latency from the begin of the attempt that commits until its commit is reported; aborted attempts are not
+    /// included.
     pub transaction: Latency,
-    /// From the call of commit on.
+    /// Part of `transaction` from the call of commit on.
     pub commit: Latency,
-    /// Aborts for each commit: an object was locked.
+    /// Aborts per commit because an object was locked.
     pub locked_per_commit: f64,
-    /// Or had changed.
+    /// Aborts per commit because an object had changed.
     pub changed_per_commit: f64,
-    /// Or stayed locked while it was to be read.
+    /// Aborts per commit because an object stayed locked for all tries of a read.
     pub timed_out_per_commit: f64,
-    /// One-sided reads for each commit, of objects and of headers; those of aborted attempts included.
+    /// One-sided reads of objects and of headers per commit, including those of aborted attempts.
     pub reads_per_commit: f64,
-    /// Records for each commit, likewise.
+    /// Log records per commit, including those of aborted attempts.
     pub writes_per_commit: f64,
-    /// Messages for each commit, likewise.
+    /// Messages per commit, including those of aborted attempts.
     pub messages_per_commit: f64,
 }
 
 impl CommitRow {
-    /// What it is of, in words.
+    /// Returns the name of the row in reports.
     pub fn name(&self) -> String {
         let (objects, coordinators) = match self.hot {
             true => ("shared object(s)", "coordinators"),
@@ -107,11 +111,11 @@ impl CommitRow {
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommitReport {
-    /// What it was measured on.
+    /// Conditions of the measurement.
     pub conditions: Conditions,
-    /// A row for each kind.
+    /// One row for each kind of commits.
     pub rows: Vec<CommitRow>,
-    /// Nanoseconds that the beginning and the end of an operation take together: what epochs cost a read.
+    /// Nanoseconds that `pin` and `unpin` of an operation take together: the cost of epochs for a lock-free read.
     pub bracket_ns: f64,
 }
 
@@ -138,7 +142,7 @@ pub fn run(
     for over in 1..=usize::from(MACHINES) {
         for objects in [1, 2, 4] {
             if objects == 1 && over == usize::from(MACHINES) {
-                // The same as over two.
+                // One object over three machines is on another machine, just as over two.
                 continue;
             }
             for (hot, in_flight) in [(false, 1), (false, options.in_flight), (true, 1)] {
@@ -177,7 +181,8 @@ struct Kind {
 }
 
 impl Kind {
-    /// The machine of an object of a set: the coordinator's own comes last.
+    /// Returns the index of the machine of an object of a set. The objects are distributed in turn, from the last
+    /// machine down to machine 0, which is the coordinator's own.
     fn machine(self, object: usize) -> usize {
         self.over - 1 - object % self.over
     }
@@ -205,7 +210,7 @@ fn measure(
         meet: kind.hot,
         duration: options.slice,
     };
-    // Warms up: regions are found, contexts made, and pages mapped.
+    // Warm-up: finds the regions, creates the transactions' contexts, and maps the pages.
     one_slice(machines, kind, &slice)?;
     let mut rates = Vec::new();
     let mut sum: Option<Recorder<TxCounters>> = None;
@@ -223,7 +228,7 @@ fn add(sum: &mut Option<Recorder<TxCounters>>, more: Recorder<TxCounters>) {
     match sum {
         Some(sum) => sum
             .merge(&more)
-            .expect("all recorders of a run have the same bounds"),
+            .expect("all recorders of a run have the same kinds and the same sampling rate"),
         None => *sum = Some(more),
     }
 }
@@ -251,7 +256,8 @@ fn row(kind: Kind, rates: Vec<f64>, sum: &Recorder<TxCounters>) -> CommitRow {
     }
 }
 
-/// One slice on all coordinators at once: what they recorded, and the seconds of the slowest.
+/// Runs one slice on all coordinators at once. Returns their merged records, and the seconds of the slowest
+/// coordinator.
 fn one_slice(
     machines: &[Machine],
     kind: Kind,
@@ -289,8 +295,8 @@ fn create(machine: &Machine) -> Result<Address, CommitError> {
     Ok(made??)
 }
 
-/// What an operation's two ends cost, as every lock-free read pays it: the median of short stretches, of
-/// which others disturb few.
+/// Returns the nanoseconds that `pin` and `unpin` of an operation take together, as in every lock-free read: the median
+/// of short measurements, few of which other processes disturb.
 fn bracket(machine: &Machine) -> Result<f64, CommitError> {
     let took = machine.ask(0, |worker: &mut Worker, answer: Sender<Duration>| {
         let mut stretches: Vec<Duration> = (0..STRETCHES)

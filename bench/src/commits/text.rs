@@ -12,8 +12,8 @@ impl fmt::Display for CommitReport {
         writeln!(
             out,
             "  each transaction reads and writes its objects; \"own\": no two transactions in flight have an object in \
-             common; \"shared\": all have the same objects, and are retried until they commit, with the waits of \
-             the conflict avoidance"
+             common; \"shared\": all transactions have the same objects, and are retried until they commit, with \
+             the waits of the conflict avoidance"
         )?;
         writeln!(
             out,
@@ -45,7 +45,7 @@ impl fmt::Display for CommitReport {
         }
         write!(
             out,
-            "  begin and end of an operation, which every lock-free read pays: {} ns",
+            "  begin and end of an operation, which every lock-free read includes: {} ns",
             significant(self.bracket_ns)
         )
     }

@@ -1,9 +1,9 @@
 //! `farm bench fabric`: one-sided reads and writes of another machine's memory, compared with
 //! plain copies of the same memory at the same sizes.
 //!
-//! The other machine is in the same process: it does nothing in one-sided operations, so its own
-//! mapping of the memory can be measured for comparison. The reading machine maps the memory by itself, as
-//! it would from another process.
+//! Both machines are in the same process. The other machine is passive in one-sided operations, so that its own mapping
+//! of the memory can be used for the plain copies. The reading machine has a separate mapping of the memory, as it
+//! would have in another process.
 //!
 //! | key of a row | |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | `read_object` | reads of one object; `null` for sizes that are not whole lines |
 //! | `write` | writes, each signalled |
 //! | `….latency` | from the post to the completion, one at a time |
-//! | `….one`, `….of_32`, `….of_256` | operations a second with 1, 32 and 256 outstanding |
+//! | `….one`, `….of_32`, `….of_256` | operations per second with 1, 32 and 256 outstanding |
 //! | `memcpy_of_32` | `memcpy` of as many bytes from the same memory, prefetched in batches of 32: the limit of the rates of reads |
-//! | `memcpy_one` | `memcpy` that begins when the one before has ended: the limit of the latency of reads |
+//! | `memcpy_one` | `memcpy`, each of which begins after the previous one has ended: the limit of the latency of reads |
 
 use std::time::Duration;
 
@@ -34,25 +34,25 @@ use super::report::{Cell, MicroReport, Row};
 
 /// Maximum number of bytes of an operation.
 const MOST_BYTES: usize = 1 << 20;
-/// Outstanding operations of the middle rate, and reads of a batch of `memcpy`.
+/// Number of outstanding operations in the second of the three rates, and of reads in a batch of `memcpy`.
 const FEW: usize = 32;
-/// Outstanding operations of the highest rate.
+/// Number of outstanding operations in the third of the three rates.
 const MANY: usize = 256;
-/// Completions taken by one poll, as a worker does.
+/// Maximum number of completions that one poll returns.
 const POLL: usize = 32;
-/// Completions between two looks at the clock.
+/// Number of completions between two readings of the clock.
 const CHUNK: u64 = 1024;
 
 /// Measures one-sided operations at every size, on two memories of `memory_bytes` bytes each. Uses one core.
 ///
 /// # Errors
-/// No space, or sizes that the fabric does not take.
+/// If there is no space for the memories, or if a size is not valid.
 pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<MicroReport> {
     check_sizes(&run.sizes, WORD_BYTES, MOST_BYTES)?;
     let most_bytes = run.sizes.iter().copied().max().unwrap_or(0);
     ensure!(
         memory_bytes.is_multiple_of(LINE_BYTES as u64) && memory_bytes >= most_bytes as u64,
-        "bytes: a multiple of {LINE_BYTES}, and at least an operation of {most_bytes} bytes"
+        "bytes: {memory_bytes} is not a multiple of {LINE_BYTES}, or is less than an operation of {most_bytes} bytes"
     );
     let core = run.cores.first().copied();
     let core = core.or_else(|| allowed_cores().last().copied());
@@ -61,9 +61,11 @@ pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<
     let _pin = Pin::to_any(core)?;
     let watch = Watch::begin();
     let memory_text = rounded_size(memory_bytes);
-    progress(&format!("making and filling two memories of {memory_text}"));
+    progress(&format!(
+        "creating and filling two memories of {memory_text}"
+    ));
     let config = run.machines();
-    // The machine that reads and writes, and the one whose memory it is.
+    // The first machine reads and writes; the second one owns the memories.
     let mut machines = start_both(&config)?;
     let exporter = machines[1].exporter();
     let readable = exporter.export(memory_bytes as usize, false)?;
@@ -80,7 +82,7 @@ pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<
         progress(&format!("one-sided operations of {size}"));
         rows.push(row(run, *bytes, &mut bench, &readable.0)?);
     }
-    // The endpoint goes before its machine.
+    // The endpoint must be dropped before its machine.
     drop(bench);
     drop(machines);
     watch.end(&mut conditions);
@@ -94,7 +96,7 @@ pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<
     })
 }
 
-/// Writes every word, so that all pages are there and none is the same as another.
+/// Writes every word, so that all pages are allocated.
 fn fill(memory: &Memory) {
     const WORDS: usize = 4096;
     let mut block: Vec<u64> = (0..WORDS as u64)
@@ -141,8 +143,8 @@ fn row(run: &MicroRun, bytes: usize, bench: &mut Bench, memory: &Memory) -> Resu
     Ok(row)
 }
 
-/// The measurements of one operation. They take turns with each other only: slices of reads and of `memcpy`
-/// between them make writes slower.
+/// Returns the measurements of one operation. Their slices alternate only with each other, because writes are slower
+/// after slices of reads or of `memcpy`.
 fn operation(key: &str, name: &str, operation: Operation) -> Vec<Measurement<Measured>> {
     let latency = Measured::Latency(operation);
     let mut all = vec![Measurement::new(format!("{key}.latency"), name, latency)];
@@ -172,7 +174,7 @@ enum Operation {
 /// What a slice measures.
 #[derive(Clone, Copy)]
 enum Measured {
-    /// Latency, one at a time.
+    /// Latency, with one operation in flight.
     Latency(Operation),
     /// Operations per second of the core, with this many in flight.
     Rate(Operation, usize),
@@ -180,7 +182,7 @@ enum Measured {
     Memcpy(Access),
 }
 
-/// The measuring end.
+/// The endpoint of the measuring machine, and the memories of the other machine.
 struct Bench {
     initiator: Initiator,
     readable: RemoteMemory,
@@ -197,7 +199,7 @@ impl Bench {
         most_bytes: usize,
     ) -> Result<Self> {
         let [readable, writable] = offer else {
-            bail!("the owner did not offer its two memories");
+            bail!("the machine that owns the memories did not offer two of them");
         };
         let mut initiator = Initiator::new(reader, most_bytes, MANY + POLL)?;
         Ok(Self {
@@ -209,7 +211,7 @@ impl Bench {
         })
     }
 
-    /// Touches every page of both memories, so that none is mapped in while the clock runs.
+    /// Accesses every page of both memories, so that no page is mapped while the clock runs.
     fn touch(&mut self) -> Result<()> {
         for offset in (0..self.memory_bytes).step_by(4096) {
             self.post(Operation::Read(ReadKind::Raw), WORD_BYTES, offset)?;
@@ -261,7 +263,7 @@ impl Bench {
         Ok(complete)
     }
 
-    /// Draws a place: a multiple of the operation's whole lines.
+    /// Draws the offset of an operation: a multiple of its size, rounded up to whole lines.
     #[inline]
     fn draw(&mut self, bytes: usize) -> u64 {
         let stride = bytes.next_multiple_of(LINE_BYTES) as u64;
@@ -283,7 +285,10 @@ impl Bench {
                 self.initiator.post_write(to, bytes, 7, Some(token))?
             }
         };
-        ensure!(taken, "the endpoint has no room left");
+        ensure!(
+            taken,
+            "the endpoint did not accept an operation: its queue is full, or its arena has no free slot"
+        );
         Ok(())
     }
 }

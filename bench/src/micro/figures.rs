@@ -5,22 +5,22 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Latencies above this, ten seconds, count as this.
+/// Longest latency in a histogram, in nanoseconds: ten seconds. Longer latencies are recorded as this value.
 const MAX_LATENCY_NS: u64 = 10_000_000_000;
 
-/// Figures that were measured several times.
+/// The spread of a figure that was measured several times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one.
+    /// Median of the figures.
     pub median: f64,
-    /// The least.
+    /// Least of the figures.
     pub least: f64,
-    /// The most.
+    /// Greatest of the figures.
     pub most: f64,
 }
 
 impl Spread {
-    /// Of the figures of all times. The median of an even number is between the two in the middle.
+    /// Returns the spread of figures. The median of an even number of figures is the mean of the two in the middle.
     pub(crate) fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         let (Some(least), Some(most)) = (figures.first(), figures.last()) else {
@@ -35,19 +35,19 @@ impl Spread {
     }
 }
 
-/// A rate that was measured several times.
+/// A rate that was measured in several time slices, in operations per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Rate {
-    /// Median of the slices.
+    /// Rate of the median slice.
     pub per_s: f64,
-    /// The slowest slice.
+    /// Rate of the slowest slice.
     pub least: f64,
-    /// The fastest.
+    /// Rate of the fastest slice.
     pub most: f64,
 }
 
 impl Rate {
-    /// Of the rates of the slices.
+    /// Returns the median and the spread of the rates of the slices.
     pub(crate) fn of(slices: Vec<f64>) -> Self {
         let spread = Spread::of(slices);
         Self {
@@ -63,14 +63,14 @@ impl Rate {
     }
 }
 
-/// Latencies, in nanoseconds. The clock is read once for each, which they include.
+/// Latencies, in nanoseconds. Each includes one reading of the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     /// Median.
     pub p50_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
-    /// Operations timed.
+    /// Number of timed operations.
     pub samples: u64,
 }
 

@@ -12,26 +12,26 @@ use serde::Serialize;
 /// The conditions of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Conditions {
-    /// The processor, as the system calls it.
+    /// Model of the processor, as the system names it.
     pub processor: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
     /// Cores that the measuring threads were pinned to; empty if they were not.
     pub pinned: Vec<u32>,
-    /// Why they were not pinned.
+    /// Why the measuring threads were not pinned.
     pub not_pinned: Option<String>,
     /// Directory of the shared memory.
     pub memory_dir: PathBuf,
-    /// Bytes of its pages.
+    /// Size of the pages of the shared memory, in bytes.
     pub page_bytes: u64,
-    /// Slices of each measurement; the median counts.
+    /// Number of time slices of each measurement; the median counts.
     pub repeats: usize,
-    /// Seconds of one slice.
+    /// Duration of one time slice, in seconds.
     pub slice_s: f64,
-    /// Seconds of everything.
+    /// Duration of the whole benchmark, in seconds.
     pub took_s: f64,
-    /// Share of that time in which others had the measuring thread's core though it was ready to
-    /// run, where the system reports it: much of it makes the figures worthless.
+    /// Share of `took_s` in which the thread that runs the benchmark was ready to run, but other threads had its core;
+    /// `None` if the system does not report it. If the share is large, the figures are worthless.
     pub waited_share: Option<f64>,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for Conditions {
             Some(share) if share > 0.01 => {
                 writeln!(
                     out,
-                    "  disturbed: others had the core for {:.0} % of it",
+                    "  disturbed: other threads had the core for {:.0} % of the time",
                     share * 100.0
                 )
             }
@@ -79,7 +79,7 @@ impl fmt::Display for Conditions {
     }
 }
 
-/// Watches the calling thread for as long as it measures.
+/// Measures the duration of a benchmark, and how long the calling thread waited for a core.
 pub(super) struct Watch {
     began: Instant,
     waited_ns: Option<u64>,
@@ -93,7 +93,7 @@ impl Watch {
         }
     }
 
-    /// Fills in what is known now.
+    /// Stores both results in the conditions.
     pub(super) fn end(&self, conditions: &mut Conditions) {
         let took = self.began.elapsed();
         conditions.took_s = took.as_secs_f64();
@@ -103,9 +103,9 @@ impl Watch {
     }
 }
 
-/// Repeats a chunk of operations, which tells how many it did, for a while; operations per second of
-/// the core. Time in which others had the core is left out, where the system tells it, so that a busy
-/// host lowers the figure by what it does to caches and memory and by nothing else.
+/// Repeats a chunk of operations for at least the duration of a slice, and returns the operations per second of the
+/// core. `chunk` returns the number of its operations. Time in which other threads had the core is subtracted, if the
+/// system reports it. So a busy host lowers the rate only by its effect on caches and memory.
 pub(super) fn core_rate_of<E>(
     slice: Duration,
     mut chunk: impl FnMut() -> Result<u64, E>,
@@ -128,13 +128,14 @@ pub(super) fn core_rate_of<E>(
     }
 }
 
-/// Time that the calling thread was ready to run and did not, since it began.
+/// Returns the nanoseconds in which the calling thread was ready to run but did not run, since it was started; `None`
+/// if the system does not report them.
 fn waited_ns() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Keeps the calling thread on one core until it is dropped.
+/// Pins the calling thread to one core, until this value is dropped.
 pub(super) struct Pin(CpuSet);
 
 impl Pin {
@@ -147,7 +148,7 @@ impl Pin {
         Ok(Self(before))
     }
 
-    /// Pins if a core is given.
+    /// Pins the calling thread to `core`, if there is one.
     pub(super) fn to_any(core: Option<u32>) -> Result<Option<Self>> {
         core.map(Self::to).transpose()
     }
@@ -155,12 +156,12 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // The thread ran on these cores before; if they are gone it stays where it is.
+        // The thread was allowed on these cores before. If none of them is online any more, it stays pinned.
         let _ = sched_setaffinity(None, &self.0);
     }
 }
 
-/// The cores on which the calling thread may run, in ascending order; empty if the system does not tell.
+/// Returns the cores on which the calling thread may run, in ascending order; none if the system does not report them.
 pub(crate) fn allowed_cores() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(None) else {
         return Vec::new();
@@ -171,22 +172,26 @@ pub(crate) fn allowed_cores() -> Vec<u32> {
         .collect()
 }
 
-/// Returns the two cores of a pair: the requested ones, else the first two that are allowed, else none and the reason.
+/// Returns the cores for two processes: those of `asked` if they are two, otherwise the first two allowed cores. If
+/// fewer than two cores are allowed, returns the reason why there are none.
 pub(super) fn two_cores(asked: &[u32]) -> Result<[u32; 2], String> {
     match (asked, allowed_cores().as_slice()) {
         (&[first, second], _) | (_, &[first, second, ..]) => Ok([first, second]),
-        (_, few) => Err(format!("only {} core for two processes", few.len())),
+        (_, few) => Err(format!(
+            "only {} core(s) are available for two processes",
+            few.len()
+        )),
     }
 }
 
-/// The model of the host's processor.
+/// Returns the model of the host's processor.
 pub(crate) fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     processor_of(&text)
 }
 
-/// The model that a `/proc/cpuinfo` names. On aarch64 it has the numbers of the implementer and the part
-/// instead of a name.
+/// Returns the model of the processor in the text of `/proc/cpuinfo`. On aarch64, the text contains the numbers of the
+/// implementer and of the part instead of a name.
 fn processor_of(cpuinfo: &str) -> String {
     let field = |name: &str| {
         cpuinfo.lines().find_map(|line| {

@@ -11,13 +11,13 @@ use farm_core::mem::{LINE_BYTES, WORD_BYTES};
 
 use super::machines::WORKER;
 
-/// Bytes of the small slots, so that small operations stay in the processor's caches.
+/// Bytes of a small slot. Small operations have their own slots, so that their data stays in the processor's caches.
 const SMALL_SLOT: usize = 512;
 
-/// A worker's endpoint with what it writes.
+/// A worker's endpoint, and the data of its writes.
 pub(super) struct Initiator {
     pub(super) endpoint: Endpoint,
-    /// What is written. Of writes that are not inline, only the last word is set.
+    /// Data of inline writes. The data of other writes is in slots, of which only the last word is set.
     words: Vec<u64>,
     done: Vec<Completion>,
     /// Token of the last completion.
@@ -25,7 +25,7 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    /// Makes the endpoint of a machine's worker.
+    /// Creates the endpoint of a machine's worker.
     pub(super) fn new(
         machine: &mut FabricMachine,
         most_bytes: usize,
@@ -45,7 +45,7 @@ impl Initiator {
         })
     }
 
-    /// Returns whether the read was taken: there may be no slot or no room in the queue.
+    /// Posts a read. Returns false if there is no free slot or no room in the queue.
     #[inline]
     pub(super) fn post_read(
         &mut self,
@@ -68,8 +68,8 @@ impl Initiator {
         self.is_taken(posted)
     }
 
-    /// Writes words that end with `last`. Returns whether the write was taken, as
-    /// [`Initiator::post_read`].
+    /// Posts a write of words of which the last one is `last`. Returns false if there is no free slot or no room in the
+    /// queue.
     #[inline]
     pub(super) fn post_write(
         &mut self,
@@ -115,7 +115,7 @@ impl Initiator {
         }
     }
 
-    /// Polls at most `most` completions. Returns their number.
+    /// Polls for at most `most` completions, and returns their number. Fails if an operation did not succeed.
     #[inline]
     pub(super) fn poll(&mut self, most: usize) -> Result<u64> {
         let count = self.endpoint.poll(most, &mut self.done);
@@ -137,7 +137,7 @@ impl Initiator {
 pub(super) fn check_completion(status: Status) -> Result<()> {
     match status {
         Status::Ok => Ok(()),
-        ended => bail!("an operation ended {ended:?}"),
+        ended => bail!("a one-sided operation ended with status {ended:?}"),
     }
 }
 

@@ -1,8 +1,7 @@
-//! `farm bench limit`: how many random reads a second one core can make of mapped memory, whatever
-//! the software above does. It is the bound of one worker's lookups: a lookup is such a read.
+//! `farm bench limit`: the number of random reads of mapped memory that one core can perform per second, regardless of
+//! the software above. This number bounds the rate of one worker's lookups, because a lookup is such a read.
 //!
-//! [`raw_limit`] measures any memory, for instance the very regions that lookups read, and only
-//! reads it.
+//! [`raw_limit`] measures any memory, for example the regions that lookups read. It does not write to the memory.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,40 +16,40 @@ use super::measure::in_turns;
 use super::reads::{Access, Copying, Reader};
 use super::text;
 
-/// Reads that are prefetched and then copied as a batch, or that a sliding window prefetches ahead.
+/// Numbers of reads that are prefetched and then copied as a batch, or that a sliding window prefetches ahead.
 const AHEAD: [usize; 4] = [8, 16, 32, 64];
-/// Seed of the places.
+/// Seed of the random places of reads.
 const SEED: u64 = 1;
 
 /// How [`raw_limit`] measures.
 #[derive(Clone, Debug)]
 pub struct LimitOptions {
-    /// Slices of each variant.
+    /// Number of time slices of each variant.
     pub repeats: usize,
     /// Time of one slice.
     pub slice: Duration,
-    /// Core to measure on; `None` leaves the thread where it is.
+    /// Core to which the measuring thread is pinned; `None` does not pin it.
     pub core: Option<u32>,
 }
 
-/// How many reads a second one variant makes.
+/// The rate of reads of one variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReadRate {
-    /// How it copies: `memcpy`; `words`, `sse`, `avx` or `avx512` loads without a check; or
-    /// `checked` by such loads, as reads of objects are.
+    /// How reads copy: `memcpy`; `words`, `sse`, `avx` or `avx512` for such loads without a check; or `checked` and the
+    /// name of the loads, for copies with the check of reads of objects.
     pub variant: String,
     /// How reads follow each other: `batch`, `window` or `dependent`.
     pub access: String,
-    /// Reads ahead; 1 if each depends on the one before.
+    /// Number of reads in a batch, or that are prefetched ahead; 1 if each read depends on the previous one.
     pub batch: usize,
-    /// Reads per second of the core, the median slice. Time in which other threads had the core does
-    /// not count, so on a busy host this is more than a wall clock would tell, never less.
+    /// Reads per second of the core, in the median slice. Time in which other threads had the core does not count. So
+    /// on a busy host this rate is higher than the rate by wall-clock time, never lower.
     pub reads_per_s: f64,
-    /// The slowest slice.
+    /// Reads per second in the slowest slice.
     pub least: f64,
-    /// The fastest slice.
+    /// Reads per second in the fastest slice.
     pub most: f64,
-    /// Gigabytes (10⁹) a second.
+    /// Gigabytes (10⁹ bytes) per second.
     pub gb_per_s: f64,
     /// Nanoseconds per read.
     pub ns_per_read: f64,
@@ -80,32 +79,32 @@ impl ReadRate {
 /// The limit of reads of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RawLimit {
-    /// Bytes that the places are in.
+    /// Bytes of the memories from which the reads copy.
     pub memory_bytes: u64,
-    /// Places are at multiples of this many bytes; also the size of an object to checked copies.
+    /// Bytes between possible places of reads; also the size of an object in checked copies.
     pub stride: usize,
     /// Bytes of a read.
     pub bytes_per_read: usize,
-    /// Every variant.
+    /// Rates of all variants.
     pub rates: Vec<ReadRate>,
-    /// The best in batches without a check.
+    /// Best rate in batches without a check.
     pub best_batched: ReadRate,
-    /// The best of all without a check: the limit.
+    /// Best rate of independent reads without a check: the limit.
     pub best: ReadRate,
-    /// The best with a check, of reads that a checked copy can make (whole lines).
+    /// Best rate with a check; `None` if the reads are not whole lines, because checked copies require whole lines.
     pub best_checked: Option<ReadRate>,
-    /// Each read depending on the one before: what a read costs that nothing hides.
+    /// Rate of reads that each depend on the previous one: its `ns_per_read` is the full latency of a read.
     pub dependent: ReadRate,
 }
 
-/// Measures random reads of `bytes_per_read` at multiples of `stride` in these memories, uniformly
-/// over their bytes. Only reads; nothing may be written meanwhile, or checked copies could be torn.
+/// Measures random reads of `bytes_per_read` bytes at multiples of `stride` in these memories, uniformly distributed
+/// over their bytes. The memories must not be written meanwhile, because checked copies could be torn.
 ///
 /// # Errors
-/// Sizes that cannot be read.
+/// If a size is not valid, or if the thread cannot be pinned to the core.
 ///
 /// # Panics
-/// If the memory is written to so much that a checked copy is torn.
+/// If a checked copy is torn because the memory was written meanwhile.
 pub fn raw_limit(
     memories: &[Memory],
     stride: usize,
@@ -170,7 +169,8 @@ fn variants(whole_lines: bool) -> Vec<(Access, Copying)> {
 }
 
 impl fmt::Display for RawLimit {
-    /// Reads a second in millions, a line for each way to copy, a column for each number ahead.
+    /// Formats the rates in million reads per second: a line for each way to copy, a column for each number of reads in
+    /// a batch or ahead.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RawLimit {
             bytes_per_read,
@@ -184,7 +184,7 @@ impl fmt::Display for RawLimit {
         for access in ["batch", "window"] {
             let mut lines = vec![vec![format!("{access} of")]];
             lines[0].extend(AHEAD.map(|ahead| ahead.to_string()));
-            // The rates of one variant follow each other, one for each number ahead.
+            // The rates of one way to copy are adjacent, one for each number in `AHEAD`.
             let rates: Vec<_> = self.rates.iter().filter(|it| it.access == access).collect();
             for rates in rates.chunks(AHEAD.len()) {
                 let mut line = vec![rates[0].variant.clone()];

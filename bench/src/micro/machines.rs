@@ -1,4 +1,4 @@
-//! The two machines of a bench, and what all benches between two machines are given.
+//! The two machines of a bench, and the options of all benches between two machines.
 
 use std::time::Duration;
 
@@ -11,30 +11,31 @@ use farm_core::mem::Mapping;
 
 use super::host::Conditions;
 
-/// How long machines of a bench wait for each other.
+/// Maximum time for which the machines of a bench wait for each other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// The worker of each machine that measures or answers.
 pub(super) const WORKER: WorkerId = WorkerId::FIRST;
 
-/// What a bench between two machines measures.
+/// The options of a bench between two machines.
 #[derive(Clone, Debug)]
 pub struct MicroRun {
     /// The cluster whose directories, page sizes and kind of ring records the benchmark uses.
     pub config: Config,
-    /// Bytes of a message or an operation.
+    /// Bytes of a message or an operation; one row of results for each size.
     pub sizes: Vec<usize>,
-    /// The cores of the measuring machine and of the other one. If there are too few, the bench chooses
-    /// them.
+    /// Cores of the measuring machine and of the other machine. If a bench needs two cores and these are not exactly
+    /// two, it chooses both cores itself.
     pub cores: Vec<u32>,
-    /// Slices of each measurement; over RDMA devices turns, of ours and of perftest.
+    /// Number of time slices of each measurement. Over RDMA devices: number of turns of this platform, and of perftest.
     pub repeats: usize,
-    /// Time of one slice.
+    /// Duration of one time slice.
     pub slice: Duration,
 }
 
 impl MicroRun {
-    /// The configuration of the bench's machines, one worker each. Two benches beside one cluster cannot
-    /// run at a time. The next bench of the same name removes the files of one that was killed.
+    /// Returns the configuration of the bench's machines, with one worker each. The name of their cluster is derived
+    /// from the name of the configured cluster, so that two benches of one cluster cannot run at the same time. If a
+    /// bench is killed, the next bench of the cluster removes its files.
     pub(super) fn machines(&self) -> Config {
         let Config {
             cluster,
@@ -53,7 +54,7 @@ impl MicroRun {
         config
     }
 
-    /// The conditions before the bench.
+    /// Returns the conditions that are known before the bench.
     pub(super) fn conditions(&self) -> Result<Conditions> {
         let memory = &self.config.memory;
         let page_bytes = Mapping::page_bytes_of(&memory.dir, memory.huge_pages != HugePages::Off)?;
@@ -71,12 +72,12 @@ pub(super) fn check_sizes(sizes: &[usize], unit: usize, most: usize) -> Result<(
     let fits = |bytes: &usize| (1..=most).contains(bytes) && bytes.is_multiple_of(unit);
     ensure!(
         sizes.iter().all(fits),
-        "sizes: {unit} to {most} bytes, in multiples of {unit}"
+        "sizes: each must be a multiple of {unit} bytes, from {unit} to {most} bytes"
     );
     Ok(())
 }
 
-/// The two machines of a configuration.
+/// Returns the ids of the two machines of a configuration.
 pub(super) fn ids(config: &Config) -> [MachineId; 2] {
     [0, 1].map(|index: usize| config.machines[index].id)
 }
@@ -92,7 +93,7 @@ pub(super) fn start_both(config: &Config) -> Result<[FabricMachine; 2]> {
     Ok([start(config, one)?, start(config, other)?])
 }
 
-/// Connects a machine to its peer. Returns what the peer offers.
+/// Connects a machine to its peer. Returns the memories that the peer offers.
 pub(super) fn connect(
     machine: &mut FabricMachine,
     [own, peer]: [MachineId; 2],
@@ -100,11 +101,13 @@ pub(super) fn connect(
 ) -> Result<Vec<Capability>> {
     let met = machine.connect(&[own, peer], &mut |_| offer.to_vec(), PATIENCE)?;
     let theirs = met.into_iter().find(|met| met.machine == peer);
-    let theirs = theirs.with_context(|| format!("machine {own} did not meet {peer}"))?;
+    let theirs =
+        theirs.with_context(|| format!("machine {own} did not connect to machine {peer}"))?;
     Ok(theirs.offer)
 }
 
-/// Connects two machines of this process. Returns what each is offered by the other.
+/// Connects two machines of this process. Returns the memories that the first machine is offered by the second one, and
+/// vice versa.
 pub(super) fn connect_both(
     [one, other]: &mut [FabricMachine; 2],
     ids: [MachineId; 2],

@@ -1,4 +1,4 @@
-//! How measurements are described, and repeated slice by slice.
+//! The description of measurements, and their repetition in time slices.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use hdrhistogram::Histogram;
 
 use super::figures::{histogram, record};
 
-/// Called with what is measured next.
+/// Callback that receives a description of the next measurement.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// A measurement: what it is called, and the operation that is measured.
+/// A measurement: its names, and the operation that is measured.
 pub(super) struct Measurement<O> {
     /// Path of the result in the JSON of a row, keys separated by dots.
     pub(super) key: String,
@@ -35,7 +35,7 @@ impl<O> Measurement<O> {
 pub(super) struct Slice {
     /// Bytes of an operation.
     pub(super) bytes: usize,
-    /// Operations in flight at a time, where rates are measured.
+    /// Number of operations in flight, if a rate is measured.
     pub(super) in_flight: usize,
     /// Time of the slice.
     pub(super) duration: Duration,
@@ -49,8 +49,8 @@ pub(super) enum Sample {
     Rate(f64),
 }
 
-/// Runs each of several variants once in each turn. Every second turn goes through them in the reverse
-/// order. Returns the results of all turns of each variant.
+/// Runs each variant once in each turn. Every second turn runs the variants in reverse order. Returns, for each
+/// variant, the results of all turns.
 pub(super) fn in_turns<V, T>(
     variants: &[V],
     turns: usize,
@@ -69,7 +69,7 @@ pub(super) fn in_turns<V, T>(
     Ok(results)
 }
 
-/// Times one operation after another, for a slice.
+/// Times one operation after another, for the duration of a slice.
 #[inline]
 pub(super) fn latencies(
     duration: Duration,
@@ -87,8 +87,8 @@ pub(super) fn latencies(
     Ok(Sample::Latencies(latencies))
 }
 
-/// Repeats a chunk of operations, which returns how many it did, for a while. Returns operations per
-/// second.
+/// Repeats a chunk of operations for at least `duration`, and returns the operations per second. `chunk` returns the
+/// number of its operations.
 pub(super) fn rate_of(duration: Duration, mut chunk: impl FnMut() -> Result<u64>) -> Result<f64> {
     let began = Instant::now();
     let mut done = 0;

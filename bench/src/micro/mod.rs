@@ -2,18 +2,18 @@
 //!
 //! | module | measures | compared with |
 //! |---|---|---|
-//! | [`limit`] | random reads of mapped memory, raw and checked | is itself the bound of lookups |
+//! | [`limit`] | random reads of mapped memory, raw and checked | nothing: it is the limit of lookups |
 //! | [`ring`] | round trips and messages between two processes | Unix and TCP sockets |
 //! | [`fabric`] | one-sided reads and writes | the limit, at the same sizes |
-//! | [`verbs`] | the same over RDMA devices | perftest, on the same devices |
+//! | [`verbs`] | one-sided reads and writes over RDMA devices | perftest, on the same devices |
 //!
-//! Every figure is the median of several slices, taken in turn with those of the other variants, so
-//! that a busy host disturbs all alike; results carry the least and the most too, and how long the
-//! processor was taken away by others. [`ring`], [`fabric`] and [`verbs`] describe each measurement by
-//! its key in JSON, its name and its operation, and return a [`MicroReport`].
+//! Every figure is the median of several time slices. The slices of different variants alternate, so that a busy host
+//! disturbs all variants alike. Results also contain the least and the greatest slice. [`Conditions`] contain the share
+//! of the time in which other threads had the processor. [`ring`], [`fabric`] and [`verbs`] describe each measurement
+//! by its key in JSON, its name and its operation, and return a [`MicroReport`].
 //!
-//! The peers of [`ring`] are processes: the running program, started again with
-//! [`CHILD_VARIABLE`] set. A program that runs it calls [`child_main`] when it finds that variable.
+//! The peers in [`ring`] are processes: the running program, started again with [`CHILD_VARIABLE`] set. A program that
+//! runs [`ring`] must call [`child_main`] if this variable is set.
 
 pub mod fabric;
 mod figures;

@@ -11,20 +11,21 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::host::core_rate_of;
 
-/// Reads between two looks at the clock, unless each waits for the one before.
+/// Number of reads between two readings of the clock.
 const CHUNK: usize = 4096;
+/// Number of reads between two readings of the clock, if each read depends on the previous one.
 const DEPENDENT_CHUNK: usize = 256;
-/// Draws that choose among several memories, each by its share.
+/// Number of entries in the table that chooses a memory by the low bits of a random number.
 const CHOICES: usize = 256;
 
 /// How a read copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copying {
-    /// The C library's.
+    /// By `memcpy`.
     Memcpy,
-    /// Without a check, by these instructions.
+    /// By these loads, without a check.
     Raw(LineLoads),
-    /// As reads of objects do.
+    /// By these loads, with the check of reads of objects.
     Checked(LineLoads),
 }
 
@@ -41,31 +42,31 @@ impl Copying {
 /// How reads follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// So many are prefetched, then copied.
+    /// This many reads are prefetched, and then all of them are copied.
     Batched(usize),
     /// With each copy, the lines of the read that is this many reads ahead are prefetched.
     Window(usize),
-    /// Each place is known only when the read before it has come.
+    /// The place of each read depends on the data of the previous read.
     Dependent,
 }
 
 /// Reads at places drawn uniformly from one or more memories.
 pub(super) struct Reader<'a> {
     memories: &'a [Memory],
-    /// Which memory a draw means.
+    /// Index of the memory for each value of the low bits of a random number.
     choice: Box<[u8; CHOICES]>,
-    /// Places that each has.
+    /// Number of possible places of a read in each memory.
     places: Vec<u64>,
     stride: usize,
     words: usize,
     rng: Xoshiro256PlusPlus,
-    /// Reads prefetched: memory and offset.
+    /// Prefetched reads: index of the memory, and offset.
     posted: Vec<(u8, usize)>,
     oldest: usize,
     targets: Targets,
 }
 
-/// Where reads are copied to: a place of whole lines for each one in flight.
+/// The buffers to which reads are copied: one for each read in flight, of whole lines.
 struct Targets {
     words: Vec<u64>,
     first: usize,
@@ -87,7 +88,7 @@ impl Targets {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads of `bytes` at multiples of `stride`, at most `most_ahead` at a time.
+    /// Creates a reader of `bytes` bytes at multiples of `stride`, with at most `most_ahead` reads in flight.
     pub(super) fn new(
         memories: &'a [Memory],
         stride: usize,
@@ -106,7 +107,7 @@ impl<'a> Reader<'a> {
         let large = |memory: &Memory| memory.len() >= bytes;
         ensure!(
             (1..=CHOICES).contains(&memories.len()) && memories.iter().all(large),
-            "memory: between 1 and {CHOICES} memories of at least {bytes} bytes"
+            "memory: expected 1 to {CHOICES} memories of at least {bytes} bytes each"
         );
         let places = memories
             .iter()
@@ -124,7 +125,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Loads a word of every page, so that none is mapped in while the clock runs.
+    /// Loads a word of every page, so that no page is mapped while the clock runs.
     pub(super) fn touch(&self, page_bytes: usize) {
         for memory in self.memories {
             let mut sum = 0u64;
@@ -135,10 +136,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads per second of the core, over one slice of time.
+    /// Measures the reads per second of the core for one time slice.
     ///
     /// # Panics
-    /// If more reads are to be prefetched ahead than the reader has room for.
+    /// If `access` has more reads in flight than the reader was created for, or if a checked copy is torn.
     pub(super) fn rate(&mut self, access: Access, copying: Copying, slice: Duration) -> f64 {
         let stride = self.stride;
         match copying {
@@ -151,7 +152,7 @@ impl<'a> Reader<'a> {
                 let copied = from.copy_objects_by(loads, at, stride, out);
                 assert!(
                     copied.is_ok(),
-                    "a read of memory that nobody writes was torn"
+                    "no thread writes to the memory while it is measured, so that no checked copy is torn"
                 );
             }),
         }
@@ -225,7 +226,7 @@ impl<'a> Reader<'a> {
     #[inline(never)]
     fn chase(&mut self, fold: &mut u64, copy: &impl Fn(&Memory, usize, &mut [u64])) -> u64 {
         for _ in 0..DEPENDENT_CHUNK {
-            // A word of each line goes into where the next read is.
+            // The place of the next read depends on a word of each line of this read.
             let draw = self.rng.next_u64() ^ *fold;
             self.posted[0] = self.place(draw);
             self.take(0, copy);
@@ -236,7 +237,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A memory has as many of the choices as is its share of the bytes.
+/// Returns the table that chooses a memory. Each memory has a share of the entries equal to its share of the bytes.
 fn choices(memories: &[Memory]) -> Box<[u8; CHOICES]> {
     let total: usize = memories.iter().map(Memory::len).sum();
     let mut choice = Box::new([0; CHOICES]);

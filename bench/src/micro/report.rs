@@ -1,4 +1,4 @@
-//! What a bench found at each size, as JSON and as tables.
+//! The results of a bench at each size, as JSON and as tables.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -18,18 +18,18 @@ pub(crate) struct Cell {
     /// Name of the measurement.
     name: String,
     json: Value,
-    /// Heading of the table that shows it, with the unit. The empty one is of no table.
+    /// Heading of the table that shows the result, with the unit; empty if no table shows it.
     heading: &'static str,
     text: String,
-    /// The figure that is compared between repeated runs, and what follows the measurement's name in that
-    /// of the figure.
+    /// The figure that is compared between repeated runs, and the suffix that the figure's name adds to the name of the
+    /// measurement.
     pub(crate) figure: Option<(f64, &'static str)>,
-    /// The least and the most operations per second, of a rate.
+    /// Operations per second of the slowest and of the fastest slice, if the result is a rate.
     pub(crate) rates: Option<(f64, f64)>,
 }
 
 impl Cell {
-    /// A value of JSON that no table shows.
+    /// Creates a cell that only JSON contains, and no table.
     pub(super) fn value(key: &str, value: impl Into<Value>) -> Self {
         Self {
             key: key.to_owned(),
@@ -64,7 +64,7 @@ impl Cell {
         }
     }
 
-    /// Gigabytes (10⁹) per second.
+    /// Creates a cell of gigabytes (10⁹ bytes) per second.
     pub(super) fn gb_per_s(key: &str, name: &str, gb_per_s: f64) -> Self {
         Self {
             name: name.to_owned(),
@@ -75,7 +75,7 @@ impl Cell {
         }
     }
 
-    /// Figures of several turns.
+    /// Creates a cell of figures of several turns.
     pub(super) fn turns(key: &str, name: &str, unit: Unit, turns: Vec<f64>) -> Self {
         let it = Spread::of(turns);
         let show = |figure| match unit {
@@ -99,7 +99,7 @@ impl Cell {
         }
     }
 
-    /// What the slices of one measurement found together.
+    /// Creates a cell of the results of all time slices of one measurement.
     fn slices(key: &str, name: &str, slices: Vec<Sample>) -> Self {
         let (mut latencies, mut rates) = (histogram(), Vec::new());
         for slice in slices {
@@ -126,7 +126,7 @@ pub(super) enum Unit {
     Ratio,
 }
 
-/// What was found at one size.
+/// The results at one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Bytes of an operation.
@@ -142,20 +142,20 @@ impl Row {
         }
     }
 
-    /// Adds what the slices of some measurements found.
+    /// Adds the results of measurements. `samples` contains the results of the time slices of each measurement.
     pub(super) fn add<O>(&mut self, measurements: &[Measurement<O>], samples: Vec<Vec<Sample>>) {
         let measured = measurements.iter().zip(samples);
         let cells = measured.map(|(it, slices)| Cell::slices(&it.key, &it.name, slices));
         self.cells.extend(cells);
     }
 
-    /// The figure of a measurement by its key in JSON: the median, of latencies in nanoseconds.
+    /// Returns the figure of a measurement by its key in JSON. It is a median; that of latencies is in nanoseconds.
     pub fn figure(&self, key: &str) -> Option<f64> {
         let cell = self.cells.iter().find(|cell| cell.key == key)?;
         cell.figure.map(|(value, _)| value)
     }
 
-    /// The results, with the names of their figures but for the suffix.
+    /// Returns the results, each with the name of its figure without the suffix.
     pub(crate) fn named(&self) -> impl Iterator<Item = (String, &Cell)> {
         let cells = self.cells.iter();
         cells.map(|cell| (format!("{} B {}", self.bytes, cell.name), cell))
@@ -173,16 +173,16 @@ impl Serialize for Row {
     }
 }
 
-/// What a bench found.
+/// The results of a bench.
 #[derive(Clone, Debug, Serialize)]
 pub struct MicroReport {
-    /// What was measured, the same for every repeat.
+    /// Name of the bench, which is the same for every repeat.
     #[serde(skip)]
     pub(crate) what: &'static str,
     /// The lines that precede the tables.
     #[serde(skip)]
     pub(super) heading: String,
-    /// What it was measured on and with.
+    /// Conditions and options of the measurements.
     #[serde(flatten)]
     pub(super) setup: Value,
     /// A row for each size, or for each size and measure.
@@ -190,10 +190,11 @@ pub struct MicroReport {
 }
 
 impl MicroReport {
-    /// The results under one heading: a line for each measurement, a column for each size.
+    /// Returns the table of the results under one heading: a line for each measurement, a column for each size.
     fn table(&self, heading: &str) -> Vec<Vec<String>> {
         let sizes = distinct(self.rows.iter().map(|row| row.bytes));
-        // Measurements that some sizes do not have are in their place in the others.
+        // The rows with the most measurements determine the order of the lines, because other rows lack some
+        // measurements.
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| Reverse(row.cells.len()));
         let cells = rows.into_iter().flat_map(|row| {
@@ -215,7 +216,7 @@ impl MicroReport {
     }
 }
 
-/// The items without repetitions, in their order.
+/// Returns the items without repetitions, in the order in which they first occur.
 fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in items {

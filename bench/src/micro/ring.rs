@@ -1,16 +1,15 @@
-//! `farm bench ring`: messages between two processes on two cores, over rings and, beside them, over
-//! the sockets that a user would pick instead.
+//! `farm bench ring`: messages between two processes on two cores, over rings and, for comparison, over sockets.
 //!
 //! | key of a row | |
 //! |---|---|
 //! | `ring_rtt` | round trip over a pair of rings, polled by both sides |
-//! | `stream_msgs` | messages a second over one ring, one way |
-//! | `stream_gb_per_s` | the same in gigabytes (10⁹) a second |
-//! | `ring_calls` | calls a second over a pair of rings, 64 at a time |
+//! | `stream_msgs` | messages per second over one ring, one way |
+//! | `stream_gb_per_s` | gigabytes (10⁹ bytes) per second of `stream_msgs` |
+//! | `ring_calls` | calls per second over a pair of rings, 64 in flight |
 //! | `call_rtt` | from a worker's call to its continuation, one at a time |
-//! | `calls` | calls a second between workers, 64 at a time |
+//! | `calls` | calls per second between workers, 64 in flight |
 //! | `unix_rtt` | round trip through a Unix socket (a stream, blocking) |
-//! | `tcp_rtt` | round trip through TCP on the loopback device, without delay, blocking |
+//! | `tcp_rtt` | round trip through TCP on the loopback device, with `TCP_NODELAY`, blocking |
 
 pub(super) mod calls;
 pub(super) mod child;
@@ -34,18 +33,18 @@ use super::report::{Cell, MicroReport, Row};
 
 /// Bytes of a ring.
 const RING_BYTES: u64 = 1 << 20;
-/// Maximum number of bytes of a message. The greatest record is an eighth of the ring, overhead included.
+/// Maximum number of bytes of a message. A record, which includes overhead, may take up to an eighth of the ring.
 const MOST_BYTES: u64 = RING_BYTES / 16;
-/// Calls at a time, where rates are measured.
+/// Number of calls in flight, if a rate is measured.
 const IN_FLIGHT: usize = 64;
 
-/// Measures one slice of something between two processes.
+/// Measures an operation between two processes for one time slice.
 type Operation<S> = fn(&mut S, Slice) -> Result<Sample>;
 
-/// Makes a pair of connected sockets. The second is the standard input of the other process.
+/// Creates a pair of connected sockets. The second is the standard input of the other process.
 type Connect = fn() -> Result<(Socket, Stdio)>;
 
-/// What the parts of the bench have in common.
+/// The state that all parts of the bench use.
 struct Bench<'a> {
     run: &'a MicroRun,
     launcher: &'a Launcher,
@@ -60,7 +59,7 @@ struct Bench<'a> {
 /// Measures round trips and rates at every size. The launcher starts the other process.
 ///
 /// # Errors
-/// Sizes that the rings do not take; or the other process cannot be started, or failed.
+/// If a size is not valid for rings, or if the other process cannot be started or fails.
 pub fn run(run: &MicroRun, launcher: &Launcher, progress: Progress<'_>) -> Result<MicroReport> {
     check_sizes(&run.sizes, 1, MOST_BYTES as usize)?;
     let cores = two_cores(&run.cores);
@@ -104,7 +103,7 @@ pub fn run(run: &MicroRun, launcher: &Launcher, progress: Progress<'_>) -> Resul
     })
 }
 
-/// The configuration of both machines.
+/// Returns the configuration of both machines.
 fn configure(run: &MicroRun, cores: Option<[u32; 2]>) -> Config {
     let mut config = run.machines();
     config.rings.ring_bytes = RING_BYTES;
@@ -125,7 +124,7 @@ impl Bench<'_> {
         self.cores.map(|[_, core]| core)
     }
 
-    /// Measures something at one size.
+    /// Takes the measurements of a subject at the size of a row, and adds their results to the row.
     fn measure<S>(
         &mut self,
         row: usize,

@@ -1,4 +1,5 @@
-//! Each bench once, quickly: that it measures what it says, not how fast it is.
+//! Runs each bench once with short time slices. The tests check which figures a report contains, and not how fast it
+//! is.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use crate::report::Measured;
 
 const MIB: usize = 1 << 20;
 
-/// A quick run with a directory of its own, which goes with the second value.
+/// Returns a short run with its own directory, which is removed when the second value is dropped.
 fn quick(name: &str, sizes: &[usize]) -> (MicroRun, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default_for(1, 1);
@@ -32,7 +33,7 @@ fn quick(name: &str, sizes: &[usize]) -> (MicroRun, tempfile::TempDir) {
     (run, dir)
 }
 
-/// The files that a bench left in its place, but directories with the machines' locks and logs.
+/// Returns the files that a bench left in its directory. Subdirectories with the machines' locks and logs do not count.
 fn stale_files(dir: &tempfile::TempDir) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir.path()).unwrap();
     entries
@@ -62,7 +63,7 @@ fn launcher() -> Launcher {
     }
 }
 
-/// The latencies and rates at a path of every row.
+/// Returns the latencies or rates at these paths of every row, without nulls.
 fn checked<'a>(report: &'a Value, paths: &'a [&str]) -> impl Iterator<Item = &'a Value> {
     let rows = report["rows"].as_array().unwrap().iter();
     rows.flat_map(|row| paths.iter().map(|path| row.pointer(path).unwrap()))

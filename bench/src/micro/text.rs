@@ -1,16 +1,16 @@
 //! Numbers and columns of tables.
 
-/// Millions, to three digits or so.
+/// Formats a rate in millions, with about three digits.
 pub(crate) fn millions(per_s: f64) -> String {
     significant(per_s / 1e6)
 }
 
-/// Microseconds.
+/// Formats a duration in microseconds, with about three digits.
 pub(crate) fn micros(nanos: u64) -> String {
     significant(nanos as f64 / 1e3)
 }
 
-/// To three digits, without an exponent.
+/// Formats a number with about three digits, without an exponent.
 pub(crate) fn significant(number: f64) -> String {
     let digits = match number.abs() {
         n if n >= 100.0 => 0,
@@ -21,8 +21,8 @@ pub(crate) fn significant(number: f64) -> String {
     format!("{number:.digits$}")
 }
 
-/// Lines of cells, in columns as wide as their widest cell. The first column is aligned to the left,
-/// the others to the right.
+/// Formats lines of cells as a table. Each column is as wide as its widest cell. The first column is aligned to the
+/// left, the others to the right.
 pub(super) fn table(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -19,7 +19,8 @@ use super::{Drawn, MAX_ROW_BYTES, Names, RowBytes, RowName, Step, Table, Write};
 /// Why an attempt did not commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It met a conflict with another transaction, or too many operations are in flight: retry.
+    /// The attempt had a conflict with another transaction, or too many operations are in flight (`None`). The caller
+    /// retries the transaction.
     Conflict(Option<Abort>),
     /// A machine has no room for the writes; contains advice.
     Full(String),
@@ -31,7 +32,7 @@ pub enum Stop {
     Failed(String),
 }
 
-/// The continuation that receives the outcome of an attempt; [`give`] returns the trail for reuse.
+/// The continuation that receives the trail and the outcome of an attempt. It passes the trail to [`give`] for reuse.
 pub type EndedCont = Cont<(Box<Trail>, Result<(), Stop>)>;
 
 /// Inspects an attempt that is about to commit.
@@ -41,7 +42,7 @@ struct Running {
     trail: Box<Trail>,
     tx: Option<TxHandle>,
     waiting: u32,
-    /// Why the attempt stops: its reads are being validated, or other replies are outstanding.
+    /// Why the attempt stops, while its reads are being validated or other replies are outstanding.
     stop: Option<Stop>,
     cont: EndedCont,
 }
@@ -61,7 +62,7 @@ struct Attempts {
 fn attempts(worker: &mut Worker) -> &mut Attempts {
     worker
         .layer()
-        .expect("oltp::attach was called for this worker")
+        .expect("oltp::attempt::attach was called for this worker before its first attempt")
 }
 
 fn entry(worker: &mut Worker, key: usize) -> &mut Running {
@@ -101,7 +102,7 @@ pub fn value_of(
     value
 }
 
-/// Runs one attempt of a transaction. The continuation is called from the event loop. The number must be unique in the
+/// Runs one attempt of a transaction. The continuation is called from the event loop. `number` must be unique in the
 /// run.
 ///
 /// # Panics
@@ -134,7 +135,7 @@ pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
     worker.defer(Cont::new(step, key));
 }
 
-/// Returns the trail of an attempt, for reuse.
+/// Stores the trail of an ended attempt for reuse by a later attempt.
 pub fn give(worker: &mut Worker, trail: Box<Trail>) {
     attempts(worker).pool.push(trail);
 }
@@ -160,7 +161,9 @@ fn step(worker: &mut Worker, key: usize, (): ()) {
 pub fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
     let tables = &attempts(worker).tables;
     let found = tables.iter().find(|(table, _)| *table == name.table);
-    found.expect("the tables of the benchmark are open").1
+    found
+        .expect("all tables of the benchmark were passed to oltp::attempt::attach")
+        .1
 }
 
 fn read(worker: &mut Worker, key: usize, names: &Names) {
@@ -226,7 +229,12 @@ fn take_in(
         return Ok(());
     };
     let name = trail.names[row];
-    let damaged = || format!("the row {name} has {} bytes", value.len());
+    let damaged = || {
+        format!(
+            "the row {name} has the wrong length of {} bytes",
+            value.len()
+        )
+    };
     let (row_bytes, stamp) = value
         .split_at_checked(name.table.row_bytes)
         .ok_or_else(damaged)?;
@@ -245,7 +253,7 @@ fn take_in(
 fn found(worker: &mut Worker, (key, row): (u32, u32), result: Result<Option<ValueRef>, TxError>) {
     let (key, row) = (key as usize, row as usize);
     let tx = entry(worker, key).tx;
-    let tx = tx.expect("a row was read in a transaction");
+    let tx = tx.expect("an attempt has a transaction while its rows are read");
     let kept = result.map_err(Stop::from).and_then(|found| {
         let Some(found) = found else {
             return Ok(());
@@ -257,7 +265,8 @@ fn found(worker: &mut Worker, (key, row): (u32, u32), result: Result<Option<Valu
     arrived(worker, key, kept, step);
 }
 
-/// Counts one of several results; continues with `next` after the last.
+/// Stores one of several outstanding results. After the last one, calls `next`, or stops the attempt if one of them was
+/// an error.
 fn arrived(
     worker: &mut Worker,
     key: usize,
@@ -324,8 +333,10 @@ fn changed(worker: &mut Worker, (key, index): (u32, u32), result: Result<Changed
         Ok(changed) if changed == wanted => Ok(()),
         Ok(changed) => {
             let name = name_of(write);
-            let why =
-                format!("{name} was {changed:?}, not {wanted:?}, in the transaction that read it");
+            let why = format!(
+                "the write of row {name} had the result {changed:?} instead of {wanted:?}, although the \
+                 transaction had read the row"
+            );
             Err(Stop::Failed(why))
         }
         Err(error) => Err(error.into()),
@@ -337,7 +348,9 @@ fn commit(worker: &mut Worker, key: usize, (): ()) {
     let state = attempts(worker);
     let look = state.look;
     let running = &state.running[key];
-    let tx = running.tx.expect("a row was read in a transaction");
+    let tx = running
+        .tx
+        .expect("only an attempt with a transaction commits");
     if let Some(look) = look {
         let trail = running.trail.clone();
         look(worker, &trail);
@@ -372,7 +385,7 @@ fn validated(worker: &mut Worker, key: usize, result: Result<(), TxError>) {
     let why = running
         .stop
         .take()
-        .expect("a validation of a stopped attempt has a reason");
+        .expect("an attempt stores the reason to stop before its reads are validated");
     let why = result.err().map_or(why, Stop::from);
     end(worker, key, Err(why));
 }
@@ -401,8 +414,8 @@ impl From<TxError> for Stop {
             | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
                 Stop::no_memory()
             }
-            // Such an error is no bug: only a rare transaction needs this much, one that moves pairs of a table or
-            // works on a chain.
+            // This error is not a bug. Only rare transactions need so much space in a log: those that move pairs of a
+            // table or change a chain.
             error @ TxError::TooLargeForLog { .. } => Stop::Full(error.to_string()),
             error => Stop::Failed(error.to_string()),
         }

@@ -54,11 +54,11 @@ impl AddAssign<Audited> for Audited {
     }
 }
 
-/// Walks this worker's shards of tables, and returns the number of their pairs. Owners learn of the last changes of
-/// their shards a little later than the coordinators.
+/// Walks this worker's shards of tables, and returns the number of their pairs.
 ///
 /// # Errors
-/// A description of the first error.
+/// A description of the first error. A walk shortly after the last transaction may fail, because the last changes reach
+/// the owners of shards with a delay; the caller must retry it for a while.
 pub fn walk(worker: &mut Worker, tables: &[TableId]) -> Result<u64, String> {
     let pairs = tables.iter().map(|table| {
         let shards = farm_kv::ops::check(worker, *table)?;
@@ -163,7 +163,12 @@ fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
         worker,
         |own: &mut ClosedLoop<Auditor>, worker| match found {
             Ok(value) => match value.map(|value| RowBytes::copied(value).ok_or(value.len())) {
-                Some(Err(bytes)) => own.wrong(seat, &format!("a row of {bytes} bytes")),
+                Some(Err(bytes)) => own.wrong(
+                    seat,
+                    &format!(
+                        "a row has {bytes} bytes, which is longer than any row of the benchmark"
+                    ),
+                ),
                 Some(Ok(row)) => own.seen(worker, seat, Some(row)),
                 None => own.seen(worker, seat, None),
             },

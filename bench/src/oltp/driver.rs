@@ -34,9 +34,9 @@ pub struct Run {
     pub seed: u64,
     /// Number of the worker in the whole cluster.
     pub worker: u64,
-    /// Configuration of the conflict avoidance, and the most transactions in flight.
+    /// Configuration of the conflict avoidance, including the maximum number of transactions in flight.
     pub avoidance: BackoffConfig,
-    /// How long and how much; the most transactions in flight are those of `avoidance`.
+    /// How long, how much and how fast. `avoidance.concurrency` replaces its number of operations in flight.
     pub extent: Extent,
     /// Sampling rate: one transaction in this many is timed.
     pub sampled_1_in: u32,
@@ -82,7 +82,7 @@ struct Transactions {
 type Driver = ClosedLoop<Transactions>;
 
 /// Runs transactions on a worker on which [`attempt::attach`] was called. Calls `done` on the worker's thread when the
-/// run has ended and nothing is in flight any more. The worker continues to serve the transactions of others.
+/// run has ended and nothing is in flight any more. The worker continues to serve the transactions of other workers.
 pub fn run(worker: &mut Worker, run: Run, done: Done) {
     let recorder = Recorder::new(run.stream.kinds().len(), run.sampled_1_in);
     let extent = Extent {
@@ -159,7 +159,9 @@ impl Driver {
             Stop::Lost(machine) => format!("machine {machine} is lost"),
             Stop::InDoubt(machine) => {
                 self.clients.ledger.unknown(trail.decision());
-                format!("machine {machine} is lost; some transactions may have committed there")
+                format!(
+                    "machine {machine} is lost, and it is unknown whether a transaction in which it took part committed"
+                )
             }
             Stop::Failed(why) => format!("{:?}: {why}", trail.what),
         };

@@ -32,16 +32,16 @@
 //! - All reads of a transaction are part of one transaction of the platform, which commits for every outcome: "not
 //!   found" is valid only if the commit validates that the row is still absent. A transaction that reads one row and
 //!   writes none may be a lock-free read.
-//! - After a conflict it restarts without rows.
+//! - After a conflict, the driver restarts the transaction without rows.
 //! - A [`StepError`] is an error of the store or of the driver, and not an outcome: the run is invalid. The rows of one
 //!   attempt may be mutually inconsistent, but each row is intact.
 //!
-//! This module also contains that driver. In reading order:
+//! The submodules contain such a driver. In reading order:
 //!
 //! * [`benchmark`]: either benchmark as data, and what must hold of its rows at the end.
 //! * [`load`]: inserts its rows into tables.
 //! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform.
-//! * [`driver`]: a closed loop of them on one worker, with retries, and [`costs`] of them.
+//! * [`driver`]: a closed loop of transactions on one worker, with retries. [`costs`]: the operations that they need.
 //! * [`audit`]: a check of all rows when no transaction runs any more.
 //! * [`report`]: the results.
 
@@ -130,12 +130,7 @@ pub struct RowBytes {
 impl<const N: usize> From<[u8; N]> for RowBytes {
     #[inline]
     fn from(row: [u8; N]) -> Self {
-        const {
-            assert!(
-                N <= MAX_ROW_BYTES,
-                "MAX_ROW_BYTES is the length of the longest row"
-            )
-        };
+        const { assert!(N <= MAX_ROW_BYTES, "no row is longer than MAX_ROW_BYTES") };
         let mut bytes = [0; MAX_ROW_BYTES];
         bytes[..N].copy_from_slice(&row);
         Self {

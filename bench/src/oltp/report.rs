@@ -142,15 +142,15 @@ pub struct CheckResult {
     pub wrong: Vec<String>,
 }
 
-/// The sum of all money, in cents, as text: programs that read JSON round numbers of this size.
+/// The sum of all money, in cents, as text: many programs that read JSON would round numbers of this size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Money {
     /// Sum of the balances of all accounts.
     pub found_cents: String,
-    /// The loaded sum, plus the changes by committed transactions. If the outcome of some transactions is unknown, this
-    /// is the lower bound.
+    /// Lower bound of the expected sum: the loaded sum, plus the changes by committed transactions. The bounds differ
+    /// only if the outcome of some transactions is unknown.
     pub least_cents: String,
-    /// The upper bound.
+    /// Upper bound of the expected sum.
     pub most_cents: String,
 }
 
@@ -264,7 +264,7 @@ impl CheckResult {
             // If accounts could not be read, there is no sum.
             if wrong.is_empty() && !totals.contains(&audited.cents) {
                 wrong.push(format!(
-                    "all balances together are {} cents, and committed transactions leave {} to {}",
+                    "all balances together are {} cents, but the committed transactions imply {} to {} cents",
                     audited.cents,
                     totals.start(),
                     totals.end()

@@ -1,4 +1,4 @@
-//! What is known of an attempt of a transaction: its rows, its decision, and the stamps of its writes.
+//! The record of an attempt of a transaction: its rows, its decision, and the stamps of its writes.
 //!
 //! For checkers, rows can contain a [`Stamp`]: it identifies the write of the row and the write before it, and counts
 //! the writes of the row.
@@ -17,7 +17,7 @@ const WRITE_BITS: u32 = 3;
 pub struct Stamp {
     /// Number of the write; 0 for the row as it was loaded.
     pub id: u64,
-    /// Number of the write that it replaced.
+    /// Number of the write that this write replaced; 0 if it replaced the loaded row or none.
     pub parent: u64,
     /// Number of earlier writes of the row.
     pub version: u64,
@@ -26,7 +26,10 @@ pub struct Stamp {
 impl Stamp {
     pub(super) fn to_bytes(self) -> [u8; STAMP_BYTES] {
         let words = [self.id, self.parent, self.version].map(u64::to_le_bytes);
-        words.concat().try_into().expect("three words")
+        words
+            .concat()
+            .try_into()
+            .expect("three words of 8 bytes fill a stamp")
     }
 
     /// Decodes a stamp.
@@ -69,16 +72,16 @@ pub struct Trail {
 }
 
 impl Trail {
-    /// Returns the decision of a transaction that has made it.
+    /// Returns the decision of the transaction.
     ///
     /// # Panics
-    /// If it has not.
+    /// If the transaction has not decided yet.
     pub(crate) fn decision(&self) -> &Decision {
         let decision = self.decision.as_ref();
-        decision.expect("the transaction has recorded what it decided to write")
+        decision.expect("the decision is used only after the transaction has decided")
     }
 
-    /// Returns the stamp of one of its writes.
+    /// Returns the stamp of one of the transaction's writes, by its index in the decision.
     pub fn stamp_of(&self, write: usize) -> Stamp {
         let id = self.number << WRITE_BITS | write as u64;
         let written = self

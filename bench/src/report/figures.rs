@@ -29,7 +29,7 @@ impl Measured for MicroReport {
     }
 }
 
-/// Figures of lookups, and of raw reads for comparison.
+/// Returns the figures of lookups, and of raw reads for comparison.
 pub fn limit_figures(raw: &RawLimit, lookups: &[LookupRate], misses: &LookupRate) -> Vec<Figure> {
     let mut figures = Vec::new();
     for rate in lookups {
@@ -48,7 +48,7 @@ pub fn limit_figures(raw: &RawLimit, lookups: &[LookupRate], misses: &LookupRate
     figures
 }
 
-/// Their throughputs by slice.
+/// Returns the throughputs of lookups and of raw reads, with their slowest and fastest slices.
 pub fn limit_rates(raw: &RawLimit, lookups: &[LookupRate], misses: &LookupRate) -> Vec<SlicedRate> {
     let of_lookups = |what: &str, rate: &LookupRate| {
         let slices = rate.repeats.iter().copied();

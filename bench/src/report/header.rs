@@ -1,4 +1,4 @@
-//! What a report says about its origin: program, command line, time, processor.
+//! The origin of a report: program, command line, time, processor.
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::micro::{allowed_cores, processor};
 
-/// Version of the JSON of all reports. It grows when a field is renamed or removed, or changes its meaning;
-/// new fields leave it as it is.
+/// Version of the JSON of all reports. It increases when a field is renamed or removed, or changes its meaning. New
+/// fields do not change it.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The origin of a report.
@@ -20,13 +20,13 @@ pub struct Header {
     pub command: Vec<String>,
     /// When the command began, as in `2026-11-05T12:00:00Z`.
     pub started_at: String,
-    /// Seconds from then to the report.
+    /// Seconds from the start of the command to the report.
     pub took_s: f64,
     /// The commit of the program, if it is known.
     pub commit: Option<String>,
     /// Model of the host's processor.
     pub processor: String,
-    /// Cores that the program may use.
+    /// Number of cores that the program may use.
     pub cores: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// It begins now.
+    /// Returns the current time as the start of a command.
     pub fn now() -> Self {
         Self {
             at: SystemTime::now(),
@@ -48,7 +48,7 @@ impl Started {
 }
 
 impl Header {
-    /// The origin of a report that is complete now.
+    /// Creates the header of a report that is complete now.
     pub fn new(started: &Started, command: Vec<String>, commit: Option<&str>) -> Self {
         let since_epoch = started.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -74,7 +74,7 @@ impl fmt::Display for Header {
     }
 }
 
-/// A moment after 1970 in UTC, as RFC 3339 writes it.
+/// Formats a time in UTC, given since the start of 1970, as in RFC 3339.
 fn utc(since_epoch: Duration) -> String {
     const DAY: u64 = 86_400;
     let seconds = since_epoch.as_secs();

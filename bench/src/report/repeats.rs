@@ -1,4 +1,4 @@
-//! Figures of several runs of one thing: their median and spread, and which runs were uneven.
+//! Figures of repeated runs: their median and spread, and which measurements were uneven.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ const NAMED: usize = 5;
 /// A figure of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// What it is and its unit, as in `committed/s`.
+    /// Name of the figure with its unit, as in `committed/s`.
     pub name: String,
-    /// Its value.
+    /// Value of the figure.
     pub value: f64,
 }
 
 impl Figure {
-    /// A figure of this name.
+    /// Creates a figure of this name.
     pub fn new(name: impl Into<String>, value: f64) -> Self {
         Self {
             name: name.into(),
@@ -29,7 +29,7 @@ impl Figure {
         }
     }
 
-    /// The figures of these that have a value.
+    /// Creates the figures that have a value; drops the others.
     pub(crate) fn known(all: Vec<(String, Option<f64>)>) -> Vec<Self> {
         let known = all.into_iter();
         known
@@ -41,7 +41,7 @@ impl Figure {
 /// A throughput that was measured in several slices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlicedRate {
-    /// What it is of.
+    /// Name of the throughput, with its unit.
     pub name: String,
     /// The slowest slice, per second.
     pub least: f64,
@@ -50,7 +50,7 @@ pub struct SlicedRate {
 }
 
 impl SlicedRate {
-    /// The slowest and the fastest slice of a rate.
+    /// Creates the throughput with the slowest and the fastest slice of `rate`.
     pub(crate) fn of(name: impl Into<String>, rate: &Rate) -> Self {
         Self {
             name: name.into(),
@@ -59,7 +59,7 @@ impl SlicedRate {
         }
     }
 
-    /// The throughput of a run by time slice, if the run was long enough.
+    /// Returns the throughput of a run by time slice; nothing if the run was too short for slices.
     pub(crate) fn of_slices(name: &str, slices: Option<&SliceRates>) -> Vec<Self> {
         let slices = slices.map(|slices| Self {
             name: name.to_owned(),
@@ -72,13 +72,13 @@ impl SlicedRate {
 
 /// The result of a run, whose figures can be compared with those of a repetition.
 pub trait Measured {
-    /// What was measured: the same text for every repeat of a run, another for every other run.
+    /// Returns what was measured. The text is the same for every repeat of a run, and different for every other run.
     fn what(&self) -> String;
 
-    /// The figures in a fixed order, the one that people compare first.
+    /// Returns the figures in a fixed order. The most important figure is the first one.
     fn figures(&self) -> Vec<Figure>;
 
-    /// Throughputs that were measured in several slices.
+    /// Returns the throughputs that were measured in several slices.
     fn sliced_rates(&self) -> Vec<SlicedRate> {
         Vec::new()
     }
@@ -89,21 +89,21 @@ pub trait Measured {
 pub struct Repeated {
     /// What was measured.
     pub what: String,
-    /// How many times.
+    /// Number of runs.
     pub repeats: usize,
-    /// Index in the report's runs of the one whose first figure is the median; of an even number of runs, the lower
-    /// of the two in the middle.
+    /// Index in the report's runs of the run whose first figure is the median. Of an even number of runs, it is the run
+    /// with the lower of the two figures in the middle.
     pub median_run: usize,
     /// Figures that every repeat has.
     pub figures: Vec<SpreadFigure>,
 }
 
-/// A figure over several runs.
+/// The spread of a figure over several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpreadFigure {
-    /// What it is and its unit.
+    /// Name of the figure, with its unit.
     pub name: String,
-    /// Its median, least and most.
+    /// Median, least and greatest of the figure.
     #[serde(flatten)]
     pub spread: Spread,
 }
@@ -111,7 +111,7 @@ pub struct SpreadFigure {
 /// A measurement whose slices differ by more than [`crate::slices::UNEVEN`] times in throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Uneven {
-    /// Index in the report's runs.
+    /// Index of the run in the report.
     pub run: usize,
     /// What was measured.
     pub what: String,
@@ -121,7 +121,7 @@ pub struct Uneven {
     pub most: f64,
 }
 
-/// The runs that were repeated, in the order of their first ones.
+/// Returns the runs that were repeated, in the order in which they first occur.
 pub(super) fn repeated<R: Measured>(runs: &[R]) -> Vec<Repeated> {
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
@@ -163,7 +163,7 @@ fn spread<R: Measured>(what: String, indices: &[usize], runs: &[R]) -> Repeated 
     }
 }
 
-/// The measurements that were uneven.
+/// Returns the measurements that were uneven.
 pub(super) fn uneven<R: Measured>(runs: &[R]) -> Vec<Uneven> {
     let mut uneven = Vec::new();
     for (run, measured) in runs.iter().enumerate() {
@@ -197,7 +197,7 @@ impl fmt::Display for Repeated {
     }
 }
 
-/// To three digits, with commas between thousands.
+/// Formats a figure with about three digits. From 1000 on, as a whole number with commas between its thousands.
 fn shown(figure: f64) -> String {
     match figure {
         n if n >= 1000.0 => whole(n),

@@ -76,8 +76,9 @@ pub fn worth(account: u64, rows: &[Option<RowBytes>]) -> Result<i64, String> {
         let row = rows.get(at).and_then(Option::as_deref);
         let balance: Balance = present(name, row).map_err(|why| why.to_string())?;
         let sum = worth.checked_add(balance.cents);
-        worth =
-            sum.ok_or_else(|| format!("the balance {name} overflows the sum of the account"))?;
+        worth = sum.ok_or_else(|| {
+            format!("with the balance {name}, the sum of the account exceeds 64 bits")
+        })?;
     }
     Ok(worth)
 }

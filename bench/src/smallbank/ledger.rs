@@ -22,10 +22,10 @@ pub struct Ledger {
     /// Change by transactions that are known to have committed.
     #[serde(with = "as_text")]
     known_cents: i128,
-    /// Negative changes by transactions whose outcome is unknown …
+    /// Sum of the negative changes by transactions whose outcome is unknown.
     #[serde(with = "as_text")]
     perhaps_out_cents: i128,
-    /// … and their positive changes.
+    /// Sum of the positive changes by transactions whose outcome is unknown.
     #[serde(with = "as_text")]
     perhaps_in_cents: i128,
 }
@@ -38,7 +38,7 @@ impl Ledger {
         }
     }
 
-    /// Records a transaction whose outcome is unknown, because its machine was lost during the commit.
+    /// Records a transaction whose outcome is unknown, because a machine was lost during the commit.
     pub fn unknown(&mut self, decision: &Decision) {
         let delta = i128::from(decision.delta_cents);
         self.perhaps_out_cents += delta.min(0);

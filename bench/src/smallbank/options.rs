@@ -92,7 +92,7 @@ impl Options {
     pub fn validate(&self) -> Result<(), OptionsError> {
         let accounts = self.accounts;
         if accounts < 2 {
-            let advice = "transactions are between two accounts; give 100000 for example";
+            let advice = "some transactions need two accounts; give 100000 for example";
             return Err(OptionsError::new(
                 "smallbank.accounts",
                 accounts,
@@ -127,7 +127,8 @@ impl Options {
         if !(0..=most).contains(&cents) {
             let wanted = format!("0 to {most}");
             let advice = format!(
-                "all {accounts} accounts together have to fit into half of 63 bits; load less money"
+                "the balances of all {accounts} accounts together must be at most half of the largest signed \
+                 64-bit number; load less money"
             );
             return Err(OptionsError::new(
                 "smallbank.initial_cents",

@@ -2,12 +2,12 @@
 //!
 //! | transaction | reads | writes | sum of all money |
 //! |---|---|---|---|
-//! | Amalgamate | savings and checking of `from`, checking of `to` | all three: everything is moved to the last | unchanged |
+//! | Amalgamate | savings and checking of `from`, checking of `to` | all three: moves all money of `from` to the checking of `to` | unchanged |
 //! | Balance | savings, checking | | unchanged |
 //! | DepositChecking | checking | checking + 130 | + 130 |
 //! | SendPayment | checking of `from` and of `to` | moves 500; declined if `from` has less | unchanged |
-//! | TransactSavings | savings | savings + 2020, or - 2020 and declined if there is less | ± 2020 |
-//! | WriteCheck | savings, checking | checking - 500, or - 600 if both together have less than 500 | - 500 or - 600 |
+//! | TransactSavings | savings | savings + 2020; with [`SavingsRule::Withdraw`] savings - 2020, declined if savings are less | + 2020 or - 2020 |
+//! | WriteCheck | savings, checking | checking - 500, or checking - 600 if savings and checking together are less than 500 | - 500 or - 600 |
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;

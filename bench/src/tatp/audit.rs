@@ -1,5 +1,5 @@
-//! The conditions on a subscriber after any transactions: they change some fields of some rows, and the call
-//! forwardings, and nothing else.
+//! The conditions on the rows of a subscriber after any transactions: transactions change only some fields of some
+//! rows, and insert and remove call forwardings.
 
 use super::names::{self, START_TIMES, SubNbr, TYPES};
 use super::population;
@@ -23,7 +23,8 @@ pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
     rows.chain(facilities).chain(forwardings)
 }
 
-/// Compares the rows of a subscriber, in the order of [`names()`], or a prefix of them, with the loaded rows.
+/// Compares the rows of a subscriber with the loaded rows. `rows` contains either all rows in the order of [`names()`],
+/// or only the first two of them.
 ///
 /// # Errors
 /// A description of the first error.
@@ -54,7 +55,7 @@ pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), Stri
     }
     let entry: IndexEntry = present(name_of(1), bytes_of(1)).map_err(damaged)?;
     if entry.s_id != s_id {
-        return wrong(1, "names another subscriber");
+        return wrong(1, "refers to another subscriber");
     }
     if rows.len() < 6 {
         return Ok(());

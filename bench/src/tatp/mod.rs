@@ -10,7 +10,7 @@
 //! * [`options`]: the number of subscribers, their distribution, the mix.
 //! * [`stream`]: transactions with their parameters.
 //! * [`transaction`]: what each of them reads, decides and writes.
-//! * [`audit`]: what must hold of a subscriber at the end.
+//! * [`audit`]: the conditions on the rows of a subscriber at the end.
 //!
 //! Decisions where the sources differ:
 //!

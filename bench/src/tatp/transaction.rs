@@ -3,15 +3,15 @@
 //! | transaction | reads | writes | not found if |
 //! |---|---|---|---|
 //! | GET_SUBSCRIBER_DATA | SUBSCRIBER | | never |
-//! | GET_NEW_DESTINATION | SPECIAL_FACILITY, and the CALL_FORWARDINGs that start by then: 2 to 4 rows | | the facility is absent or not active, or no forwarding lasts long enough |
-//! | GET_ACCESS_DATA | ACCESS_INFO | | it is absent |
+//! | GET_NEW_DESTINATION | SPECIAL_FACILITY, and the CALL_FORWARDINGs that start at `start_time` or earlier: 2 to 4 rows | | the facility is absent or not active, or no forwarding ends after `end_time` |
+//! | GET_ACCESS_DATA | ACCESS_INFO | | the access info is absent |
 //! | UPDATE_SUBSCRIBER_DATA | SUBSCRIBER, SPECIAL_FACILITY | both | the facility is absent |
 //! | UPDATE_LOCATION | index, SUBSCRIBER | SUBSCRIBER | never |
 //! | INSERT_CALL_FORWARDING | index, SPECIAL_FACILITY, CALL_FORWARDING | CALL_FORWARDING | the facility is absent; declined if the forwarding exists |
-//! | DELETE_CALL_FORWARDING | index, CALL_FORWARDING | CALL_FORWARDING | it is absent |
+//! | DELETE_CALL_FORWARDING | index, CALL_FORWARDING | CALL_FORWARDING | the forwarding is absent |
 //!
-//! All rows are requested at once, except that the index is read first. So GET_NEW_DESTINATION reads its call
-//! forwardings in one round trip, even if the facility is not active, as FaRM'15 counts its rows.
+//! All rows are requested at once, except that the index is read first. So GET_NEW_DESTINATION reads the facility and
+//! its call forwardings in one round trip, even if the facility is not active. FaRM'15 counts its rows in the same way.
 
 use super::names::{self, START_TIMES, SubNbr};
 use super::row::{
@@ -226,7 +226,8 @@ impl Transaction {
     }
 }
 
-/// Requires that the facility is active, and that a forwarding that has started lasts longer than `end_time`.
+/// Decides GET_NEW_DESTINATION: commits if the facility is active and a forwarding that has started ends after
+/// `end_time`.
 fn new_destination(
     names: &[RowName],
     rows: &[Option<&[u8]>],

@@ -22,22 +22,22 @@ use crate::recorder::Outcome;
 /// One operation of a load in this many is timed.
 const LOADS_SAMPLED_1_IN: u32 = 64;
 
-/// The table of a workload, and one of its clients.
+/// The table of a workload, and the worker that accesses it.
 #[derive(Clone)]
 pub struct Common {
     /// The table.
     pub table: TableId,
-    /// Bytes of its values.
+    /// Bytes of a value of the table.
     pub value_bytes: usize,
-    /// Number of the worker in the whole cluster, by which its values are marked.
+    /// Number of the worker in the whole cluster, which is encoded in the values that the worker writes.
     pub writer: u16,
 }
 
 /// A part of the records to load.
 pub struct Load {
-    /// Their numbers.
+    /// Range of the records' numbers.
     pub records: Range<u64>,
-    /// Inserts in flight.
+    /// Number of inserts in flight.
     pub in_flight: usize,
     /// Counter of loaded records.
     pub progress: Arc<AtomicU64>,
@@ -47,15 +47,15 @@ pub struct Load {
 pub struct Run {
     /// The workload.
     pub spec: WorkloadSpec,
-    /// Inserts of this process.
+    /// Tracker of the inserts of this process.
     pub tracker: Arc<InsertTracker>,
     /// Number of the worker in this process.
     pub local_worker: u64,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
     /// How long, how much and how fast.
     pub extent: Extent,
-    /// Every value that is read is checked.
+    /// Whether every value that is read is checked.
     pub verify: bool,
     /// One operation in this many is timed.
     pub sampled_1_in: u32,
@@ -76,7 +76,7 @@ enum Task {
 struct Ycsb {
     common: Common,
     task: Task,
-    /// Number of the last write.
+    /// Sequence number of the last write.
     sequence: u64,
     value: Vec<u8>,
     done: Done<Counters>,
@@ -84,7 +84,7 @@ struct Ycsb {
 
 type Driver = ClosedLoop<Ycsb>;
 
-/// Loads records into a table; `done` is called on the worker's thread when all are in.
+/// Loads records into a table. Calls `done` on the worker's thread when all records are loaded.
 pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done<Counters>) {
     let task = Task::Load {
         records: load.records,
@@ -97,7 +97,7 @@ pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done<Counters
     start(worker, common, task, extent, LOADS_SAMPLED_1_IN, done);
 }
 
-/// Runs a workload; `done` is called on the worker's thread when it has ended and nothing is in flight any more.
+/// Runs a workload. Calls `done` on the worker's thread when the run has ended and no operation is in flight any more.
 pub fn run(worker: &mut Worker, common: Common, run: Run, done: Done<Counters>) {
     let task = Task::Run {
         rng: worker_rng(run.seed, u64::from(common.writer)),
@@ -117,7 +117,8 @@ fn start(
 ) {
     let clients = Ycsb {
         task,
-        // A record is loaded at sequence 0; a run's writes differ from those of earlier runs.
+        // Loaded values have the sequence number 0. A run starts at the current time, so that its sequence numbers
+        // differ from those of earlier runs.
         sequence: worker.clock().now().0,
         value: vec![0; common.value_bytes],
         common,
@@ -195,9 +196,9 @@ impl Driver {
     fn fail(&mut self, worker: &mut Worker, seat: usize, why: &str) {
         self.recorder.counters.errors += 1;
         let op = *self.operation(seat);
-        let why = format!("{} of record {}: {why}", op.kind.name(), op.keynum);
+        let why = format!("{} of record {} failed: {why}", op.kind.name(), op.keynum);
         match &mut self.clients.task {
-            // A load that lost a record is over.
+            // A load ends when a record cannot be inserted.
             Task::Load { .. } => self.stop(seat, why),
             Task::Run { stream, .. } => {
                 if op.kind == OpKind::Insert {
@@ -229,7 +230,8 @@ fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
     let seat = seat as usize;
     closed_loop::resume(worker, |own: &mut Driver, worker| {
         let op = *own.operation(seat);
-        // By reference: a copy of the result would wait until the stores of its parts have left the store buffer.
+        // Matches by reference. To copy the result, the processor would wait until the preceding stores to its parts
+        // have left the store buffer.
         match &found {
             Ok(found) => {
                 let found = *found;

@@ -2,7 +2,8 @@
 //!
 //! The records of the run follow the loaded ones. The `i`-th insert of worker `w` of `n` is record `base + i * n + w`,
 //! so no two workers insert the same record, and no coordination is needed. A worker may have many inserts in flight,
-//! which are acknowledged in any order. It counts the longest prefix of its inserts that is fully acknowledged.
+//! which are acknowledged in any order. Each worker counts the longest prefix of its inserts that is fully
+//! acknowledged.
 //! [`InsertTracker`] combines these counts, without locks, to the longest complete prefix of the process's inserts: its
 //! *frontier*.
 //!
@@ -78,7 +79,7 @@ impl InsertTracker {
         );
         assert!(
             span.local > 0 && span.first + span.local <= span.total,
-            "{span:?} is not a non-empty part of the workers"
+            "{span:?} has no local workers, or a worker number that is not below `total`"
         );
         Self {
             base,
@@ -213,7 +214,7 @@ impl InsertLane {
         let before = self.complete;
         while let Some(bits) = self.window.front() {
             let at = self.complete % 64;
-            // The shift fills with zeros, so the count ends with the word.
+            // The shift fills the upper bits with zeros, so that the count does not exceed the rest of the word.
             let done = u64::from((bits >> at).trailing_ones());
             self.complete += done;
             if at + done < 64 {

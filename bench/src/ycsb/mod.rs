@@ -6,8 +6,8 @@
 //! * [`properties`] reads property files and `-p key=value`, and keeps the origin of each value for messages.
 //! * [`spec`] converts them to a checked [`WorkloadSpec`]; workloads A, B, C, D and F are built in.
 //! * [`operation`] chooses the kind of an operation, and [`generators`] choose its record.
-//! * [`key`] and [`value`] are the bytes: a key identifies its record, and every word of a value proves from which
-//!   write it is.
+//! * [`key`] and [`value`] are the bytes: a key identifies its record, and every word of a value depends on the
+//!   write of which it is a part.
 //! * [`inserts`] tracks which of the records inserted during the run are readable.
 //! * [`stream`] combines all of them to the operations of one worker.
 //! * [`driver`] performs them on a table, and [`report`] has the results.

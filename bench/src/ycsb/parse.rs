@@ -94,13 +94,14 @@ fn records(reader: &Reader<'_>) -> Result<(u64, u64, u64), SpecError> {
     match start.checked_add(count) {
         Some(end) if end <= records && count > 0 => Ok((records, start, count)),
         _ => Err(SpecError::Invalid(format!(
-            "insertstart {start} + insertcount {count} is more than recordcount {records}; recordcount is the \
-             size of the whole table, of which this client loads a part"
+            "insertstart {start} + insertcount {count} is more than recordcount {records}, or leaves no \
+             record to load; recordcount is the size of the whole table, of which this client loads a part"
         ))),
     }
 }
 
-/// The reference client reads 0 as the largest possible number, which is never intended.
+/// Accepted values of `recordcount`. The reference client interprets 0 as the largest possible number, which is never
+/// intended.
 const COUNT_OF_RECORDS: &str = "a whole number from 1 to 2147483647 (2^31 - 1)";
 
 /// Returns the shares of the operations.

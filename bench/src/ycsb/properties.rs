@@ -186,8 +186,8 @@ fn problem_of(message: &str) -> String {
 /// there. It also drops a last line that ends in a continuation. Line numbers do not change.
 fn without_comments(text: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(text.len() + 3);
-    // The parser treats a byte order mark at the start as a change of encoding, and panics on the text behind it. After
-    // a blank it has no special meaning.
+    // The parser treats a byte order mark at the start as a change of encoding, and panics on the text after it. After
+    // a blank, the mark has no special meaning.
     kept.push(b' ');
     let mut continued = false;
     let mut rest = text;

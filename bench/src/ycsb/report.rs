@@ -89,7 +89,7 @@ impl Costs for Counters {
 }
 
 counters! {
-    /// How full a part of the table is. Parts add up.
+    /// The occupancy of a part of a table. The numbers of all parts can be added up.
     pub struct TableFacts {
         /// Pairs stored.
         pub pairs: u64,
@@ -97,7 +97,7 @@ counters! {
         pub slots: u64,
         /// Bytes of the keys and values of the pairs.
         pub pair_bytes: u64,
-        /// Bytes of memory the table takes.
+        /// Bytes of the table's memory.
         pub table_bytes: u64,
     }
 }
@@ -120,25 +120,25 @@ pub fn recorder(sampled_1_in: u32) -> Recorder {
 pub struct Setup {
     /// The workload's name.
     pub workload: String,
-    /// How records were chosen, with parameters; "zipfian" is never used without which.
+    /// Distribution of the requested records, with its parameters. It is never only "zipfian", which has two meanings.
     pub distribution: String,
     /// Shares of the operations.
     pub mix: OperationMix,
-    /// Records that were loaded.
+    /// Number of loaded records.
     pub record_count: u64,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Seconds before operations counted.
+    /// Duration of the warm-up, whose operations do not count, in seconds.
     pub warmup_s: f64,
-    /// Every value that was read was checked.
+    /// Whether every value that was read was checked.
     pub verify: bool,
-    /// Operations that were to count, if that was bounded.
+    /// Number of operations to count, if it was bounded.
     pub operation_count: Option<u64>,
     /// Limit of operations per second.
     pub target_ops_per_s: Option<u64>,
-    /// Operations in flight at a time, of all workers together.
+    /// Number of operations in flight, of all workers together.
     pub in_flight: u64,
 }
 
@@ -161,27 +161,27 @@ impl Setup {
     }
 }
 
-/// One workload on one cluster.
+/// The result of one workload on one cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunResult {
     /// The settings.
     #[serde(flatten)]
     pub setup: Setup,
-    /// Operations that succeeded.
+    /// Number of operations that succeeded.
     pub ops: u64,
-    /// The same per second of the longest worker's run.
+    /// Successful operations per second of the slowest worker's run.
     pub ops_per_s: Option<f64>,
-    /// The same by time slice, if the run was long enough.
+    /// Successful operations by time slice, if the run was long enough.
     pub slices: Option<SliceRates>,
     /// Operations that failed.
     pub errors: u64,
     /// Latencies of the kinds of operation that occurred, in microseconds.
     pub latency_us: BTreeMap<OpKind, LatencyUs>,
-    /// Object reads of a lookup that finds its record.
+    /// Object reads per lookup that found its record.
     pub reads_per_lookup: Option<f64>,
-    /// Object reads of a lookup that finds none.
+    /// Object reads per lookup that found no record.
     pub reads_per_miss: Option<f64>,
-    /// Repeated reads per lookup, because the result was inconsistent.
+    /// Reads per lookup that were repeated because their result was inconsistent.
     pub read_restarts_per_lookup: Option<f64>,
     /// Share of the lookups whose record's primary is the machine of the client.
     pub local_share: Option<f64>,
@@ -192,7 +192,7 @@ pub struct RunResult {
     pub space_utilization: Option<f64>,
     /// Memory of the table per pair, in bytes.
     pub bytes_per_pair: Option<f64>,
-    /// Each machine's part.
+    /// The part of each machine.
     pub machines: Vec<MachineResult>,
     /// Lookups of records whose primary is the machine of the client.
     pub lookups_local: u64,
@@ -202,9 +202,9 @@ pub struct RunResult {
     pub verified: u64,
     /// Values that were checked and are wrong.
     pub verify_failures: u64,
-    /// Length of the counted part, of the slowest worker, in seconds.
+    /// Duration of the counted part on the slowest worker, in seconds.
     pub duration_s: f64,
-    /// Length of the load, of the slowest machine, in seconds.
+    /// Duration of the load on the slowest machine, in seconds.
     pub load_s: Option<f64>,
     /// Pairs loaded per second by all machines together.
     pub load_pairs_per_s: Option<f64>,
@@ -213,11 +213,11 @@ pub struct RunResult {
 /// One machine's part of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineResult {
-    /// Its name.
+    /// Name of the machine.
     pub machine: String,
-    /// Operations that succeeded.
+    /// Number of operations that succeeded.
     pub ops: u64,
-    /// The same per second of its own run.
+    /// Successful operations per second of the machine's own run.
     pub ops_per_s: Option<f64>,
 }
 
@@ -389,7 +389,7 @@ impl RunResult {
     }
 }
 
-/// How full a table is, in words that are right for one that has grown beyond its slots.
+/// Formats how full a table is. If it has more pairs than slots, formats the pairs per slot and not a percentage.
 fn fullness(occupancy: Option<f64>) -> String {
     match occupancy {
         None => "occupancy -".to_owned(),

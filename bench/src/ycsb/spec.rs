@@ -1,8 +1,8 @@
 //! The checked specification of a workload: [`WorkloadSpec`].
 //!
-//! Invariants of a spec that was made from properties: there is at least one record; `insert_start +
-//! insert_count <= record_count`; the mix adds up to 1; every parameter of the distribution is in its range; the value
-//! is 1 byte to [`MAX_VALUE_BYTES`] long. A caller that changes a field must keep them.
+//! Invariants of a spec that was created from properties: there is at least one record; `insert_start + insert_count <=
+//! record_count`; the mix adds up to 1; every parameter of the distribution is in its range; the value is 1 byte to
+//! [`MAX_VALUE_BYTES`] long. A caller that changes a field must preserve these invariants.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct WorkloadSpec {
     pub name: String,
     /// Number of records of the whole table when all loaders are done (`recordcount`).
     pub record_count: u64,
-    /// Number of operations of a run that is bounded by it, else 0 (`operationcount`).
+    /// Maximum number of operations of a run; 0 if it is not bounded (`operationcount`).
     pub operation_count: u64,
     /// First record that this client loads and requests (`insertstart`).
     pub insert_start: u64,
@@ -84,9 +84,9 @@ pub enum Distribution {
     },
     /// Prefers the newest records, by an exponential distribution.
     Exponential {
-        /// Percentage of the operations …
+        /// Percentage of the operations that access the newest `fraction` of the records.
         percentile: f64,
-        /// … that access this fraction of the records.
+        /// Fraction of the records that these operations access.
         fraction: f64,
     },
     /// One record after the other.
@@ -171,7 +171,7 @@ impl SpecError {
     /// Returns the error for a `threadcount` that exceeds the operations that the workers can have in flight.
     pub fn too_many_threads(setting: &Setting, workers: u64, each: u64) -> Self {
         let wanted = format!(
-            "from 1 to {}: {workers} worker(s) keep at most {each} operations in flight each; lower it, or \
+            "from 1 to {}: {workers} worker(s) keep at most {each} operations in flight each; lower threadcount, or \
              raise worker.operations_in_flight by --set",
             workers * each
         );

@@ -1,4 +1,4 @@
-//! Values that contain, in every word, the write from which they are.
+//! Values of which every word depends on the write that stored it.
 //!
 //! A benchmark that does not check its reads would not notice a store that returns half of one value and half of
 //! another. So each value is a function of its key, its writer and the writer's sequence number. From the bytes alone,
@@ -18,7 +18,7 @@
 //!
 //! [`fill`]ed bytes always pass the check for their key. Other bytes pass only by accident:
 //!
-//! | length | chance | besides |
+//! | length in bytes | probability that other bytes pass | remark |
 //! |---|---|---|
 //! | 24 or more | 2^-48 if the first two words are wrong, 2^-64 per other whole word | torn and wrong key are distinguished |
 //! | 16 to 23 | 2^-48 | a wrong key is [`ValueError::Unrecognized`], like any other error in the first two words |
@@ -64,7 +64,9 @@ pub enum ValueError {
         stamp: Stamp,
     },
     /// The bytes were never written for this record.
-    #[error("the bytes are not a value of this record, nor recognizably of another record")]
+    #[error(
+        "the bytes are not a value of this record, and cannot be recognized as a value of another record"
+    )]
     Unrecognized,
 }
 
@@ -235,7 +237,7 @@ fn explain(word0: u64, word1: u64, rest: &[u8], key: u64) -> ValueError {
     if !words.is_empty() && words_fit(rest, common, 2) {
         return ValueError::WrongKey { found, stamp };
     }
-    // The first two words are not from one write. If the rest is, the tear is in the first two words.
+    // The first two words do not belong to the same write. If all other words do, the first two words are torn.
     let place = |word: u64| PLACE.wrapping_mul(word);
     match words {
         [first, _, ..] if words_fit(rest, u64::from_le_bytes(*first) ^ place(2), 2) => {

@@ -28,9 +28,9 @@ const USED: &[&str] = &[
     "zipfianconstant",
 ];
 
-/// Keys that have no meaning for one value under a binary key, or that concern the reference program itself, by the
-/// reason why they have no effect. `key=value` has the value that requests the existing behaviour; `prefix.*` stands for
-/// all keys with this prefix.
+/// Keys that have no effect here, because they concern features that this program does not have, or the reference
+/// program itself. They are grouped by the reason. `key=value` contains the value that requests the existing behaviour;
+/// `prefix.*` stands for all keys with this prefix.
 const IDLE: &[(&str, &str)] = &[
     (
         "a record is one value of fieldcount x fieldlength bytes",

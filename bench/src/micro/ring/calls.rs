@@ -1,4 +1,4 @@
-//! Calls from one worker to a worker of another process: the ring, and the message layer above it.
+//! Calls from one worker to a worker of another process, by the message layer over rings.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -27,12 +27,12 @@ fn start(config: &Config, machine: MachineId) -> Result<Machine> {
     Ok(Machine::start(config, machine, attach, PATIENCE)?)
 }
 
-/// The other process: the second machine of the configuration. Answers until the first one leaves.
+/// Runs the second machine of the configuration in the other process. It answers calls until the first machine leaves.
 pub(in crate::micro) fn serve(config: &Config) -> Result<()> {
     Ok(start(config, ids(config)[1])?.join()?)
 }
 
-/// The machine that asks.
+/// The machine that calls, and the worker that answers.
 pub(in crate::micro) struct Caller {
     machine: Machine,
     to: WorkerRef,
@@ -41,17 +41,17 @@ pub(in crate::micro) struct Caller {
 /// The result of a slice of calls.
 struct Called {
     per_s: f64,
-    /// From a call to its continuation.
+    /// Latencies from a call to its continuation.
     latencies: Histogram<u64>,
 }
 
-/// A slice that is under way.
+/// State of a time slice in progress.
 struct Calls {
     to: WorkerRef,
     body: Vec<u8>,
     began: Nanos,
     until: Nanos,
-    /// When each of the calls in flight was begun.
+    /// Start of each call in flight.
     sent: Vec<Nanos>,
     flying: usize,
     done: u64,
@@ -60,7 +60,7 @@ struct Calls {
 }
 
 impl Caller {
-    /// Starts the first machine of the configuration, and meets the other one.
+    /// Starts the first machine of the configuration, and connects it to the second one.
     pub(in crate::micro) fn start(config: &Config) -> Result<Self> {
         let [asking, answering] = ids(config);
         Ok(Self {
@@ -69,7 +69,7 @@ impl Caller {
         })
     }
 
-    /// Calls one at a time.
+    /// Measures the latency of calls, one at a time.
     pub(in crate::micro) fn round_trips(&mut self, slice: Slice) -> Result<Sample> {
         let slice = Slice {
             in_flight: 1,
@@ -78,7 +78,7 @@ impl Caller {
         Ok(Sample::Latencies(self.call(slice)?.latencies))
     }
 
-    /// Makes calls; the slice determines the number in flight.
+    /// Measures the calls per second; the slice determines the number in flight.
     pub(in crate::micro) fn calls(&mut self, slice: Slice) -> Result<Sample> {
         Ok(Sample::Rate(self.call(slice)?.per_s))
     }
@@ -103,13 +103,13 @@ impl Caller {
         Ok(called?)
     }
 
-    /// Leaves.
+    /// Stops the machine, which leaves the cluster.
     pub(in crate::micro) fn stop(self) -> Result<()> {
         Ok(self.machine.stop()?)
     }
 }
 
-/// Begins call `number` again, as soon as there is room.
+/// Begins the next call in position `number` of the calls in flight, as soon as there is room.
 fn call(worker: &mut Worker, number: u64, (): ()) {
     let mut calls = worker.take_layer::<Calls>();
     calls.sent[number as usize] = worker.clock().now();
@@ -141,11 +141,11 @@ fn answered(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
     }
     let per_s = calls.done as f64 / now.since(calls.began).as_secs_f64();
     let latencies = calls.latencies;
-    // The receiver is gone if the bench has failed.
+    // Fails if the bench has failed and dropped the receiver.
     let _ = calls.answer.send(Ok(Called { per_s, latencies }));
 }
 
 fn fail(calls: &Calls, error: CallError) {
-    // As above.
+    // Fails if an earlier failure has ended the bench.
     let _ = calls.answer.send(Err(error));
 }

@@ -14,27 +14,27 @@ use super::raw;
 use super::sockets;
 use crate::micro::host::Pin;
 
-/// Set in the environment of a child: the task it has, as JSON. See [`child_main`].
+/// Environment variable of a child process: its task, as JSON. See [`child_main`].
 pub const CHILD_VARIABLE: &str = "FARM_BENCH_CHILD";
 
-/// How long a child may take to end once its peer has gone.
+/// Maximum time that a child may take to end after its peer has left.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The program that children run.
+/// The program that child processes run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// Its file.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
 }
 
 impl Launcher {
-    /// The running program without arguments. Its `main` must begin by calling [`child_main`] where
-    /// [`CHILD_VARIABLE`] is set.
+    /// Returns the running program, without arguments. If [`CHILD_VARIABLE`] is set, its `main` must call
+    /// [`child_main`] before anything else.
     ///
     /// # Errors
-    /// If the system does not tell which program is running.
+    /// If the path of the running program cannot be determined.
     pub fn this_program() -> Result<Self> {
         Ok(Self {
             program: std::env::current_exe()
@@ -56,11 +56,11 @@ impl Launcher {
     }
 }
 
-/// A child. It is killed when this is dropped.
+/// A child process, which is killed when this value is dropped.
 pub(in crate::micro) struct Child(process::Child);
 
 impl Child {
-    /// Waits until the child ends, which the end of the connection to it brings about.
+    /// Waits until the child ends. The caller must have closed its connection to the child, which ends the child.
     pub(in crate::micro) fn join(mut self) -> Result<()> {
         let until = Instant::now() + FAREWELL;
         while Instant::now() < until {
@@ -73,19 +73,20 @@ impl Child {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        bail!("the other process of the bench did not end")
+        bail!("the other process of the bench did not end within {FAREWELL:?}")
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It has ended as a rule; where something failed before, its end is of no interest.
+        // Usually the child has ended already. Otherwise the bench has failed, and the status of the child is
+        // irrelevant.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What a child does.
+/// The task of a child.
 #[derive(Serialize, Deserialize)]
 pub(in crate::micro) enum Task {
     /// Answers requests over a ring, as the second machine of a configuration.
@@ -96,8 +97,8 @@ pub(in crate::micro) enum Task {
     Echo { bytes: usize, core: Option<u32> },
 }
 
-/// What `main` does in a process that finds [`CHILD_VARIABLE`] in its environment, before anything
-/// else: the task, until the process that started it leaves.
+/// Performs the task in [`CHILD_VARIABLE`], until the process that started this one leaves. If this variable is set,
+/// `main` must call this function before anything else.
 pub fn child_main() -> ExitCode {
     match run_task() {
         Ok(()) => ExitCode::SUCCESS,

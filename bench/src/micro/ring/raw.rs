@@ -18,17 +18,18 @@ use crate::micro::initiator::{check_completion, check_connected};
 use crate::micro::machines::{WORKER, connect, ids, start};
 use crate::micro::measure::{Sample, Slice, latencies, rate_of};
 
-/// The only kind of message. Requests of it are answered by their own bodies.
+/// The id of all messages. The reply to a request contains the body of the request.
 const ECHO: u16 = 1;
-/// Looks at an empty ring before the core is given up and the connection looked at.
+/// Number of polls of an empty ring before the thread yields its core and checks the connection.
 const SPINS: u32 = 2000;
-/// Operations between two looks at the clock.
+/// Number of operations between two readings of the clock.
 const CHUNK: u64 = 64;
 
-/// One side of the pair. Its segment holds the ring that the peer writes, and then the line where
-/// the peer reports how far it has read the ring of this side.
+/// One side of a pair of rings. Its segment contains the ring that the peer writes, and then the line in which the peer
+/// reports how far it has read the messages of this side.
 pub(in crate::micro) struct Side {
-    // Before the machine, so that nothing uses its memory when that goes.
+    // The sender, the receiver and the endpoint use the machine's memory. They are declared before the machine, so that
+    // they are dropped first.
     sender: RingSender,
     receiver: RingReceiver,
     endpoint: Endpoint,
@@ -38,8 +39,8 @@ pub(in crate::micro) struct Side {
 }
 
 impl Side {
-    /// The asking side: the first machine of the configuration. Meets the other one, which was started or
-    /// soon will be.
+    /// Starts the first machine of the configuration, which sends the requests, and connects it to the second machine.
+    /// The second machine may be started a little later.
     pub(in crate::micro) fn asking(config: &Config) -> Result<Self> {
         Self::meet(config, ids(config))
     }
@@ -86,7 +87,7 @@ impl Side {
         })
     }
 
-    /// Round trips, the next after the one before has come back.
+    /// Measures the latency of round trips, one at a time.
     pub(in crate::micro) fn round_trips(&mut self, slice: Slice) -> Result<Sample> {
         let body = vec![7; slice.bytes];
         latencies(slice.duration, || {
@@ -95,7 +96,7 @@ impl Side {
         })
     }
 
-    /// Messages a second without a reply, until the last has been received.
+    /// Measures the one-way messages per second, until the peer has received the last one.
     pub(in crate::micro) fn stream(&mut self, slice: Slice) -> Result<Sample> {
         let body = vec![7; slice.bytes];
         let began = Instant::now();
@@ -111,7 +112,7 @@ impl Side {
         Ok(Sample::Rate(sent as f64 / began.elapsed().as_secs_f64()))
     }
 
-    /// Returns the calls per second; the slice determines the number in flight.
+    /// Measures the calls per second; the slice determines the number in flight.
     pub(in crate::micro) fn calls(&mut self, slice: Slice) -> Result<Sample> {
         let body = vec![7; slice.bytes];
         let mut flying = 0;
@@ -155,7 +156,7 @@ impl Side {
         }
     }
 
-    /// Takes a reply, if there is one.
+    /// Consumes a reply, if there is one. Returns whether there was one.
     #[inline]
     fn take_reply(&mut self, bytes: usize) -> Result<bool> {
         let Some(record) = self.receiver.peek(&mut self.endpoint, Nanos::default())? else {
@@ -163,7 +164,7 @@ impl Side {
         };
         ensure!(
             record.kind == Kind::Reply && record.body.len() == bytes,
-            "{record:?} is not a reply of {bytes} bytes"
+            "received {record:?} instead of a reply of {bytes} bytes"
         );
         self.receiver.consume(&mut self.endpoint);
         Ok(true)
@@ -190,7 +191,7 @@ impl Side {
         Ok(count)
     }
 
-    /// Spins once; after many times, gives up the core for a moment and looks at the connection.
+    /// Spins once. After [`SPINS`] calls, yields the core and checks the connection.
     #[inline]
     fn idle(&mut self) -> Result<()> {
         spin_loop();
@@ -208,11 +209,11 @@ impl Side {
         }
     }
 
-    /// Answers until the peer leaves.
+    /// Answers requests until the peer leaves.
     fn answer(&mut self) -> Result<()> {
         loop {
             let Some(record) = self.receiver.peek(&mut self.endpoint, Nanos::default())? else {
-                // The departure of the peer is the order to end.
+                // This side ends when the peer leaves.
                 if self.idle().is_err() {
                     return Ok(());
                 }
@@ -228,7 +229,7 @@ impl Side {
                 let body = &[record.body];
                 match self.sender.try_send(&mut self.endpoint, header, body) {
                     Ok(()) => {}
-                    // The request stays where it is until the asker has made room.
+                    // The request stays in its ring until the peer has made room for the reply.
                     Err(SendError::Full) if self.idle().is_ok() => continue,
                     Err(SendError::Full | SendError::Closed) => return Ok(()),
                     Err(error) => return Err(error.into()),
@@ -239,7 +240,7 @@ impl Side {
     }
 }
 
-/// The other process: the second machine of the configuration. Answers until its peer leaves.
+/// Runs the second machine of the configuration in the other process. It answers requests until its peer leaves.
 pub(in crate::micro) fn serve(config: &Config) -> Result<()> {
     let [asking, answering] = ids(config);
     Side::meet(config, [answering, asking])?.answer()

@@ -1,5 +1,5 @@
-//! What a user would pick instead of a ring: a socket. Round trips through a Unix socket and through
-//! TCP on the loopback device, both blocking. The other process has its end as its standard input.
+//! Round trips through sockets, for comparison with rings: a Unix socket, and TCP on the loopback device, both
+//! blocking. The standard input of the other process is its socket.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,8 +11,8 @@ use anyhow::{Context, Error, Result, anyhow};
 
 use crate::micro::measure::{Sample, Slice, latencies};
 
-/// A connected stream of bytes. It receives and sends by the same system calls over Unix sockets and
-/// over TCP, so it has the type of the former.
+/// A connected stream socket. Unix sockets and TCP sockets receive and send by the same system calls, so that both are
+/// stored as a Unix socket.
 pub(in crate::micro) struct Socket(UnixStream);
 
 impl Socket {
@@ -22,8 +22,7 @@ impl Socket {
         Ok((Self(own), OwnedFd::from(other).into()))
     }
 
-    /// Connects two sockets by TCP without delay, on the loopback device. The second is for the other
-    /// process.
+    /// Connects two sockets by TCP with `TCP_NODELAY`, on the loopback device. The second is for the other process.
     pub(in crate::micro) fn tcp() -> Result<(Self, Stdio)> {
         let pair = || -> io::Result<_> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -47,13 +46,13 @@ impl Socket {
     }
 }
 
-/// Returns an error with the text of a socket's error. If the socket's error were its cause, the command would take a
-/// broken pipe for a closed standard output.
+/// Returns an error with the text of a socket's error. The socket's error is not its cause, because the command would
+/// mistake a broken pipe for a closed standard output.
 fn failed(error: io::Error) -> Error {
     anyhow!("the other process of the bench does not answer: {error}")
 }
 
-/// The other process: echoes messages of `bytes` bytes until the connection ends.
+/// Echoes messages of `bytes` bytes in the other process, until the connection ends.
 pub(in crate::micro) fn serve(bytes: usize) -> Result<()> {
     let input = io::stdin().as_fd().try_clone_to_owned()?;
     let mut stream = UnixStream::from(input);

@@ -1,17 +1,17 @@
-//! `farm bench fabric --fabric verbs`: one-sided operations between two RDMA devices of this host, beside
-//! those of perftest on the same devices and of the same size.
+//! `farm bench fabric --fabric verbs`: one-sided operations between two RDMA devices of this host, compared with those
+//! of perftest on the same devices and of the same sizes.
 //!
 //! | measure | perftest's tool | what both do |
 //! |---|---|---|
 //! | read latency | `ib_read_lat` | one read at a time; the median |
-//! | write latency | `ib_write_lat` | a write that the other side answers by one, which both wait for by looking at their memory; half of the median |
-//! | reads/s | `ib_read_bw` | reads by 32, at most 128 on their way |
-//! | writes/s | `ib_write_bw` | the same of writes |
+//! | write latency | `ib_write_lat` | a write that the other side answers with a write; each side polls its memory for the write of the other side; half of the median round trip |
+//! | reads/s | `ib_read_bw` | reads, posted in batches of 32, at most 128 in flight |
+//! | writes/s | `ib_write_bw` | writes, posted in batches of 32, at most 128 in flight |
 //!
-//! The two take turns, and each pair of turns gives one ratio; a host that is disturbed disturbs both.
-//! In the JSON of a row, `farm` is the median, least and most of this platform's turns, in nanoseconds or
-//! per second, `beside.perftest` that of perftest's, and `beside.ratio` that of ours by perftest's.
-//! `beside` is `null` where perftest is not installed.
+//! This platform and perftest take turns, and each pair of turns gives one ratio. So a busy host disturbs both. In the
+//! JSON of a row, `farm` contains the median, least and greatest result of this platform's turns, in nanoseconds or in
+//! operations per second. `beside.perftest` contains those of perftest's turns, and `beside.ratio` those of the ratios
+//! of this platform's results to perftest's. If perftest is not installed, `beside` is `null`.
 
 mod ours;
 mod perftest;
@@ -33,13 +33,13 @@ use super::report::{Cell, MicroReport, Row, Unit};
 /// Maximum number of bytes of an operation.
 const MOST_BYTES: usize = 1 << 16;
 
-/// A measure of both.
+/// A measure that this platform and perftest have in common.
 struct Measure {
-    /// Its name in JSON.
+    /// Name in JSON.
     label: &'static str,
-    /// Its name in tables.
+    /// Name in tables.
     name: &'static str,
-    /// The tool of perftest.
+    /// Name of perftest's tool.
     tool: &'static str,
     is_latency: bool,
     /// Farm's measurement: receives the bytes of an operation and the number of operations.
@@ -92,7 +92,7 @@ impl Measure {
         Ok(perftest.measure(self.tool, bytes, &options)? * unit)
     }
 
-    /// Takes all turns of one size. Returns the results of ours, and those of perftest if it is installed.
+    /// Takes all turns of one size. Returns the results of this platform, and those of perftest if it is installed.
     fn turns(
         &self,
         turns: usize,
@@ -148,7 +148,8 @@ pub fn run(run: &MicroRun, operations: u32, progress: Progress<'_>) -> Result<Mi
     let config = machines(run)?;
     let began = Instant::now();
     let most = run.sizes.iter().copied().max().unwrap_or(0);
-    // Where the kernel moves one of them and not the other, that is all that is measured.
+    // Both this platform and perftest are pinned: if the kernel moved only one of them between cores, the ratio would
+    // mainly show the effect of these moves.
     let cores = two_cores(&run.cores).ok();
     let _pin = Pin::to_any(cores.map(|[asking, _]| asking))?;
     let answering = cores.map(|[_, answering]| answering);
@@ -180,7 +181,7 @@ pub fn run(run: &MicroRun, operations: u32, progress: Progress<'_>) -> Result<Mi
         "fabric: one-sided operations between {one} and {other}\n  \
          {beside}, pinned to {pinned:?}\n  \
          {} turns of {operations} operations; {took_s:.0} s in all\n  \
-         of latencies the lesser is better, of rates the greater\n",
+         lower latencies and higher rates are better\n",
         run.repeats
     );
     Ok(MicroReport {
@@ -198,12 +199,12 @@ pub fn run(run: &MicroRun, operations: u32, progress: Progress<'_>) -> Result<Mi
     })
 }
 
-/// The configuration of what is measured: two machines of one worker.
+/// Returns the configuration of the two machines, with one worker each.
 fn machines(run: &MicroRun) -> Result<Config> {
     let mut config = run.config.clone();
     ensure!(
         config.machines.len() >= 2,
-        "config: two machines are needed"
+        "config: the measurement needs two machines, but the configuration has fewer"
     );
     config.cluster.fabric = Fabric::Verbs;
     config.machines.truncate(2);

@@ -1,4 +1,4 @@
-//! The two machines of the bench, in this process: by the calls that workers make.
+//! The measurements of this platform: two machines in this process, accessed by the same calls as in workers.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::micro::host::Pin;
 use crate::micro::initiator::{Initiator, check_connected};
 use crate::micro::machines::{connect_both, ids, start_both};
 
-/// Operations on their way where rates are measured, of ours and of perftest.
+/// Maximum number of operations in flight in measurements of rates, for this platform and for perftest.
 pub(super) const OUTSTANDING: usize = 128;
-/// Operations that are posted together there: the rates of both are higher for it.
+/// Number of operations that are posted together in measurements of rates, which raises the rates of both.
 pub(super) const BATCH: usize = 32;
-/// Looks at the memory or for completions between two looks at the peer and the clock.
+/// Number of polls of the memory or of completions between two checks of the connection and of the time.
 const LOOKS: u32 = 1 << 12;
-/// How long an operation may take.
+/// Maximum duration of a wait for an operation.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Bytes of each machine's memory, in units of the largest operation.
+/// Number of places in each machine's memory. A place has room for the largest operation.
 const PLACES: usize = 16;
 
-/// The two machines. The measuring thread is the first's worker.
+/// The two machines. The measuring thread acts as the worker of the first machine.
 pub(super) struct Ours {
     sides: [Side; 2],
-    /// Core of the other's worker.
+    /// Core of the thread that acts as the worker of the second machine.
     answering: Option<u32>,
 }
 
@@ -68,7 +68,7 @@ impl Ours {
         Ok(Self { sides, answering })
     }
 
-    /// The devices that they use.
+    /// Returns the devices of the two machines.
     pub(super) fn devices(&self) -> [DevicePlace; 2] {
         self.sides.each_ref().map(|side| match &side.machine {
             FabricMachine::Verbs(machine) => machine.device(),
@@ -78,7 +78,7 @@ impl Ours {
         })
     }
 
-    /// Median nanoseconds from the post of a read until its completion is polled.
+    /// Measures the median nanoseconds from the post of a read until its completion is polled.
     pub(super) fn read_latency(&mut self, bytes: usize, operations: usize) -> Result<f64> {
         let side = &mut self.sides[0];
         median_ns(operations, |index| {
@@ -93,7 +93,7 @@ impl Ours {
         })
     }
 
-    /// Half of the median nanoseconds from a write to the answer by a write.
+    /// Measures half of the median nanoseconds from a write until the answering write arrives.
     pub(super) fn write_latency(&mut self, bytes: usize, operations: usize) -> Result<f64> {
         let ([one, other], core) = (&mut self.sides, self.answering);
         std::thread::scope(|scope| {
@@ -105,19 +105,20 @@ impl Ours {
             let answered = answering
                 .join()
                 .expect("the answering thread does not panic");
-            // Where asking failed, the other side has waited in vain.
+            // If this side failed, the other side timed out only for that reason. So this side's error is reported
+            // first.
             let round_trip = asked?;
             answered?;
             Ok(round_trip / 2.0)
         })
     }
 
-    /// Reads a second.
+    /// Measures the reads per second.
     pub(super) fn read_rate(&mut self, bytes: usize, operations: usize) -> Result<f64> {
         self.sides[0].rate(operations, |side, index| side.post_read(bytes, index))
     }
 
-    /// Writes a second, of which the last of each batch is signalled.
+    /// Measures the writes per second. Only the last write of each batch is signalled.
     pub(super) fn write_rate(&mut self, bytes: usize, operations: usize) -> Result<f64> {
         self.sides[0].rate(operations, |side, index| {
             let ends_batch = (index + 1).is_multiple_of(BATCH) || index + 1 == operations;
@@ -126,13 +127,13 @@ impl Ours {
     }
 }
 
-/// The token of an operation: how many have ended with it.
+/// Returns the token of operation `index`: the number of operations that have ended when this operation has ended.
 fn token(index: usize) -> Token {
     Token(index as u64 + 1)
 }
 
-/// Repeats an operation. Returns its median latency in nanoseconds. As in perftest, the clock is read once for
-/// each.
+/// Repeats an operation. Returns its median latency in nanoseconds. As in perftest, the clock is read once per
+/// operation.
 fn median_ns(operations: usize, mut operation: impl FnMut(usize) -> Result<()>) -> Result<f64> {
     let mut latencies = Vec::with_capacity(operations);
     let mut before = Instant::now();
@@ -147,15 +148,15 @@ fn median_ns(operations: usize, mut operation: impl FnMut(usize) -> Result<()>) 
 
 /// One machine with its worker's endpoint.
 struct Side {
-    // Before the machine, so that nothing uses its memory when that goes.
+    // The initiator uses the machine's memory. It is declared before the machine, so that it is dropped first.
     initiator: Initiator,
     /// The peer's memory.
     theirs: RemoteMemory,
-    /// What the peer writes.
+    /// Memory of this machine that the peer writes.
     memory: Memory,
-    /// Bytes of a place in either memory.
+    /// Bytes of a place in both memories.
     place_bytes: usize,
-    /// Rounds of ping-pong so far: the last word of the writes of the next is one more.
+    /// Number of rounds of ping-pong that have begun, which is also the last word of the current round's writes.
     round: u64,
     machine: FabricMachine,
 }
@@ -179,8 +180,8 @@ impl Side {
         self.initiator.post_write(to, bytes, self.round, signal)
     }
 
-    /// Polls until `count` of the operations have ended. Connections keep the order of what is posted, so
-    /// the last completion ends all before.
+    /// Polls until `count` operations have ended. A connection completes operations in the order in which they were
+    /// posted. So when an operation completes, all earlier ones have ended, too.
     fn await_end(&mut self, count: usize) -> Result<()> {
         self.wait(|side| {
             side.initiator.poll(OUTSTANDING)?;
@@ -196,7 +197,7 @@ impl Side {
         })
     }
 
-    /// Waits until something is so, but not for a peer that has gone, nor for ever.
+    /// Waits until `is_so` returns true. Fails if the peer leaves, or after about [`LONGEST`].
     #[inline]
     fn wait(&mut self, is_so: impl Fn(&mut Self) -> Result<bool>) -> Result<()> {
         let (mut looks, mut until) = (0u32, None);
@@ -212,7 +213,7 @@ impl Side {
         Ok(())
     }
 
-    /// Operations a second, in batches, with at most [`OUTSTANDING`] on their way.
+    /// Measures the operations per second, posted in batches, with at most [`OUTSTANDING`] in flight.
     fn rate(
         &mut self,
         operations: usize,
@@ -236,7 +237,8 @@ impl Side {
         Ok(operations as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// Writes and waits for the other side's write, or the other way round. Median of the round trips.
+    /// In each round, writes and then waits for the other side's write; the side that does not begin waits first and
+    /// then writes. Returns the median nanoseconds of a round.
     fn ping_pong(&mut self, begins: bool, bytes: usize, rounds: usize) -> Result<f64> {
         let last_word = bytes - WORD_BYTES;
         median_ns(rounds, |_| {

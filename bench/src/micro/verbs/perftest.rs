@@ -1,4 +1,4 @@
-//! Turns of perftest, by a script.
+//! Turns of perftest, which a script runs.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
@@ -15,12 +15,12 @@ pub(super) struct Perftest {
     pub(super) version: String,
     /// Options of the client and of the server.
     devices: [String; 2],
-    /// Core of the server; the client inherits that of the measuring thread.
+    /// Core of the server, if it is pinned. The client inherits the core of the measuring thread.
     answering: Option<u32>,
 }
 
 impl Perftest {
-    /// `None` if it is not installed.
+    /// Returns perftest for these devices; `None` if it is not installed.
     pub(super) fn find(devices: &[DevicePlace; 2], answering: Option<u32>) -> Option<Self> {
         let mut command = Command::new("ib_read_lat");
         let ended = command
@@ -46,7 +46,7 @@ impl Perftest {
         })
     }
 
-    /// Returns what a tool's client prints: microseconds, or millions of operations per second.
+    /// Runs a tool, and returns the figure that its client prints: microseconds, or millions of operations per second.
     pub(super) fn measure(&self, tool: &str, bytes: usize, options: &[String]) -> Result<f64> {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|it| it.local_addr());
         let port = bound.context("cannot find a free port")?.port();
@@ -90,7 +90,7 @@ mod tests {
  #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
  128        5000             0.80               0.74               0.012123";
 
-    /// Runs a tool of which the client runs `client`, at a port at which something listens already.
+    /// Runs a tool whose client executes the shell command `client`, with a port on which this process already listens.
     fn measured(client: &str, bytes: usize) -> Result<f64> {
         let dir = tempfile::tempdir().unwrap();
         let tool = dir.path().join("tool");

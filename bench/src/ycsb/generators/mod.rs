@@ -1,7 +1,7 @@
 //! The generators that choose the record of an operation.
 //!
-//! Each generator uses only the random numbers that are passed in, so that a seed repeats a run. None allocates after
-//! its creation. [`KeyChooser`] selects the generator that a workload names.
+//! Each generator uses only the random numbers that are passed in, so that a run can be repeated with the same seed. No
+//! generator allocates after its creation. [`KeyChooser`] selects the generator that a workload names.
 //!
 //! "Zipf 0.99" has two different meanings in published results. In the reference client, `zipfian` draws one of ten
 //! thousand million ranks regardless of the number of records, and hashes it to a record ([`Scrambled`]): the hottest

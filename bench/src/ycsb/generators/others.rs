@@ -14,8 +14,8 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// The first `data_fraction` of `items` records gets `operation_fraction` of the operations. If one of the two sets
-    /// is empty, the other one gets all operations.
+    /// Creates the distribution in which the first `data_fraction` of `items` records gets `operation_fraction` of the
+    /// operations. If the hot or the cold set is empty, the other set gets all operations.
     pub fn new(start: u64, items: u64, data_fraction: f64, operation_fraction: f64) -> Self {
         assert!(items > 0, "a hotspot distribution needs a record");
         let hot_items = ((items as f64 * data_fraction) as u64).min(items);
@@ -58,7 +58,8 @@ pub struct Exponential {
 }
 
 impl Exponential {
-    /// `percentile` percent of the operations access the newest `fraction` of `record_count` records.
+    /// Creates the distribution in which `percentile` percent of the operations access the newest `fraction` of
+    /// `record_count` records.
     pub fn new(start: u64, record_count: u64, percentile: f64, fraction: f64) -> Self {
         let gamma = -(-percentile / 100.0).ln_1p() / (record_count as f64 * fraction);
         Self {

@@ -14,8 +14,8 @@ const SCRAMBLED_RANKS: u64 = 10_000_000_001;
 /// The sum over those ranks that the reference client contains for the constant 0.99.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
-/// Number of redraws of a record that is not inserted yet. After that, the draw is mapped onto the inserted records,
-/// which happens only in a range that is nearly empty.
+/// Maximum number of redraws while the drawn record is not inserted yet. After that, the last draw is mapped onto the
+/// inserted records, which happens only if few records of the range are inserted.
 const MAX_REDRAWS: u32 = 1000;
 
 /// The ranks 0, 1, 2 … of Zipf's distribution, with rank 0 the most frequent, by the method of Gray et al., "Quickly
