@@ -1,8 +1,9 @@
 //! Identifiers: machines, workers, regions and addresses, each with its own type.
 //!
-//! An identifier of one kind cannot be passed for another, and none can hold an invalid value: the constructors check,
-//! so that code that receives an id need not. Zero is never the id of a machine or a region. Zeroed memory therefore
-//! contains no machine id and no region id, and the zero address is [`Address::NULL`].
+//! An identifier of one kind cannot be passed for an identifier of another kind. No identifier holds an invalid value:
+//! the constructors check it, so that code that receives an id need not check it again. Zero is never the id of a
+//! machine or a region. Zeroed memory therefore contains no machine id and no region id, and the zero address is
+//! [`Address::NULL`].
 //!
 //! ```text
 //! region id, 32 bits            31        25 24                                 0
@@ -194,8 +195,8 @@ impl RegionId {
         self.0.get() & Self::MAX_POSITION
     }
 
-    /// Returns the region at the next position on the same ring, after the last position the first. A hint for nearness
-    /// tries this position first.
+    /// Returns the region at the next position on the same ring; the first position follows the last. The search for a
+    /// region id near another region tries this position first.
     pub const fn successor(self) -> RegionId {
         match Self::new(self.ring(), (self.position() + 1) & Self::MAX_POSITION) {
             Some(next) => next,

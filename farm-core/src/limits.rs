@@ -1,7 +1,7 @@
 //! Every limit of the platform, in one file, related to each other by compile-time assertions.
 //!
-//! If a limit depends on another one, an assertion beside it states the relation, with the argument. A change of one
-//! number therefore either holds everywhere or does not compile. The doc comment of each limit says what it bounds.
+//! If a limit depends on another one, an assertion next to it states the relation and the reason. A change of one
+//! number therefore either holds everywhere or does not compile. The doc comment of each limit states what it bounds.
 //! [`Config::validate`](crate::config::Config::validate) checks a configuration against a [`Limits`] value. There are
 //! two: [`Limits::PRODUCTION`], and [`Limits::TINY`], with which tests and the simulator shrink blocks and rings until
 //! rare paths (a full ring, a full block, a wrap) become common ones.
@@ -51,7 +51,8 @@ const _: () = assert!(MAX_MACHINE_ID as usize + 1 == MACHINE_SLOTS);
 const _: () = assert!(MAX_WORKERS <= u64::BITS as usize);
 const _: () = assert!(MACHINE_SLOTS * MAX_WORKERS <= 1 << 16);
 
-/// Maximum number of operations that one worker keeps in flight. They are slots of the worker's arena and slab.
+/// Maximum number of operations that one worker keeps in flight. When it starts, the worker allocates arena slots and
+/// table entries for the configured number.
 pub const MAX_OPERATIONS_IN_FLIGHT: u32 = 1 << 16;
 
 /// Default number of transactions that a worker runs at the same time: enough to hide the latency of a commit over
@@ -88,7 +89,7 @@ pub const DEFAULT_REGION_BYTES: u64 = 2 * GIB;
 /// Maximum number of bytes in a region: the range of an address's offset.
 pub const MAX_REGION_BYTES: u64 = 1 << OFFSET_BITS;
 
-/// A production block is a power of two and a multiple of this.
+/// The bytes of a production block are a power of two and a multiple of this number.
 pub const BLOCK_GRAIN_BYTES: u64 = MIB;
 
 /// Smallest block, in bytes, that tests and the simulator may choose.
@@ -104,8 +105,8 @@ pub const MAX_MACHINE_MEMORY_BYTES: u64 = 1 << 44;
 /// sizes: 1/8 (FaRM'14 §3.5, "only when available memory drops below a threshold").
 pub const LOW_MEMORY_SHARE: u64 = 8;
 
-/// Tries after which a lock-free read of an object that stays locked fails. With the waits between them, they take a
-/// tenth of a second, which is much longer than any commit.
+/// Number of tries after which a lock-free read of an object that stays locked fails. With the waits between the tries,
+/// this takes a tenth of a second, which is much longer than any commit.
 pub const READ_TRIES: u16 = 10_000;
 
 const _: () = assert!(DEFAULT_REGION_BYTES <= MAX_REGION_BYTES);
@@ -160,9 +161,9 @@ const _: () = assert!(object_bytes(MAX_VALUE_BYTES) <= MAX_OBJECT_BYTES);
 // ---------------------------------------------------------------------------------------------
 // Rings and messages (FaRM'14 §3.1).
 
-/// The largest message is at most this fraction of its ring: 1/8. The receiver reports the head to the sender after
-/// half of the ring, and records are contiguous, so a wrap may waste almost one record. With eighths there is always
-/// room for several records, and no reservation of a reply can wait for itself.
+/// The largest message is at most this fraction of its ring: 1/8. The receiver may leave half of the ring unreported, a
+/// wrap may waste almost one record, and a quarter stays free for replies. With a limit of 1/8, any message therefore
+/// fits into a ring that is empty ([`crate::ring`], claim 2).
 pub const MESSAGES_PER_RING: u64 = 8;
 
 /// Bytes of a ring that a message takes in addition to its own.
@@ -178,17 +179,17 @@ pub const REPLY_SHARE_OF_RING: u64 = 4;
 /// Smallest `max_message_bytes`: a lock request and its reply must fit.
 pub const MIN_MESSAGE_BYTES: u64 = 64;
 
-/// Fewest bytes in a production ring.
+/// Minimum number of bytes in a production ring.
 pub const MIN_RING_BYTES: u64 = 32 * KIB;
 
-/// Fewest bytes in a ring of tests and the simulator.
+/// Minimum number of bytes in a ring of tests and the simulator.
 pub const TINY_RING_BYTES: u64 = 512;
 
 /// Maximum number of bytes in a ring.
 pub const MAX_RING_BYTES: u64 = GIB;
 
-// Every worker's share of the smallest ring holds the largest reply, and there is room for one prompt reply per worker
-// besides; there is one share more than workers.
+// In a quarter of the smallest ring, every worker has room for the largest reply and for one prompt reply, and there is
+// room for one more reply: n(s + p) + max(s, p), as rule 2 of the documentation of `ring` requires.
 const _: () = assert!(
     (LARGEST_REPLY_BYTES + RECORD_OVERHEAD_BYTES)
         * (2 * MAX_WORKERS as u64 + 1)
@@ -259,7 +260,7 @@ pub struct Limits {
     pub max_block_bytes: u64,
     /// Maximum number of bytes in a region.
     pub max_region_bytes: u64,
-    /// Fewest bytes in a ring.
+    /// Minimum number of bytes in a ring.
     pub min_ring_bytes: u64,
     /// Maximum number of bytes in a ring.
     pub max_ring_bytes: u64,

@@ -39,7 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
 /// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Maximum number of bytes of a worker's arena for the reads of one layer, if 4 reads are no more than that.
+/// Maximum number of bytes of a worker's arena for the reads of one layer. The arena has room for at least 4 such
+/// reads, even if they take more.
 const LARGE_READS_BYTES: usize = 8 << 20;
 /// Maximum number of work items from external threads that may wait for a worker.
 const INBOX_ITEMS: usize = 1024;
@@ -85,7 +86,7 @@ pub enum MachineError {
     Full {
         /// The worker whose inbox is full.
         worker: WorkerRef,
-        /// The most items that may wait.
+        /// Maximum number of items that may wait.
         items: usize,
     },
     /// A worker panicked.
@@ -101,7 +102,7 @@ pub enum MachineError {
     },
 }
 
-/// Called on each worker before its first turn, to attach layers and register handlers.
+/// The function that is called on each worker before its first turn, to attach layers and register handlers.
 pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
 
 /// Starts all machines of a configuration in this process. They use the same shared memory, sockets
@@ -220,7 +221,7 @@ impl Machine {
             let peer = met.iter().find(|peer| peer.machine == machine);
             peer.and_then(|peer| peer.offer.first().copied())
                 .ok_or_else(|| {
-                    let why = "it offered no segment for rings".into();
+                    let why = "the machine offered no segment for rings".into();
                     ConnectError::Refused { machine, why }
                 })
         };
@@ -445,8 +446,10 @@ impl Machine {
 
     fn wake(&self) {
         for index in 0..self.inboxes.len() {
-            self.exporter
-                .wake(WorkerId::new(index as u16).expect("worker ids are valid"));
+            self.exporter.wake(
+                WorkerId::new(index as u16)
+                    .expect("a machine has no more workers than there are worker ids"),
+            );
         }
     }
 
@@ -557,14 +560,14 @@ fn idle_policy(config: &Config, id: MachineId) -> IdlePolicy {
     }
 }
 
-/// Returns the most reads that a worker may have outstanding: those of its operations, and some
-/// reads of headers.
+/// Returns the maximum number of reads that a worker may have in flight: the reads of its operations, and some reads of
+/// headers.
 fn reads_in_flight(config: &Config) -> usize {
     config.worker.operations_in_flight as usize + 64
 }
 
-/// Returns the arena with slots for `reads` reads in flight, and with slots for the reads of the configured layers:
-/// fewer of these if they are large.
+/// Returns the configuration of an arena with slots for `reads` reads of objects, and with slots for the reads of the
+/// configured layers. If the slots for a layer are large, there are fewer of them.
 fn arena(config: &Config, reads: usize) -> ArenaConfig {
     let arena = ArenaConfig::for_reads(reads, MAX_OBJECT_BYTES as usize);
     config.read_bytes().fold(arena, |arena, bytes| {
@@ -597,9 +600,9 @@ fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
     )
 }
 
-/// Returns the core to which a worker is pinned, if it is pinned. If the machine lists cores, the
-/// core is one of these. Otherwise, if the host has a core for every worker on it, each worker gets
-/// its own of the cores that this process may use.
+/// Returns the core to which a worker is pinned, if it is pinned. If the machine lists cores, the core is one of these.
+/// Otherwise, if the host has a core for every worker on it, each worker gets a core of its own, out of the cores that
+/// this process may use.
 fn core_of(config: &Config, id: MachineId, index: usize) -> Option<u32> {
     let own = config.machine(id).filter(|_| config.worker.pin)?;
     if !own.cores.is_empty() {

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 /// Number of times that each mark was reached, by name.
 pub type Reached = BTreeMap<&'static str, u64>;
 
-/// Capacity for names, more than a thread reaches: reaching a mark for the first time must not allocate, because tests
-/// count allocations.
+/// Capacity, in names, which is greater than the number of marks that a thread reaches: reaching a mark for the first
+/// time must not allocate, because tests count allocations.
 const NAMES: usize = 256;
 
 thread_local! {

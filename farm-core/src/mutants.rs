@@ -6,7 +6,7 @@
 #[cfg(feature = "mutants")]
 use std::cell::Cell;
 
-/// True if this program was built with the feature `mutants`.
+/// Whether this program was built with the feature `mutants`.
 pub const BUILT_IN: bool = cfg!(feature = "mutants");
 
 #[cfg(feature = "mutants")]

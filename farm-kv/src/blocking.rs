@@ -92,7 +92,8 @@ type Opened = Result<TableId, KvError>;
 type Got = Result<Option<Vec<u8>>, KvError>;
 type Done = Result<Changed, KvError>;
 
-/// Opens a table on every worker of machines in this process: all machines of the cluster, or those that run here.
+/// Opens a table on every worker of `machines`, which run in this process: all machines of the cluster, or some of
+/// them.
 ///
 /// # Errors
 /// [`BlockingError`]: the first error.
@@ -112,7 +113,7 @@ pub fn open<'a>(
         }
     }
     let mut table = Err(KvError::Spec(
-        "no machine was given on which to open it".into(),
+        "the list of machines on which to open the table is empty".into(),
     ));
     for (machine, receive) in opening {
         table = Ok(machine.wait_for(&receive)??);

@@ -54,7 +54,7 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    /// Replaces a message body by that of the change of a key, in this table, shard and bucket.
+    /// Replaces `body` by the message body for this change of `key`; `place` is the key's table, shard and bucket.
     pub(crate) fn encode(&self, body: &mut Vec<u8>, place: (TableId, u32, u32), key: &Key) {
         let (table, shard, bucket) = place;
         body.clear();
@@ -83,7 +83,13 @@ pub(crate) fn parse(body: &[u8]) -> Option<Order<'_>> {
         return None;
     }
     let (header, pair) = body.split_at(HEADER_BYTES);
-    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+    let word = |at: usize| {
+        u32::from_le_bytes(
+            header[at..at + 4]
+                .try_into()
+                .expect("a slice of four bytes is one number"),
+        )
+    };
     let table = u16::from_le_bytes([header[2], header[3]]);
     Some(Order {
         code: header[0],
@@ -94,7 +100,7 @@ pub(crate) fn parse(body: &[u8]) -> Option<Order<'_>> {
     })
 }
 
-/// Returns the byte of a reply that stands for an outcome.
+/// Returns the byte of a reply that encodes an outcome.
 pub(crate) fn encode(outcome: &Result<Changed, KvError>) -> u8 {
     match outcome {
         Ok(Changed::Inserted) => 0,
@@ -109,7 +115,7 @@ pub(crate) fn encode(outcome: &Result<Changed, KvError>) -> u8 {
     }
 }
 
-/// Returns the outcome that a byte of a reply from `machine` stands for.
+/// Returns the outcome that a byte of a reply from `machine` encodes.
 pub(crate) fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
     match code {
         0 => Ok(Changed::Inserted),
@@ -121,7 +127,7 @@ pub(crate) fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
         6 => Err(KvError::Conflict),
         7 => Err(KvError::Crowded(machine)),
         _ => Err(KvError::Damaged(format!(
-            "machine {machine} rejected the change; see its log for the reason"
+            "machine {machine} rejected the change; see the log of that machine for the reason"
         ))),
     }
 }

@@ -1,7 +1,7 @@
 //! The section `[table]` of the configuration.
 //!
-//! `farm_core` reads, overrides and compares this section like its own, for a configuration that is made with it:
-//! [`load`], [`from_str`] and [`default_for`] do so.
+//! `farm_core` reads, overrides and compares this section like its own sections, in a configuration that has it.
+//! [`load`], [`from_str`] and [`default_for`] create such configurations.
 //!
 //! ```
 //! use farm_kv::config::{self, TableConfig};
@@ -73,7 +73,7 @@ impl Default for TableConfig {
 }
 
 impl TableConfig {
-    /// Returns the section of a configuration; the default values if it was made without the section.
+    /// Returns the section of a configuration, or the default values if the configuration does not have the section.
     pub fn of(config: &Config) -> TableConfig {
         config.section().cloned().unwrap_or_default()
     }
@@ -157,7 +157,7 @@ impl Section for TableConfig {
                 .into_iter()
                 .min_by_key(|near| near.abs_diff(h))
                 .unwrap_or(6);
-            let what = format!("{h} is not among the neighbourhoods that buckets are laid out for");
+            let what = format!("no layout of buckets exists for the neighbourhood {h}");
             let advice = format!("write {near}");
             let keys = ["table.neighbourhood"];
             check.report(ProblemKind::OutOfRange, &keys, what, advice);
@@ -181,8 +181,8 @@ impl Section for TableConfig {
         }
     }
 
-    /// A lookup reads two adjacent buckets, each of H/2 pairs and the bytes of links, or a block of two pairs, if
-    /// that is larger.
+    /// Returns the bytes that a lookup reads: two adjacent buckets, each of H/2 pairs and the bytes of links, or a
+    /// block of two pairs, if that is larger.
     fn read_bytes(&self) -> Option<usize> {
         let pair = (self.key_bytes + self.value_bytes) as usize;
         let object = |pairs: usize| class_for_payload(pairs * pair + BUCKET_LINKS_BYTES);

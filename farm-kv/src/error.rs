@@ -3,7 +3,7 @@
 use farm_core::ids::MachineId;
 use farm_core::worker::ReadError;
 
-/// Why an operation on a table failed. The operation had no effect, unless a variant says otherwise.
+/// Why an operation on a table failed. The operation had no effect, unless a variant states otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KvError {
     /// Too many operations are in flight on this worker: the caller must wait until some have completed.
@@ -30,7 +30,7 @@ pub enum KvError {
     )]
     Crowded(MachineId),
     /// Each try of the operation met a conflict with another transaction.
-    #[error("the operation met conflicting transactions at each of its tries")]
+    #[error("every try of the operation conflicted with another transaction")]
     Conflict,
     /// The machine that stores the shard is lost. If the operation is a change, it is unknown whether it took effect.
     #[error("machine {0}, which stores the key's shard, is lost")]

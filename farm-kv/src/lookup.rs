@@ -117,10 +117,11 @@ fn came(
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let entry = state.lookups[lookup]
         .as_mut()
-        .expect("the lookup is in flight");
+        .expect("the slot of a lookup in flight has an entry in the table of lookups");
     let slot = match result {
         Ok(slot) => slot,
-        // The slot is returned already. The next lookup that takes it starts only after this function has returned.
+        // The read has returned the slot to the arena. No other lookup takes the slot before this lookup's continuation
+        // is called, so the entry still belongs to this lookup.
         Err(error) => {
             let end = entry.end();
             return end.resume(worker, Err(error.into()));
@@ -148,7 +149,7 @@ fn came(
 fn long_found(worker: &mut Worker, slot: Slot, pair: Found) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let entry = state.lookups[slot.index()].as_mut();
-    let entry = entry.expect("the lookup is in flight");
+    let entry = entry.expect("the slot of a lookup in flight has an entry in the table of lookups");
     let layout = &state.tables[&entry.place.table.0].layout;
     let mut value = std::mem::take(&mut state.value);
     value.resize(layout.value_bytes, 0);
@@ -181,7 +182,9 @@ fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
 fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
     let object = &bytes[..layout.block_bytes()];
     let incarnation = Incarnation(u64::from_le_bytes(
-        object[8..16].try_into().expect("a word"),
+        object[8..16]
+            .try_into()
+            .expect("the header of an object has two words"),
     ));
     let meant = lookup.block.is_some_and(|block| block.names(incarnation));
     if !meant && !mutants::is_on("lookup ignores incarnations") {
@@ -251,7 +254,7 @@ impl Kv {
     fn lookup(&mut self, slot: &Slot) -> &mut Lookup {
         self.lookups[slot.index()]
             .as_mut()
-            .expect("the lookup is in flight")
+            .expect("the slot of a lookup in flight has an entry in the table of lookups")
     }
 }
 

@@ -12,11 +12,11 @@ use crate::layout::Layout;
 use crate::state::{Kv, kv};
 use crate::table::{Initialising, OpenCont, Shard, Table, TableId, TableSpec, owners};
 
-/// Requests the location of a shard from its owner.
+/// Message id of the request for the location of a shard, sent to the shard's owner.
 pub(crate) const SHARD: MessageId = MessageId(MessageId::KV);
 /// Bytes of the request: table, shard, and digest of the table's specification.
 const ASK_BYTES: usize = 14;
-/// Reply of an owner that has opened another table by that number.
+/// Reply of an owner that has opened another table with this number.
 const ANOTHER_TABLE: u8 = 1;
 /// Interval between requests while an owner is still creating its shards.
 const ASK_AGAIN: Duration = Duration::from_micros(200);
@@ -231,13 +231,17 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
     }
 }
 
-/// Replies to a request for the location of a shard: its address, null if it does not exist yet, or empty if it cannot
-/// be created.
+/// Replies to a request for the location of a shard: with its address, with null if the shard does not exist yet, or
+/// with an empty body if the shard cannot be created.
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let asked = <[u8; ASK_BYTES]>::try_from(body).ok().map(|bytes| {
         let id = u16::from_le_bytes([bytes[0], bytes[1]]);
         let shard = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
-        let digest = u64::from_le_bytes(bytes[6..].try_into().expect("a word"));
+        let digest = u64::from_le_bytes(
+            bytes[6..]
+                .try_into()
+                .expect("the request ends with a digest of eight bytes"),
+        );
         (id, shard, digest)
     });
     let me = worker.me().machine;
@@ -249,7 +253,7 @@ pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     if table.spec.digest() != digest {
         return worker.reply(request, &[&[ANOTHER_TABLE]]);
     }
-    // Another failure does not concern the shards of this machine; the requester finds it itself.
+    // Any other failure does not concern the shards of this machine; the requester detects that failure itself.
     if let Some(KvError::Memory { machine, .. }) = table.failed
         && machine == me
     {

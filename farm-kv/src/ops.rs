@@ -13,7 +13,7 @@ use crate::state::kv;
 use crate::table::TableId;
 use crate::{Key, KvError};
 
-/// Ships a change to a shard's owner.
+/// Message id of a change, sent to the owner of its shard.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
 /// Maximum number of bytes of message bodies that are allocated in advance.
 const BODIES_BYTES: usize = 1 << 20;
@@ -90,7 +90,7 @@ fn send_waiting(worker: &mut Worker, _: u64, (): ()) {
     }
 }
 
-/// Returns false if there is no room now.
+/// Sends a change. Returns false if there is no room now.
 fn try_send(worker: &mut Worker, pending: usize) -> bool {
     let state = kv(worker);
     let entry = &mut state.changes[pending];

@@ -1,8 +1,9 @@
 //! The owner's side of changes. Every shard has one owner, a worker of its machine, which makes all changes of its keys
 //! that are requested outside of transactions.
 //!
-//! [`queue`] decides which changes are one transaction. Here each batch runs: the changes are made in a transaction
-//! context, its commit begins, and its end is reported to the requesters. The buckets of other batches go on meanwhile.
+//! [`queue`] determines which changes form a batch, which is one transaction. This file runs the batches: it makes the
+//! changes of a batch in a transaction context, commits the transaction, and reports the outcomes to the requesters.
+//! Batches of different buckets run at the same time.
 
 pub(crate) mod queue;
 
@@ -23,10 +24,10 @@ pub use queue::ChangeCounters;
 pub(crate) use queue::Waiter;
 use queue::{BatchId, Changes, List, QueuedChange, Retry};
 
-/// The wait before a batch that met other transactions several times is tried again.
+/// The wait before a batch is retried that has had several conflicts with other transactions.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
 
-/// Returns the changes that this worker made to its own shards so far.
+/// Returns the counts of the changes that this worker made to its own shards so far.
 pub fn change_counters(worker: &mut Worker) -> ChangeCounters {
     kv(worker).change_counters
 }
@@ -45,8 +46,8 @@ pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     queue(worker, Waiter::Other(request), own);
 }
 
-/// Queues a change. Its transaction begins when the event loop has handled what this turn brings, so that changes of
-/// one key are combined.
+/// Queues a change. Its transaction begins only after the event loop has handled the messages of this turn, so that
+/// changes of one key are combined.
 pub(crate) fn queue(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
     if kv(worker).owner.push(QueuedChange::new(waiter, body)) {
         worker.defer(Cont::new(begin_ready, ()));
@@ -73,7 +74,8 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
     let target = target(worker, body);
     let edited = target.map(|target| {
         let mut tx = farm_txn::checkout(worker);
-        // A chain that is longer than this is refused, whatever transactions may hold.
+        // A change that exceeds these default limits, because its chain is too long, is refused, whatever limits of
+        // transactions are configured.
         tx.set_limits(TxLimits::default());
         let moves = edit_all(worker, &mut tx, &target, &mut changes, list);
         (tx, moves)
@@ -91,7 +93,8 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
             farm_txn::checkin(worker, tx);
             retry(worker, id);
         }
-        // True only if the reads are of one moment: workers of other machines change the shard, too.
+        // The error is valid only if the reads are of one moment, because workers of other machines may change the
+        // shard, too. Therefore the reads are validated first.
         Ok((tx, Err(error))) => {
             batch.refusal = Some(refusal(error, machine));
             farm_txn::validate(worker, tx, Cont::new(on_validated, id));
@@ -122,7 +125,7 @@ fn on_committed(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
     }
 }
 
-/// The reads of an attempt that failed were validated.
+/// Handles the end of the validation of an attempt that failed.
 fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
     let refusal = kv(worker).owner.batch(id).refusal.take();
     match result {
@@ -135,7 +138,7 @@ fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
     }
 }
 
-/// A batch met another transaction.
+/// Handles a conflict of a batch with another transaction: retries the batch, or ends it after too many conflicts.
 fn retry(worker: &mut Worker, id: BatchId) {
     marks::mark("kv: transaction retried");
     match kv(worker).owner.on_conflict(id) {
@@ -148,7 +151,8 @@ fn retry(worker: &mut Worker, id: BatchId) {
     }
 }
 
-/// The changes of a batch cannot be made together. A single change ends with the error; of several, each is made alone.
+/// Handles a batch whose changes cannot be made together. A single change ends with the error. Several changes are
+/// retried, each in a transaction of its own.
 fn refuse(worker: &mut Worker, id: BatchId, error: KvError) {
     let owner = &mut kv(worker).owner;
     if owner.on_refused(id) {
@@ -158,8 +162,8 @@ fn refuse(worker: &mut Worker, id: BatchId, error: KvError) {
     worker.defer(Cont::new(begin_ready, ()));
 }
 
-/// Reports the changes of a batch to their requesters, in the order in which they arrived: their outcomes, or an error
-/// of all.
+/// Ends a batch: reports to the requesters, in the order in which their changes arrived, the outcome of each change, or
+/// `error` for all changes.
 fn end(worker: &mut Worker, id: BatchId, error: Option<&KvError>) {
     while let Some(mut change) = kv(worker).owner.next_ended(id) {
         if let Some(error) = error {
@@ -182,7 +186,7 @@ fn report(worker: &mut Worker, change: QueuedChange) {
     match change.waiter {
         Waiter::Other(request) => {
             if let Err(error @ (KvError::Damaged(_) | KvError::Full(_))) = &outcome {
-                tracing::warn!(from = %request.from, %error, "refusing a change");
+                tracing::warn!(from = %request.from, %error, "refusing a change that another worker requested");
             }
             worker.reply(request, &[&[encode(&outcome)]]);
         }
@@ -200,18 +204,18 @@ struct Target {
 
 fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     let me = worker.me();
-    let damaged = |why: &str| KvError::Damaged(format!("a change that came to {me} {why}"));
+    let damaged = |why: &str| KvError::Damaged(format!("a change that {me} received {why}"));
     let order = parse(body).ok_or_else(|| damaged("is too short"))?;
     let table = kv(worker)
         .tables
         .get(&order.table)
-        .ok_or_else(|| damaged("names no open table"))?;
+        .ok_or_else(|| damaged("names a table that is not open"))?;
     let shard = table
         .shards
         .get(order.shard as usize)
         .filter(|shard| makes_changes(me, shard.owner) && !shard.first.is_null());
     let first = shard
-        .ok_or_else(|| damaged("is of a shard that is not its own"))?
+        .ok_or_else(|| damaged("names a shard that this worker does not own"))?
         .first;
     let (layout, buckets) = (table.layout, table.spec.buckets);
     let whole = order.code == REMOVE || order.pair.len() == layout.pair_bytes();
@@ -220,7 +224,7 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
         .expect("a parsed change contains a whole key");
     let at_home = table.locate(key) == (order.shard, order.bucket);
     if !whole || !at_home || !(PUTS.contains(&order.code) || order.code == REMOVE) {
-        return Err(damaged("does not fit the table"));
+        return Err(damaged("does not match the layout of the table"));
     }
     Ok(Target {
         table: order.table,
@@ -233,8 +237,8 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     })
 }
 
-/// Makes changes of one key in a transaction context, in their order, and notes the outcome of each. Returns how they
-/// move the counts of the shard: see [`queue::Batch::moves`].
+/// Makes changes of one key in a transaction context, in their order, and stores the outcome of each. Returns the
+/// effect on the counts of the shard: see [`queue::Batch::moves`].
 fn edit_all(
     worker: &mut Worker,
     tx: &mut Tx,
@@ -256,7 +260,9 @@ fn edit_all(
 fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, EditError> {
     match order.code {
         REMOVE => {
-            let key = order.pair[..KEY_BYTES].try_into().expect("a key");
+            let key = order.pair[..KEY_BYTES]
+                .try_into()
+                .expect("a pair begins with its key");
             editor.remove(order.bucket, key)
         }
         code => editor.put(order.bucket, order.pair, code != 2, code != 1),

@@ -37,7 +37,8 @@ pub(crate) struct Lookup {
     pub(crate) restarts: u32,
     /// Pointer to the overflow block that is being read.
     pub(crate) block: Option<Next>,
-    /// Operation from the first read to the last: the read of a bucket returns the address for the read of a block.
+    /// Epoch guard from the first read to the last, because the read of a bucket returns the address for the read of a
+    /// block.
     pub(crate) guard: Option<EpochGuard>,
     pub(crate) cont: GetCont,
 }
@@ -54,7 +55,7 @@ impl Lookup {
     pub(crate) fn end(&mut self) -> End {
         let guard = self.guard.take();
         End {
-            guard: guard.expect("a lookup ends once, and still has its epoch guard"),
+            guard: guard.expect("a lookup ends only once, and has its epoch guard until then"),
             cont: self.cont,
         }
     }

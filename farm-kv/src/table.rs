@@ -163,8 +163,9 @@ pub(crate) fn locate(key: &Key, spec: &TableSpec) -> (u32, u32) {
     ((wide >> 64) as u32, (bucket >> 64) as u32)
 }
 
-/// Returns the owner of each shard. Consistent hashing chooses the machine, up to the machine's share, rounded up. The
-/// workers of a machine take turns.
+/// Returns the owner of each shard. Consistent hashing chooses the machine. A machine gets at most its share of the
+/// shards, rounded up, in proportion to its number of workers. The shards of a machine are assigned to its workers in
+/// turn.
 pub(crate) fn owners(
     placement: &Placement,
     machines: &[(MachineId, usize)],
@@ -184,7 +185,7 @@ pub(crate) fn owners(
                 .replicas(point, machines.len())
                 .filter_map(|machine| machines.iter().position(|entry| entry.0 == machine))
                 .find(|index| taken[*index] < part(*index))
-                .expect("the machines' parts add up to the number of shards");
+                .expect("the machines' parts add up to at least the number of shards");
             let worker = taken[index] % machines[index].1;
             taken[index] += 1;
             let worker = WorkerId::new(worker as u16)

@@ -7,7 +7,7 @@
 //! key's home bucket, which contains most pairs, is read before the first attempt. No unneeded objects are read: every
 //! read is validated, so another transaction's change of it would be a conflict.
 //!
-//! Lock-free lookups handle such transactions like those of the owner: they detect them by the same joint versions and
+//! Lock-free lookups detect such transactions in the same way as the transactions of the owner: by joint versions and
 //! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard. Changes of the counts by other workers
 //! are sent to it with a short delay.
 
@@ -26,7 +26,7 @@ use crate::state::kv;
 use crate::table::TableId;
 use crate::{Key, KvError};
 
-/// Sends the effect of committed transactions on a shard's counts to its owner.
+/// Message id of the effect of committed transactions on a shard's counts, sent to the shard's owner.
 pub(crate) const COUNTS: MessageId = MessageId(MessageId::KV + 2);
 /// Bytes of the message: table, shard, pairs and blocks.
 const COUNTS_BYTES: usize = 22;
@@ -381,12 +381,13 @@ fn decode(body: &[u8]) -> Option<(u16, u32, Delta)> {
     Some((table, shard, delta))
 }
 
-/// Returns a description of operations in transactions that a worker at rest still has, which is a leak; else `None`.
+/// Returns a description of operations that this worker has not ended. Call it when no operation is in flight: such
+/// operations are then a leak. Returns `None` if there are none.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     let (me, state) = (worker.me(), kv(worker));
     let held = [
         ("operations in transactions", state.in_tx.len()),
-        ("changes of its own shards", state.owner.len()),
+        ("batches of changes of own shards", state.owner.len()),
         (
             "changes of counts that were not sent",
             state.unsent_counts.len(),
@@ -394,6 +395,6 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     ];
     let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
     Some(format!(
-        "worker {me} is at rest but still holds {count} {what}"
+        "leak on worker {me}: {count} {what}, although every operation should have ended"
     ))
 }

@@ -52,10 +52,11 @@ pub fn read(
 /// The continuation receives [`TxError::WrongSize`] if the object has another class, on any machine: the class is in
 /// its header.
 ///
-/// If no object starts at the address, it receives [`TxError::Address`] on this machine. On another machine the read
-/// finds payload instead of a header, and ends with [`TxError::WrongSize`] or [`TxError::Address`]; or, if the payload
-/// has the right class by chance and looks locked, with [`Abort::TimedOut`]. Payload that looks like an unlocked object
-/// of the class is returned as such an object. A fat pointer excludes that by its incarnation.
+/// If no object starts at the address, the continuation receives [`TxError::Address`] if the address is on this
+/// machine. On another machine the read finds payload instead of a header, and ends with [`TxError::WrongSize`] or
+/// [`TxError::Address`]; or, if the payload has the right class by chance and looks locked, with [`Abort::TimedOut`].
+/// Payload that looks like an unlocked object of the class is returned as such an object. A fat pointer excludes that
+/// by its incarnation.
 pub fn read_class(
     worker: &mut Worker,
     tx: TxHandle,
@@ -82,7 +83,7 @@ pub fn read_pointer(
     read_on(worker, tx, place, Some(pointer), cont, result);
 }
 
-/// Delivers the result of a read of this machine, or reads from the machine that stores the object.
+/// Delivers the result of a read of this machine's memory, or reads from the machine that stores the object.
 fn read_on(
     worker: &mut Worker,
     tx: TxHandle,
@@ -94,7 +95,8 @@ fn read_on(
     let result = result.and_then(|result| result);
     let machine = match result {
         Err(TxError::Address(AddressError::Elsewhere { machine, .. })) => Some(machine),
-        // The object may stay locked for a round trip; meanwhile this worker can do other work.
+        // The object may stay locked for a round trip. A lock-free read waits for it, so that this worker can do other
+        // work meanwhile.
         Err(TxError::Abort(Abort::Locked(_))) => None,
         _ => return deliver(worker, tx, cont, result),
     };
@@ -151,12 +153,12 @@ pub fn alloc(
     deliver(worker, tx, cont, result);
 }
 
-/// Frees all of these objects when the transaction commits: those of an array, whose memory is reused when all of its
-/// objects are freed.
+/// Frees the objects of an array when the transaction commits. The memory of an array is reused when all of its objects
+/// are freed.
 ///
 /// # Errors
-/// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if the transaction has freed one of
-/// them before. After an error, this call frees none of them.
+/// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if the transaction has freed one of the
+/// objects before. After an error, this call frees none of the objects.
 pub fn free_array(worker: &mut Worker, tx: TxHandle, objects: &[ObjectId]) -> Result<(), TxError> {
     with(worker, tx, |tx, _| tx.free_all(objects))?
 }
@@ -190,7 +192,7 @@ pub fn payload(worker: &mut Worker, tx: TxHandle, object: ObjectId) -> Result<&[
     Ok(context.payload(object))
 }
 
-/// Returns the payload of an object for a change: the commit writes it. It has the same length as that of [`payload`].
+/// Returns the payload of an object, to change it: the commit writes the payload. The length is that of [`payload`].
 ///
 /// # Errors
 /// As [`payload`].
@@ -223,8 +225,9 @@ pub fn commit(worker: &mut Worker, tx: TxHandle, cont: Cont<Result<(), TxError>>
     }
 }
 
-/// Commits the transaction of a context that [`checkout`](crate::checkout) returned. The continuation is called from the
-/// event loop: it gets `Ok` if all of the transaction took effect, and otherwise the reason why nothing did.
+/// Commits the transaction of a context that [`checkout`](crate::checkout) returned. The continuation is called from
+/// the event loop: it receives `Ok` if all of the transaction took effect, and otherwise the reason why it had no
+/// effect.
 pub fn commit_context(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
     drive::begin(worker, tx, cont);
 }

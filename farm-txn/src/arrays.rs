@@ -64,10 +64,11 @@ use crate::tx::{ObjectId, Place, Tx, is_slot};
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
 /// Bytes of the reply: the address of the first object. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 8;
+
 /// Reads `count` adjacent objects of one class, on any machine, by one one-sided read: an array, or a part of one. Each
 /// of them is then an object of the transaction, validated as if it had been read alone. An object that the transaction
-/// has already is kept unchanged. For a slot without an object the continuation receives `None`, and commit validates
-/// that, too.
+/// has already is kept unchanged. For a slot without an object the continuation receives `None`, and the commit
+/// validates that the slot has no object.
 ///
 /// The continuation may receive [`TxError::Address`] if this machine has no such objects; [`TxError::EmptyArray`];
 /// [`TxError::WrongSize`] as for [`crate::api::read_class`]; [`TxError::ArrayTooLong`]; [`TxError::Limit`], after which
@@ -161,7 +162,7 @@ fn check_room(worker: &mut Worker, asked: &ArrayCall) -> Result<(), TxError> {
     open::with(worker, asked.tx, |tx, _| tx.check_limits_of(count, bytes))?
 }
 
-/// Checks what can be checked before the read.
+/// Checks the run of objects and, if this machine stores it, that an object can start at each of its addresses.
 fn check(worker: &mut Worker, asked: &ArrayCall) -> Result<(), TxError> {
     asked.objects.check(worker)?;
     if asked.machine.is_some() {
@@ -215,7 +216,7 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
     match to.and_then(|to| worker.call(to, ALLOC_ARRAY, &[&body], RESERVED_BYTES, cont)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
-        // The error is reported from the event loop, because the current call may be the one that sent the request.
+        // The error is reported from the event loop, because the current call may be the call that sent the request.
         Err(_) => {
             transactions(worker).arrays[key as usize].failed = Some(Abort::Lost(machine).into());
             worker.defer(Cont::new(fail, key));

@@ -1,4 +1,4 @@
-//! Attaches the transaction layer to a worker, and sets it up.
+//! Attaches the transaction layer to a worker, and configures it.
 
 use std::time::Duration;
 
@@ -44,9 +44,9 @@ pub fn set_limits(worker: &mut Worker, limits: TxLimits) {
     transactions(worker).limits = limits;
 }
 
-/// Makes commits on this worker whose objects are all stored on this machine lock exclusively from the start. By default
-/// they lock in the mode that lets lock-free reads pass while locks are gathered (`FaRM'14 §3.4`). Both are correct; this
-/// setting measures the value of that mode.
+/// Sets whether commits on this worker lock exclusively from the start if all of their objects are stored on this
+/// machine. By default such commits lock in the mode that lets lock-free reads pass while locks are gathered (`FaRM'14
+/// §3.4`). Both are correct; this setting measures the value of that mode.
 pub fn lock_exclusively(worker: &mut Worker, from_the_start: bool) {
     transactions(worker).locks_exclusively = from_the_start;
 }
@@ -56,14 +56,15 @@ pub fn counters(worker: &mut Worker) -> TxCounters {
     transactions(worker).counters
 }
 
-/// Returns the most commits of this worker that reserved room in a log while one that had requested room there before
-/// them still waited.
+/// Returns the maximum number of commits of this worker that reserved room in a log while a commit that had requested
+/// room there earlier still waited.
 #[doc(hidden)]
 pub fn most_overtaken(worker: &mut Worker) -> u64 {
     transactions(worker).queues.most_overtaken()
 }
 
-/// Returns the resources of transactions that a worker at rest still holds, which are a leak; `None` if there are none.
+/// Returns a description of resources of transactions that this worker still holds. Call it when no operation is in
+/// flight: such resources are then a leak. Returns `None` if there are none.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     let tasks = crate::tasks::tasks(worker).held();
     let state = transactions(worker);
@@ -76,12 +77,12 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("transactions to retry", state.gate.len()),
         ("slots to release", state.releases.len()),
         ("truncations to send", state.truncations.waiting()),
-        ("records in its logs", state.primary.records()),
+        ("records in logs", state.primary.records()),
     ];
     let mut held = tasks.into_iter().chain(held);
     let (what, count) = held.find(|(_, count)| *count > 0)?;
     Some(format!(
-        "worker {} is at rest but still holds {count} {what}",
+        "leak on worker {}: {count} {what}, although every operation should have ended",
         worker.me()
     ))
 }

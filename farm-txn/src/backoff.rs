@@ -7,7 +7,7 @@
 //! |---|---|
 //! | backoff | try `i` waits `min(t0·2^i, t_max) + rand(0..=t0)` |
 //! | dynamic limit | `t_max` follows the retry rate, between `t0` and `2^10·t0` |
-//! | throttling | so does `c_max`, the most transactions that a worker runs at the same time, down to 1 |
+//! | throttling | so does `c_max`, the maximum number of transactions that a worker runs at the same time, down to 1 |
 //! | patience | a transaction that fails repeatedly adds a wait of its own: [`Backoff::patience`] |
 //!
 //! The retry rate γ is the share of attempts that met a conflict, sampled over each millisecond. Each sample changes
@@ -57,7 +57,7 @@ pub struct BackoffConfig {
     pub concurrency: usize,
     /// Shortest duration of a sample of the retry rate, in nanoseconds.
     pub sample_ns: u64,
-    /// Fewest attempts of a sample.
+    /// Minimum number of attempts of a sample.
     pub least_attempts: u32,
     /// Whether a transaction waits before its next try.
     pub backoff: bool,
@@ -205,7 +205,7 @@ impl Backoff {
         Duration::from_nanos(wait.saturating_add(rng.random_range(0..=unit)))
     }
 
-    /// Returns the wait that a transaction adds to that of [`Backoff::aborted`]. The latter follows the retry rate of
+    /// Returns the wait that a transaction adds to the wait of [`Backoff::aborted`], which follows the retry rate of
     /// all the worker's transactions. Without the added wait, two transactions that lock each other's reads would abort
     /// each other, at the same pace each time, for as long as the other transactions have no conflicts. The wait is
     /// zero at first, and after some conflicts random up to `unit_ns`, which should be about the duration of one
@@ -231,7 +231,7 @@ impl Backoff {
         self.count(now, false);
     }
 
-    /// Returns c_max: the most transactions that run at the same time.
+    /// Returns c_max: the maximum number of transactions that run at the same time.
     pub fn concurrency(&self) -> usize {
         self.concurrency
     }
@@ -266,7 +266,8 @@ impl Backoff {
         }
     }
 
-    /// Returns the shortest gap between attempts that waiting does not explain, in nanoseconds.
+    /// Returns the gap between attempts, in nanoseconds, after which the worker counts as idle. It is longer than the
+    /// waits between attempts.
     fn idle_ns(&self) -> u64 {
         let longest = self.config.highest_ns().saturating_add(self.config.unit_ns);
         longest.saturating_mul(4).max(self.config.sample_ns)

@@ -76,8 +76,8 @@ impl ArrayCall {
 /// Successes are small variants of their own: a [`Result`] with room for the errors would be moved through memory
 /// several times, and each move would wait for the stores before it.
 pub(crate) enum DeferredResult {
-    /// An object of an open transaction; if the transaction ends before the continuation is called, that gets
-    /// [`TxError::Ended`].
+    /// An object of an open transaction. If the transaction ends before the continuation is called, the continuation
+    /// receives [`TxError::Ended`].
     Object(TxHandle, Cont<Result<ObjectId, TxError>>, ObjectId),
     NoObject(Cont<Result<ObjectId, TxError>>, TxError),
     Committed(Cont<Result<(), TxError>>),
@@ -85,7 +85,7 @@ pub(crate) enum DeferredResult {
 }
 
 impl DeferredResult {
-    /// The result of a read or an allocation.
+    /// Creates the result of a read or an allocation.
     #[inline]
     pub(crate) fn of_object(
         tx: TxHandle,

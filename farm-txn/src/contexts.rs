@@ -5,9 +5,9 @@ use farm_core::worker::Worker;
 use crate::layer::transactions;
 use crate::tx::Tx;
 
-/// Returns a context from the worker's pool. It goes back by [`checkin`], or by [`commit`](crate::commit) or
-/// [`validate`](crate::validate). Until then no machine uses memory again, for objects of another size, that was freed
-/// since.
+/// Returns a context from the worker's pool. The caller returns the context by [`checkin`], [`commit`](crate::commit)
+/// or [`validate`](crate::validate). Until then, memory that is freed on any machine is not reused for objects of
+/// another size.
 ///
 /// # Panics
 /// If the layer is not attached.
@@ -22,7 +22,7 @@ pub fn checkin(worker: &mut Worker, mut tx: Box<Tx>) {
     transactions(worker).keep(tx);
 }
 
-/// Ends the transaction of a context; whatever it still holds is aborted.
+/// Ends the transaction of a context, and aborts it if it has not committed.
 pub(crate) fn end_of(worker: &mut Worker, tx: &mut Tx) {
     tx.abort(worker);
     tx.trim();

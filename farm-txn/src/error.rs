@@ -40,7 +40,7 @@ pub enum TxError {
     /// The transaction would exceed its limits.
     #[error(
         "the transaction would have {objects} objects and {bytes} bytes, but its limits are {} and {}: \
-         raise transactions.objects or transactions.bytes, forget payloads, or split it",
+         raise transactions.objects or transactions.bytes, forget payloads, or split the transaction",
         limits.objects, limits.bytes
     )]
     Limit {
@@ -89,9 +89,9 @@ pub enum TxError {
     /// Machines were lost before the coordinator knew whether the transaction committed.
     #[error("the outcome of the transaction is unknown: machine {0} was lost during the commit")]
     InDoubt(MachineId),
-    /// The body of the transaction wants no effect: it found that there is nothing to do, and calls
+    /// The body of the transaction ends it without effect, for example because there is nothing to do: the body calls
     /// [`crate::retry::fail`] with this error.
-    #[error("the body of the transaction gave it up")]
+    #[error("the body of the transaction ended it without effect")]
     GivenUp,
     /// The object belongs to another transaction, or to one that has ended.
     #[error(

@@ -39,8 +39,8 @@ impl Context for TxHandle {
 /// An open transaction.
 pub(crate) struct OpenTx {
     pub(crate) generation: u32,
-    /// Its context; `None` while a call works on it.
+    /// Context of the transaction; `None` while a call uses it.
     pub(crate) tx: Option<Box<Tx>>,
-    /// The run whose attempt it is.
+    /// Key of the run to which the transaction belongs as an attempt, if any.
     pub(crate) run: Option<usize>,
 }

@@ -20,7 +20,7 @@ use crate::object_run::ObjectRun;
 use crate::retry::state::{Gate, Run};
 use crate::tx::Tx;
 
-/// The results for which memory is allocated in advance.
+/// Number of results for which memory is allocated in advance.
 const EXPECTED_RESULTS: usize = 256;
 
 /// State of the layer on one worker.
@@ -39,14 +39,15 @@ pub(crate) struct Transactions {
     pub(crate) arrays: slab::Slab<ArrayCall>,
     /// The number of the last handle.
     pub(crate) generation: u32,
-    /// Transactions that are retried until they commit, and the limit of those that run at the same time.
+    /// Transactions that are retried until they commit.
     pub(crate) runs: slab::Slab<Run>,
+    /// Limit of the retried transactions that run at the same time.
     pub(crate) gate: Gate,
     /// Limits of the transactions of this worker.
     pub(crate) limits: TxLimits,
     /// The time for which reads of one transaction that time out are retried.
     pub(crate) patience: Duration,
-    /// Slots on their way to other workers.
+    /// Released slots that are to be sent to the workers that own their blocks.
     pub(crate) releases: Vec<(WorkerRef, ObjectRun)>,
     /// Commits that have not ended; `None` while one runs.
     pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
@@ -63,7 +64,7 @@ pub(crate) struct Transactions {
     /// The body of the VALIDATE message that is being sent.
     pub(crate) validate_body: Vec<u8>,
     pub(crate) counters: TxCounters,
-    /// Commits of this machine's objects lock exclusively from the start.
+    /// Whether commits whose objects are all on this machine lock exclusively from the start.
     pub(crate) locks_exclusively: bool,
 }
 
@@ -76,7 +77,7 @@ impl Transactions {
         }
     }
 
-    /// Returns a context for a transaction within an operation.
+    /// Returns a context for a transaction that runs within the operation of `guard`.
     pub(crate) fn context(&mut self, guard: EpochGuard) -> Box<Tx> {
         let mut tx = match self.pool.pop() {
             Some(tx) => tx,

@@ -1,22 +1,22 @@
 //! Transactions over objects of the shared address space (`FaRM'14 §3.2, §3.4`).
 //!
-//! A transaction runs on one worker, its coordinator. It reads objects, buffers what it writes,
-//! allocates and frees, and then commits all of it or nothing. Committed transactions are strictly
-//! serializable; reads within one that has not committed may be mutually inconsistent, which commit
-//! finds out.
+//! A transaction runs on one worker, its coordinator. It reads objects, buffers what it writes, allocates and frees,
+//! and then commits all of it or nothing. Committed transactions are strictly serializable; reads of a transaction that
+//! has not committed may be mutually inconsistent, which the commit detects.
 //!
-//! Three ways in, over the same context:
-//! - the functions of [`api`] take a handle and a continuation, as `FaRM'14` figure 6 has them. They
-//!   are what applications use; objects may lie on any machines.
-//! - [`Tx`] is the context itself, from [`checkout`]: its reads and allocations return at once, for code that runs where
-//!   its objects are (message handlers of shipped operations). An object of another machine is the typed error
-//!   [`TxError::Address`]. [`commit`](crate::commit()) calls a continuation.
+//! There are three interfaces, over the same context:
+//! - the functions of [`api`] take a handle and a continuation, as in `FaRM'14` figure 6. Applications use them. The
+//!   objects may be on any machines.
+//! - [`Tx`] is the context itself, from [`checkout`]: its reads and allocations return at once, for code that runs on
+//!   the machine of its objects (message handlers of shipped operations). A read of an object of another machine
+//!   returns the error [`TxError::Address`]. [`commit`](crate::commit()) calls a continuation.
 //! - [`tasks`] are `async` functions on the worker's event loop, over the functions of [`api`].
 //!
-//! [`retry`] stands on either and runs a transaction until it commits, out of the way of others.
+//! [`retry`] and [`Handle::transact`] run a transaction until it commits, and reduce its conflicts with other
+//! transactions.
 //!
-//! Read in this order: [`api`] (the calls) → [`Tx`] (read and write sets) → `commit` (the protocol) →
-//! [`record`] (what lies in the logs).
+//! Read in this order: [`api`] (the calls) → [`Tx`] (read and write sets) → `commit` (the protocol) → [`record`] (the
+//! records in the logs).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -26,7 +26,7 @@
 //! use farm_core::worker::{Cont, Worker};
 //! use farm_txn::{ObjectId, TxError, TxHandle, api};
 //!
-//! // Begin, allocate, write, commit: each step is a continuation of the one before.
+//! // Begin, allocate, write, commit: each step is a continuation of the previous step.
 //! fn allocated(w: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
 //!     let tx = TxHandle::from_context(tx);
 //!     api::payload_mut(w, tx, object.unwrap()).unwrap()[..5].copy_from_slice(b"hello");

@@ -28,13 +28,15 @@ impl ObjectRun {
         }
     }
 
-    /// Returns the address of the object at an index, which may be that just behind the last.
+    /// Returns the address of the object at `index`. If `index` is `count`, this is the address just after the last
+    /// object.
     pub(crate) fn address(&self, index: u32) -> Option<Address> {
         let offset = self.class.object_bytes() as u64 * u64::from(index);
         self.first.checked_add(u32::try_from(offset).ok()?)
     }
 
-    /// Extends the run by an object, if it is of the same class and just behind the last. Returns whether it was.
+    /// Extends the run by an object, if the object has the same class and its address is just after the last object.
+    /// Returns whether the run was extended.
     pub(crate) fn extend(&mut self, address: Address, class: SizeClass) -> bool {
         let adjacent = self.class == class && self.address(self.count) == Some(address);
         self.count += u32::from(adjacent);
@@ -52,7 +54,7 @@ impl ObjectRun {
         words.take(self.count as usize)
     }
 
-    /// Checks that such a run can exist, and that one read fetches it.
+    /// Checks that such a run can exist, and that one read can fetch it.
     ///
     /// # Errors
     /// [`TxError::EmptyArray`], [`TxError::Address`], [`TxError::ArrayTooLong`].
@@ -65,7 +67,7 @@ impl ObjectRun {
         self.check_length(worker)
     }
 
-    /// Checks that one read fetches the run.
+    /// Checks that one read can fetch the run.
     ///
     /// # Errors
     /// [`TxError::ArrayTooLong`].
@@ -87,7 +89,7 @@ impl ObjectRun {
         body
     }
 
-    /// Decodes the bytes of [`ObjectRun::encode`]; `None` if they are not of a run.
+    /// Decodes the bytes of [`ObjectRun::encode`]. Returns `None` if they are not valid.
     pub(crate) fn decode(body: &[u8]) -> Option<Self> {
         let body: &[u8; RUN_BYTES] = body.try_into().ok()?;
         let first = u64::from_le_bytes(body[5..].try_into().ok()?);

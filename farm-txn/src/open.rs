@@ -39,8 +39,8 @@ fn open(worker: &mut Worker, run: Option<usize>) -> TxHandle {
     }
 }
 
-/// Calls `work` with the context, for all operations of [`Tx`]. They panic for an object of another transaction, which
-/// stops the machine; [`Tx::check`] detects such an object.
+/// Calls `work` with the context, on which `work` can call all operations of [`Tx`]. These panic for an object of
+/// another transaction, which stops the machine; [`Tx::check`] detects such an object.
 ///
 /// # Errors
 /// [`TxError::Ended`].
@@ -77,7 +77,7 @@ pub(crate) fn take_out(worker: &mut Worker, tx: TxHandle) -> Option<Box<Tx>> {
 
 /// Returns the context to a transaction.
 pub(crate) fn put_back(worker: &mut Worker, tx: TxHandle, context: Box<Tx>) {
-    let entry = entry(worker, tx).expect("a transaction whose context is out stays open");
+    let entry = entry(worker, tx).expect("a transaction stays open while its context is taken out");
     entry.tx = Some(context);
 }
 

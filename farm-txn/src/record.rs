@@ -5,12 +5,12 @@
 //! all       word 0    checksum of everything after it, seeded with transaction and kind
 //!           word 1    configuration of the coordinator
 //!           word 2    low bound: transactions of this coordinator below it are truncated
-//!           word 3    how many transactions are truncated besides, and then each
-//! LOCK      word      token that LOCK-REPLY answers to
-//!           word      regions written (low half), objects of this machine (high half)
+//!           word 3    number of further truncated transactions, then the number of each of them
+//! LOCK      word      token that LOCK-REPLY returns
+//!           word      number of regions written (low half), of objects on this machine (high half)
 //!           words     ids of all regions written anywhere, two in a word
-//!           objects   address, version that was read, second word of the header after, and
-//!                     class | what | bytes of payload, then the payload, padded to a word
+//!           objects   address, version that was read, second word of the header after the commit, and
+//!                     class | effect | bytes of payload, then the payload, padded to a word
 //! ```
 //!
 //! The kind is the record's id in the ring, and the transaction's sequence number is its token. The other parts of the
@@ -156,9 +156,12 @@ impl<'a> Words<'a> {
 }
 
 fn each_word(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes
-        .chunks_exact(WORD)
-        .map(|word| u64::from_le_bytes(word.try_into().expect("a word")))
+    bytes.chunks_exact(WORD).map(|word| {
+        u64::from_le_bytes(
+            word.try_into()
+                .expect("each chunk has the length of a word"),
+        )
+    })
 }
 
 fn checksum(kind: Kind, sequence: u64, parts: [&[u8]; 2]) -> u64 {
@@ -168,10 +171,11 @@ fn checksum(kind: Kind, sequence: u64, parts: [&[u8]; 2]) -> u64 {
 }
 
 impl<'a> Record<'a> {
-    /// Decodes a record. Checks everything except the objects of a LOCK, and that the objects are complete.
+    /// Decodes a record, and checks its checksum and the part that all records have. [`Record::lock`] and
+    /// [`Lock::objects`] check the additions of LOCK.
     ///
     /// # Errors
-    /// [`RecordError`]: the writer of the record does not keep to the protocol.
+    /// [`RecordError`]: the writer of the record does not follow the protocol.
     pub fn decode(kind: u16, sequence: u64, body: &'a [u8]) -> Result<Self, RecordError> {
         let kind = Kind::of(kind).ok_or(RecordError::Kind(kind))?;
         if (sequence == 0) != (kind == Kind::Truncate) {
@@ -189,7 +193,7 @@ impl<'a> Record<'a> {
         Ok(record)
     }
 
-    /// Decodes a record whose checksum was checked before, as [`Record::decode`] does.
+    /// Decodes a record as [`Record::decode`] does, but without checking the checksum, which was checked before.
     ///
     /// # Errors
     /// As [`Record::decode`].
@@ -273,7 +277,7 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     let class = SizeClass::new(rest as u8);
     if incarnation.class() != class {
         return Err(wrong(
-            "header (its size class is not the object's)",
+            "header (with another size class than the object)",
             incarnation.0,
         ));
     }
@@ -359,12 +363,12 @@ pub(crate) fn encode_head(
     out[..WORD].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Configuration number of a cluster with a fixed set of machines.
 /// Returns the bytes that the truncation of one transaction reserves: those of a record of its own.
 pub(crate) fn truncation_reserved() -> u32 {
     log_record_bytes(FIXED_BYTES + 8)
 }
 
+/// Configuration number of a cluster with a fixed set of machines.
 pub(crate) const CONFIGURATION: u64 = 1;
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::slots;
 use crate::tx::reservation::reserve;
 use crate::tx::{ObjectId, Place, wrong_size};
 
-/// Requests a machine to reserve room for an object near an address.
+/// Message id of the request to reserve room for an object near an address.
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
 /// Bytes of the request: size class and address.
 const ALLOC_BYTES: usize = 9;
@@ -90,7 +90,8 @@ fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
 }
 
 impl TxCounters {
-    /// Counts a transaction's read that has ended, if it was of another machine's memory, and its failure, if it failed.
+    /// Counts a read of a transaction that has ended: the read, if it accessed another machine's memory, and its
+    /// failure, if it failed.
     pub(crate) fn count_read(
         &mut self,
         place: &Place,
@@ -138,7 +139,7 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
     match to.and_then(|to| worker.call(to, ALLOC, &[&body], RESERVED_BYTES, cont)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
-        // The error is reported from the event loop, because the current call may be the one that sent the request.
+        // The error is reported from the event loop, because the current call may be the call that sent the request.
         Err(_) => worker.defer(Cont::new(nobody_answers, key)),
     }
 }
@@ -172,7 +173,13 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
 
 fn decode(reply: &[u8]) -> Option<(Address, Version, Incarnation)> {
     let reply: &[u8; RESERVED_BYTES] = reply.try_into().ok()?;
-    let word = |at: usize| u64::from_le_bytes(reply[at..at + 8].try_into().expect("a word"));
+    let word = |at: usize| {
+        u64::from_le_bytes(
+            reply[at..at + 8]
+                .try_into()
+                .expect("a slice of eight bytes is one word"),
+        )
+    };
     let address = Address::from_bits(word(0)).filter(|address| !address.is_null())?;
     Some((address, Version::checked(word(8))?, Incarnation(word(16))))
 }

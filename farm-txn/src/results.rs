@@ -13,7 +13,7 @@ pub(crate) fn defer(worker: &mut Worker, result: DeferredResult) {
     worker.defer(deferred);
 }
 
-/// Stores a result. Returns the continuation that passes it on, which is to be deferred.
+/// Stores a result. Returns the continuation that passes the result on; the caller must defer that continuation.
 #[inline(always)]
 pub(crate) fn store(state: &mut Transactions, result: DeferredResult) -> Cont<()> {
     Cont::new(resume, state.results.insert(result))

@@ -18,7 +18,7 @@
 //! - Any other error of a body may result from reads that are mutually inconsistent, such as a pointer from before a
 //!   change and its object from after the change. The reads of the try are therefore validated first, as by a commit
 //!   that writes nothing ([`api::validate`]). If the validation meets a conflict, the transaction is retried; else the
-//!   error is reported, because the reads are of one moment. A body that wants to end without effect fails with
+//!   error is reported, because the reads are of one moment. To end without effect, a body fails with
 //!   [`TxError::GivenUp`], or with [`TxError::Refused`] and a message.
 //!
 //! At most as many transactions run on a worker at the same time as its `Backoff` allows; the others wait in the order
@@ -157,8 +157,8 @@ impl Tries {
 /// # Ok::<_, farm_core::machine::MachineError>(())
 /// ```
 ///
-/// Runs do not nest: if the limit of running transactions is reached, a body that waits for another run waits for its
-/// own end.
+/// Runs must not nest: if the limit of running transactions is reached, a body that waits for another run waits for
+/// ever, because that run begins only after the body's own run has ended.
 pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxError>>) {
     let key = transactions(worker).runs.insert(Run {
         body,
@@ -215,7 +215,11 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
 /// Returns the key of the run to which a transaction belongs, if the transaction is open.
 fn run_of(worker: &mut Worker, tx: TxHandle) -> Option<usize> {
     let run = open::run_of(worker, tx).ok()?;
-    Some(run.unwrap_or_else(|| panic!("the transaction was not begun by `retry::run`")))
+    Some(run.unwrap_or_else(|| {
+        panic!(
+            "the transaction is not a try of `retry::run`; end it by `api::commit` or `api::abort`"
+        )
+    }))
 }
 
 /// Begins a try.
@@ -267,7 +271,9 @@ fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
 
 fn report(worker: &mut Worker, key: u64, (): ()) {
     let run = transactions(worker).runs.remove(key as usize);
-    let outcome = run.outcome.expect("the run has ended with an outcome");
+    let outcome = run
+        .outcome
+        .expect("a run stores its outcome before `report` is called");
     leave(worker, Left::of(&outcome));
     run.done.resume(worker, outcome);
 }

@@ -1,6 +1,7 @@
-//! The way back of slots: objects in them were freed, or were reserved and never allocated.
+//! Releases slots: their objects were freed, or the slots were reserved and never used.
 //!
-//! A slot goes to the worker that owns its block, by a message if that is another one.
+//! The worker that owns the block of a slot releases the slot. If that is another worker, the slot
+//! is sent to it by a message.
 
 use farm_core::alloc::{ReleaseError, SizeClass};
 use farm_core::ids::{Address, MachineId, WorkerRef};
@@ -11,20 +12,23 @@ use farm_core::worker::{Cont, Worker};
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 
-/// Slots on their way to the worker that owns their block.
+/// Message id of slots to release, which are sent to the worker that owns their block.
 pub(crate) const RELEASE: MessageId = MessageId(MessageId::TXN);
 
 /// Releases the slot of a freed object of this machine.
 pub(crate) fn release_local(worker: &mut Worker, address: Address, class: SizeClass) {
     if let Err(error) = release(worker, address, class) {
-        debug_assert!(false, "the slot of a freed object at {address}: {error}");
+        debug_assert!(
+            false,
+            "releasing the slot of a freed object at {address} failed: {error}"
+        );
     }
 }
 
 /// Releases a slot of this machine.
 ///
 /// # Errors
-/// No such slot is taken; nothing was released.
+/// The address is not a reserved slot; nothing was released.
 pub(crate) fn release(
     worker: &mut Worker,
     address: Address,
@@ -52,7 +56,7 @@ pub(crate) fn release_remote(worker: &mut Worker, machine: MachineId, slots: Obj
 fn send(worker: &mut Worker, to: WorkerRef, slots: ObjectRun) {
     let releases = &mut transactions(worker).releases;
     releases.push((to, slots));
-    // If there are more, they wait for room already.
+    // If the list has further slots, a call of `flush` waits for room already.
     if releases.len() == 1 {
         flush(worker, (), ());
     }

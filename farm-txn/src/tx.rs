@@ -29,9 +29,9 @@ use objects::Number;
 pub use objects::ObjectId;
 use payloads::{NOT_HELD, Payloads};
 
-/// Tries of a local read before the object counts as locked. A transaction whose objects are all on this machine
-/// commits in less time, unless its thread lost its core. A commit over several machines takes a round trip, which is
-/// too long for a worker to wait.
+/// Number of tries of a local read before the object counts as locked. A transaction whose objects are all on this
+/// machine commits in less time, unless its thread lost its core. A commit over several machines takes a round trip,
+/// which is too long for a worker to wait.
 const LOCAL_READ_TRIES: u32 = 50;
 
 /// What a transaction does with an object.
@@ -98,7 +98,7 @@ pub struct Tx {
     pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// Number of the current transaction, which is a part of each of its [`ObjectId`]s.
     number: Number,
-    /// The commit only validates what was read, and writes nothing.
+    /// Whether the commit only validates what was read, and writes nothing.
     given_up: bool,
     /// EpochGuard that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
     pub(crate) guard: Option<EpochGuard>,
@@ -231,7 +231,7 @@ impl Tx {
         machine: Option<MachineId>,
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
-        let image = Image::check(words).expect("the image was read until it was consistent");
+        let image = Image::check(words).expect("the caller passes a consistent image");
         let (version, incarnation) = (image.version(), image.incarnation());
         if self.forgotten > 0
             && let Some(known) = self.position(address)
@@ -395,8 +395,9 @@ impl Tx {
     }
 }
 
-/// Returns whether objects of a class start at an address of this machine, whose offset in `memory` is `at`; false if
-/// there is no block.
+/// Checks that an object of `class` can start at an address of this machine, whose offset in `memory` is `at`. Returns
+/// false if no block contains the address, and an error if the address is in a block of another class or is not the
+/// start of an object.
 #[inline]
 pub(crate) fn is_slot(
     (memory, geometry, at): (&Memory, Geometry, usize),
@@ -439,7 +440,7 @@ impl Entry {
         at..at + self.class.payload_capacity()
     }
 
-    /// Returns whether room was reserved for the object.
+    /// Returns whether this transaction has reserved room for the object.
     pub(crate) fn is_reserved(&self) -> bool {
         !self.incarnation.is_allocated() && self.is_written()
     }

@@ -17,7 +17,8 @@ use crate::{marks, mutants};
 pub struct ArrayRun {
     /// Block that holds the array.
     pub block: Block,
-    /// Number of objects requested. Each starts [`SizeClass::object_bytes`] after the one before.
+    /// Number of objects requested. Each object starts [`SizeClass::object_bytes`] bytes after the start of the
+    /// previous object.
     pub count: u32,
 }
 
@@ -46,7 +47,7 @@ impl ArrayRun {
     pub fn begin(&self, index: u32) -> Room {
         assert!(
             index < self.count,
-            "object {index} is out of range: the array has {}",
+            "object {index} is out of range: the array has {} objects",
             self.count
         );
         let (block, at) = (&self.block, self.block.offset_of(index));
@@ -55,9 +56,10 @@ impl ArrayRun {
 }
 
 impl BlockAllocator {
-    /// Allocates `count` adjacent objects of one class, near `near` if possible: in its region, else on its ring, else
-    /// anywhere. The transaction that fills the objects sets their allocated bits. Their memory is zero, or holds freed
-    /// objects of the class; [`ArrayRun::begin`] returns the versions from which to continue.
+    /// Allocates `count` adjacent objects of one class, near the region `near` if possible: in that region, else in
+    /// another region on its ring, else anywhere. The transaction that fills the objects sets their allocated bits.
+    /// Their memory is zero, or holds freed objects of the class; [`ArrayRun::begin`] returns the versions from which
+    /// to continue.
     ///
     /// # Errors
     /// [`AllocError`]: nothing is allocated.

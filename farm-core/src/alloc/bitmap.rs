@@ -1,15 +1,15 @@
 //! The private free map of one block: the slots that a slab allocator may reserve.
 //!
-//! It has two levels: a bit per slot, and a bit per word of slots that has any free one. A cursor marks the lowest word
-//! of the upper level that may have a bit, so that taking the lowest free slot reads only a few words however full the
-//! block is. Nothing grows after [`FreeSlots::new`].
+//! It has two levels: a bit per slot, and a bit per word of 64 slots, which is set if any of these slots is free. A
+//! cursor marks the lowest word of the upper level that may have a bit, so that taking the lowest free slot reads only
+//! a few words however full the block is. Nothing grows after [`FreeSlots::new`].
 
 const BITS: u32 = u64::BITS;
 
 /// The free slots of one block. The lowest is taken first, so that a block fills without holes.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
-    /// One bit per slot, set if the slot is free; then one bit per word of those, set if the word is not 0.
+    /// One bit per slot, set if the slot is free; then one bit per word of slot bits, set if that word is not 0.
     words: Box<[u64]>,
     /// Index of the first word of the second level.
     summary: u32,
@@ -78,7 +78,7 @@ impl FreeSlots {
         true
     }
 
-    /// Returns this slot to the map. Returns false if it was free already.
+    /// Marks this slot as free. Returns false if it was free already.
     #[inline]
     pub(super) fn give(&mut self, slot: u32) -> bool {
         if self.is_free(slot) {
@@ -100,7 +100,7 @@ impl FreeSlots {
     pub(super) fn is_free(&self, slot: u32) -> bool {
         assert!(
             slot < self.slots,
-            "slot {slot} is out of range: the block has {}",
+            "slot {slot} is out of range: the block has {} slots",
             self.slots
         );
         self.words[(slot / BITS) as usize] >> (slot % BITS) & 1 == 1

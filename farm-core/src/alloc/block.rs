@@ -1,7 +1,7 @@
 //! The block allocator: one per machine, over the regions of which the machine is the primary (`FaRM'14 §3.3`).
 //!
-//! Free blocks are searched first fit in the region's own table; a freed run merges with its neighbours because it is
-//! free. Slab allocators request blocks through [`BlockSource`], once per block and not once per object.
+//! Free blocks are searched first fit in the region's own table. A freed run needs no merging: adjacent free blocks are
+//! one range. Slab allocators request blocks through [`BlockSource`], once per block and not once per object.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,8 +88,8 @@ pub trait BlockSource {
     fn give_back(&mut self, block: Block);
 }
 
-/// Counts every event after which a block may be available that was not available before, so that a slab need not
-/// repeat a failed request until then.
+/// A counter of the events that may have made another block available. A slab allocator repeats a failed request only
+/// after the count has changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changes(Arc<AtomicU64>);
 
@@ -105,8 +105,7 @@ impl Changes {
     }
 }
 
-/// The machine's block allocator. It has one owner; workers share it behind `Arc<Mutex<_>>`, which is also a
-/// [`BlockSource`].
+/// The machine's block allocator. Workers share it as `Arc<Mutex<BlockAllocator>>`, which is also a [`BlockSource`].
 pub struct BlockAllocator {
     pub(super) config: BlockConfig,
     geometry: Geometry,
@@ -126,8 +125,10 @@ impl BlockAllocator {
     /// # Panics
     /// If a region of these sizes has no room for a block.
     pub fn new(config: BlockConfig, source: impl RegionSource + Send + 'static) -> Self {
-        let geometry = Geometry::new(config.block_bytes, config.region_bytes)
-            .unwrap_or_else(|| panic!("regions have no room for a block: {config:?}"));
+        let geometry =
+            Geometry::new(config.block_bytes, config.region_bytes).unwrap_or_else(|| {
+                panic!("a region of these sizes has no room for a block: {config:?}")
+            });
         Self {
             config,
             geometry,
@@ -150,7 +151,8 @@ impl BlockAllocator {
         self.changes.clone()
     }
 
-    /// Adds a region that already has a block table: after a restart, or as its new primary.
+    /// Adds a region that already has a block table, for example after a restart, or when this machine becomes the
+    /// region's primary.
     ///
     /// # Errors
     /// [`AllocError::Table`] or [`AllocError::RegionExists`].
@@ -319,7 +321,8 @@ impl BlockAllocator {
         }
     }
 
-    /// Creates a region, if the limit of the machine allows it and an empty region meets the demand.
+    /// Creates a region and returns its index, if the machine's limit on memory permits it and an empty region has room
+    /// for the demand.
     fn grow(&mut self, demand: Demand, near: Option<RegionId>) -> Result<usize, AllocError> {
         let first = self.geometry.first_block();
         let fits = [first, first + 1].into_iter().any(|block| {
@@ -351,7 +354,7 @@ impl BlockAllocator {
             memory.len(),
             self.config.region_bytes
         );
-        // A mapping is whole pages and may be longer than the region.
+        // A mapping has whole pages and may be longer than the region.
         let memory = memory.window(0, self.config.region_bytes);
         let block_bytes = self.config.block_bytes;
         let table = BlockTable::format(memory, id, block_bytes, &mut self.rng)?;
@@ -401,7 +404,7 @@ impl BlockSource for Arc<Mutex<BlockAllocator>> {
 
 const POISONED: &str = "a worker panicked while it held the lock of the block allocator";
 
-/// Returns the objects of an array that was found in memory: those that are allocated. If none is, the block stays an
+/// Returns the allocated objects of an array that was found in memory. If no object is allocated, the block stays an
 /// array, because a transaction may still be about to fill it.
 fn allocated(block: &Block) -> FreeSlots {
     let mut held = FreeSlots::new(block.slots());

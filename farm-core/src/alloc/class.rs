@@ -1,9 +1,9 @@
 //! The 256 size classes of objects (`FaRM'14 §3.3`), from one line to 1 MiB.
 //!
 //! Up to 28 lines (1,792 bytes) every whole number of lines is a class: an object starts at a line, so finer steps
-//! would save nothing. Above that, each class is at most 1/28 = 3.6 % larger than the one before, which bounds the
-//! waste per object. The paper states 1.8 % on average and 3.6 % at most; [`super::fragmentation`] computes the values
-//! for these classes, and its tests check them against the paper's.
+//! would save nothing. Above that, each class is at most 1/28 = 3.6 % larger than the next smaller class, which bounds
+//! the waste per object. The paper states 1.8 % on average and 3.6 % at most; [`super::fragmentation`] computes the
+//! values for these classes, and its tests check them against the paper's.
 
 use crate::limits::{MAX_OBJECT_BYTES, MAX_VALUE_BYTES};
 use crate::mem::LINE_BYTES;

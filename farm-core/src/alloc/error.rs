@@ -1,4 +1,4 @@
-//! Errors of the allocator, with the place of the error.
+//! Errors of the allocator. Each names the region, block or address that it concerns.
 
 use crate::ids::{Address, RegionId};
 
@@ -106,7 +106,7 @@ pub enum TableError {
     /// A block that cannot be reclaimed, because its versions or incarnations are the greatest possible.
     #[error(
         "region {region}: block {block} is not reclaimed: its headers have versions up to {version:#x} and \
-         incarnations up to {incarnation:#x}, and no base is greater; a header in it is damaged"
+         incarnations up to {incarnation:#x}, and no valid base is greater; a header of the block is damaged"
     )]
     NoBase {
         /// The region.
@@ -119,7 +119,10 @@ pub enum TableError {
         incarnation: u64,
     },
     /// A run that exceeds the region, is too short for an object, or is not followed by its blocks.
-    #[error("region {region}: the run of {run} blocks of class {class} at block {block} is broken")]
+    #[error(
+        "region {region}: the run of {run} blocks of class {class} at block {block} is damaged: it exceeds the region, \
+         has no room for an object, or lacks some of its blocks"
+    )]
     BadRun {
         /// The region.
         region: RegionId,
@@ -168,8 +171,9 @@ pub enum LocateError {
 /// Why a slot was not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// The address is in no block of this slab allocator.
-    #[error("the slot at {0} is in a block that another worker owns")]
+    /// The address is in no block of this slab allocator or, if an array's object was to be released, in no array of
+    /// this machine.
+    #[error("cannot release the slot at {0}: it is in no block of this allocator")]
     NotOurs(Address),
     /// No object starts at the address.
     #[error("{address} is not the start of an object of {object_bytes} bytes")]

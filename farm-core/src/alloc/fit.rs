@@ -35,7 +35,7 @@ pub(super) enum Demand {
 pub(super) enum Fit {
     /// The smallest run that wastes little after its last object.
     Snug,
-    /// Such that one object fits: the last resort before a request fails.
+    /// The shortest run in which one object fits: the last resort before a request fails.
     Tight,
 }
 
@@ -81,7 +81,8 @@ impl Demand {
 }
 
 impl RegionBlocks {
-    /// Takes a block from this region: a vacant one, else a free one with the fit that is possible.
+    /// Takes a block from this region: a vacant run, else free blocks with [`Fit::Snug`], else free blocks with
+    /// [`Fit::Tight`].
     pub(super) fn take(
         &mut self,
         demand: Demand,
@@ -96,8 +97,8 @@ impl RegionBlocks {
         self.take_free(demand, Fit::Tight, owner)
     }
 
-    /// Takes a vacant block of the class, the smallest that is large enough. Of equal ones it takes the one that was
-    /// retired last, because the others may be about to be freed for any class.
+    /// Takes a vacant run of the class, the shortest that is large enough. Of several runs with that length, takes the
+    /// run that was retired last, because the others may be about to be freed for any class.
     pub(super) fn take_vacant(
         &mut self,
         demand: Demand,

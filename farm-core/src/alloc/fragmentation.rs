@@ -1,8 +1,8 @@
-//! The memory that the allocator wastes, by arithmetic: inside objects because of the steps between classes, behind the
-//! last object of each block, and in block tables.
+//! The memory that the allocator wastes, computed from the sizes: inside objects because of the steps between classes,
+//! after the last object of each block, and in block tables.
 //!
-//! `FaRM'14 §3.3`: "The sizes are selected so the average fragmentation is 1.8% and the maximum is 3.6%." The tests
-//! here check the classes against that.
+//! `FaRM'14 §3.3`: "The sizes are selected so the average fragmentation is 1.8% and the maximum is 3.6%." The tests of
+//! this module check the classes against these values.
 
 use serde::Serialize;
 
@@ -19,12 +19,12 @@ pub struct ClassFragmentation {
     pub object_bytes: usize,
     /// Bytes of data that fit into an object.
     pub payload_capacity: usize,
-    /// Least bytes of data that need this class.
+    /// Smallest number of bytes of data that needs this class.
     pub least_payload: usize,
     /// Share of the capacity that is unused, averaged over all data sizes that need this class; 0 if no allowed data
     /// size needs this class.
     pub mean_waste: f64,
-    /// The same for the least such size, which wastes most.
+    /// Share of the capacity that is unused for the smallest such size, which wastes most.
     pub max_waste: f64,
     /// Share of the object that is header and line versions.
     pub versions_share: f64,
@@ -32,7 +32,7 @@ pub struct ClassFragmentation {
     pub run_blocks: u32,
     /// Objects in such a run.
     pub objects_per_run: u32,
-    /// Share of the run that is unused behind its last object.
+    /// Share of the run that is unused after its last object.
     pub tail_waste: f64,
 }
 
@@ -49,13 +49,13 @@ pub struct Fragmentation {
     pub table_share: f64,
     /// Waste inside objects, averaged over data of every size from 1 byte to the largest value.
     pub mean_waste: f64,
-    /// Greatest waste inside objects, above the classes that are every number of lines.
+    /// Greatest waste inside objects, over the classes of more than [`FINE_LINES`] lines.
     pub max_waste: f64,
-    /// Waste inside objects, averaged over data that needs one of those small classes.
+    /// Waste inside objects, averaged over data that needs a class of at most [`FINE_LINES`] lines.
     pub mean_waste_small: f64,
-    /// Waste behind the last object of a run, averaged over classes.
+    /// Waste after the last object of a run, averaged over classes.
     pub mean_tail_waste: f64,
-    /// Greatest waste behind the last object of a run.
+    /// Greatest waste after the last object of a run.
     pub max_tail_waste: f64,
     /// Waste of each class.
     pub classes: Vec<ClassFragmentation>,

@@ -10,11 +10,11 @@ const ENTRY_BYTES: usize = 2 * WORD_BYTES;
 // No entry crosses a line boundary.
 const _: () = assert!(LINE_BYTES.is_multiple_of(ENTRY_BYTES));
 
-/// The target for waste: at most this fraction, 1/32, of a run is unused behind its last object.
+/// The target for waste: at most 1/`MOST_TAIL_SHARE` of a run is unused after its last object.
 const MOST_TAIL_SHARE: usize = 32;
 /// A run is at most this many times as long as one object needs.
 const MOST_RUN_FACTOR: u32 = 16;
-/// A run is at most this fraction, 1/8, of a region's blocks.
+/// A run has at most 1/`LEAST_RUNS_PER_REGION` of a region's blocks, unless one object needs more.
 const LEAST_RUNS_PER_REGION: u32 = 8;
 
 /// Sizes of a region's blocks and table (`FaRM'14 §3.3`).
@@ -26,7 +26,7 @@ pub struct Geometry {
 
 impl Geometry {
     /// Creates the geometry of a region of `region_bytes`, with blocks of `block_bytes`, a power of two of at least 4
-    /// KiB. Returns `None` if the sizes are not allowed, or if no block is left beside the table.
+    /// KiB. Returns `None` if the sizes are not allowed, or if the table leaves no room for a block.
     pub fn new(block_bytes: usize, region_bytes: usize) -> Option<Geometry> {
         let possible = block_bytes.is_power_of_two()
             && block_bytes as u64 >= TINY_BLOCK_BYTES
@@ -111,8 +111,8 @@ impl Geometry {
     }
 
     /// Returns the length, in blocks, of a run for a slab of this class that starts in `block`: the shortest run with
-    /// at most 1/32 unused behind the last object. An upper bound keeps large objects from taking a region each; if no
-    /// run within it meets the target, returns the run that wastes least.
+    /// at most 1/32 unused after the last object. An upper bound on the length keeps large objects from taking a region
+    /// each. If no run within that bound meets the target, returns the run that wastes least.
     pub fn snug_run(self, block: u32, class: SizeClass) -> u32 {
         let least = self.run_for(block, class, 1);
         let most = (least * MOST_RUN_FACTOR)

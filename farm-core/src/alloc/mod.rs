@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Read in this order: [`SizeClass`] (the sizes of objects) → [`Geometry`], [`BlockState`] and [`BlockTable`] (the
-//! table at the start of a region) → [`BlockAllocator`] → [`Slab`] → [`Slab::rebuild`] (the same from memory alone) →
-//! [`Slab::retire`] and [`BlockAllocator::reclaim`] (how a block is reused for another class) → [`choose_region_id`].
+//! table at the start of a region) → [`BlockAllocator`] → [`Slab`] → [`Slab::rebuild`] (a slab allocator rebuilt from
+//! memory alone) → [`Slab::retire`] and [`BlockAllocator::reclaim`] (how a block is reused for another class) →
+//! [`choose_region_id`].
 //!
 //! Invariants:
 //! - A slot is reserved by at most one caller at a time. It is inside its block, at a multiple of the class's size from
@@ -20,12 +21,13 @@
 //! - The allocator writes block tables and the first header of a slot. The commit of the transaction that allocates or
 //!   frees an object writes the allocated bit in its header; between transactions, reserved slots and allocated bits
 //!   agree ([`Slab::check`]).
-//! - Versions and incarnations at an address never go back: the base of a block is greater than all that its memory had
-//!   before.
+//! - Versions and incarnations at an address never decrease: the base of a block is greater than every version and
+//!   incarnation that its memory held before.
 //! - A request that fails changes nothing.
 //! - Reserving and releasing slots in blocks of the slab allocates nothing and takes no lock.
 //!
-//! No clock, no thread, no ambient randomness. Guarded by the models in `tests`.
+//! The allocator reads no clock, starts no thread, and takes random numbers only from generators that its callers seed.
+//! The models in `tests` check the invariants.
 //!
 //! ```
 //! use farm_core::alloc::{AllocError, BlockAllocator, BlockConfig, Slab, class_for_payload};

@@ -12,7 +12,7 @@ use super::{Block, BlockKind, BlockTable, Changes, Slab, TableError};
 /// A disagreement between a slab allocator and memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The table assigns the worker a block that its slab allocator does not have, or has with another head.
+    /// The table assigns the worker a block that the worker's slab allocator does not have, or has with another head.
     #[error(
         "region {region}: the table's entry of block {block} differs from the worker's slab allocator"
     )]
@@ -37,13 +37,15 @@ pub enum Mismatch {
     Object {
         /// The object.
         address: Address,
-        /// True if the slot is reserved in the slab allocator.
+        /// Whether the slot is reserved in the slab allocator.
         reserved: bool,
-        /// True if the object's header has the allocated bit.
+        /// Whether the object's header has the allocated bit.
         allocated: bool,
     },
     /// A header has another class than its block, or its version or incarnation is below the block's base.
-    #[error("{address}: header {header:#018x?} in a block of class {class} with base {base:#x}")]
+    #[error(
+        "{address}: the header {header:#018x?} does not match its block, which has class {class} and base {base:#x}"
+    )]
     Header {
         /// The object.
         address: Address,

@@ -11,12 +11,12 @@
 //! A vacant block has headers and no objects. An operation that still holds an address in it finds a header of the
 //! expected class, with a later version and incarnation. The block can therefore be reused by its own class at any
 //! time. Another class may use it only when no operation holds such an address: after every operation has ended, on all
-//! machines, that began before the block was retired. To ensure that, [`crate::worker`] first makes a [`Cut`], then
+//! machines, that began before the block was retired. To ensure that, [`crate::worker`] first takes a [`Cut`], then
 //! waits, then frees the blocks that were retired before the cut and are still vacant. An epoch change that is
 //! abandoned needs no cleanup.
 //!
 //! Reclaiming zeroes the memory and moves the block's [base](crate::object::Base) beyond every version and incarnation
-//! in it. The next objects start from that base, so that a fat pointer to a freed object never names a later one
+//! in it. The next objects start from that base, so that a fat pointer to a freed object never matches a later object
 //! (docs/decisions/0014).
 
 use super::slab::NONE;
@@ -26,7 +26,8 @@ use crate::limits::LOW_MEMORY_SHARE;
 use crate::marks;
 use crate::mem::Context;
 
-/// A moment that divides retired blocks into those that were retired before it and those after.
+/// A moment that divides the retired blocks into blocks that were retired before the moment and blocks that were
+/// retired after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cut(pub(crate) u64);
 
@@ -137,7 +138,7 @@ impl BlockAllocator {
         Some(Cut(self.cuts))
     }
 
-    /// Takes a block that was vacant before the cut and still is, so that it cannot be acquired. The caller
+    /// Takes a block that was vacant before the cut and still is. From now on no slab can acquire the block. The caller
     /// [renews](Block::renew) it, which needs no lock, and then calls [`freed`](Self::freed).
     ///
     /// Must be called only when every operation in the cluster that began before the cut has ended.
@@ -154,7 +155,7 @@ impl BlockAllocator {
                 assert_eq!(
                     (head.kind, head.class),
                     (BlockKind::Vacant, *class),
-                    "block {index} is in the list of vacant blocks of the class"
+                    "the head of block {index} must match the list of vacant blocks that contains the block"
                 );
                 vacancies.swap_remove(at);
                 return region.table.block(index, head).map(Some);

@@ -2,9 +2,9 @@
 //! §3.3`).
 //!
 //! "It picks an identifier for the region by selecting a ring at random and a position in the ring that ensures the
-//! local node stores the primary copy." Near another region means: on its ring, at the closest position that still
-//! makes the local machine the primary. All positions between two neighbouring machines of a ring have the same
-//! replicas, so such regions stay together.
+//! local node stores the primary copy." An id near another region is on that region's ring, at the closest position
+//! that still makes the local machine the primary. All positions between two neighbouring machines of a ring have the
+//! same replicas, so such regions stay together.
 
 use rand::Rng;
 
@@ -21,8 +21,8 @@ pub(super) fn ring_distance(a: RegionId, b: RegionId) -> Option<u32> {
 }
 
 /// Picks the id of a new region whose primary is `local`: on the ring of `near` and as close to it as possible, else on
-/// a random ring at a random position. Never picks a region for which `taken`, which knows the regions of the cluster,
-/// returns true.
+/// a random ring at a random position. `taken` returns whether the cluster already has a region with an id; such an id
+/// is never picked.
 ///
 /// Returns `None` if no free position makes `local` a primary, for instance because `local` is not in the placement.
 ///

@@ -107,8 +107,8 @@ impl Block {
         incarnation.0 == 0 || incarnation.class() == class && begun
     }
 
-    /// Prepares the block for objects of any class; no slot may be reserved. First moves its base beyond every version
-    /// and incarnation in it, then zeroes its memory.
+    /// Prepares the block for objects of any class. Must be called only while no slot is reserved. First moves the
+    /// block's base beyond every version and incarnation in the block, then zeroes the block's memory.
     ///
     /// The base is stored first: if the machine dies in between, the block still has its class, and its headers are
     /// either zero or unchanged.

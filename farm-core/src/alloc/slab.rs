@@ -68,20 +68,22 @@ impl SlabBlock {
 /// The blocks of one class in one region.
 pub(super) struct RegionList {
     region: u32,
-    /// Number of these blocks.
+    /// Number of blocks of the class in the region.
     pub(super) blocks: usize,
-    /// Blocks with a free slot.
+    /// Indices of the blocks of the class in the region that have a free slot.
     pub(super) with_free: Vec<u32>,
-    /// Value of [`Changes`] when the region last had no block for this class. Until that value changes, the slab does
-    /// not ask again. `ring_full_at` is the same for the other regions of the region's consistent-hashing ring.
+    /// Value of [`Changes`] when the region last had no block for this class. Until that value changes, the slab
+    /// allocator does not repeat the request.
     full_at: Option<u64>,
+    /// Value of [`Changes`] when the other regions of the region's consistent-hashing ring last had no block for this
+    /// class.
     ring_full_at: Option<u64>,
 }
 
 /// The blocks of one class.
 #[derive(Default)]
 pub(super) struct Class {
-    /// Lists of blocks, in the order of regions.
+    /// Lists of blocks, one per region, sorted by the region's index.
     lists: Vec<RegionList>,
     /// Index of the list that served the last request.
     current: usize,
@@ -203,7 +205,9 @@ impl Slab {
     #[inline]
     pub fn memory(&self, reserved: &Reserved) -> &Memory {
         let memory = self.regions[reserved.region as usize].memory.as_ref();
-        memory.expect("a slot was reserved by this slab allocator")
+        memory.expect(
+            "a slab allocator stores the memory of every region in which it reserved a slot",
+        )
     }
 
     /// Returns the version and incarnation from which the object in a reserved slot continues. Writes the header of a
@@ -365,8 +369,8 @@ impl Slab {
         Ok(self.take_from(at))
     }
 
-    /// Reserves a slot in the region, or near it on its ring. Does not repeat a request to a place that had no room
-    /// until something has changed.
+    /// Reserves a slot in the region, or near it on its ring. Does not repeat a request that failed until [`Changes`]
+    /// has counted another event.
     fn reserve_near(
         &mut self,
         class: SizeClass,

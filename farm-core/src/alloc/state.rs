@@ -25,7 +25,7 @@ const TAG_TABLE: u64 = 3;
 pub enum BlockKind {
     /// Single objects, reserved by the slab allocator of the owner.
     Slab,
-    /// Adjacent objects, allocated and freed as one array.
+    /// Adjacent objects, allocated together as one array.
     Array,
     /// No objects at present, but headers of this class to which stale pointers may point. The block can be reused for
     /// objects of its class at once, and for other classes after an epoch has ended (`FaRM'14 §3.5`).

@@ -8,19 +8,20 @@
 //! 32   zero up to 64
 //! 64   state of block 0, 8 bytes ([`BlockState`]); base of block 0, 8 bytes ([`Base`])
 //! 80   state and base of block 1 ...
-//!      ... up to whole lines; the objects of block 0 start here, all others at their block
+//!      ... up to whole lines; the objects of the block that contains this end start here, those of later blocks at
+//!      the start of their block
 //! ```
 //!
 //! Invariants, checked by [`BlockTable::open`]: the run of every head is inside the region, is followed by exactly its
 //! further blocks, and has room for an object; blocks that the table fills are marked as such; every base is valid. The
 //! base of a run is that of its head: the greatest base of its blocks when the run was created. The base of a free
-//! block is greater than every version and incarnation that was in it, so that none ever goes back (`tests::retire`).
-//! Only the region's primary writes, and only its [`super::BlockAllocator`]; any thread may read. States are single
-//! words, written so that a head is never visible without the rest of its run (a run is written from its end and freed
-//! from its head). A machine that dies in between leaves further blocks without a head, which
+//! block is greater than every version and incarnation that was in it, so that versions and incarnations never decrease
+//! (`tests::reclassify`). Only the region's primary writes, and only its [`super::BlockAllocator`]; any thread may
+//! read. States are single words, written so that a head is never visible without the rest of its run (a run is written
+//! from its end and freed from its head). A machine that dies in between leaves further blocks without a head, which
 //! [`BlockTable::open_after_crash`] clears.
 //!
-//! Guarded by `tests::table` (any bytes are a table or an error) beside this file.
+//! Tested by `tests::table`: any bytes are a valid table or yield an error.
 
 use std::sync::atomic::Ordering;
 
@@ -51,7 +52,7 @@ impl BlockTable {
     /// Writes an empty table at the start of a region of zeroed memory, with bases drawn from `rng`.
     ///
     /// # Errors
-    /// [`TableError::BadGeometry`] if not even one block is left beside the table.
+    /// [`TableError::BadGeometry`] if the table leaves no room for a block.
     pub fn format(
         memory: Memory,
         region: RegionId,
@@ -99,8 +100,8 @@ impl BlockTable {
         Ok(table)
     }
 
-    /// As [`open`](Self::open), for the memory of a machine that may have died while it allocated or freed a run: also
-    /// frees further blocks whose head is a free block.
+    /// Opens the table as [`open`](Self::open) does, in the memory of a machine that may have died while it allocated
+    /// or freed a run. Also frees further blocks whose head is a free block.
     ///
     /// # Errors
     /// [`TableError`] for anything else that no allocator writes.
@@ -228,7 +229,7 @@ impl BlockTable {
     pub fn state(&self, block: u32) -> Result<BlockState, TableError> {
         assert!(
             block < self.geometry.blocks(),
-            "block {block} is out of range: the region has {}",
+            "block {block} is out of range: the region has {} blocks",
             self.geometry.blocks()
         );
         let bits = self
@@ -348,8 +349,8 @@ impl BlockTable {
         self.object_at(offset).map(|head| head.owner)
     }
 
-    /// Takes free blocks for a run: from its last block to its head, which publishes the run. The head gets the
-    /// greatest base of the blocks.
+    /// Writes the states of a run into free blocks, from the last block to the head, which publishes the run. The head
+    /// gets the greatest base of the blocks.
     pub(super) fn write_run(&self, index: u32, head: BlockHead) -> Result<Block, TableError> {
         let mut base = self.base(index)?;
         for further in index + 1..index + head.run {
@@ -378,7 +379,7 @@ impl BlockTable {
         self.publish();
     }
 
-    /// Makes a change, and what was written to the block before it, visible to a thread that is notified of the change
+    /// Makes a change of the table, and earlier writes to the block, visible to a thread that is notified of the change
     /// or that next takes the lock of the block allocator.
     pub(super) fn publish(&self) {
         self.memory.fence(Ordering::SeqCst);

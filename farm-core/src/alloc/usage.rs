@@ -2,7 +2,7 @@
 
 use super::SizeClass;
 
-/// Usage of the blocks of a machine. Fields are in bytes unless they say otherwise.
+/// Usage of the blocks of a machine. Fields are in bytes unless their comments state otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BlockUsage {
     /// Number of regions.
@@ -43,7 +43,7 @@ impl ClassUsage {
     }
 
     /// Returns the share of the live objects' data bytes that is unused, if they store `payload_bytes` together. The
-    /// allocator does not know how much of an object is used; its user does.
+    /// caller passes this number, because the allocator does not know how much of an object is used.
     pub fn internal_fragmentation(&self, class: SizeClass, payload_bytes: u64) -> f64 {
         let capacity = self.live * class.payload_capacity() as u64;
         if capacity == 0 {

@@ -75,8 +75,9 @@ impl Check<'_> {
         self.message_fits.then_some(bytes)
     }
 
-    /// Reports a problem of `involves[0]`, at the place of the first of the keys that was written. The problem is not
-    /// reported if the value of one of the keys is unknown because another problem was found in it.
+    /// Reports a problem of `involves[0]`. The problem has the place of the first of these keys that a file or a flag
+    /// sets. The problem is not reported if the value of one of the keys is unknown because another problem was found
+    /// in it.
     pub fn report(
         &mut self,
         kind: ProblemKind,

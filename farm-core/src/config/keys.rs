@@ -437,7 +437,7 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
 ];
 
 /// Returns the keys of all sections except `[[machine]]`, in the order in which they are listed and written. The
-/// sections of higher layers stand before `[rdma]`, which is about the transport alone.
+/// sections of higher layers are listed before `[rdma]`, which configures only the transport.
 pub(super) fn all(sections: &Sections) -> impl Iterator<Item = KeyFacts> {
     let last = KEYS.partition_point(|key| key.section() != "rdma");
     let (first, last) = KEYS.split_at(last);

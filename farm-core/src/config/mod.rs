@@ -23,8 +23,8 @@
 //! );
 //! ```
 //!
-//! The files of `config/` document every key. The sections of the layers above this crate are [`Section`]s, with which
-//! a configuration is made: [`Config::load_with`], [`Config::with_section`].
+//! The files of `config/` document every key. The layers above this crate define their sections as [`Section`]s, and
+//! pass them to [`Config::load_with`] or [`Config::with_section`].
 
 mod check;
 mod error;
@@ -78,7 +78,7 @@ pub struct Config {
     sections: Sections,
     /// RDMA devices: `[rdma]`.
     pub rdma: RdmaConfig,
-    /// Where each key without its default value was written. Machines' keys have the names of
+    /// For each key that a file or a flag sets, the place where it was written. Machines' keys have the names of
     /// [`origin::origin_of`].
     #[serde(skip)]
     origins: BTreeMap<String, Place>,
@@ -179,7 +179,7 @@ pub struct MemoryConfig {
 pub enum HugePages {
     /// Do not request huge pages.
     Off,
-    /// Request huge pages, and continue without them.
+    /// Request huge pages, and continue without them if there are none.
     Try,
     /// Refuse to start without huge pages.
     Require,
@@ -354,8 +354,9 @@ impl Config {
         Config::load_with(path, &Sections::default())
     }
 
-    /// As [`Config::load`], with sections of the layers above this crate, at whose values keys begin that
-    /// the file does not contain.
+    /// Reads and checks the file at `path` as [`Config::load`] does, for a file that may also contain `sections`, which
+    /// are sections of the layers above this crate. A key of these sections that the file does not contain has its
+    /// value in `sections`.
     ///
     /// # Errors
     ///
@@ -373,7 +374,7 @@ impl Config {
         Config::from_str_with(text, name, &Sections::default())
     }
 
-    /// As [`Config::from_str`], with sections as in [`Config::load_with`].
+    /// Reads and checks `text` as [`Config::from_str`] does, with sections as in [`Config::load_with`].
     ///
     /// # Errors
     ///
@@ -432,20 +433,20 @@ impl Config {
         config
     }
 
-    /// Returns the configuration with a section of a layer above this crate, or with other values of a section
-    /// that it has.
+    /// Returns the configuration with `section`, a section of a layer above this crate. If the configuration already
+    /// has a section of that type, its values are replaced.
     #[must_use]
     pub fn with_section<T: Section>(mut self, section: T) -> Config {
         self.sections = std::mem::take(&mut self.sections).with(section);
         self
     }
 
-    /// Returns a section of a layer above this crate, if the configuration was made with it.
+    /// Returns a section of a layer above this crate, if the configuration has it.
     pub fn section<T: Section>(&self) -> Option<&T> {
         self.sections.get()
     }
 
-    /// Returns a section of a layer above this crate for changes, if the configuration was made with it.
+    /// Returns a section of a layer above this crate for changes, if the configuration has it.
     pub fn section_mut<T: Section>(&mut self) -> Option<&mut T> {
         self.sections.get_mut()
     }
@@ -595,7 +596,7 @@ impl Config {
         text
     }
 
-    /// Returns all keys on which the machines must agree, one key per line, in a fixed order and
+    /// Returns all keys on which the machines must agree, with their values, one key per line, in a fixed order and
     /// spelling.
     pub fn canonical(&self) -> String {
         let mut text = String::new();

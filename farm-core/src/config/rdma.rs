@@ -37,10 +37,11 @@ pub struct RdmaConfig {
     pub receive_depth: u32,
     /// Largest write, in bytes, whose data is stored in its work request.
     pub inline_bytes: u32,
-    /// Bytes of a packet; `None`: the active MTU of both ports.
+    /// Bytes of a packet; `None`: the smaller of the active MTUs of the two ports.
     #[serde(serialize_with = "or_auto")]
     pub mtu: Option<u32>,
-    /// Exponent of the acknowledgement timeout: 4.096 us times two to the power of this.
+    /// Exponent of the acknowledgement timeout, which is 4.096 us times two to the power of this
+    /// number.
     pub timeout: u8,
     /// Traffic class of packets.
     pub traffic_class: u8,
@@ -75,7 +76,8 @@ impl Default for RdmaConfig {
 /// A machine's address and device on the verbs fabric.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RdmaPlace {
-    /// Address at which the machine listens, as `host:port`; `None`: a port of this host.
+    /// Address at which the machine listens, as `host:port`; `None`: 127.0.0.1 and port 7400 plus
+    /// the machine's id.
     #[serde(serialize_with = "or_auto")]
     pub address: Option<String>,
     /// Device name; `None`: the first usable device.

@@ -66,7 +66,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "it is larger than 1 MiB",
+            "the file is larger than 1 MiB",
         ));
     }
     Ok(bytes)
@@ -253,8 +253,8 @@ impl<'a> Reader<'a> {
         self.config.machines.sort_by_key(|machine| machine.id);
     }
 
-    /// Reads one machine. Returns it with the places of its keys, the id's first, or `None` if it
-    /// has no id.
+    /// Reads one machine. Returns the machine and the places of its keys, the id's first, or `None`
+    /// if the machine has no valid id.
     fn machine(
         &mut self,
         table: &DeTable<'_>,
@@ -362,7 +362,8 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// Returns the keys about whose combination with others no statement is possible.
+    /// Returns the keys whose values are uncertain. Problems of combinations that involve such a
+    /// key are not reported.
     fn unsure(&self) -> BTreeSet<&'static str> {
         let mut unsure = self.refused.clone();
         for key in keys::all(&self.config.sections) {

@@ -42,14 +42,15 @@ use super::value::{Misfit, Value};
 /// # Ok::<(), farm_core::config::ConfigError>(())
 /// ```
 pub trait Section: Clone + fmt::Debug + PartialEq + Serialize + Send + Sync + 'static {
-    /// The keys, in the order in which they are written. All paths have the same section, which no other type has.
+    /// The keys, in the order in which they are written. All paths begin with the same section name, which no other
+    /// [`Section`] uses.
     const KEYS: &'static [Key<Self>];
 
-    /// Reports problems of the values, alone and together with those of other sections.
+    /// Reports problems of the values, alone and in combination with the values of other sections.
     fn check(&self, check: &mut Check<'_>);
 
-    /// Returns the bytes of the reads for which workers need slots of their own: those that the layer keeps in flight
-    /// with these values. `None` if slots of the common sizes suffice.
+    /// Returns the size, in bytes, of the reads that the layer keeps in flight with these values, if workers need slots
+    /// of that size. Returns `None` if slots of the common sizes suffice.
     fn read_bytes(&self) -> Option<usize> {
         None
     }
@@ -60,7 +61,8 @@ pub trait Section: Clone + fmt::Debug + PartialEq + Serialize + Send + Sync + 's
 pub struct Sections(Vec<Box<dyn AnySection>>);
 
 impl Sections {
-    /// Returns the sections with one more, or with other values of a section that is among them.
+    /// Returns the sections with `section` added. If they already contain a section of that type, its values are
+    /// replaced.
     #[must_use]
     pub fn with<T: Section>(mut self, section: T) -> Self {
         match self.get_mut::<T>() {
@@ -102,7 +104,7 @@ impl Sections {
         }
     }
 
-    /// Returns what [`Section::read_bytes`] returns for each section that needs slots.
+    /// Returns the [`Section::read_bytes`] of each section that needs slots of its own.
     pub(super) fn read_bytes(&self) -> impl Iterator<Item = usize> {
         self.0.iter().filter_map(|section| section.read_bytes())
     }

@@ -1,9 +1,9 @@
 //! The membership of the cluster.
 //!
 //! For now the membership is the configuration file's list, fixed for the life of the cluster, and the loss of a
-//! machine stops the cluster. When leases and a coordination service decide, callers will use the same interface:
-//! [`Membership::configuration`], and [`Membership::departed`], which returns how the cluster stops when a connection
-//! ends.
+//! machine stops the cluster. When leases and a coordination service determine the membership, callers will use the
+//! same interface: [`Membership::configuration`], and [`Membership::departed`], which returns how the cluster stops
+//! when a connection ends.
 
 use crate::fabric::Departure;
 use crate::ids::MachineId;
@@ -32,7 +32,7 @@ pub enum Stop {
          because its memory is not replicated; start the cluster again"
     )]
     Lost(MachineId),
-    /// The machine sent what no correct machine sends.
+    /// The machine sent data that no correct machine sends.
     #[error("machine {machine} was cut off because {why}: the cluster stops")]
     Misbehaved {
         /// The machine.

@@ -7,10 +7,10 @@ use crate::alloc::SizeClass;
 use crate::mutants;
 
 const VERSION_BITS: u32 = 62;
-/// The first incarnation of a slot is the base shifted right by this.
+/// The first incarnation of a slot is the base shifted right by this number of bits.
 const INCARNATION_SHIFT: u32 = VERSION_BITS - INCARNATION_BITS;
-/// Low bits of a base that are zero: as many as a line version has, so that zeroed lines are consistent with a slot's
-/// first header.
+/// Number of low bits of a base that are zero: as many as a line version has, so that zeroed lines are consistent with
+/// a slot's first header.
 const ZERO_BITS: u32 = u16::BITS;
 /// The least base. Words with smaller incarnations are not headers.
 const LEAST: u64 = 1 << 59;

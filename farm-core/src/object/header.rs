@@ -97,8 +97,8 @@ impl VersionWord {
         Version(self.0 >> 2)
     }
 
-    /// Returns the lock mode. The fourth bit pattern is never written; it reads as exclusive, in which no reader trusts
-    /// the object.
+    /// Returns the lock mode. The fourth bit pattern is never written. It counts as exclusive, so that every reader
+    /// rejects the object.
     #[inline]
     pub fn mode(self) -> LockMode {
         match self.0 & 3 {
@@ -113,7 +113,7 @@ impl VersionWord {
 pub const INCARNATION_BITS: u32 = 55;
 const COUNT_MASK: u64 = (1 << INCARNATION_BITS) - 1;
 const ALLOCATED: u64 = 1 << INCARNATION_BITS;
-/// Bits below the size class.
+/// Number of bits below the size class.
 pub(super) const CLASS_SHIFT: u32 = INCARNATION_BITS + 1;
 // Count, allocated bit and size class fill the word.
 const _: () = assert!(CLASS_SHIFT + u8::BITS == u64::BITS);

@@ -37,7 +37,7 @@ pub struct Room {
     pub version: Version,
     /// Second word of the slot's header, not allocated; the object's word is this one with the allocated bit.
     pub incarnation: Incarnation,
-    /// True if the slot was never used since its block was created: its payload is zero.
+    /// Whether the slot was never used since its block was created; then its payload is zero.
     pub is_new: bool,
 }
 
@@ -97,9 +97,10 @@ pub fn unlock(memory: &Memory, at: usize, version: Version) {
     );
 }
 
-/// What is done between the steps of [`install`]. Deliberate bugs are another implementation.
+/// Hooks between the steps of [`install`]. Builds with the feature `mutants` use an implementation with deliberate
+/// bugs.
 trait BetweenSteps {
-    /// Before the first step.
+    /// Runs before the first step, and checks the lock.
     ///
     /// # Panics
     /// If the object is not locked exclusively.
@@ -112,12 +113,12 @@ trait BetweenSteps {
         );
     }
 
-    /// When all lines are marked, before payload is written.
+    /// Runs when all lines are marked, before payload is written.
     #[inline]
     fn before_data(_memory: &Memory, _at: usize, _lines: usize, _version: Version) {}
 }
 
-/// Nothing is done between the steps.
+/// The hooks without deliberate bugs.
 enum Correct {}
 
 impl BetweenSteps for Correct {}
@@ -271,7 +272,11 @@ fn write_rest(memory: &Memory, at: usize, rest: &[u8]) {
 
 #[inline]
 fn word(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("whole words"))
+    u64::from_le_bytes(
+        bytes
+            .try_into()
+            .expect("the caller passes the bytes of one word"),
+    )
 }
 
 #[cfg(test)]

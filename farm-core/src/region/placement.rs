@@ -1,12 +1,13 @@
 //! The machines to which a region belongs: consistent hashing over k = 100 virtual rings (`FaRM'14 §3.3`, figure 7).
 //!
-//! Each machine has one point on each ring. A region id names a ring and a position; its replicas, the primary first,
-//! are the machines at the position or following it. Every machine computes the same placement from the set of machines
-//! alone. The placement only *chooses* machines: the configuration records where a region is at present.
+//! Each machine has one point on each ring. A region id names a ring and a position. The region's replicas, the primary
+//! first, are the machines at the position or following it. Every machine computes the same placement from the set of
+//! machines alone. The placement only *chooses* machines: a worker's [`RegionTable`](super::table::RegionTable) records
+//! where the regions that the worker knows are stored.
 //!
 //! With many rings, the regions of a lost machine move to many other machines, and each machine has a nearly equal
-//! share of positions. Guarded by the golden values below: a change of the hash would make every existing region
-//! unreachable.
+//! share of positions. The tests below compare hashes with fixed values, because a change of the hash would make every
+//! existing region unreachable.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,7 +19,7 @@ const POSITIONS: u32 = 1 << POSITION_BITS;
 /// The machines of a configuration, on their rings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The points of ring after ring, each ring in the order of positions, then machines.
+    /// The points of all rings, ring after ring. The points of a ring are sorted by position, then by machine.
     points: Vec<(u32, MachineId)>,
     /// Number of machines, which is the number of points on each ring.
     machines: usize,
@@ -46,7 +47,11 @@ impl Segment {
     /// # Panics
     /// If the index is out of range.
     pub fn position(self, index: u32) -> u32 {
-        assert!(index < self.len, "position {index} of {}", self.len);
+        assert!(
+            index < self.len,
+            "index {index} is out of range: the segment has {} positions",
+            self.len
+        );
         (self.first + index) % POSITIONS
     }
 

@@ -51,7 +51,9 @@ impl Store {
             let mut known = lock(&known);
             let id = choose_region_id(&place, local, near, |id| known.contains_key(&id), &mut rng)
                 .ok_or_else(|| {
-                    AllocError::NoRegion("no ring has a free position of this machine".into())
+                    AllocError::NoRegion(
+                        "no ring has a free position that makes this machine the primary".into(),
+                    )
                 })?;
             let (memory, capability) = export(config.region_bytes).map_err(AllocError::NoRegion)?;
             known.insert(id, (memory.clone(), capability));
@@ -146,7 +148,7 @@ impl Store {
     }
 
     /// Frees one block that was vacant before the cut, for objects of any class, and returns its bytes, or `None` if
-    /// there is no such block. [`BlockAllocator::take_vacant_before`] says when this is allowed. The lock is not held
+    /// there is no such block. [`BlockAllocator::take_vacant_before`] states when this is allowed. The lock is not held
     /// while the block is renewed.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! A worker that keeps its core keeps it from other threads. If workers or other programs outnumber the cores, a worker
 //! that holds a lock then waits until the scheduler takes the core away from workers that wait for that lock. Whether
-//! another thread wants the core is measured: a yield that takes several times as long as the shortest yield let
+//! another thread needs the core is measured: a yield that takes several times as long as the shortest yield let
 //! another thread run. After such a yield the worker holds the core for [a microsecond](SHORTEST_HOLD) only, and twice
 //! as long after each yield that returned at once. Three workers on two cores with ten hot accounts commit a hundred
 //! times as many transactions that way as with spinning, and a worker with a core of its own pays for one yield in 200
@@ -18,7 +18,8 @@ const LONGEST_HOLD: u64 = 200_000;
 /// Time between two yields, in nanoseconds, of a worker that shares its core and has [few](FEW_IN_FLIGHT) operations in
 /// flight: these depend on other workers, which may wait for the core. About one turn.
 const SHORTEST_HOLD: u64 = 1_000;
-/// The same for a worker with many operations in flight, in nanoseconds: a few turns.
+/// Time between two yields, in nanoseconds, of a worker that shares its core and has many operations in flight: a few
+/// turns.
 const SHORTEST_BUSY_HOLD: u64 = 20_000;
 /// Fewer operations in flight than this count as few.
 const FEW_IN_FLIGHT: usize = 8;
@@ -33,10 +34,10 @@ const MIN_YIELD_NANOS: u64 = 100;
 pub enum IdlePolicy {
     /// Spins for ever: lowest latency, but it never gives the core to another thread.
     Spin,
-    /// Spins while no other thread wants the core, and yields while the core is shared. The default if there are cores
+    /// Spins while no other thread needs the core, and yields while the core is shared. The default if there are cores
     /// for all workers.
     SpinOrYield,
-    /// Spins while no other thread wants the core, then yields the core at every turn, then sleeps until it is
+    /// Spins while no other thread needs the core, then yields the core at every turn, then sleeps until it is
     /// notified. The default if workers outnumber cores.
     Park {
         /// Longest time to spin.

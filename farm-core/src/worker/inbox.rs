@@ -1,4 +1,4 @@
-//! Work items that threads outside submit to a worker.
+//! Work items that threads outside of the workers submit to a worker.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};

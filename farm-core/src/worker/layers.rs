@@ -7,8 +7,9 @@
 use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
 
-/// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time. With eight
-/// layers, two of them share a slot with a probability of a tenth; with 16 slots it was nine tenths.
+/// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time. With 256
+/// slots and eight layers, the probability that two layers share a slot is a tenth; with 16 slots it would be nine
+/// tenths.
 const PLACES: usize = 256;
 
 /// States of the layers, by type.
@@ -84,7 +85,7 @@ fn place<T: Any>() -> usize {
     place.0 as usize % PLACES
 }
 
-/// Returns the hashed bits unchanged: the id of a type is a hash already.
+/// A hasher that returns the hashed bits unchanged, because the id of a type is a hash already.
 struct Place(u64);
 
 impl Hasher for Place {

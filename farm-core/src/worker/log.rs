@@ -61,7 +61,7 @@ impl LogRecord {
     }
 }
 
-/// Handles a record, given without and with its body. The record stays in the log until [`Worker::free_log`].
+/// A handler of log records, called with a record and its body. The record stays in the log until [`Worker::free_log`].
 pub type LogHandler = fn(&mut Worker, LogRecord, &[u8]);
 
 /// A record to append to a log.
@@ -87,7 +87,7 @@ pub struct Append<'a> {
 pub struct LogCounters {
     /// Records appended to logs at other machines: one one-sided write each.
     pub appended: u64,
-    /// Bytes of those records in the logs, without fillers.
+    /// Bytes of the appended records in the logs, without fillers.
     pub appended_bytes: u64,
     /// Appended records with an [`Append::acknowledged`] continuation that were acknowledged.
     pub acknowledged: u64,
@@ -119,7 +119,8 @@ impl Logs {
         }
     }
 
-    /// Returns true if the worker owes a writer a report of a log's head: no event will remind it to send the report.
+    /// Returns whether the worker must still report the head of a log to its writer. No event wakes the worker to send
+    /// the report, so it must poll.
     pub(super) fn must_poll(&self) -> bool {
         self.incoming.iter().any(|log| log.ring.owes_report())
     }
@@ -184,7 +185,7 @@ impl Worker {
         self.logs.counters
     }
 
-    /// Returns the most bytes that the body of one record in the log at another machine can have.
+    /// Returns the maximum number of bytes of the body of one record in the log at another machine.
     ///
     /// # Errors
     /// [`CallError::NoWorker`] for this machine, or a machine that is not in the cluster.
@@ -226,10 +227,12 @@ impl Worker {
     pub fn release_log(&mut self, machine: MachineId, bytes: u32) {
         let place = self
             .machine_place(machine)
-            .expect("release_log names a machine of the cluster");
+            .expect("release_log is called only for a machine of the cluster");
         let sender = self.logs.sender(place, machine);
         sender
-            .expect("release_log names another machine: only this one has no log")
+            .expect(
+                "release_log is called only for another machine, which has a log of this worker",
+            )
             .release(bytes);
     }
 

@@ -31,7 +31,7 @@ pub enum AddressError {
     Elsewhere {
         /// The address.
         address: Address,
-        /// Primary of the address.
+        /// Primary of the address's region.
         machine: MachineId,
     },
     /// The region does not exist, or the offset is beyond its end.
@@ -152,7 +152,7 @@ impl Worker {
     /// of another worker, returns that worker, which must release it.
     ///
     /// # Errors
-    /// [`ReleaseError`] if the address is none of these, or was released already.
+    /// [`ReleaseError`] if no such slot is at the address, or the slot was released already.
     #[inline]
     pub fn release_object(&mut self, address: Address) -> Result<Option<WorkerId>, ReleaseError> {
         match self.slab.release(address) {
@@ -263,7 +263,7 @@ impl Worker {
         }
     }
 
-    /// Notifies the workers that wait until this worker's call has ended.
+    /// Records the end of this worker's call for a capability, and notifies the workers that wait for it.
     fn region_fetched(&mut self, id: RegionId, capability: Option<Capability>) {
         for worker in self.store.remote().fetched(id, capability) {
             let context = u64::from(worker.index() as u32) << 32 | u64::from(id.to_bits());
@@ -312,12 +312,12 @@ impl Worker {
         let machine = capability.machine;
         let memory = match self.endpoint.import(capability) {
             Ok(memory) => memory,
-            // The machine replied, and was lost before this worker noticed the loss.
+            // The machine was lost after it replied, and this worker has not noticed the loss yet.
             Err(ImportError::NotConnected(machine)) => {
                 return self.fail_region_wait(id, |_| ReadError::PeerLost(machine));
             }
             Err(error) => {
-                tracing::error!(%error, region = %id, "mapping a remote region failed; its reads fail");
+                tracing::error!(%error, region = %id, "mapping a remote region failed; the reads of the region fail");
                 self.store.remote().forget(id);
                 return self.fail_region_wait(id, ReadError::NoRegion);
             }
@@ -370,7 +370,13 @@ fn encode_capability(capability: &Capability) -> [u8; CAPABILITY_BYTES] {
 
 fn decode_capability(machine: MachineId, bytes: &[u8]) -> Option<Capability> {
     let bytes: &[u8; CAPABILITY_BYTES] = bytes.try_into().ok()?;
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let word = |at: usize| {
+        u64::from_le_bytes(
+            bytes[at..at + 8]
+                .try_into()
+                .expect("a slice of eight bytes is one word"),
+        )
+    };
     Some(Capability {
         machine,
         boot: word(0),

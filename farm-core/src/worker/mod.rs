@@ -68,7 +68,7 @@ pub struct WorkerParts {
     pub store: Arc<Store>,
     /// Machines of the cluster.
     pub membership: Membership,
-    /// Stops the machine and records the reason.
+    /// Stop request of the machine, with the reason.
     pub control: Arc<Control>,
     /// Queue of work items from threads outside.
     pub inbox: Arc<Inbox>,
@@ -85,9 +85,9 @@ pub struct WorkerParts {
 pub struct WorkerLimits {
     /// Longest message body, in bytes.
     pub max_message_bytes: usize,
-    /// Operations in flight for which tables reserve room.
+    /// Number of operations in flight for which tables reserve room.
     pub operations: usize,
-    /// Tries after which a read of an object that stays locked fails.
+    /// Number of tries after which a read of an object that stays locked fails.
     pub read_tries: u16,
     /// Configuration of the transaction layer.
     pub transactions: TransactionsConfig,
@@ -195,7 +195,8 @@ impl Worker {
         &mut self.rng
     }
 
-    /// Returns the registered memory, in which callers access the slots filled by reads, and to which they return them.
+    /// Returns the arena: the registered memory whose slots hold the results of reads. Callers return the slots to the
+    /// arena.
     #[inline]
     pub fn arena(&mut self) -> &mut Arena {
         self.endpoint.arena()
@@ -328,7 +329,7 @@ impl Worker {
         match self.layers.take() {
             Some(state) => state,
             None => panic!(
-                "{} is not attached to worker {}, or is in use",
+                "the layer {} is not attached to worker {}, or its state is already taken out",
                 std::any::type_name::<T>(),
                 self.me
             ),
@@ -369,14 +370,14 @@ impl Worker {
         let layer = self
             .layers
             .get()
-            .expect("the layer is attached and not in use");
+            .expect("the layer is attached to this worker, and its state is not taken out");
         (layer, self.endpoint.arena())
     }
 
     /// Closes the connection to a machine that misbehaved, and stops this machine with that reason.
     fn cut_off(&mut self, machine: MachineId, why: String) {
         marks::mark("worker: peer cut off");
-        tracing::error!(%machine, why, "closing the connection to a misbehaving machine; stopping");
+        tracing::error!(%machine, why, "closing the connection to a machine that violated the protocol; stopping this machine");
         self.endpoint.close(machine);
         self.control
             .fail(crate::membership::Stop::Misbehaved { machine, why }.to_string());

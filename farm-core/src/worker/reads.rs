@@ -2,8 +2,8 @@
 //! retried after a randomized backoff while a writer interferes. A read with a wrong size class fails at once. This
 //! file starts and posts reads; `done` handles their completion.
 //!
-//! A read of this machine's own memory takes the same path, with a queue of its own instead of the fabric's: the post
-//! prefetches the lines, and the poll makes the checked copy.
+//! A read of this machine's own memory takes the same path, with a separate queue in place of the fabric's: posting the
+//! read prefetches the lines, and polling the queue makes the checked copy.
 
 mod done;
 
@@ -37,7 +37,7 @@ pub struct ReadCounters {
 /// A read that is not posted yet.
 pub(super) struct Begun {
     pub(super) request: ReadRequest,
-    /// Operation of the read itself; `None` if the read runs within an operation of its caller.
+    /// Epoch guard of the read itself; `None` if the read runs within an epoch guard of its caller.
     guard: Option<EpochGuard>,
     cont: Cont<ReadResult>,
 }
@@ -54,7 +54,7 @@ struct InFlight {
 /// The reads of one worker.
 pub(crate) struct Reads {
     most_tries: u16,
-    /// Indexed by slot; entries of slots that hold no read are stale.
+    /// Reads in flight, indexed by slot. The entry of a slot that holds no read is stale.
     of_slot: Vec<Option<InFlight>>,
     /// Fat pointer that the read follows, indexed by slot. Stale unless the read's request has `is_named`.
     named: Vec<Option<FatPointer>>,
@@ -185,11 +185,11 @@ impl Worker {
         })
     }
 
-    /// Reads the first words of an object's header as they are, without checking whether the object is locked or torn:
-    /// used by validation (`FaRM'15 §4`).
+    /// Reads the header of an object as it is, without checking whether the object is locked or torn. Validation uses
+    /// it (`FaRM'15 §4`).
     ///
     /// # Errors
-    /// [`ReadError::Busy`] if the arena has no slot, or if other headers wait for one: nothing was started.
+    /// [`ReadError::Busy`] if the arena has no slot, or if other header reads wait for a slot: nothing was started.
     #[inline]
     pub fn read_header(
         &mut self,
@@ -245,8 +245,8 @@ impl Worker {
                 self.reads.local.push_back(slot);
             }
             &Access::Remote { machine, .. } => {
-                // Reads that wait for room are posted before this one. Header reads need not wait for them, because
-                // their commit holds locks.
+                // Reads that wait for room are posted before this one. Header reads do not wait for them, because the
+                // commits that need the headers hold locks.
                 if self.unposted.len() > 0 && request.lines != HEADER_ONLY {
                     return self.post_later(machine, slot);
                 }
@@ -330,7 +330,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Fails a read from the event loop, because the current call may be the one that started it.
+    /// Fails a read in flight. The event loop calls its continuation later, because the current call may be the call
+    /// that started the read.
     #[cold]
     fn finish(&mut self, slot: Slot, error: ReadError) {
         let read = self.reads.of(&slot);
@@ -338,7 +339,7 @@ impl Worker {
         self.fail_soon(guard, cont, slot, error);
     }
 
-    /// As [`Worker::finish`], for a read that was never posted.
+    /// Fails a read that was never posted, as [`Worker::finish`] does.
     pub(super) fn fail_begun(&mut self, read: Begun, slot: Slot, error: ReadError) {
         self.fail_soon(read.guard, read.cont, slot, error);
     }
@@ -354,7 +355,7 @@ impl Worker {
         self.failed_reads.push_back((cont, slot, error));
     }
 
-    /// Ends the operation of a read that has one of its own.
+    /// Ends the epoch guard of a read, if the read has one of its own.
     #[inline]
     fn unpin_own(&mut self, guard: Option<EpochGuard>) {
         if let Some(guard) = guard {

@@ -1,10 +1,10 @@
-//! Leak check of a worker at rest.
+//! Leak check of a worker while no operation is in flight.
 
 use super::Worker;
 
-/// A resource that a worker at rest still holds: a leak.
+/// A resource that a worker still holds although no operation is in flight: a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("worker {worker} is at rest but still holds {count} {what}")]
+#[error("leak on worker {worker}: {count} {what}, although every operation should have ended")]
 pub struct Leftover {
     /// Worker that holds the resource.
     pub worker: crate::ids::WorkerRef,
@@ -15,14 +15,14 @@ pub struct Leftover {
 }
 
 impl Worker {
-    /// Checks that everything that operations took has been returned. To be called when no operation is under way in
-    /// the whole cluster.
+    /// Checks that everything that operations took has been returned. Call it when no operation is in flight in the
+    /// whole cluster.
     ///
     /// # Errors
     /// The first [`Leftover`].
     pub fn check_at_rest(&mut self) -> Result<(), Leftover> {
         let held = [
-            ("slots of its arena taken", self.arena().taken() as u64),
+            ("slots of the arena taken", self.arena().taken() as u64),
             ("operations outstanding", self.endpoint.outstanding() as u64),
             (
                 "calls without a reply",
@@ -71,7 +71,7 @@ impl Worker {
     }
 
     /// Returns the bytes that this worker sent through its rings and logs, and the bytes that it received and freed.
-    /// Summed over all workers of a cluster at rest, the two are equal.
+    /// While no operation is in flight in the cluster, the sums of the two over all workers are equal.
     pub fn ring_bytes_carried(&self) -> (u64, u64) {
         let (messages, logs) = (self.messaging.carried(), self.logs.carried());
         (messages.0 + logs.0, messages.1 + logs.1)

@@ -1,9 +1,9 @@
 //! Continuations that wait for room: in rings and logs, where peers make room, and in the arena, where this worker's
 //! own completions make room.
 //!
-//! Invariant: while a continuation waits for a slot of the arena, no operation that came later takes a slot that the
-//! continuation could use. Without it, reads that start new reads from their completions would take every slot before
-//! the waiting continuations are resumed (`farm-sim/tests/fairness.rs`).
+//! Invariant: while a continuation waits for a slot of the arena, no operation that began later takes a slot that the
+//! continuation could use. Without this rule, reads that start new reads from their completions would take every slot
+//! before the waiting continuations are resumed (`farm-sim/tests/fairness.rs`).
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ const MOST_UNPOSTED: usize = 8;
 pub(super) struct Room {
     /// Continuations that wait for room in rings, logs and reply reservations, oldest first.
     rings: VecDeque<Cont<()>>,
-    /// Latest time at which those are resumed.
+    /// Latest time at which the continuations in `rings` are resumed.
     retry: Nanos,
     /// Continuations that wait for slots of the arena.
     slots: SlotWaiters,
@@ -32,13 +32,13 @@ pub(super) struct Room {
 /// Continuations that wait for slots of the arena.
 struct SlotWaiters {
     /// Header reads of commits that hold locks. They are resumed first, and may use the slots kept for sending. In each
-    /// turn one read of each class is resumed before them, so that they do not block reads for ever.
+    /// turn one read of each class is resumed before them, so that header reads do not block other reads for ever.
     headers: VecDeque<Cont<()>>,
     /// Reads by the class of their slot, oldest first in each class.
     by_class: Vec<VecDeque<Cont<()>>>,
     /// Number of continuations in `headers` and `by_class`.
     count: usize,
-    /// True while continuations are being resumed, which may take any slot.
+    /// Whether continuations are being resumed. These may take any slot.
     serving: bool,
 }
 
@@ -66,7 +66,7 @@ impl Room {
         }
     }
 
-    /// Returns true if header reads wait: later ones must wait behind them.
+    /// Returns whether header reads wait. If so, later header reads must wait after them.
     #[inline]
     pub(super) fn headers_go_first(&self) -> bool {
         !self.slots.headers.is_empty() && !self.slots.serving
@@ -107,8 +107,8 @@ impl Worker {
         self.close_slots();
     }
 
-    /// Closes the slots that waiting continuations can use to operations that did not wait. Closes all slots while
-    /// [`MOST_UNPOSTED`] reads wait for room of the endpoint.
+    /// Reserves the slots that waiting continuations can use: operations that did not wait cannot take them. While
+    /// [`MOST_UNPOSTED`] reads wait for room of the endpoint, reserves all slots.
     pub(super) fn close_slots(&mut self) {
         if self.room.slots.serving {
             return;
@@ -120,8 +120,8 @@ impl Worker {
         self.arena().close_from(first);
     }
 
-    /// Resumes continuations that wait for slots, while there are slots for them. Returns true if fewer wait now than
-    /// before.
+    /// Resumes continuations that wait for slots, while there are slots for them. Returns whether fewer continuations
+    /// wait now than before.
     pub(super) fn serve_slot_waiters(&mut self) -> bool {
         if self.room.slots.count == 0 {
             return false;
@@ -166,8 +166,9 @@ impl Worker {
         }
     }
 
-    /// Resumes continuations that wait for room in rings. Room is made by messages, which `moved` reports, or silently
-    /// by a report of a ring's head; the latter is found by retrying after [`RETRY_NANOS`].
+    /// Resumes continuations that wait for room in rings. Room is made by messages, which `moved` indicates, or by a
+    /// report of a ring's head, which nothing indicates. Therefore the continuations are also resumed every
+    /// [`RETRY_NANOS`].
     pub(super) fn retry_for_room(&mut self, moved: bool) {
         if self.room.rings.is_empty() || !moved && self.now < self.room.retry {
             return;

@@ -1,4 +1,4 @@
-//! What a completion of the fabric belongs to, as the token of its operation.
+//! The tokens of fabric operations, which identify the owners of completions.
 
 use crate::fabric::Token;
 

@@ -15,12 +15,12 @@ const CHUNK: usize = 16;
 const MOST_ITEMS: usize = 16;
 
 impl Worker {
-    /// Executes one turn of the event loop, at time `now`. Returns true if it did any work: the next turn should follow
-    /// at once then.
+    /// Executes one turn of the event loop, at time `now`. Returns whether the turn did any work; if so, the next turn
+    /// should follow at once.
     ///
-    /// The steps follow the path of a request: timers, work items, rings, completions, then whatever waited for the
-    /// room that those made, and last the doorbells for everything that was posted. Each step is bounded: the work that
-    /// it starts is handled by a later turn.
+    /// The steps follow the path of a request: timers, work items, rings, completions, then the reads and continuations
+    /// that wait for the room that these steps made, and last the doorbells for everything that was posted. Each step
+    /// is bounded: the work that it starts is handled by a later turn.
     pub fn turn(&mut self, now: Nanos) -> bool {
         self.now = now;
         let mut busy = self.run_timers();
@@ -46,8 +46,8 @@ impl Worker {
         self.timers.next()
     }
 
-    /// Returns true if the worker must keep polling: a request that is in flight, or that waits for room, may be
-    /// able to proceed although the worker gets no notification.
+    /// Returns whether the worker must keep polling: a request that is in flight, or that waits for room, may be able
+    /// to proceed although the worker gets no notification.
     pub fn must_poll(&self) -> bool {
         self.endpoint.outstanding() > 0
             || !self.reads.is_idle()

@@ -17,7 +17,7 @@ pub(super) struct Unposted {
     headers: VecDeque<Slot>,
     /// Reads by the index of the machine in [`Worker::machines`], oldest first.
     by_machine: Vec<VecDeque<Slot>>,
-    /// Rotates the machine that is served first.
+    /// Counter that rotates the machine that is served first.
     next: usize,
     count: usize,
 }

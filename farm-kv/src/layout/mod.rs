@@ -87,7 +87,7 @@ pub struct Layout {
     /// Size class of an overflow block.
     pub block_class: SizeClass,
     positions: Slots,
-    /// True if each pair is stored within one line.
+    /// Whether each pair is stored within one line.
     aligned: bool,
     next_at: usize,
     meta_at: usize,
@@ -136,8 +136,8 @@ impl Layout {
         } else {
             Slots::packed(pair)
         };
-        // The next pointer is behind the pair of line 1, or in its place if the bucket has one slot. The joint versions
-        // and slot bits are behind the pair of line 2, or, if there are only two lines, behind the next pointer.
+        // The next pointer is after the pair of line 1, or in place of that pair if the bucket has one slot. The joint
+        // versions and slot bits are after the pair of line 2 or, if there are only two lines, after the next pointer.
         let (next_at, meta_at) = if aligned && lines >= 3 {
             (
                 FIRST_LINE_PAYLOAD + LINE_PAYLOAD - NEXT_BYTES,

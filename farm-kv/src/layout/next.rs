@@ -47,7 +47,9 @@ pub(super) fn pack(next: Option<Next>, spare: u8) -> [u8; NEXT_BYTES] {
             | u128::from(next.incarnation)
     });
     let bytes = (pointer | u128::from(spare & 63) << SPARE_SHIFT).to_le_bytes();
-    bytes[..NEXT_BYTES].try_into().expect("fourteen bytes")
+    bytes[..NEXT_BYTES]
+        .try_into()
+        .expect("the slice has the length of a next pointer")
 }
 
 pub(super) fn unpack(bytes: &[u8]) -> (Option<Next>, u8) {

@@ -51,7 +51,11 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
     /// Returns the joint versions and slot bits.
     pub fn meta(&self) -> Meta {
         let bytes = &self.payload.as_ref()[self.layout.meta_at..][..META_BYTES];
-        let meta = Meta::from_bytes(bytes.try_into().expect("six bytes"));
+        let meta = Meta::from_bytes(
+            bytes
+                .try_into()
+                .expect("the slice has the length of the joint versions and slot bits"),
+        );
         // The payload may come from another machine: bits of slots that do not exist are cleared.
         Meta {
             occupied: meta.occupied & self.layout.slot_bits,

@@ -106,9 +106,15 @@ impl Layout {
     #[inline]
     pub(crate) fn meta_of_bucket(&self, object: &[u8]) -> Meta {
         let mut meta = if self.aligned {
-            // They are at the end of a line, so that one load reads them.
-            let word: &[u8; 8] = object[self.meta_word..].first_chunk().expect("a word");
-            Meta::from_bytes(*word.last_chunk().expect("six bytes"))
+            // The joint versions and slot bits are at the end of a line, so that one load reads them.
+            let word: &[u8; 8] = object[self.meta_word..]
+                .first_chunk()
+                .expect("the word with the joint versions and slot bits is inside the bucket");
+            Meta::from_bytes(
+                *word
+                    .last_chunk()
+                    .expect("a word has room for the joint versions and slot bits"),
+            )
         } else {
             let mut bytes = [0; META_BYTES];
             copy_out(object, self.meta_at, &mut bytes);
@@ -151,7 +157,7 @@ fn matches_of<T>(objects: impl IntoIterator<Item = T>, matches: impl Fn(T) -> u3
     parts.fold(0, |found, (object, shift)| found | matches(object) << shift)
 }
 
-/// The same for objects of `BYTES` bytes with one slot per line.
+/// Returns the result of [`matches_of`] for objects of `BYTES` bytes with one slot per line.
 #[inline(always)]
 fn matches_in<const BYTES: usize>(objects: &[u8], key: &Key) -> u32 {
     let (objects, _) = objects.as_chunks::<BYTES>();

@@ -1,8 +1,10 @@
-//! The changes that an owner has to make, as a value: which of them are one transaction, and which wait.
+//! The changes that an owner must make, as a value that determines which changes form one transaction, and which
+//! changes wait.
 //!
-//! A bucket has at most one batch at a time: changes that are one transaction. Changes of that bucket that arrive while
-//! its batch is in flight wait, in their order, and what can be combined of them becomes the next batch (flat
-//! combining, `FaRM'14 §3.6`; docs/decisions/0006). Batches of different buckets are in flight at the same time.
+//! A batch is a list of changes that form one transaction. A bucket has at most one batch at a time. Changes of the
+//! bucket that arrive while its batch is in flight wait in their order. The first of them, with the changes after it
+//! that can be combined with it, becomes the next batch (flat combining, `FaRM'14 §3.6`; docs/decisions/0006). Batches
+//! of different buckets are in flight at the same time.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -17,21 +19,22 @@ use crate::pending::ChangeCont;
 use crate::shard::{Changed, Delta};
 use crate::{KEY_BYTES, KvError};
 
-/// The conflicts of a batch after which it is tried again later, no longer at once.
+/// Number of conflicts of a batch after which it is retried after a wait, and no longer at once.
 const CONFLICTS_AT_ONCE: u32 = 20;
-/// The conflicts of a batch after which its changes fail. A transaction over several machines holds its locks for round
-/// trips, may wait for this very worker, and does so while its thread has no core.
+/// Number of conflicts of a batch after which its changes fail. The number is large, because a transaction over several
+/// machines may hold its locks for a long time: for several round trips, while it waits for this very worker, or while
+/// its thread has no core.
 const MAX_CONFLICTS: u32 = 20_000;
 
-/// The changes for which memory is allocated in advance.
+/// Number of changes for which memory is allocated in advance.
 const EXPECTED: usize = 1024;
 
-/// Changes that a worker made to its own shards.
+/// Counts of the changes that a worker made to its own shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCounters {
-    /// Changes.
+    /// Number of changes.
     pub changes: u64,
-    /// Transactions that made them: fewer, if several changes of one key were combined.
+    /// Number of transactions that made the changes. It is smaller than `changes` if changes of one key were combined.
     pub transactions: u64,
 }
 
@@ -40,7 +43,7 @@ pub struct ChangeCounters {
 pub(crate) enum Waiter {
     /// Another worker.
     Other(Request),
-    /// A change of this worker.
+    /// This worker.
     Own(ChangeCont),
 }
 
@@ -48,9 +51,9 @@ pub(crate) enum Waiter {
 #[derive(Debug)]
 pub(crate) struct QueuedChange {
     pub(super) waiter: Waiter,
-    /// The body of its message.
+    /// The body of the change's message.
     pub(super) body: Vec<u8>,
-    /// The outcome, once an attempt has made the change. It holds if that attempt commits.
+    /// The outcome, once an attempt has made the change. It is final when that attempt has committed.
     pub(super) outcome: Option<Result<Changed, KvError>>,
     /// Whether the change must be a transaction of its own, because a transaction that combined it with others was
     /// refused.
@@ -97,7 +100,8 @@ pub(super) struct List {
     ends: Option<(u32, u32)>,
 }
 
-/// All changes that have not ended. Their lists are links between slots, so that none of them is allocated.
+/// All changes that have not ended. A list of changes consists of links between slots, so that a list needs no memory
+/// of its own.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     slots: Slab<(QueuedChange, Option<u32>)>,
@@ -175,11 +179,11 @@ impl Context for BatchId {
 pub(super) struct Batch {
     position: u64,
     pub(super) changes: List,
-    /// Its transaction has begun: no change joins it.
+    /// Whether the transaction of the batch has begun. If so, no further change can join the batch.
     begun: bool,
     conflicts: u32,
-    /// The attempt that is being committed: its table and shard, how it moves the counts of that, and the number of its
-    /// changes.
+    /// The attempt that is being committed: its table and shard, its effect on the counts of the shard, and the number
+    /// of its changes.
     pub(super) moves: (u16, u32, Delta, u64),
     /// The error of the attempt whose reads are being validated.
     pub(super) refusal: Option<KvError>,
@@ -190,7 +194,7 @@ pub(super) struct Batch {
 pub(super) enum Retry {
     AtOnce,
     Later,
-    /// Its changes fail.
+    /// The changes of the batch fail.
     Never,
 }
 
@@ -202,14 +206,14 @@ struct Bucket {
     waiting: List,
 }
 
-/// Buckets by position. The hash is the same in every run, and nothing iterates over them.
+/// Buckets by position. The hash is the same in every run, and nothing iterates over the map.
 #[expect(
     clippy::disallowed_types,
-    reason = "nothing iterates over the map, so its random order has no effect"
+    reason = "nothing iterates over the map, so its order has no effect"
 )]
 type Buckets = std::collections::HashMap<u64, Bucket, BuildHasherDefault<Multiply>>;
 
-/// See the [module](self).
+/// The changes that an owner must make; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct ChangeQueue {
     pub(super) changes: Changes,
@@ -233,7 +237,7 @@ impl Default for ChangeQueue {
 }
 
 impl ChangeQueue {
-    /// Adds a change. Returns whether [`ChangeQueue::next_ready`] has become `Some`.
+    /// Adds a change. Returns whether [`ChangeQueue::next_ready`] has a batch now, and had none before.
     pub(super) fn push(&mut self, change: QueuedChange) -> bool {
         let position = change.position();
         match self.buckets.entry(position) {
@@ -277,7 +281,7 @@ impl ChangeQueue {
         &mut self.batches[id.0 as usize]
     }
 
-    /// A batch met another transaction.
+    /// Counts a conflict of a batch with another transaction. Returns when to retry the batch.
     pub(super) fn on_conflict(&mut self, id: BatchId) -> Retry {
         let batch = self.batch(id);
         batch.conflicts += 1;
@@ -288,8 +292,8 @@ impl ChangeQueue {
         }
     }
 
-    /// The transaction of a batch was refused. Returns whether the batch has a single change, which ends with that. If
-    /// it has several, the batch is gone, and each of them is made alone.
+    /// Handles the refusal of a batch's transaction. Returns whether the batch has a single change, which then fails.
+    /// If the batch has several changes, removes the batch; each of its changes becomes a batch of its own.
     pub(super) fn on_refused(&mut self, id: BatchId) -> bool {
         let Self {
             changes,
@@ -322,8 +326,8 @@ impl ChangeQueue {
         Some(self.changes.slots.remove(slot as usize).0)
     }
 
-    /// A batch has ended, and has no change left. Of those that wait for its bucket, the first ones become the next
-    /// batch.
+    /// Removes a batch that has ended and has no change left. The first changes that wait for its bucket become the
+    /// next batch.
     pub(super) fn finish(&mut self, id: BatchId) {
         let position = self.batches.remove(id.0 as usize).position;
         let Entry::Occupied(mut bucket) = self.buckets.entry(position) else {
@@ -369,7 +373,8 @@ impl ChangeQueue {
     }
 }
 
-/// Hashes the one number that a bucket is named by: Fibonacci hashing, with the high half folded onto the low one.
+/// A hasher for the position of a bucket, which is one number: Fibonacci hashing, with the high half folded onto the
+/// low half.
 #[derive(Default)]
 struct Multiply(u64);
 

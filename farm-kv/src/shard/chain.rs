@@ -15,7 +15,7 @@ struct Link {
     address: Address,
 }
 
-/// The first two blocks of a chain. Only the later one of them may have a free slot.
+/// The first two blocks of a chain. Only the last of these blocks may have a free slot.
 #[derive(Clone, Copy)]
 pub(super) struct Chain {
     first: Option<Link>,
@@ -137,8 +137,8 @@ impl Editor<'_> {
     }
 
     /// Gives a block, and all blocks on the path to it, new incarnations. A key was removed from the block, and the
-    /// same transaction may insert it where a concurrent reader has already been. By now the block may be one of the
-    /// first two, even if it was behind them before.
+    /// same transaction may insert that key at a place that a concurrent reader has already searched. The block may be
+    /// one of the first two blocks now, even if it came after them before.
     pub(super) fn rename_path(&mut self, bucket: u32, block: ObjectId) -> Result<(), EditError> {
         let mut path: SmallVec<[Link; 4]> = SmallVec::new();
         let object = self.bucket(bucket)?;

@@ -41,17 +41,19 @@ impl Editor<'_> {
         let meta = view.meta();
         if bucket > 0 && meta.backward != joint {
             return Ok(Err(format!(
-                "joint versions before bucket {bucket} differ: {joint}, {}",
+                "the joint versions between bucket {bucket} and the previous bucket differ: {joint} and {}",
                 meta.backward
             )));
         }
         let mut facts = ShardFacts::default();
         for slot in (0..self.shard.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
-            let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
+            let key: &Key = view.pair(slot)[..KEY_BYTES]
+                .try_into()
+                .expect("a pair begins with its key");
             let native = meta.native & 1 << slot != 0;
             if home_of(key) + u32::from(!native) != bucket {
                 return Ok(Err(format!(
-                    "slot {slot} of bucket {bucket} contains a pair of bucket {}",
+                    "slot {slot} of bucket {bucket} contains a pair that belongs to bucket {}",
                     home_of(key)
                 )));
             }
@@ -79,14 +81,17 @@ impl Editor<'_> {
             let may_have_room = facts.blocks == 1 || facts.blocks == 0 && view.next().is_none();
             if occupied == 0 || !full && !may_have_room {
                 return Ok(Err(format!(
-                    "a block of bucket {bucket}'s chain has the occupied slots {occupied:#b}"
+                    "a block of bucket {bucket}'s chain is empty, or has a free slot and may not have one: \
+                     its occupied slots are {occupied:#b}"
                 )));
             }
             for slot in (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0) {
-                let key: &Key = view.pair(slot)[..KEY_BYTES].try_into().expect("a key");
+                let key: &Key = view.pair(slot)[..KEY_BYTES]
+                    .try_into()
+                    .expect("a pair begins with its key");
                 if home_of(key) != bucket {
                     return Ok(Err(format!(
-                        "bucket {bucket}'s chain contains a pair of bucket {}",
+                        "bucket {bucket}'s chain contains a pair that belongs to bucket {}",
                         home_of(key)
                     )));
                 }

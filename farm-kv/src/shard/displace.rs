@@ -27,7 +27,7 @@ pub(super) struct Refill {
 }
 
 impl Refill {
-    /// The pair moves from a bucket's chain into that bucket.
+    /// Creates the refill that moves a pair from a bucket's chain into that bucket.
     fn native(bucket: u32) -> Self {
         Self {
             chain: bucket,
@@ -36,7 +36,7 @@ impl Refill {
         }
     }
 
-    /// The pair moves into a bucket from the chain of the bucket before.
+    /// Creates the refill that moves a pair into a bucket from the chain of the previous bucket.
     fn foreign(bucket: u32) -> Self {
         Self {
             chain: bucket - 1,
@@ -66,8 +66,8 @@ impl Editor<'_> {
         self.append(home, pair)
     }
 
-    /// Finds a free slot behind `home + 1` that can be moved there: every bucket up to it has a native pair that can be
-    /// moved forward.
+    /// Finds a free slot after bucket `home + 1` that can be moved to that bucket: every bucket from there up to the
+    /// slot has a native pair that can be moved forward.
     fn hole_after(&self, home: u32) -> Result<Option<(u32, usize)>, EditError> {
         let mut bucket = home + 1;
         while self.slot_of(bucket, true)?.is_some()
@@ -82,8 +82,8 @@ impl Editor<'_> {
         Ok(None)
     }
 
-    /// Finds a free slot before `home` that can be moved there: every bucket behind it has a foreign pair that can
-    /// return to its home.
+    /// Finds a free slot before bucket `home` that can be moved to that bucket: every bucket after the slot, up to
+    /// `home`, has a foreign pair that can return to its home.
     fn hole_before(&self, home: u32) -> Result<Option<(u32, usize)>, EditError> {
         let mut bucket = home;
         while bucket > 0 && home - bucket < BACKWARD && self.slot_of(bucket, false)?.is_some() {
@@ -146,8 +146,8 @@ impl Editor<'_> {
         Ok(slot)
     }
 
-    /// Finds a chain that may use a slot of a bucket, when that slot is free: that of the bucket or of the bucket before,
-    /// or a chain to which the slot can be moved.
+    /// Finds a chain that may use a slot of a bucket once that slot is free: the chain of the bucket or of the previous
+    /// bucket, or a chain to which the slot can be moved.
     pub(super) fn find_refill(&self, bucket: u32) -> Result<Option<Refill>, EditError> {
         let found = match self.refill_here(bucket)? {
             None => self.refill_nearby(bucket)?,
@@ -213,7 +213,7 @@ impl Editor<'_> {
         marks::mark("kv: chain pulled from");
         let taken = self
             .take_last(refill.chain)?
-            .expect("the chain is not empty");
+            .expect("a refill takes pairs only from a chain that is not empty");
         self.put_in(refill.to, slot, &taken, refill.native)
     }
 }

@@ -2,9 +2,9 @@
 //! change is one transaction over the buckets and blocks that it accesses.
 //!
 //! A new pair is put into a free slot of its home bucket, else of the next bucket. If both are full, the nearest free
-//! slot behind them is moved towards home, by moving native pairs one bucket forward. If there is none, and removes
-//! have left a free slot shortly before home, that slot is moved forward, by returning foreign pairs to their own home
-//! buckets. Otherwise the pair is added to the home bucket's chain. The slot bits of each bucket tell whether a slot
+//! slot after them is moved towards home, by moving native pairs one bucket forward. If there is none, and removes have
+//! left a free slot shortly before home, that slot is moved forward, by returning foreign pairs to their own home
+//! buckets. Otherwise the pair is added to the home bucket's chain. The slot bits of each bucket show whether a slot
 //! can be moved. No placement puts fewer pairs into chains: every pair may be in two adjacent buckets, so a sequence of
 //! displacements is a straight line.
 //!
@@ -14,7 +14,6 @@
 //! Invariants, checked by [`crate::ops::check`]: a key is in the table at most once; the home of a native pair is its
 //! bucket, and that of a foreign pair is the bucket before; only the second block of a chain, or the first if there is
 //! no second, may have a free slot; no block is empty.
-
 //!
 //! The `Editor` is a value: it works on the objects that a transaction holds, and does no input or output. A change
 //! reads everything that it needs before its first write. If the transaction lacks an object, the change ends with
@@ -186,7 +185,9 @@ impl Editor<'_> {
         match self.find(home, key)? {
             None => return Ok(Changed::Absent),
             Some(Place::Block { block, slot }) => {
-                let last = self.take_last(home)?.expect("the pair is in this chain");
+                let last = self
+                    .take_last(home)?
+                    .expect("a chain that contains the key is not empty");
                 if last[..KEY_BYTES] != *key {
                     self.shard
                         .layout

@@ -1,4 +1,4 @@
-//! The end of a commit that aborts: locks are released, and the slots of objects that it would have allocated.
+//! The end of a commit that aborts: its locks are released, and also the slots of objects that it would have allocated.
 
 use farm_core::worker::Worker;
 use farm_core::{marks, mutants};

@@ -7,8 +7,8 @@
 //!    locks its objects and replies. All locks are exclusive from the start: once the commit may have been reported,
 //!    no read may return an old value.
 //! 2. VALIDATE the objects that were read and not written.
-//! 3. COMMIT-PRIMARY to each primary; the objects of this machine are installed. The first
-//!    acknowledgement of the fabric is the commit's success. If a step has failed: ABORT to each.
+//! 3. COMMIT-PRIMARY to each primary; the objects of this machine are installed. The first acknowledgement of the
+//!    fabric is the commit's success. If an earlier step has failed, ABORT is sent to each primary that received LOCK.
 //! 4. When all have acknowledged, the transaction may be truncated.
 //!
 //! A transaction that only read has step 2 alone. A transaction whose objects are all on this machine needs no message
@@ -16,9 +16,9 @@
 //!
 //! 1. Its locks are taken in the mode that lets lock-free reads pass. When *all* are held, they are made exclusive, so
 //!    that no lock-free read sees a new object and then an old one. A single lock is exclusive from the start.
-//! 2. Validation follows, behind a sequentially consistent fence ([`validate`](super::validate)). Not before the locks
-//!    are exclusive: a validated object could be overwritten, and the new value reported, while lock-free reads still
-//!    return what this transaction is to replace (docs/decisions/0007).
+//! 2. Validation follows, after a sequentially consistent fence ([`validate`](super::validate)). It must not begin
+//!    before the locks are exclusive: otherwise a validated object could be overwritten, and the new value reported,
+//!    while lock-free reads still return the values that this transaction is about to replace (docs/decisions/0007).
 //! 3. The objects are installed.
 //!
 //! | step | actions | next step | condition |
@@ -32,9 +32,10 @@
 //! | Commit | [`Action::InstallLocal`], [`Action::SendEnd`] | ended | all have acknowledged |
 //! | Abort | [`Action::UnlockLocal`], [`Action::ReleaseNew`], [`Action::ReleaseReserved`], [`Action::SendEnd`] | ended | all have acknowledged |
 //!
-//! An action can be blocked for want of room; it is requested again when there may be some. After its first lock a commit
-//! takes no credit and no slot that a lock waiter may hold: not the credit of a reply, not a slot that a read keeps until
-//! it succeeds. Otherwise the two would wait for each other.
+//! If there is no room for an action, the action is blocked, and is returned again when there may be room. After its
+//! first lock a commit waits for no resource that a transaction may hold while it waits for one of these locks: neither
+//! for reply credit, nor for an arena slot that a read keeps until it succeeds. Otherwise the two transactions would
+//! wait for each other.
 
 use std::ops::Range;
 
@@ -54,16 +55,17 @@ use crate::error::{Abort, TxError};
 use crate::record::Kind;
 use crate::tx::{Intent, Tx};
 
-/// The most entries of this machine that are validated in one turn.
+/// Maximum number of entries of this machine that are validated in one turn.
 const LOCAL_PER_TURN: usize = 4096;
 
 /// The continuation of a commit, and its outcome.
 pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
 
-/// The next work of a commit. The named method takes its result, before the next action is requested.
+/// The next action of a commit. If an action names a method, the caller passes the action's result to that method
+/// before it requests the next action.
 ///
-/// An action fits two registers. In memory, it would be read right after it was written, in other pieces, which stalls
-/// the processor.
+/// An action fits into two registers. If it were returned in memory, it would be read right after it was written, with
+/// accesses of other sizes, which stalls the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Reserve room in the logs of all participants, or in none: [`Coordinator::on_reserved`], or
@@ -77,7 +79,7 @@ pub(super) enum Action {
     SendLock(u32),
     /// Validate the objects of this machine among these entries: [`Coordinator::on_validated_local`].
     ValidateLocal(EntryRange),
-    /// Send VALIDATE about these of the grouped entries to a machine: [`Coordinator::on_validate_sent`].
+    /// Send VALIDATE for this range of the grouped entries to a machine: [`Coordinator::on_validate_sent`].
     SendValidate(MachineId, EntryRange),
     /// Read the header of an entry's object: [`Coordinator::on_header_posted`].
     ReadHeader(u32),
@@ -87,7 +89,7 @@ pub(super) enum Action {
     UnlockLocal,
     /// Release the slots of new objects.
     ReleaseNew,
-    /// Release the room that was reserved in the log of a participant that got no LOCK.
+    /// Release the room that was reserved in the log of a participant to which no LOCK was sent.
     ReleaseReserved(u32),
     /// Send COMMIT-PRIMARY or ABORT to a participant: [`Coordinator::on_end_sent`].
     SendEnd(u32, Kind),
@@ -126,7 +128,8 @@ pub(super) enum Blocked {
     HeaderSlot,
     /// This turn has done enough.
     Turn,
-    /// Other commits get room in a log first; the last of them wakes this one.
+    /// Other commits that wait for room in a log come before this commit in a queue. This commit is resumed when it is
+    /// the first in all of its queues.
     Queue,
 }
 
@@ -135,7 +138,7 @@ pub(super) enum Blocked {
 pub(super) enum Sent {
     /// The record is posted.
     Yes,
-    /// There was no room for it.
+    /// There was no room for the record.
     Full,
     /// The machine is lost.
     Lost,
@@ -157,47 +160,48 @@ pub(super) enum Step {
 pub(crate) struct Coordinator {
     pub(super) tx: Box<Tx>,
     cont: Option<Cont<Result<(), TxError>>>,
-    /// The transaction has objects of other machines.
+    /// Whether the transaction has objects of other machines.
     pub(super) distributed: bool,
-    /// The transaction's number, from the reservation on; 0 before it, and of a transaction that sends no record.
+    /// The transaction's number, from the reservation on; 0 before the reservation, and for a transaction that sends no
+    /// record.
     pub(super) sequence: u64,
     step: Step,
-    /// Its place in the queues for room in logs.
+    /// The commit's ticket in the queues for room in logs, while it waits there.
     pub(super) ticket: Option<TicketId>,
     pub(super) plan: Plan,
     pub(super) validation: Validation,
     /// Entries before this index whose objects are on this machine are unchanged.
     validated: usize,
-    /// Participants that have got the record of this step.
+    /// Number of participants that this step has handled.
     next: usize,
-    /// Replies that are outstanding.
+    /// Number of replies, header reads and acknowledgements that are outstanding.
     waiting: u32,
-    /// An action is blocked, and [`Coordinator::on_resumed`] will be called.
+    /// Whether an action is blocked; if so, [`Coordinator::on_resumed`] will be called.
     blocked: bool,
-    /// The reason why it aborts.
+    /// The reason why the commit aborts, if it does.
     why: Option<TxError>,
-    /// A participant acknowledged COMMIT-PRIMARY.
+    /// Whether a participant has acknowledged COMMIT-PRIMARY or ABORT.
     acknowledged: bool,
-    /// The machine that was lost before it did.
+    /// A machine that was lost before it acknowledged, if any.
     lost: Option<MachineId>,
     /// The mode in which the objects of this machine are to be locked.
     mode: LockMode,
-    /// The mode in which they are locked.
+    /// The mode in which the objects of this machine are locked at present.
     locked: LockMode,
 }
 
 /// Settings of a worker that a commit depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    /// The most objects in a VALIDATE message.
+    /// Maximum number of objects in a VALIDATE message.
     pub(super) most_in_message: usize,
-    /// Transactions of this machine's objects lock exclusively from the start.
+    /// Whether transactions whose objects are all on this machine lock exclusively from the start.
     pub(super) locks_exclusively: bool,
 }
 
 impl Coordinator {
-    /// Starts the commit of a transaction, and reuses the allocated memory. Returns the empty context of the commit
-    /// before.
+    /// Starts the commit of a transaction, and reuses the allocated memory. Returns the empty context of the previous
+    /// commit.
     pub(super) fn begin(
         &mut self,
         new: Box<Tx>,
@@ -238,8 +242,9 @@ impl Coordinator {
             plan.fill(tx);
             validation.reset(settings.most_in_message);
         }
-        // One object that was only read has one moment; several must have one in common. A transaction that has given
-        // up may report more than the state of its one object.
+        // A single object that was only read needs no validation. Several objects must have had the values that were
+        // read at a common moment. A transaction that has given up its writes may report more than the state of its one
+        // object, and so validates it.
         let one = tx.entries.len() <= 1 && !tx.has_given_up();
         *validated = match one || writes == tx.entries.len() {
             true => tx.entries.len(),
@@ -251,7 +256,7 @@ impl Coordinator {
             (_, true) => Step::Reserve,
             (_, false) => Step::Lock,
         };
-        // The readable mode is worth its second step only while more than one lock is gathered.
+        // The readable mode needs a second step, which pays off only if more than one lock is gathered.
         let one_lock = writes <= 1 && !validates_before_exclusive();
         *mode = match remote || one_lock || settings.locks_exclusively {
             true => LockMode::Exclusive,
@@ -264,7 +269,7 @@ impl Coordinator {
         spare
     }
 
-    /// Returns the next action, or `None` until an event.
+    /// Returns the next action, or `None` if the commit waits for an event.
     #[inline]
     pub(super) fn next_action(&mut self) -> Option<Action> {
         loop {
@@ -369,7 +374,7 @@ impl Coordinator {
         }
     }
 
-    /// Room is reserved in all logs, for the transaction with this number.
+    /// Handles the reservation of room in all logs; `sequence` is the number of the transaction.
     #[inline]
     pub(super) fn on_reserved(&mut self, sequence: u64) {
         self.sequence = sequence;
@@ -379,7 +384,7 @@ impl Coordinator {
         });
     }
 
-    /// A log will never have room. Nothing was reserved anywhere.
+    /// Handles a reservation that can never succeed. Nothing was reserved anywhere.
     #[inline]
     pub(super) fn on_refused(&mut self, why: TxError) {
         self.plan.clear();
@@ -439,8 +444,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// If there is no room for the message now, headers are read instead of waiting: the transactions that hold the room
-    /// could wait for the locks of this one.
+    /// Handles the result of sending VALIDATE. If there is no room for the message now, the commit does not wait but
+    /// reads headers: the transactions that hold the room could wait for the locks of this commit.
     #[inline]
     pub(super) fn on_validate_sent(&mut self, range: EntryRange, result: Result<(), CallError>) {
         let range = range.range();
@@ -476,12 +481,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// LOCK-REPLY arrived, or its machine is lost.
+    /// Handles the arrival of LOCK-REPLY, or the loss of its machine.
     #[inline]
     pub(super) fn on_lock_reply(&mut self, at: u32, reply: Result<&[u8], CallError>) {
         let participant = &mut self.plan.participants[at as usize];
         participant.reply = None;
-        // If LOCK was not sent, the machine is lost, which sending LOCK will find.
+        // If LOCK was not sent yet, the machine is lost, and sending LOCK will fail.
         self.waiting -= u32::from(participant.asked);
         if let Err(error) = verdict(&self.tx, reply)
             && self.step == Step::Lock
@@ -490,7 +495,7 @@ impl Coordinator {
         }
     }
 
-    /// The reply to VALIDATE arrived, or its machine is lost.
+    /// Handles the arrival of the reply to VALIDATE, or the loss of its machine.
     #[inline]
     pub(super) fn on_validate_reply(&mut self, reply: Result<&[u8], CallError>) {
         self.waiting -= 1;
@@ -499,7 +504,7 @@ impl Coordinator {
         }
     }
 
-    /// The header of an entry's object was read.
+    /// Handles the end of the read of the header of an entry's object.
     #[inline]
     pub(super) fn on_header(&mut self, at: u32, header: Result<VersionWord, ReadError>) {
         self.waiting -= 1;
@@ -514,15 +519,15 @@ impl Coordinator {
                 marks::mark("validate: a header failed");
                 self.stop(conflict(now, read, address).into());
             }
-            // The fabric had no room for it.
+            // The fabric had no room for the read.
             Err(ReadError::Busy) => self.validation.retry_header(at),
             Err(ReadError::PeerLost(machine)) => self.stop(Abort::Lost(machine).into()),
             Err(_) => self.stop(Abort::Changed(address).into()),
         }
     }
 
-    /// COMMIT-PRIMARY or ABORT is in the memory of a primary, or its machine is lost. Returns whether it is the first
-    /// acknowledgement.
+    /// Handles the acknowledgement that COMMIT-PRIMARY or ABORT is in the memory of a primary, or the loss of that
+    /// machine. Returns whether this is the first acknowledgement.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, at: u32, status: Status) -> bool {
         self.waiting -= 1;
@@ -536,7 +541,8 @@ impl Coordinator {
         }
     }
 
-    /// An action is blocked. Returns whether [`Coordinator::on_resumed`] is to be scheduled: no other action is blocked.
+    /// Records that an action is blocked. Returns whether no action was blocked before; if so, the caller must schedule
+    /// [`Coordinator::on_resumed`].
     #[inline]
     pub(super) fn on_blocked(&mut self) -> bool {
         let is_new = !std::mem::replace(&mut self.blocked, true);
@@ -546,7 +552,7 @@ impl Coordinator {
         is_new
     }
 
-    /// The reason of a blocked action may be gone.
+    /// Unblocks the commit, because the blocked action may be possible now.
     #[inline]
     pub(super) fn on_resumed(&mut self) {
         self.blocked = false;
@@ -561,9 +567,9 @@ impl Coordinator {
                 Ok(())
             }
             Step::Commit if done && self.waiting == 0 => {
-                let machine = self
-                    .lost
-                    .expect("a commit that was not acknowledged lost a machine");
+                let machine = self.lost.expect(
+                    "a commit that no participant acknowledged has recorded a lost machine",
+                );
                 Err(TxError::InDoubt(machine))
             }
             Step::Abort if done => Err(self.take_reason()),
@@ -573,12 +579,15 @@ impl Coordinator {
     }
 
     /// Returns the continuation of a commit without participants whose actions are all performed, and whether it has
-    /// committed. If not, [`Coordinator::take_reason`] says why. Small values, where [`Coordinator::outcome`] would move
-    /// a large one through memory right after it was stored.
+    /// committed. If it has not, [`Coordinator::take_reason`] returns the reason. The returned values are small;
+    /// [`Coordinator::outcome`] would move a large value through memory right after it was stored.
     #[inline]
     pub(super) fn local_outcome(&mut self) -> (Cont<Result<(), TxError>>, bool) {
         debug_assert!(self.plan.participants.is_empty() && self.waiting == 0);
-        let cont = self.cont.take().expect("an outcome is reported once");
+        let cont = self
+            .cont
+            .take()
+            .expect("the continuation of a commit is taken only once");
         (cont, self.step == Step::Commit)
     }
 
@@ -607,7 +616,7 @@ impl Coordinator {
         }
     }
 
-    /// Aborts the transaction; the first reason is reported.
+    /// Records that the transaction must abort. Only the first reason is reported.
     fn stop(&mut self, why: TxError) {
         self.why.get_or_insert(why);
     }
@@ -621,24 +630,24 @@ impl Coordinator {
         (self.step, self.next) = (step, 0);
     }
 
-    /// The mutant that validates before it locks.
+    /// Returns whether the mutant is on that validates before it locks.
     fn validates_early(&self) -> bool {
         self.distributed && mutants::is_on("validate before all locks")
     }
 }
 
-/// The replies that a commit does not wait for: none, except for the mutant.
+/// Returns the number of replies that a commit does not wait for: 0, unless the mutant is on.
 fn missing() -> u32 {
     u32::from(mutants::is_on("commit with one reply missing"))
 }
 
-/// The mutants that validate while locks are held in the readable mode.
+/// Returns whether a mutant is on that validates while locks are held in the readable mode.
 pub(super) fn validates_before_exclusive() -> bool {
     mutants::is_on("validate before all are exclusive")
         || mutants::is_on("validation accepts a readable lock")
 }
 
-/// The mutant that makes each lock exclusive only when its object is installed.
+/// Returns whether the mutant is on that makes each lock exclusive only when its object is installed.
 fn installs_readable() -> bool {
     mutants::is_on("install before all are exclusive")
 }

@@ -42,8 +42,8 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
     run_local(worker, id, commit);
 }
 
-/// Runs a commit whose objects are all on this machine, in this call, if it is not so large that it takes several
-/// turns.
+/// Runs a commit whose objects are all on this machine. The commit ends within this call, unless it is so large that it
+/// takes several turns.
 fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     Steps::before_local_commit(worker, &mut commit.tx);
     let blocked = run(worker, id, &mut commit);
@@ -125,7 +125,8 @@ fn on_acknowledged(worker: &mut Worker, at: CommitPart, status: Status) {
     go_on(worker, at.commit, commit);
 }
 
-/// Performs actions until there is none or one is blocked. Returns whether one is blocked: then [`resume`] follows.
+/// Performs actions until no action is left or an action is blocked. Returns whether an action is blocked; if so,
+/// [`resume`] will be called.
 fn run(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> bool {
     while let Some(action) = commit.next_action() {
         if let Err(blocked) = perform(worker, id, commit, action) {
@@ -136,7 +137,7 @@ fn run(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> bool {
     false
 }
 
-/// Runs a commit, and stores it again, or ends it.
+/// Runs a commit, then stores it again, or ends it.
 fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     run(worker, id, &mut commit);
     let outcome = commit.outcome();

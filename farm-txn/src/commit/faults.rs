@@ -1,5 +1,5 @@
-//! Deliberate errors of a commit that are more than an expression, for tests of the checkers. They run only in programs
-//! with the feature `mutants`.
+//! Deliberate errors of a commit that take more than one expression, for tests of the checkers. They run only in
+//! programs with the feature `mutants`.
 
 use std::sync::atomic::Ordering;
 
@@ -96,7 +96,7 @@ fn lock_later(worker: &mut Worker, at: LogRecord) -> Verdict {
 fn lock_now(worker: &mut Worker, late: LateLock, (): ()) {
     let log = transactions(worker).primary.log(late.log);
     if let Some(at) = log.locked(late.sequence) {
-        // Whether the locks are held is not checked any more: that is the error.
+        // The deliberate error: nothing checks whether the locks are held.
         let _ = read_again(worker, late.log, at, |worker, lock| {
             lock_record(worker, lock).map(drop)
         });

@@ -3,7 +3,7 @@
 use farm_core::limits::MAX_TRANSACTION_OBJECTS;
 use farm_core::worker::Context;
 
-// The number of an entry is half of a context.
+// The index of an entry fits into half of a context.
 const _: () = assert!((MAX_TRANSACTION_OBJECTS as u64) < 1 << 32);
 
 /// Identifies a commit under way among those of its worker.

@@ -16,8 +16,8 @@ use crate::tx::{Intent, Tx};
 /// Installs the written objects of this machine, which are locked exclusively, and unlocks them.
 ///
 /// The new values are visible to every worker on return: a fence empties the store buffer, because the commit may be
-/// reported to other threads by ways that are no message (docs/decisions/0008). The slots of freed objects are released
-/// after that.
+/// reported to other threads by other means than a message (docs/decisions/0008). The slots of freed objects are
+/// released after that.
 pub(super) fn install_local(worker: &mut Worker, tx: &Tx) {
     for entry in written(tx) {
         let (memory, at) = local(worker, entry.address);

@@ -72,7 +72,7 @@ pub(super) enum Rejected {
     #[error("there is no object at {0}")]
     NoObject(Address),
     /// The record, read again, names an object that the transaction has not locked.
-    #[error("its transaction does not hold the lock of the object at {0}")]
+    #[error("the transaction of the record does not hold the lock of the object at {0}")]
     NotHeld(Address),
 }
 
@@ -89,8 +89,8 @@ pub(super) fn memory_of<'w>(
     Ok((memory, at))
 }
 
-/// The lock mode of a commit over several machines: no read may return the old value after the first
-/// acknowledgement of COMMIT-PRIMARY.
+/// Returns the lock mode of a commit over several machines. It is exclusive, because no read may return the old value
+/// after the first acknowledgement of COMMIT-PRIMARY.
 pub(super) fn mode() -> LockMode {
     match mutants::is_on("readable LOCK in a distributed commit") {
         true => LockMode::Readable,
@@ -147,7 +147,7 @@ fn try_lock(worker: &mut Worker, object: &Object<'_>) -> Result<Verdict, Rejecte
     )
 }
 
-/// The verdict about an address where no object of the class of the record starts.
+/// Returns the verdict about an address at which no object of the record's class starts.
 #[cold]
 fn misplaced(address: Address, slot: Result<bool, TxError>) -> Verdict {
     match slot {
@@ -159,7 +159,8 @@ fn misplaced(address: Address, slot: Result<bool, TxError>) -> Verdict {
     }
 }
 
-/// Unlocks the first `count` objects of a record. If one of them is wrong, the others are unlocked all the same.
+/// Unlocks the first `count` objects of a record. If one of the objects is wrong, the other objects are unlocked
+/// nevertheless.
 pub(super) fn unlock_record(
     worker: &mut Worker,
     lock: &Lock<'_>,
@@ -200,8 +201,8 @@ pub(super) fn held_version(
     Err(Rejected::NotHeld(object.address))
 }
 
-/// Reads a LOCK record again, which is still in its log, and calls `work` with it. Its coordinator can have changed it:
-/// everything in it is checked again.
+/// Reads a LOCK record, which is still in its log, again and calls `work` with it. The coordinator may have changed the
+/// record in the meantime, so everything in the record is checked again.
 pub(super) fn read_again(
     worker: &mut Worker,
     log: LogId,
@@ -232,7 +233,7 @@ pub(super) fn encode_lock<'a>(
     for entry in objects {
         let effect = match entry.intent {
             Intent::Allocate => Effect::Allocate,
-            // Allocated and freed by this transaction. An abort releases its slot, as that of a new object.
+            // The transaction has allocated and freed the object. An abort releases the slot, as for a new object.
             Intent::Free if !entry.incarnation.is_allocated() && !stillborn_leaks() => {
                 Effect::Allocate
             }
@@ -251,7 +252,8 @@ pub(super) fn encode_lock<'a>(
     }
 }
 
-/// The mutant that releases no slot of an object that was allocated and freed by one transaction that aborts.
+/// Returns whether the mutant is on that leaks the slot of an object that a transaction has allocated and freed, if the
+/// transaction aborts.
 fn stillborn_leaks() -> bool {
     mutants::is_on("still-born object not given back on abort")
 }

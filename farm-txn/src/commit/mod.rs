@@ -13,7 +13,7 @@
 //! | `reply` | LOCK-REPLY |
 //! | `id` | identifiers of commits |
 //!
-//! What performs their actions with a worker:
+//! The code that performs the actions of these values with a worker:
 //!
 //! | file | what |
 //! |---|---|
@@ -69,7 +69,7 @@ fn is_validated(entry: &Entry) -> bool {
     !entry.is_written() && !skipped
 }
 
-/// The conflict that the header `now` shows.
+/// Returns the conflict that the header `now` shows.
 fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {
     if now.version() == read {
         Abort::Locked(address)
@@ -82,10 +82,10 @@ fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {
 fn local(worker: &mut Worker, address: Address) -> (&Memory, usize) {
     worker
         .local_memory(address)
-        .expect("the object is stored on this machine")
+        .expect("the caller passes an object that is stored on this machine")
 }
 
-/// The written objects of this machine.
+/// Returns the entries of the written objects of this machine.
 fn written(tx: &Tx) -> impl Iterator<Item = &Entry> {
     let entries = tx.entries.iter();
     entries.filter(|entry| entry.machine.is_none() && entry.is_written())

@@ -14,11 +14,13 @@ pub(super) struct Participant {
     pub(super) machine: MachineId,
     /// Bytes of its LOCK record after the head.
     pub(super) rest_bytes: usize,
-    /// The token of the expected LOCK-REPLY: from the reservation until the reply arrives or the machine is lost.
+    /// The token of the expected LOCK-REPLY; `Some` from the reservation until the reply arrives or the machine is
+    /// lost.
     pub(super) reply: Option<u64>,
-    /// LOCK is in its log.
+    /// Whether LOCK was appended to the participant's log.
     pub(super) asked: bool,
-    /// The end of its entries in [`Plan::written`]; they begin at the end of the participant before.
+    /// The end of the participant's entries in [`Plan::written`]. The entries begin at the `end` of the previous
+    /// participant.
     end: u32,
 }
 
@@ -39,7 +41,7 @@ impl Participant {
     }
 }
 
-/// See the [module](self).
+/// The machines, regions and objects that a commit concerns; see the [module](self).
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Plan {
@@ -49,12 +51,13 @@ pub(super) struct Plan {
     pub(super) regions: SmallVec<[u32; 8]>,
     /// Written entries of other machines, grouped by participant.
     written: SmallVec<[u32; 16]>,
-    /// Other machines with objects that were only read, ascending, and their number.
+    /// Other machines with objects that were only read, ascending, each with the number of these objects.
     pub(super) reads: SmallVec<[(MachineId, u32); 4]>,
 }
 
 impl Plan {
-    /// Makes the plan of a transaction with objects of other machines. The plan is clear, and keeps its memory.
+    /// Fills the plan for a transaction with objects of other machines. The plan must be clear; its allocated memory is
+    /// reused.
     pub(super) fn fill(&mut self, tx: &Tx) {
         let plan = self;
         // Objects of one machine, or region, often follow each other.
@@ -89,13 +92,14 @@ impl Plan {
         plan.group(tx);
     }
 
-    /// Returns whether the plan is of no transaction. One with objects of other machines writes or reads some of them.
+    /// Returns whether the plan contains no transaction. Every transaction that has a plan writes or reads objects of
+    /// other machines.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.participants.is_empty() && self.reads.is_empty()
     }
 
-    /// Forgets the transaction.
+    /// Removes the transaction from the plan.
     pub(super) fn clear(&mut self) {
         if self.written.capacity() > KEPT_ENTRIES {
             *self = Self::default();
@@ -106,7 +110,8 @@ impl Plan {
         self.reads.clear();
     }
 
-    /// Groups the written entries by participant, whose `end` is how many it has.
+    /// Groups the written entries by participant. Before the call, the `end` of each participant is its number of
+    /// entries.
     fn group(&mut self, tx: &Tx) {
         if self.participants.is_empty() {
             return;
@@ -116,7 +121,8 @@ impl Plan {
             end += std::mem::replace(&mut participant.end, end);
         }
         self.written.resize(end as usize, 0);
-        // Each `end` is now where its participant's entries begin, and moves on with every one.
+        // Each `end` is now the index at which the participant's entries begin. It advances with every entry that is
+        // added.
         let mut at = 0;
         for (index, entry) in (0..).zip(tx.entries.iter()) {
             let Some(machine) = entry.machine.filter(|_| entry.is_written()) else {
@@ -135,10 +141,10 @@ impl Plan {
         let found = self
             .participants
             .binary_search_by_key(&machine, |one| one.machine);
-        found.expect("every machine that is written is a participant")
+        found.expect("every other machine with written objects is a participant")
     }
 
-    /// The entries of a participant.
+    /// Returns the entries of a participant.
     pub(super) fn of_participant(&self, at: usize) -> &[u32] {
         let begin = at
             .checked_sub(1)
@@ -146,7 +152,7 @@ impl Plan {
         &self.written[begin as usize..self.participants[at].end as usize]
     }
 
-    /// The objects of a participant.
+    /// Returns the objects of a participant.
     pub(super) fn objects<'a>(
         &'a self,
         at: usize,
@@ -157,7 +163,8 @@ impl Plan {
     }
 }
 
-/// The place of a key in an ascending list, perhaps that of the one before; `new` is inserted if it is not there.
+/// Returns the index of a key in an ascending list; tries the index `before` first. If the list does not contain the
+/// key, inserts `new`.
 fn place_of<T, K: Ord, const N: usize>(
     list: &mut SmallVec<[T; N]>,
     before: usize,

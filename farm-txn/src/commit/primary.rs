@@ -2,8 +2,8 @@
 //! logs that coordinators of other machines write into its memory. Records go in ([`LogState::on_record`]), one action
 //! comes out for each; [`serve`](super::serve) performs it with the worker.
 //!
-//! A record stays in its log until its transaction is truncated: the low bound of a later record is above its number,
-//! or a later record names it.
+//! A record stays in its log until its transaction is truncated: until a later record has a low bound above the
+//! transaction's number, or names the transaction.
 //!
 //! | state of the transaction | record | action | next state |
 //! |---|---|---|---|
@@ -23,7 +23,7 @@ use farm_core::worker::LogId;
 
 use crate::record::{Kind, Record};
 
-/// The place of a record in its log.
+/// The position and the length of a record in its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RecordAt {
     /// The position just after the record.
@@ -56,33 +56,33 @@ pub(super) enum Action {
     Nothing,
     /// Lock the objects of this record, all or none, and reply: [`LogState::on_locked`].
     Lock,
-    /// Install the values of the LOCK record at this place, and unlock its objects.
+    /// Install the values of the LOCK record at this position, and unlock its objects.
     Install(RecordAt),
-    /// Release what the LOCK record at this place allocated; if its objects are locked, unlock them.
+    /// Release the slots that the LOCK record at this position allocated; if its objects are locked, unlock them.
     Abort {
         /// The LOCK record.
         lock: RecordAt,
-        /// Its objects are locked.
+        /// Whether the objects of the LOCK record are locked.
         locked: bool,
     },
 }
 
-/// A record that no coordinator writes that follows the protocol.
+/// The way in which a record violates the protocol. No correct coordinator writes such a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
-    /// It truncates a transaction that has neither committed nor aborted here.
+    /// The record truncates a transaction that has neither committed nor aborted at this primary.
     #[error("the record truncates a transaction that has not ended at this primary")]
     TruncatesOpen,
-    /// It is the second LOCK of its transaction.
+    /// The record is the second LOCK of its transaction.
     #[error("the log has a LOCK record of this transaction already")]
     SecondLock,
-    /// It ends a transaction without LOCK.
+    /// The record ends a transaction without LOCK.
     #[error("the log has no LOCK record of this transaction")]
     NoLock,
-    /// It ends a transaction for the second time.
+    /// The record ends a transaction for the second time.
     #[error("the transaction has ended at this primary already")]
     EndedTwice,
-    /// It commits a transaction whose LOCK was refused.
+    /// The record commits a transaction whose LOCK was refused.
     #[error("the record commits a transaction whose LOCK was refused")]
     CommitsRefused,
 }
@@ -101,7 +101,7 @@ impl LogState {
     /// Takes the next record of the log, of the transaction `sequence`. Returns the work that it requests.
     ///
     /// # Errors
-    /// [`Violation`]: nothing is to be done.
+    /// [`Violation`]: the record must not be acted on.
     pub(super) fn on_record(
         &mut self,
         record: &Record<'_>,
@@ -144,7 +144,7 @@ impl LogState {
         Ok(Action::Lock)
     }
 
-    /// The objects of a LOCK record were locked.
+    /// Records that the objects of a LOCK record were locked.
     pub(super) fn on_locked(&mut self, sequence: u64) {
         if let Ok(at) = self.position(sequence) {
             self.txs[at].state = State::Locked;
@@ -161,7 +161,7 @@ impl LogState {
         }
     }
 
-    /// Forgets the transactions that a record truncates.
+    /// Removes the transactions that a record truncates.
     fn truncate(&mut self, record: &Record<'_>) -> Result<(), Violation> {
         let below = self.txs.partition_point(|tx| tx.sequence < record.low);
         let mut ended = true;
@@ -181,8 +181,8 @@ impl LogState {
         }
     }
 
-    /// Drops the records in front whose transactions are truncated. Returns the position up to which the log is free,
-    /// if that has advanced.
+    /// Drops the first records of the log, as far as their transactions are truncated. Returns the position up to which
+    /// the log is free, if that has advanced.
     pub(super) fn take_free(&mut self) -> Option<u64> {
         let mut end = None;
         while let Some(&(sequence, at)) = self.records.front() {
@@ -217,7 +217,7 @@ impl LogState {
 #[derive(Default)]
 pub(crate) struct Primary {
     logs: Vec<LogState>,
-    /// A LOCK record that is read again.
+    /// Buffer for a LOCK record that is read again.
     pub(super) words: Vec<u64>,
 }
 

@@ -1,10 +1,10 @@
 //! The order in which the commits of one worker reserve room in logs.
 //!
 //! If the logs of a commit's machines have no room for it, the commit takes a ticket and enters the queues of all of
-//! its machines at one time. From then on, no commit that came later reserves room at any of them before it. Two
-//! tickets that share several machines have the same order in all of the shared queues, so no two commits wait for each
-//! other. Only a ticket that is first in all of its queues retries. The others are woken when the tickets before them
-//! leave, so `n` waiting commits cost `n` wakes, and not `n` tries per turn.
+//! its machines at one time. From then on, no commit that requests room later reserves room at any of these machines
+//! before it. Two tickets that share several machines have the same order in all of the shared queues, so no two
+//! commits wait for each other. Only a ticket that is first in all of its queues retries. The others are woken when the
+//! tickets before them leave, so `n` waiting commits cost `n` wakes, and not `n` tries per turn.
 
 use std::collections::VecDeque;
 
@@ -31,11 +31,12 @@ struct Ticket {
     behind: usize,
 }
 
-/// A ticket's place in the queue of one machine.
+/// A ticket's position in the queue of one machine.
 #[derive(Debug)]
 struct Place {
     ticket: TicketId,
-    /// Number of commits behind this place, or without a ticket, that reserved at the machine in the meantime.
+    /// Number of commits that reserved room at the machine while this ticket waited, although they came later or had no
+    /// ticket.
     overtaken: u64,
 }
 
@@ -49,8 +50,8 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Returns whether a commit may reserve at its machines. With a ticket it may if it is the first in all of its
-    /// queues. Without a ticket it may if all of these queues are empty.
+    /// Returns whether a commit may reserve room at its machines. A commit with a ticket may if it is the first in all
+    /// of its queues. A commit without a ticket may if the queues of its machines are empty.
     pub(crate) fn may_reserve(
         &self,
         ticket: Option<TicketId>,
@@ -116,7 +117,8 @@ impl Queues {
         woken
     }
 
-    /// Records that a commit reserved at its machines, and counts it for each waiting commit that it has overtaken.
+    /// Records that a commit reserved room at its machines, and counts it for each waiting commit that it has
+    /// overtaken.
     pub(crate) fn reserved(
         &mut self,
         ticket: Option<TicketId>,
@@ -134,7 +136,7 @@ impl Queues {
         }
     }
 
-    /// Returns the most commits that overtook one waiting commit at one machine.
+    /// Returns the maximum number of commits that overtook one waiting commit at one machine.
     pub(crate) fn most_overtaken(&self) -> u64 {
         self.most_overtaken
     }

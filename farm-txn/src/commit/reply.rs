@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
     Granted,
     /// The object is locked by another transaction.
     Locked(Address),
-    /// The object has another version than the one that was read.
+    /// The version of the object is not the version that was read.
     Changed(Address),
     /// The object has this size class, not the requested one.
     OtherClass(Address, SizeClass),
@@ -44,7 +44,11 @@ impl Verdict {
 
     /// Decodes a reply; an unknown code counts as a lock conflict, after which the transaction is retried.
     fn decode(reply: &[u8; REPLY_BYTES]) -> Self {
-        let address = u64::from_le_bytes(reply[1..9].try_into().expect("eight bytes"));
+        let address = u64::from_le_bytes(
+            reply[1..9]
+                .try_into()
+                .expect("a slice of eight bytes is one word"),
+        );
         let address = Address::from_bits(address).unwrap_or(Address::NULL);
         match reply[0] {
             0 => Verdict::Granted,
@@ -56,7 +60,7 @@ impl Verdict {
     }
 }
 
-/// Converts a reply, or the failure of the call, to what it means for the transaction.
+/// Converts a reply, or the failure of the call, to a result for the transaction.
 ///
 /// # Errors
 /// The reason why the transaction aborts.

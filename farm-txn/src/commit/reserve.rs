@@ -15,10 +15,11 @@ use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::record::{FIXED_BYTES, MOST_TRUNCATED};
 
-/// Reserves at all participants, or at none: a commit that waits holds nothing that others of this worker wait for.
-/// Commits that wait get room in the order in which they began to.
+/// Reserves room at all participants, or at none, so that a waiting commit holds no room that other commits of this
+/// worker wait for. Waiting commits get room in the order in which they began to wait.
 ///
-/// `on_reply` makes the continuation for the LOCK-REPLY of a participant, `resume` that of a commit.
+/// `on_reply` returns the continuation for the LOCK-REPLY of a participant. `resume` returns the continuation that
+/// resumes a commit.
 pub(super) fn reserve(
     worker: &mut Worker,
     id: CommitId,
@@ -57,7 +58,8 @@ fn machines(commit: &Coordinator) -> impl Iterator<Item = MachineId> + '_ {
     participants.map(|participant| participant.machine)
 }
 
-/// Enters the queues of all machines, unless the commit is in them. Returns the reason why it is blocked.
+/// Enters the queues of all machines, unless the commit is already in them. Returns the reason why the commit is
+/// blocked.
 fn wait(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> Blocked {
     let queues = &mut transactions(worker).queues;
     if commit.ticket.is_none() {
@@ -69,7 +71,7 @@ fn wait(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> Blocked 
     }
 }
 
-/// Reserves at all participants, or at none.
+/// Reserves room at all participants, or at none.
 ///
 /// # Errors
 /// The first failure, and the machine of the log.
@@ -123,7 +125,7 @@ fn reserve_at(
     Ok(())
 }
 
-/// Releases what was reserved for a LOCK that was not sent, and for the records after it.
+/// Releases the room that was reserved for a LOCK that was not sent, and for the records after it.
 pub(super) fn release_reserved(worker: &mut Worker, participant: &mut Participant) {
     worker.release_log(participant.machine, participant.reserved());
     if let Some(reply) = participant.reply.take() {

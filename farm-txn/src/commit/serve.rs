@@ -16,7 +16,7 @@ use crate::record::{Lock, Record};
 pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
     if let Err(why) = serve(worker, at, body) {
         let (from, number) = (at.from, at.token);
-        let why = format!("log record of transaction {number} from {from} rejected: {why}");
+        let why = format!("a log record of transaction {number} from {from} was rejected: {why}");
         worker.distrust(from.machine, why);
     }
 }

@@ -12,15 +12,16 @@ use crate::tx::Tx;
 
 /// Steps of a commit. The implementation of production is [`Correct`].
 pub(super) trait CommitSteps {
-    /// Before the coordinator's first step in a commit without messages.
+    /// Runs before the coordinator's first step in a commit without messages.
     #[inline]
     fn before_local_commit(_worker: &mut Worker, _tx: &mut Tx) {}
 
-    /// Before the locks of the coordinator's machine become exclusive.
+    /// Runs before the locks of the coordinator's machine become exclusive.
     #[inline]
     fn before_exclusive(_worker: &mut Worker, _tx: &Tx) {}
 
-    /// A primary has acknowledged COMMIT-PRIMARY; `is_first` of all primaries.
+    /// Runs when a primary has acknowledged COMMIT-PRIMARY or ABORT, or is lost. `is_first` is
+    /// whether this is the first acknowledgement.
     #[inline]
     fn acknowledged(_worker: &mut Worker, _commit: &mut Coordinator, _is_first: bool) {}
 
@@ -51,7 +52,7 @@ pub(super) trait CommitSteps {
     }
 }
 
-/// The steps as the protocol demands them.
+/// The steps without deliberate bugs.
 pub(super) enum Correct {}
 
 impl CommitSteps for Correct {}

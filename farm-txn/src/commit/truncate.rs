@@ -1,5 +1,6 @@
-//! The last step of a commit: its records leave the logs (`FaRM'15 §4`). Every record that is appended truncates older
-//! transactions; if none is appended to a log for a while, a record of kind TRUNCATE is.
+//! The last step of a commit: its records are removed from the logs (`FaRM'15 §4`). Every record that is appended also
+//! truncates older transactions. If no other record is appended for a while, the worker appends a record of kind
+//! TRUNCATE.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const TRUNCATE_AFTER: Duration = Duration::from_micros(500);
 pub(crate) struct Outgoing {
     pub(crate) to: MachineId,
     pub(crate) kind: Kind,
-    /// The transaction.
+    /// Number of the transaction; 0 for TRUNCATE.
     pub(crate) sequence: u64,
     /// Bytes that were reserved for the record.
     pub(crate) reserved: u32,
@@ -68,7 +69,7 @@ pub(crate) fn append(
     appended
 }
 
-/// Sets the timer after which truncations are sent by records of their own, if there are some.
+/// If there are truncations to send, sets the timer after which they are sent by records of their own.
 pub(crate) fn soon(worker: &mut Worker) {
     if transactions(worker).truncations.start_timer() {
         worker.set_timer(TRUNCATE_AFTER, Cont::new(now, 0));
@@ -84,7 +85,7 @@ fn now(worker: &mut Worker, _: u64, (): ()) {
     soon(worker);
 }
 
-/// Sends the truncations of a machine by records of their own, until its log is full.
+/// Sends the truncations of a machine by records of their own, until all are sent or the log is full.
 pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
     while transactions(worker).truncations.has_unsent(machine) {
         marks::mark("truncate: by a record of its own");

@@ -9,13 +9,13 @@ use farm_core::ids::MachineId;
 
 use crate::record::MOST_TRUNCATED;
 
-/// See the [module](self).
+/// The transactions that primaries may truncate; see the [module](self).
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Truncations {
-    /// The number of the last transaction.
+    /// The number of the transaction that began last.
     last: u64,
-    /// Transactions by ascending number, and whether each may be truncated; the first may not.
+    /// Transactions by ascending number, and whether each may be truncated. The first transaction may not be truncated.
     open: VecDeque<(u64, bool)>,
     /// For each machine, by its index, the transactions that it may truncate and that no record has named, in any
     /// order. Space for naming them is reserved in its log.
@@ -35,12 +35,12 @@ pub(super) struct Batch {
     pub(super) low: u64,
     names: [u64; MOST_TRUNCATED],
     named: usize,
-    /// Transactions of the machine that are below the bound or named.
+    /// Number of unsent truncations of the machine that the record covers, because they are below the bound or named.
     pub(super) count: usize,
 }
 
 impl Batch {
-    /// The transactions that are named.
+    /// Returns the transactions that are named.
     pub(super) fn names(&self) -> &[u64] {
         &self.names[..self.named]
     }
@@ -54,7 +54,7 @@ impl Truncations {
         self.last
     }
 
-    /// All participants have acknowledged the end of a transaction: each of them may truncate it.
+    /// Records that all participants have acknowledged the end of a transaction. Each of them may truncate it.
     pub(crate) fn end(&mut self, sequence: u64, participants: impl Iterator<Item = MachineId>) {
         if let Ok(at) = self.open.binary_search_by_key(&sequence, |open| open.0) {
             self.open[at].1 = true;
@@ -89,7 +89,7 @@ impl Truncations {
         if let Some(unsent) = self.unsent.get_mut(machine.index())
             && !unsent.is_empty()
         {
-            // Those below the low bound need no name.
+            // Transactions below the low bound need not be named.
             unsent.sort_unstable();
             let below = unsent.partition_point(|sequence| *sequence < batch.low);
             batch.named = (unsent.len() - below).min(MOST_TRUNCATED);
@@ -99,7 +99,8 @@ impl Truncations {
         batch
     }
 
-    /// The record with this batch, the last one of [`Truncations::batch`], was appended.
+    /// Records that the record with this batch was appended. The batch must be the last batch that
+    /// [`Truncations::batch`] returned.
     pub(super) fn on_sent(&mut self, machine: MachineId, batch: &Batch) {
         if batch.count > 0 {
             self.unsent[machine.index()].drain(..batch.count);
@@ -107,7 +108,7 @@ impl Truncations {
         }
     }
 
-    /// A machine is lost. Returns the number of truncations that it will not get.
+    /// Drops the truncations that were not sent to a lost machine, and returns their number.
     pub(super) fn on_lost(&mut self, machine: MachineId) -> usize {
         let unsent = self.unsent.get_mut(machine.index());
         let count = unsent.map_or(0, |unsent| unsent.drain(..).len());
@@ -126,15 +127,15 @@ impl Truncations {
         &self.machines
     }
 
-    /// Returns whether a timer is to be set, after which unsent truncations are sent by records of their own; counts it
-    /// as set.
+    /// Returns whether the caller must set the timer after which unsent truncations are sent by records of their own.
+    /// From then on the timer counts as set.
     pub(super) fn start_timer(&mut self) -> bool {
         let starts = !self.timer && self.waiting > 0;
         self.timer |= starts;
         starts
     }
 
-    /// The timer has ended.
+    /// Records that the timer has expired.
     pub(super) fn on_timer(&mut self) {
         self.timer = false;
     }

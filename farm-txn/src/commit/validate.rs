@@ -1,7 +1,7 @@
 //! Step 2 of a commit: objects that were read and not written are unchanged and unlocked (`FaRM'15 §4`).
 //!
-//! Objects of this machine are looked at directly. Other machines are asked by one-sided reads of headers
-//! ([`drive`](super::drive)), or by a VALIDATE message if many objects of one machine were read.
+//! Objects of this machine are checked in its memory. Objects of other machines are checked by one-sided reads of
+//! headers ([`drive`](super::drive)), or by a VALIDATE message if many objects of one machine were read.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,15 +20,15 @@ use crate::error::Abort;
 use crate::layer::transactions;
 use crate::tx::{Entry, Tx};
 
-/// The message that asks whether objects are unchanged and unlocked.
+/// Message id of the request to check that objects are unchanged and unlocked.
 pub(crate) const VALIDATE: MessageId = MessageId(MessageId::TXN + 1);
 
 /// Bytes of one object in VALIDATE: its address and the version that was read.
 pub(super) const VALIDATE_BYTES: usize = 16;
 
-/// A sequentially consistent fence between the locks of this machine's objects and the validation of objects on any
-/// machine: of two transactions that each write what the other reads, at least one sees the other's lock. A commit that
-/// locks nothing here, or validates nothing, needs none.
+/// Issues a sequentially consistent fence between the locks of this machine's objects and the validation of objects on
+/// any machine. Of two transactions that each write an object that the other transaction reads, at least one then sees
+/// the other's lock. A commit that locks nothing on this machine, or validates nothing, needs no fence.
 pub(super) fn fence(worker: &mut Worker, tx: &Tx) {
     let (mut reads, mut here) = (false, None);
     for entry in tx.entries.iter() {
@@ -42,7 +42,7 @@ pub(super) fn fence(worker: &mut Worker, tx: &Tx) {
     }
 }
 
-/// Validates the entries of a range whose objects are on this machine. [`fence`] must come first.
+/// Validates the entries of a range whose objects are on this machine. [`fence`] must be called before.
 ///
 /// # Errors
 /// The object that has changed, or is locked.
@@ -63,7 +63,7 @@ pub(super) fn validate_local(
     Ok(())
 }
 
-/// Sends VALIDATE about the entries of a range to a machine.
+/// Sends VALIDATE for the entries of a range to a machine.
 pub(super) fn send_validate(
     worker: &mut Worker,
     commit: &Coordinator,
@@ -123,7 +123,7 @@ fn decode(worker: &mut Worker, from: WorkerRef, asked: &[u8]) -> Option<(Address
     if found.is_none() {
         worker.distrust(
             from.machine,
-            "VALIDATE names an address or a version that no object can have".into(),
+            "it sent a VALIDATE with an address or a version that no object can have".into(),
         );
     }
     found

@@ -12,29 +12,29 @@ use super::is_validated;
 use super::plan::Plan;
 use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
-/// The most objects of one machine that are validated by reads of headers.
+/// Maximum number of objects of one machine that are validated by reads of headers.
 const MOST_ONE_SIDED: usize = 4;
-/// The most headers that one commit reads at one time: enough to hide their latency, and few enough that other
-/// transactions of the worker find slots.
+/// Maximum number of headers that one commit reads at the same time: enough to hide the latency of the reads, and few
+/// enough to leave slots for other transactions of the worker.
 const MOST_HEADERS: usize = 64;
 
 /// The progress of one validation. Each entry is visited once, and once more if there was no room for its request.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(super) struct Validation {
-    /// The most objects in one message.
+    /// Maximum number of objects in one message.
     most_asked: usize,
-    /// `groups` and `grouped` are filled.
+    /// Whether `groups` and `grouped` are filled.
     planned: bool,
     /// Machines that get messages, ascending, and the end of their entries in `grouped`.
     groups: SmallVec<[(MachineId, u32); 4]>,
-    /// The entries of those machines, grouped by machine.
+    /// The entries of the machines in `groups`, grouped by machine.
     grouped: SmallVec<[u32; 16]>,
-    /// `grouped[..sent]` were requested.
+    /// Number of entries of `grouped` that were sent, or added to `again`.
     sent: usize,
     /// Entries before this index were requested, or need no read of their header.
     visited: usize,
-    /// Entries for which there was no room: their headers are to be read.
+    /// Entries whose headers are still to be read, because there was no room for their message or read.
     again: SmallVec<[u32; 16]>,
     /// Header reads in flight.
     headers: usize,
@@ -63,8 +63,8 @@ impl Validation {
         again.clear();
     }
 
-    /// Groups the entries of the machines that get messages: those with many objects that were read. A transaction
-    /// that writes nothing sends no messages, and so takes no processor time of other machines.
+    /// Groups the entries of the machines that get messages, which are the machines with many objects that were read. A
+    /// transaction that writes nothing sends no messages, and so takes no processor time of other machines.
     fn plan(&mut self, plan: &Plan, tx: &Tx) {
         self.planned = true;
         if plan.regions.is_empty() || self.most_asked <= MOST_ONE_SIDED {
@@ -83,7 +83,8 @@ impl Validation {
             return;
         }
         self.grouped.resize(begin as usize, 0);
-        // The begin of each group advances with every entry, and so becomes its end.
+        // The number of each group is first the begin of its entries. It advances with every entry, and so becomes
+        // their end.
         for (index, entry) in (0..).zip(tx.entries.iter()) {
             if let Some(group) = self.group_of(entry).filter(|_| !entry.is_written()) {
                 let end = &mut self.groups[group].1;
@@ -112,7 +113,7 @@ impl Validation {
         Some((machine, self.sent..most.min(end as usize)))
     }
 
-    /// The entries of a message.
+    /// Returns the entries of a message.
     pub(super) fn entries<'a>(
         &'a self,
         range: Range<usize>,
@@ -122,28 +123,28 @@ impl Validation {
         entries.map(|index| &tx.entries[*index as usize])
     }
 
-    /// The message about these entries was sent.
+    /// Records that the message for these entries was sent.
     pub(super) fn on_sent(&mut self, range: Range<usize>) {
         self.sent = range.end;
     }
 
-    /// The message about these entries was not sent: their headers are read instead.
+    /// Records that the message for these entries was not sent. Their headers are read instead.
     pub(super) fn on_not_sent(&mut self, range: Range<usize>) {
         self.sent = range.end;
         self.again.extend_from_slice(&self.grouped[range]);
     }
 
-    /// A header read was posted.
+    /// Counts a header read that was posted.
     pub(super) fn on_header_posted(&mut self) {
         self.headers += 1;
     }
 
-    /// A header read has ended.
+    /// Counts a header read that has ended.
     pub(super) fn on_header(&mut self) {
         self.headers -= 1;
     }
 
-    /// Reads the header of an entry's object later.
+    /// Queues an entry whose header must be read later.
     pub(super) fn retry_header(&mut self, entry: u32) {
         self.again.push(entry);
     }

@@ -11,8 +11,8 @@ use crate::backoff::{Backoff, BackoffConfig};
 use crate::error::TxError;
 use crate::layer::transactions;
 
-/// First upper bound of the own wait of a transaction that repeatedly meets conflicts, in nanoseconds: about a commit
-/// over several machines on a busy host.
+/// First upper bound, in nanoseconds, of the additional wait of a transaction that repeatedly meets conflicts: about a
+/// commit over several machines on a busy host.
 const PATIENCE_NANOS: u64 = 8_000;
 /// Maximum number of doublings of that bound; it doubles with every further conflict.
 const MOST_PATIENCE: u32 = 8;

@@ -14,7 +14,7 @@ use crate::handle::TxHandle;
 pub struct RetryCounters {
     /// Transactions begun: the first try of each.
     pub begun: u64,
-    /// Transactions of those that had to wait until others had ended.
+    /// Begun transactions that had to wait until other transactions had ended.
     pub queued: u64,
     /// Tries that met a conflict.
     pub conflicts: u64,

@@ -151,10 +151,9 @@ impl Handle {
     /// transactions run on a worker at the same time as its [`Backoff`](crate::Backoff) allows; the others wait in
     /// order.
     ///
-    /// A body may await another `transact`, on any handle. That is an independent transaction, which commits on its
-    /// own, and it does not wait in the queue behind the outer one. What it committed remains if the outer try fails
-    /// and its body is called again. If it writes objects that the outer transaction has read, the outer one fails in
-    /// each try.
+    /// A body may await another `transact`, on any handle. The inner transaction is independent: it commits on its own,
+    /// and does not wait in the queue. What it committed remains if the outer try fails and its body is called again.
+    /// If it writes objects that the outer transaction has read, the outer one fails in each try.
     ///
     /// The body starts afresh in each try. It must not commit: the commit follows the body. The objects that it has
     /// read may be mutually inconsistent; then its commit fails, or its error is not reported, and it is called again:
@@ -244,8 +243,9 @@ impl<F: Future> Future for Inside<'_, F> {
     }
 }
 
-/// The permission to run a transaction; dropping it leaves the gate. A transaction inside of another one needs none: if
-/// the limit is reached, it would wait for the outer transaction, which waits for it.
+/// The permission to run a transaction; dropping it leaves the gate. A transaction inside of another one needs no
+/// permission: if the limit is reached, the inner transaction would wait for the end of the outer one, which waits for
+/// the inner one.
 struct Permit {
     shared: Option<Arc<TaskQueue>>,
     left: Left,

@@ -52,7 +52,7 @@ pub(super) enum Op {
     ReadPointer(FatPointer),
     Alloc(usize, Option<Address>),
     Commit,
-    /// A layer above works on the transaction, and answers with the continuation of this context.
+    /// An operation of a layer above on the transaction; its continuation receives the result.
     Operation(Operation),
     /// A commit of the reads alone.
     Validate,
@@ -82,7 +82,7 @@ pub(super) enum Answer {
 pub(super) struct Slot {
     waker: Option<Waker>,
     answer: Option<(Option<Lent>, Answer)>,
-    /// True if the call was dropped: no task waits for the answer.
+    /// Whether the call was dropped, so that no task waits for the answer.
     dropped: bool,
     /// Transaction whose context the worker has for this call.
     tx: Option<TxHandle>,
@@ -95,21 +95,21 @@ struct State {
     requests: VecDeque<Request>,
     ready: VecDeque<usize>,
     slots: slab::Slab<Slot>,
-    /// True while the executor runs or is about to run.
+    /// Whether the executor runs or is about to run.
     runs: bool,
     stopped: bool,
 }
 
-/// See the [module](self).
+/// The state that the tasks and the executor of a worker share; see the [module](self).
 pub(crate) struct TaskQueue {
     state: Mutex<State>,
     inbox: Arc<Inbox>,
     /// Runs the executor.
     run: fn(&mut Worker),
     pub(super) me: WorkerRef,
-    /// The worker's time at its last answer, in nanoseconds; `patience` is how long the worker retries reads that time
-    /// out, in nanoseconds.
+    /// The worker's time at its last answer, in nanoseconds.
     now: AtomicU64,
+    /// Time for which the worker retries reads that time out, in nanoseconds.
     patience: AtomicU64,
 }
 
@@ -354,7 +354,7 @@ impl Drop for Call {
     }
 }
 
-/// Wakes a task.
+/// The waker of a task.
 pub(super) struct TaskWaker {
     shared: Arc<TaskQueue>,
     task: usize,

@@ -279,7 +279,8 @@ impl Transaction {
     /// # Errors
     /// [`Abort`](crate::Abort): no change took effect. [`TxError::InDoubt`]: it is unknown whether the changes took
     /// effect. [`TxError::TooLargeForLog`], [`TxError::Busy`]: no change took effect. [`TxError::Ended`] if an earlier
-    /// call was dropped before it completed; or if the worker has stopped, and then it is unknown as well.
+    /// call was dropped before it completed; or if the worker has stopped; then it is unknown whether the changes took
+    /// effect.
     pub async fn commit(self) -> Result<(), TxError> {
         self.end(Op::Commit).await
     }

@@ -1,4 +1,4 @@
-//! Deliberate bugs of transaction contexts that are more than an expression.
+//! Deliberate bugs of transaction contexts that take more than one expression.
 
 use farm_core::mutants;
 use farm_core::worker::Worker;

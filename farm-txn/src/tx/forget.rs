@@ -8,8 +8,8 @@ use crate::error::{Abort, TxError};
 
 impl Tx {
     /// Forgets the payload of an object that was only read, and keeps its version, which the commit validates. So a
-    /// transaction over many objects needs little memory. The object can be read again. It is then unchanged, or the
-    /// transaction meets a conflict.
+    /// transaction over many objects needs little memory. The object can be read again; if it has changed in the
+    /// meantime, that read fails with a conflict.
     ///
     /// No-op for an object that the transaction writes, allocates or frees.
     ///

@@ -1,7 +1,7 @@
 //! The objects of a transaction, and the operations on them.
 //!
-//! An [`ObjectId`] contains the number of its transaction, which is unique in the process. One comparison detects the
-//! object of another transaction, or of one that has ended.
+//! An [`ObjectId`] contains the number of its transaction, which is unique in the process. One comparison detects an
+//! object of another transaction, or of a transaction that has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +13,10 @@ use farm_core::worker::Worker;
 use super::{Entry, Intent, Tx};
 use crate::error::TxError;
 
-/// Numbers that a context draws at a time.
+/// Number of transaction numbers that a context draws at a time.
 const DRAWN_AT_ONCE: u64 = 1 << 12;
 
-/// The first number that was not drawn yet.
+/// The first transaction number that no context has drawn yet.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// An object of a transaction: valid until the transaction ends, and in no other transaction.
@@ -207,7 +207,7 @@ impl Tx {
     }
 
     /// Returns the address of an object that the transaction has read and that is locked now, in either mode. Ignores
-    /// objects of other machines. For checks of memory at rest.
+    /// objects of other machines. For checks while no operation is in flight.
     #[doc(hidden)]
     pub fn locked_now(&self, worker: &mut Worker) -> Option<Address> {
         let mut addresses = self.entries.iter().map(|entry| entry.address);

@@ -12,9 +12,9 @@ use crate::error::TxError;
 use crate::object_run::ObjectRun;
 use crate::slots;
 
-/// What an abort does beside releasing what was reserved. Deliberate bugs are another implementation.
+/// Hooks of an abort. Builds with the feature `mutants` use an implementation with deliberate bugs.
 pub(super) trait AbortSteps {
-    /// Before the room of new objects is released.
+    /// Runs before the room of new objects is released.
     #[inline]
     fn before_abort(_worker: &mut Worker, _entries: &Entries) {}
 }
@@ -79,8 +79,9 @@ impl Tx {
         self.push(place, version, incarnation, Intent::Allocate, at)
     }
 
-    /// Allocates a slot that this transaction has read as absent, at the version of that read. If the slot was never
-    /// used before, the reservation wrote its first header, and that version counts.
+    /// Allocates a slot that this transaction has read as absent, at the version of that read. If the slot had never
+    /// been used when it was read, the entry takes the version and incarnation of the first header, which the
+    /// reservation wrote.
     #[cold]
     fn allocate_absent(
         &mut self,

@@ -366,7 +366,8 @@ pub fn check_memory(config: &Config, facts: &HostFacts) -> Result<(), HostError>
     check_need(config, facts, MemoryNeed::of_cluster(config))
 }
 
-/// Checks that the host can run machine `id` of `config` in addition to what already runs.
+/// Checks that the host can run machine `id` of `config` in addition to the processes that already
+/// run.
 ///
 /// # Errors
 ///
@@ -499,7 +500,7 @@ fn advice(
             let page_bytes = dir.huge_page_bytes.unwrap_or(2 * MIB).max(1);
             let pages = (needed - free_bytes).div_ceil(page_bytes);
             format!(
-                "{lower}, or enlarge its pool by {pages} pages (farm doctor prints the command)"
+                "{lower}, or enlarge the pool of huge pages by {pages} pages (farm doctor prints the command)"
             )
         }
         MemoryLimit::Directory { path, free_bytes } if dir.filesystem == "tmpfs" => {

@@ -1,6 +1,6 @@
 //! Examining the host: `/proc`, `/sys`, and a few system calls.
 //!
-//! Whatever cannot be read counts as missing. A probe never fails, because its findings help to
+//! A value that cannot be read counts as missing. A probe never fails, because its findings help to
 //! explain why another operation failed.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ pub fn probe(memory_dir: &Path) -> HostFacts {
     probe_under(Path::new("/"), memory_dir)
 }
 
-/// As [`probe`], and opens every RDMA device to query its capabilities.
+/// Examines this host as [`probe`] does, and also opens every RDMA device to query its
+/// capabilities.
 pub fn probe_with_devices(memory_dir: &Path) -> HostFacts {
     let mut facts = probe(memory_dir);
     match crate::fabric::verbs::devices() {
@@ -35,8 +36,9 @@ pub fn probe_with_devices(memory_dir: &Path) -> HostFacts {
 
 /// Returns the directory of sockets and locks of `config`, on this host and for this user.
 ///
-/// Automatically this is `$XDG_RUNTIME_DIR/farm`, or `/tmp/farm-<uid>` if the former does not exist
-/// or its path is too long for a socket. The caller must create it with access for this user only.
+/// If the configuration does not name a directory, this is `$XDG_RUNTIME_DIR/farm`, or
+/// `/tmp/farm-<uid>` if that variable is not set to an absolute path or the path would be too long
+/// for a socket. The caller must create it with access for this user only.
 pub fn run_dir(config: &Config) -> PathBuf {
     if let RunDir::Path(path) = &config.cluster.run_dir {
         return path.clone();

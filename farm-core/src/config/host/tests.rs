@@ -261,7 +261,9 @@ fn hugetlbfs_memory_does_not_count_against_the_host() {
     let text = refusal(&config(), &facts).to_string();
     assert!(text.contains("has only 11 GiB free"), "{text}");
     assert!(
-        text.ends_with("or enlarge its pool by 529 pages (farm doctor prints the command)"),
+        text.ends_with(
+            "or enlarge the pool of huge pages by 529 pages (farm doctor prints the command)"
+        ),
         "{text}"
     );
 }

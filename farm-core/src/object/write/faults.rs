@@ -1,4 +1,4 @@
-//! Deliberate bugs of [`install`](super::install) that are more than an expression.
+//! Deliberate bugs of [`install`](super::install) that take more than one expression.
 
 use super::{BetweenSteps, Correct, load_version, unlock, write_line_versions};
 use crate::mem::Memory;

@@ -30,13 +30,13 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::time::Nanos;
 use crate::{marks, mutants};
 
-/// Shortest time between a change that freed nothing and the next change: workers whose allocations fail may retry as
-/// often as they like.
+/// Shortest time between a change that freed nothing and the next change. It bounds the rate of changes, because
+/// nothing bounds the rate at which workers retry failed allocations.
 const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 /// Shortest time between two reports by one worker that an allocation failed.
 const REFUSED_REPORT_INTERVAL: Duration = Duration::from_micros(20);
-/// The same for reports that memory is low: a size class that repeatedly gives up its last block and takes another one
-/// must not keep all machines busy.
+/// Shortest time between two reports by one worker that memory is low: a size class that repeatedly gives up its last
+/// block and takes another one must not keep all machines busy.
 const LOW_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A request to another worker, or the reply to one.
@@ -48,11 +48,11 @@ pub(super) enum Kind {
     EndEpochs,
     /// Within a machine: end the epoch on one worker.
     EndEpoch,
-    /// The reply to one of the others.
+    /// The reply to a request of another kind.
     Done,
 }
 
-/// A message of the barrier. `number` is that of the request, and of its reply.
+/// A message of the barrier. A request and its reply have the same `number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) to: WorkerRef,
@@ -60,7 +60,7 @@ pub(super) struct Message {
     pub(super) number: u64,
 }
 
-/// What the worker must do next, in this order.
+/// An action that the worker must perform. Actions are performed in the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Send the message; if there is no room for it, call [`EpochBarrier::on_blocked`].
@@ -107,7 +107,7 @@ enum Requester {
     Own(u64),
 }
 
-/// See the [module](self).
+/// The epochs of one worker; see the [module](self).
 #[derive(Debug)]
 pub(in crate::worker) struct EpochBarrier {
     me: WorkerRef,
@@ -121,21 +121,22 @@ pub(in crate::worker) struct EpochBarrier {
     draining: Vec<Requester>,
     /// Requests that arrived while `draining` was not empty: they need the end of another epoch.
     waiting: Vec<Requester>,
-    /// At most one for this machine's own change, and one for each change of another machine.
+    /// Replies that this worker waits for: at most one group for this machine's own change, and one for each change of
+    /// another machine.
     pending: Vec<PendingReplies>,
     last_number: u64,
     actions: VecDeque<Action>,
-    /// Messages that found no room.
+    /// Messages for which there was no room.
     blocked: VecDeque<Message>,
-    /// True while this machine's own change runs: from the first request until the last block is freed.
+    /// Whether this machine's own change runs, which lasts from the first request until the last block is freed.
     changing: bool,
     /// Bytes that this machine's own change has freed.
     freed_bytes: u64,
     /// Earliest time of the next change.
     not_before: Nanos,
-    /// Earliest time of this worker's next report that an allocation failed; `next_low_report` is the same for low
-    /// memory.
+    /// Earliest time of this worker's next report that an allocation failed.
     next_refused_report: Nanos,
+    /// Earliest time of this worker's next report that memory is low.
     next_low_report: Nanos,
     counters: EpochCounters,
 }
@@ -179,7 +180,7 @@ impl EpochBarrier {
         let open = &mut self.open[parity];
         *open = open
             .checked_sub(1)
-            .expect("the operation began on this worker");
+            .expect("every operation that ends on a worker has begun on that worker");
         *open == 0 && parity != self.parity()
     }
 
@@ -217,7 +218,8 @@ impl EpochBarrier {
         self.actions.pop_front()
     }
 
-    /// The memory of this machine is short: it reclaims what it can, unless it does so already.
+    /// Handles a shortage of memory on this machine. The first worker begins a change, unless one runs; any other
+    /// worker reports the shortage to the first worker.
     pub(super) fn on_shortage(&mut self, now: Nanos, shortage: Shortage) {
         let (next, pause) = match shortage {
             Shortage::Low => (&mut self.next_low_report, LOW_REPORT_INTERVAL),
@@ -234,7 +236,7 @@ impl EpochBarrier {
         self.actions.push_back(Action::ReportShortage(first));
     }
 
-    /// A worker of this machine reports that memory is short. Begins a change, unless one runs.
+    /// Handles a report by a worker of this machine that memory is short. Begins a change, unless one runs.
     pub(super) fn on_shortage_report(&mut self, now: Nanos) {
         if self.changing || now < self.not_before {
             return;
@@ -246,23 +248,23 @@ impl EpochBarrier {
         self.on_done(number);
     }
 
-    /// Another worker of this machine requests that this worker retires its blocks.
+    /// Handles the request of another worker of this machine to retire this worker's blocks.
     pub(super) fn on_retire(&mut self, from: WorkerRef, number: u64) {
         self.actions.push_back(Action::Retire);
         self.send(from, Kind::Done, number);
     }
 
-    /// A worker of another machine requests the end of the epoch on all workers of this machine.
+    /// Handles the request of a worker of another machine to end the epoch on all workers of this machine.
     pub(super) fn on_end_epochs(&mut self, from: WorkerRef, number: u64) {
         self.end_epochs(Purpose::PassedOn(from, number));
     }
 
-    /// Another worker of this machine requests the end of this worker's epoch.
+    /// Handles the request of another worker of this machine to end this worker's epoch.
     pub(super) fn on_end_epoch(&mut self, from: WorkerRef, number: u64) {
         self.end_epoch(Requester::Worker(from, number));
     }
 
-    /// A reply to a request of this worker.
+    /// Handles a reply to a request of this worker.
     pub(super) fn on_done(&mut self, number: u64) {
         let mut pending = self.pending.iter();
         // The request is missing if its change was abandoned meanwhile.
@@ -280,7 +282,7 @@ impl EpochBarrier {
         }
     }
 
-    /// The blocks that are vacant now are divided from later ones; `None` if no block is vacant.
+    /// Handles the result of [`Action::Cut`]. `cut` is `None` if no block is vacant.
     pub(super) fn on_cut(&mut self, now: Nanos, cut: Option<Cut>) {
         let Some(cut) = cut else {
             self.counters.fruitless += 1;
@@ -293,19 +295,19 @@ impl EpochBarrier {
         self.end_epochs(Purpose::Change(cut));
     }
 
-    /// Bytes of vacant blocks were freed.
+    /// Counts bytes of vacant blocks that were freed.
     pub(super) fn on_freed(&mut self, bytes: u64) {
         self.freed_bytes += bytes;
         self.counters.bytes += bytes;
     }
 
-    /// All blocks that can be freed are freed.
+    /// Ends the change, because all blocks that can be freed are freed.
     pub(super) fn on_all_freed(&mut self, now: Nanos) {
         self.counters.ended += 1;
         self.end_change(now);
     }
 
-    /// The last operation of the previous epoch has ended.
+    /// Handles the end of the last operation of the previous epoch.
     pub(super) fn on_drained(&mut self) {
         let before = self.parity() ^ 1;
         if self.open[before] == 0 && !self.draining.is_empty() {
@@ -313,7 +315,7 @@ impl EpochBarrier {
         }
     }
 
-    /// A message was sent.
+    /// Counts a message that was sent.
     pub(super) fn on_sent(&mut self, message: Message) {
         match message.kind {
             Kind::Done => {}
@@ -322,29 +324,29 @@ impl EpochBarrier {
         }
     }
 
-    /// There is no room for a message. Returns whether it is the first one that waits for room; then
-    /// [`EpochBarrier::on_room`] must follow when there may be room.
+    /// Queues a message for which there is no room. Returns whether it is the first message that waits for room. If so,
+    /// the caller must call [`EpochBarrier::on_room`] when there may be room.
     pub(super) fn on_blocked(&mut self, message: Message) -> bool {
         marks::mark("epoch: message waits for room");
         self.blocked.push_back(message);
         self.blocked.len() == 1
     }
 
-    /// There may be room for messages.
+    /// Sends the queued messages again, because there may be room for them.
     pub(super) fn on_room(&mut self) {
         let blocked = self.blocked.drain(..).map(Action::Send);
         self.actions.extend(blocked);
     }
 
-    /// The receiver of a message is lost.
+    /// Handles a message whose receiver is lost.
     pub(super) fn on_unsendable(&mut self, now: Nanos, message: Message) {
         if message.kind != Kind::Done {
             self.on_lost(now);
         }
     }
 
-    /// A machine is lost, and may not have replied: the operations that it had in flight are unknown. This machine's
-    /// change is abandoned. The memory that was to be freed stays in its class until another change.
+    /// Handles the loss of a machine, which may not have replied: the operations that it had in flight are unknown.
+    /// Abandons this machine's change. The memory that was to be freed stays in its class until another change.
     pub(super) fn on_lost(&mut self, now: Nanos) {
         let own = |pending: &PendingReplies| matches!(pending.purpose, Purpose::Change(_));
         let Some(found) = self.pending.iter().position(own) else {
@@ -360,14 +362,15 @@ impl EpochBarrier {
         self.end_change(now);
     }
 
-    /// Ends the epoch on all workers of this machine, and of the others if it is this machine's change.
+    /// Ends the epoch on all workers of this machine and, if this is a change of this machine, on all workers of the
+    /// other machines.
     fn end_epochs(&mut self, purpose: Purpose) {
         let number = self.gather(purpose, Kind::EndEpoch);
         self.end_epoch(Requester::Own(number));
     }
 
     /// Sends requests to all other workers of this machine, and to the other machines if this is a change. Returns the
-    /// number of the request, which also waits for this worker's own part.
+    /// number of the requests. This worker's own part counts as one more reply to wait for.
     fn gather(&mut self, purpose: Purpose, within: Kind) -> u64 {
         self.last_number += 1;
         let number = self.last_number;

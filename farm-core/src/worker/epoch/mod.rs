@@ -1,9 +1,9 @@
 //! Epochs: they determine when no operation can hold an address of a freed object any more (`FaRM'14 §3.5`).
 //!
-//! Every operation that holds addresses runs between [`Worker::pin`] and [`Worker::unpin`]: two
-//! additions to a counter of the epoch in which it began. Each lock-free read does so itself. Code that takes an
-//! address out of one read and uses it for another, or keeps an address from turn to turn, must enclose all of that in
-//! one operation, which begins before the first read.
+//! Every operation that holds addresses runs between [`Worker::pin`] and [`Worker::unpin`]. Each of these two calls
+//! costs one addition to a counter of the epoch in which the operation began. A lock-free read makes both calls itself.
+//! Code that takes an address out of one read and uses it for another read, or keeps an address from turn to turn, must
+//! enclose all of these steps in one operation, which begins before the first read.
 //!
 //! ```text
 //!  first worker of a machine      its other workers       first worker of another machine    its others
@@ -43,8 +43,8 @@
 //! same time, independently of each other. The loss of a machine ends a change without freeing memory, because the
 //! operations that the lost machine had in flight are unknown.
 //!
-//! Files: [`barrier`] decides, as a value; this file performs its actions and delivers its messages; [`shortage`] finds
-//! out that memory is short.
+//! Files: [`barrier`] determines the actions that follow each event, as a value; this file performs the actions and
+//! delivers the messages; [`shortage`] detects that memory is short.
 
 mod barrier;
 mod shortage;
@@ -70,12 +70,12 @@ const END_EPOCH: MessageId = MessageId(MessageId::CORE + 23);
 /// The reply to [`RETIRE`], [`END_EPOCHS`] or [`END_EPOCH`], with the number of the request.
 const DONE: MessageId = MessageId(MessageId::CORE + 24);
 
-/// Bytes zeroed in one turn, which takes tens of microseconds.
+/// Number of freed bytes after which a turn frees no further block. Zeroing this many bytes takes tens of microseconds.
 const BYTES_PER_TURN: u64 = 1 << 20;
 
 /// Keeps the addresses that an operation has read valid, until [`Worker::unpin`] consumes it. It identifies the epoch
-/// in which the operation began. It cannot be copied, so that no operation ends twice, which would end another
-/// operation's epoch.
+/// in which the operation began. It cannot be copied, so that no operation ends twice: the second end would count as
+/// the end of another operation.
 ///
 /// ```compile_fail,E0382
 /// # fn twice(worker: &mut farm_core::worker::Worker) {
@@ -87,7 +87,7 @@ const BYTES_PER_TURN: u64 = 1 << 20;
 #[must_use = "an operation that does not end keeps freed memory from being used again"]
 #[derive(Debug)]
 pub struct EpochGuard {
-    /// True if the number of its epoch is odd.
+    /// Whether the number of the epoch in which the operation began is odd.
     odd: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct EpochCounters {
     pub ended: u64,
     /// Changes abandoned because a machine was lost.
     pub abandoned: u64,
-    /// Times that memory was short and no block of the machine could be freed.
+    /// Number of times that memory was short and no block of the machine could be freed.
     pub fruitless: u64,
     /// Bytes of blocks freed for use by any class.
     pub bytes: u64,
@@ -259,7 +259,7 @@ impl Worker {
                 Ok(Some(bytes)) => freed += bytes,
                 Ok(None) => break true,
                 Err(error) => {
-                    tracing::error!(%error, "freeing retired blocks failed; ending the epoch change");
+                    tracing::error!(%error, "freeing retired blocks failed; the epoch change ends without the remaining blocks");
                     break true;
                 }
             }

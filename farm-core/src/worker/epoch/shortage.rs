@@ -1,4 +1,4 @@
-//! Finding out that the memory of a machine is short.
+//! Detects that the memory of a machine is short.
 
 use crate::alloc::{AllocError, Block, BlockSource, Place, SizeClass};
 use crate::ids::{RegionId, WorkerId};
@@ -55,7 +55,8 @@ impl BlockSource for Source<'_> {
     ) -> Result<Option<Block>, AllocError> {
         let mut store = self.store;
         let acquired = store.acquire(class, owner, place);
-        // A full place says nothing about the rest of the memory.
+        // `Ok(None)` means that one region or ring is full, which does not imply that memory is
+        // short.
         if !matches!(acquired, Ok(None)) {
             self.shortage = self.shortage.max(Shortage::of(self.store, &acquired));
         }

@@ -16,7 +16,7 @@ use crate::worker::{Cont, Worker};
 /// A read that took longer than this many nanoseconds from start to end is not trusted: the 16-bit line versions could
 /// have wrapped. An object of three lines cannot be written 65,535 times in less time.
 const WRAP_BOUND: u64 = 500_000;
-/// The same bound per line of a larger object, in nanoseconds: a writer writes all of its lines.
+/// The bound for a larger object, in nanoseconds per line: a writer writes all lines of the object for each version.
 const WRAP_BOUND_OF_LINE: u64 = 160_000;
 /// Shortest backoff of a read that met a writer, in nanoseconds. The upper bound of the random backoff doubles with
 /// each try, up to [`MAX_BACKOFF_NANOS`].
@@ -37,7 +37,7 @@ impl Worker {
         count > 0
     }
 
-    /// Copies at most `most` reads of local memory.
+    /// Performs at most `most` queued reads of local memory, and returns their number.
     pub(in crate::worker) fn poll_local_reads(&mut self, most: usize) -> usize {
         let batch = most.min(self.reads.local.len());
         if batch == 0 {
@@ -79,8 +79,8 @@ impl Worker {
 
     /// Takes at most `most` completions from the fabric, and returns their number.
     ///
-    /// `looked` is a moment before this poll, and is advanced to one after it: together they bound the duration of a
-    /// read that takes place inside the poll.
+    /// `looked` is a time before this poll. If completions arrive, it is set to a time after the poll. The difference
+    /// bounds the duration of a read that takes place inside the poll.
     #[inline]
     pub(in crate::worker) fn poll_fabric(&mut self, most: usize, looked: &mut Nanos) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
@@ -229,7 +229,9 @@ impl Worker {
     fn backoff_expired(&mut self, index: u64, (): ()) {
         let waiting = &mut self.reads.backing_off;
         let place = waiting.iter().position(|slot| slot.index() as u64 == index);
-        let slot = waiting.swap_remove(place.expect("a read that backs off holds its slot"));
+        let slot = waiting.swap_remove(
+            place.expect("the list has the slot of every read whose backoff has not expired"),
+        );
         self.repost(slot);
     }
 

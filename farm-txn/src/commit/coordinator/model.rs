@@ -1,10 +1,11 @@
-//! Model check of commits: the coordinators and the primaries that production runs, as values, in every order of their
-//! messages.
+//! Model check of commits: runs the production code of coordinators and primaries, which are values, in every order of
+//! their messages.
 //!
-//! Each transaction has a coordinator of its own; object `i` is stored on machine `i + 1`. All transactions have read all
-//! of their objects at the first version before the model begins. Memory, logs, one-sided reads and messages are the
-//! model's. A coordinator performs one action a step; between two of its actions anything else may happen, except that
-//! events reach it only when it has no action left, as in its turn of the event loop.
+//! Each transaction has a coordinator of its own; object `i` is stored on machine `i + 1`. All transactions have read
+//! all of their objects at the first version before the model begins. The model provides memory, logs, one-sided reads
+//! and messages. A coordinator performs one action per step. Between two actions of a coordinator any other step may be
+//! taken, but events are delivered to the coordinator only when it has no action left, as within a turn of the event
+//! loop.
 
 use std::hash::{Hash, Hasher};
 
