@@ -372,7 +372,7 @@ impl Clients for Asker {
             let place = farm_kv::lookup::place_of(worker, asker.table, &key).expect(OPEN);
             let owner = farm_kv::lookup::owner_of(worker, place).expect(OPEN);
             if owner.machine != me {
-                let cont = GetCont::new(answered, seat as u64);
+                let cont = GetCont::new(answered, seat);
                 let started = farm_kv::lookup::get_at(worker, place, &key, cont);
                 debug_assert!(started.is_ok(), "{started:?}");
                 return;
@@ -386,8 +386,7 @@ impl Clients for Asker {
 }
 
 #[inline]
-fn answered(worker: &mut Worker, seat: u64, value: Result<Option<&[u8]>, KvError>) {
-    let seat = seat as usize;
+fn answered(worker: &mut Worker, seat: usize, value: Result<Option<&[u8]>, KvError>) {
     // Matches by reference. To copy the result, the processor would wait until the preceding stores to its parts have
     // left the store buffer.
     closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match &value {

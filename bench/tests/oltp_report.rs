@@ -3,7 +3,7 @@
 mod json;
 
 use farm_bench::closed_loop;
-use farm_bench::oltp::audit::Audited;
+use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::costs::{Aborts, Costs, Counters};
 use farm_bench::oltp::driver::Ran;
 use farm_bench::oltp::report::{MachineReport, RunResult, Setup};
@@ -89,8 +89,8 @@ fn machines() -> [MachineReport; 2] {
 }
 
 /// Returns the result of a correct audit, after 300 committed deposits of 130 cents.
-fn audited() -> Audited {
-    Audited {
+fn audited() -> AuditResult {
+    AuditResult {
         items: 100,
         rows: 200,
         cents: 200 * 1_000 + 300 * 130,
@@ -172,15 +172,15 @@ fn machines_are_merged_and_judged() {
 fn what_is_wrong_or_failed_is_told() {
     let result = |audited| RunResult::new(&setup(), &machines(), &audited).unwrap();
     let all = "all balances together are 239001 cents, but the committed transactions imply 239000 to 239000 cents";
-    let off = Audited {
+    let off = AuditResult {
         cents: audited().cents + 1,
         ..audited()
     };
-    let damaged = Audited {
+    let damaged = AuditResult {
         wrong: Some("a row is missing".into()),
         ..off.clone()
     };
-    let few = Audited {
+    let few = AuditResult {
         items: 99,
         ..audited()
     };
@@ -209,7 +209,7 @@ fn fields_that_do_not_apply_are_null() {
         benchmark: Benchmark::Tatp(tatp::Options::default()),
         ..setup()
     };
-    let run = RunResult::new(&setup, &[], &Audited::default()).unwrap();
+    let run = RunResult::new(&setup, &[], &AuditResult::default()).unwrap();
     let json = serde_json::to_value(&run).unwrap();
     for field in [
         "executed_per_s",

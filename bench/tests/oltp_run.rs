@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use farm_bench::closed_loop::Extent;
 use farm_bench::oltp::attempt::{self, Stop, Trail};
-use farm_bench::oltp::audit::{self, Audit, Audited};
+use farm_bench::oltp::audit::{self, Audit, AuditResult};
 use farm_bench::oltp::driver::{self, Ran, Run};
 use farm_bench::oltp::load::{self, Load};
 use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup};
@@ -142,7 +142,7 @@ impl Cluster {
         })
     }
 
-    fn audit(&self) -> Audited {
+    fn audit(&self) -> AuditResult {
         let (benchmark, workers) = (self.benchmark.clone(), self.workers);
         let all = self.start_on_all(move |worker, number, answer| {
             let audit = Audit {
@@ -154,7 +154,7 @@ impl Cluster {
             let done = Box::new(move |found| answer.send(found).unwrap());
             audit::audit(worker, audit, done);
         });
-        let mut sum = Audited::default();
+        let mut sum = AuditResult::default();
         all.into_iter().for_each(|found| sum += found);
         sum.pairs = self.pairs();
         sum

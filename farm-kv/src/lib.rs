@@ -38,7 +38,7 @@ pub use lookup::{get, when_slot};
 pub use open::open;
 pub use ops::change;
 pub use owner::{ChangeCounters, change_counters};
-pub use pending::{ChangeCont, GetCont, GetFn};
+pub use pending::{ChangeCont, GetCont, Value};
 pub use state::{LookupCounters, counters};
 pub use table::{TableId, TableSpec};
 pub use tx::left_over;

@@ -1,6 +1,6 @@
 //! Operations in flight: lookups, changes, and operations inside of transactions.
 
-use farm_core::worker::{Cont, EpochGuard, Worker};
+use farm_core::worker::{BorrowCont, Borrowed, Cont, EpochGuard, Worker};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle};
 
 use crate::layout::{Layout, Next};
@@ -8,26 +8,16 @@ use crate::shard::Changed;
 use crate::table::{Table, TableId};
 use crate::{Key, KvError};
 
-/// The function of a [`GetCont`], called with the context and the value, or `None` if the table has no such key.
-pub type GetFn = fn(&mut Worker, u64, Result<Option<&[u8]>, KvError>);
+/// The result of a lookup: the value, or `None` if the table has no such key.
+#[derive(Debug)]
+pub enum Value {}
 
-/// The continuation of a lookup.
-#[derive(Clone, Copy)]
-pub struct GetCont {
-    pub(crate) run: GetFn,
-    pub(crate) context: u64,
+impl Borrowed for Value {
+    type Of<'a> = Result<Option<&'a [u8]>, KvError>;
 }
 
-impl GetCont {
-    /// Creates the continuation that calls `run` with `context`.
-    pub fn new(run: GetFn, context: u64) -> Self {
-        Self { run, context }
-    }
-
-    pub(crate) fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
-        (self.run)(worker, self.context, result);
-    }
-}
+/// The continuation of a lookup. The value is valid only during the call.
+pub type GetCont = BorrowCont<Value>;
 
 /// A lookup in flight. It uses one slot of the arena from start to end, and is identified by the slot's index.
 pub(crate) struct Lookup {

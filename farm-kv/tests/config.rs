@@ -140,7 +140,7 @@ fn flags_override_keys_and_are_named_in_errors() {
         .expect_err("no such neighbourhood")
         .to_string();
     assert!(
-        text.starts_with("--neighbourhood: table.neighbourhood: 7 is not among"),
+        text.starts_with("--neighbourhood: table.neighbourhood: no layout of buckets exists for the neighbourhood 7"),
         "{text}"
     );
 }

@@ -85,7 +85,7 @@ fn lock_free(worker: &mut Worker, at: Address) -> Option<u8> {
     Some(payload[0])
 }
 
-/// Creates one machine with two workers. Between any two accesses of a turn, the function set with `let_others_run` may
+/// Creates one machine with two workers. Between any two accesses of a turn, the function set with `set_interruption` may
 /// be called.
 fn cluster(seed: u64) -> Arc<Cluster> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -115,14 +115,14 @@ fn cluster(seed: u64) -> Arc<Cluster> {
 /// Interrupts T1 at point number `stop`, checks what T1, T2 and the read saw, and returns whether T1 has such a point.
 fn run(seed: u64, stop: u32) -> bool {
     let cluster = cluster(seed);
-    cluster.fabric().let_others_run(Arc::new(|| {}));
+    cluster.fabric().set_interruption(Arc::new(|| {}));
     let (x, y) = (make(&cluster), make(&cluster));
     // The results of T2 and of the read. Bit 0: T2 committed. Bits 8 and up: the value that the read saw plus one, or 0
     // if it saw none.
     let (calls, found) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
     let (their_calls, their_found) = (Arc::clone(&calls), Arc::clone(&found));
     let weak = Arc::downgrade(&cluster);
-    cluster.fabric().let_others_run(Arc::new(move || {
+    cluster.fabric().set_interruption(Arc::new(move || {
         if their_calls.fetch_add(1, Ordering::Relaxed) != stop {
             return;
         }
@@ -136,7 +136,7 @@ fn run(seed: u64, stop: u32) -> bool {
         write(tx, worker, y)?;
         read(tx, worker, x)
     });
-    cluster.fabric().let_others_run(Arc::new(|| {}));
+    cluster.fabric().set_interruption(Arc::new(|| {}));
     let found = found.load(Ordering::Relaxed);
     let (t2_committed, read_saw_old) = (found & 1 == 1, found >> 8 == 1);
     let t1_before_t2 = matches!(saw, Ok(0));

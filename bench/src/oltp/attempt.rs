@@ -196,7 +196,7 @@ fn read(worker: &mut Worker, key: usize, names: &Names) {
 fn look_up(worker: &mut Worker, key: usize, (): ()) {
     let name = entry(worker, key).trail.names[0];
     let table = table_of(worker, &name);
-    let got = GetCont::new(looked_up, key as u64);
+    let got = GetCont::new(looked_up, key);
     match farm_kv::get(worker, table, &name.table_key(), got) {
         Ok(()) => {}
         Err(KvError::Busy) => farm_kv::when_slot(worker, table, Cont::new(look_up, key)),
@@ -204,8 +204,7 @@ fn look_up(worker: &mut Worker, key: usize, (): ()) {
     }
 }
 
-fn looked_up(worker: &mut Worker, key: u64, value: Result<Option<&[u8]>, KvError>) {
-    let key = key as usize;
+fn looked_up(worker: &mut Worker, key: usize, value: Result<Option<&[u8]>, KvError>) {
     match value {
         Ok(value) => match take_in(worker, key, 0, value) {
             Ok(()) => step(worker, key, ()),

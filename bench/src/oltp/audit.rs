@@ -30,7 +30,7 @@ pub struct Audit {
 
 /// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Audited {
+pub struct AuditResult {
     /// Number of checked items.
     pub items: u64,
     /// Number of rows that were looked up.
@@ -44,8 +44,8 @@ pub struct Audited {
     pub wrong: Option<String>,
 }
 
-impl AddAssign<Audited> for Audited {
-    fn add_assign(&mut self, other: Audited) {
+impl AddAssign<AuditResult> for AuditResult {
+    fn add_assign(&mut self, other: AuditResult) {
         self.items += other.items;
         self.rows += other.rows;
         self.cents += other.cents;
@@ -68,7 +68,7 @@ pub fn walk(worker: &mut Worker, tables: &[TableId]) -> Result<u64, String> {
 }
 
 /// The function that receives the result.
-pub type Done = Box<dyn FnOnce(Audited) + Send>;
+pub type Done = Box<dyn FnOnce(AuditResult) + Send>;
 
 /// An item that is being checked, one row after the other.
 struct Item {
@@ -79,7 +79,7 @@ struct Item {
 
 struct Auditor {
     audit: Audit,
-    found: Audited,
+    found: AuditResult,
     done: Done,
 }
 
@@ -87,7 +87,7 @@ struct Auditor {
 /// called on the worker before.
 pub fn audit(worker: &mut Worker, audit: Audit, done: Done) {
     let in_flight = audit.in_flight.max(1);
-    let found = Audited::default();
+    let found = AuditResult::default();
     let auditor = Auditor { audit, found, done };
     closed_loop::start_untimed(worker, auditor, in_flight, None);
 }
@@ -110,7 +110,7 @@ impl Clients for Auditor {
         let item = own.operation(seat);
         let name = item.names[item.rows.len()];
         let table = table_of(worker, &name);
-        let got = GetCont::new(got, seat as u64);
+        let got = GetCont::new(got, seat);
         match farm_kv::get(worker, table, &name.table_key(), got) {
             Ok(()) => {}
             Err(KvError::Busy) => {
@@ -157,8 +157,7 @@ impl ClosedLoop<Auditor> {
     }
 }
 
-fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
-    let seat = seat as usize;
+fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, KvError>) {
     closed_loop::resume(
         worker,
         |own: &mut ClosedLoop<Auditor>, worker| match found {

@@ -10,7 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Benchmark;
-use super::audit::Audited;
+use super::audit::AuditResult;
 use super::costs::{Aborts, Costs, Counters};
 use super::driver::Ran;
 use crate::recorder::{LatencyUs, Outcome, Recorder, RecorderError};
@@ -162,7 +162,7 @@ impl RunResult {
     pub fn new(
         setup: &Setup,
         machines: &[MachineReport],
-        audited: &Audited,
+        audited: &AuditResult,
     ) -> Result<Self, RecorderError> {
         let benchmark = &setup.benchmark;
         let merged = Merged::of(benchmark.kinds().len(), machines)?;
@@ -257,7 +257,7 @@ impl MachineResult {
 
 impl CheckResult {
     /// Compares the result of the check with the effect of the transactions.
-    pub fn judge(benchmark: &Benchmark, ledger: &Ledger, audited: &Audited) -> Self {
+    pub fn judge(benchmark: &Benchmark, ledger: &Ledger, audited: &AuditResult) -> Self {
         let mut wrong: Vec<String> = audited.wrong.iter().cloned().collect();
         let money = benchmark.initial_cents().map(|initial| {
             let totals = ledger.totals(initial);

@@ -160,7 +160,7 @@ impl Driver {
     fn look_up(&mut self, worker: &mut Worker, seat: usize) {
         let key = key_bytes(self.operation(seat).keynum);
         let table = self.clients.common.table;
-        match farm_kv::get(worker, table, &key, GetCont::new(got, seat as u64)) {
+        match farm_kv::get(worker, table, &key, GetCont::new(got, seat)) {
             Ok(()) => {}
             Err(KvError::Busy) => {
                 farm_kv::when_slot(worker, table, Cont::new(again::<Ycsb>, seat));
@@ -226,8 +226,7 @@ impl Driver {
 }
 
 #[inline]
-fn got(worker: &mut Worker, seat: u64, found: Result<Option<&[u8]>, KvError>) {
-    let seat = seat as usize;
+fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, KvError>) {
     closed_loop::resume(worker, |own: &mut Driver, worker| {
         let op = *own.operation(seat);
         // Matches by reference. To copy the result, the processor would wait until the preceding stores to its parts

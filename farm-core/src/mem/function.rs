@@ -104,16 +104,19 @@ where
     }
 }
 
-/// The function pointer that [`with_context_borrowing`] returns.
-pub(crate) type Borrowing<W, B, E> = fn(&mut W, u64, Result<&B, E>);
+/// A type of results that contain references, which are valid only during the call of the function that receives them.
+pub trait Borrowed {
+    /// The result with references that are valid for `'a`.
+    type Of<'a>;
+}
 
-/// As [`with_context`], for a function to which the result is passed as a reference.
+/// As [`with_context`], for a function to which the result is passed with references.
 #[inline]
-pub(crate) fn with_context_borrowing<W, C, B, E, F>(_function: F) -> Borrowing<W, B, E>
+pub(crate) fn with_context_borrowing<W, C, R, F>(_function: F) -> fn(&mut W, u64, R::Of<'_>)
 where
     C: Context,
-    B: ?Sized,
-    F: Fn(&mut W, C, Result<&B, E>) + Copy + 'static,
+    R: Borrowed,
+    F: Fn(&mut W, C, R::Of<'_>) + Copy + 'static,
 {
     |worker, word, result| {
         // SAFETY: a value of the type was passed to `with_context_borrowing`, so it exists.

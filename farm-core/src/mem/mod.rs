@@ -24,7 +24,7 @@ mod pages;
 mod words;
 
 pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
-pub use function::Context;
+pub use function::{Borrowed, Context};
 pub(crate) use function::{with_context, with_context_borrowing};
 pub use hook::Hook;
 pub use lines::LineLoads;

@@ -17,8 +17,9 @@ pub use outgoing::MessageCounters;
 pub(crate) use outgoing::{Garbage, Messaging, Taken};
 
 use crate::ids::{MachineId, WorkerRef};
-use crate::mem::{Context, with_context_borrowing};
-use crate::worker::Worker;
+use crate::mem::Borrowed;
+
+use crate::worker::{BorrowCont, Worker};
 
 /// The id of a message kind. Each layer has a range of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,34 +89,13 @@ pub enum CallError {
     NoWorker(WorkerRef),
 }
 
-/// The continuation of a call, run with its reply. As [`crate::worker::Cont`], for a result that is
-/// passed as a reference.
-#[derive(Clone, Copy)]
-pub struct ReplyCont {
-    run: fn(&mut Worker, u64, Result<&[u8], CallError>),
-    context: u64,
+/// The result of a call: the body of the reply.
+#[derive(Debug)]
+pub enum Reply {}
+
+impl Borrowed for Reply {
+    type Of<'a> = Result<&'a [u8], CallError>;
 }
 
-impl ReplyCont {
-    /// Creates the continuation that calls `run` with `context`.
-    #[inline]
-    pub fn new<C: Context>(
-        run: impl Fn(&mut Worker, C, Result<&[u8], CallError>) + Copy + 'static,
-        context: C,
-    ) -> Self {
-        Self {
-            run: with_context_borrowing(run),
-            context: context.to_word(),
-        }
-    }
-
-    pub(crate) fn resume(self, worker: &mut Worker, result: Result<&[u8], CallError>) {
-        (self.run)(worker, self.context, result);
-    }
-}
-
-impl std::fmt::Debug for ReplyCont {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReplyCont({:#x})", self.context)
-    }
-}
+/// The continuation of a call, run with its reply.
+pub type ReplyCont = BorrowCont<Reply>;

@@ -1,7 +1,7 @@
 //! Continuations: the code to run when an operation completes.
 
 use super::Worker;
-use crate::mem::{Context, with_context};
+use crate::mem::{Borrowed, Context, with_context, with_context_borrowing};
 
 /// A function and a context (`FaRM'14 §3.2`), called with the result of an operation on the worker that began it. Two
 /// words, copied; creating one allocates nothing. The context is usually the index of a slot in the caller's own slab.
@@ -62,5 +62,45 @@ impl<T> Copy for Cont<T> {}
 impl<T> std::fmt::Debug for Cont<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Cont({:#x})", self.context)
+    }
+}
+
+/// As [`Cont`], for a result that contains references, such as the body of a message.
+pub struct BorrowCont<R: Borrowed> {
+    run: fn(&mut Worker, u64, R::Of<'_>),
+    context: u64,
+}
+
+impl<R: Borrowed> BorrowCont<R> {
+    /// Creates the continuation that calls `run` with `context`.
+    #[inline]
+    pub fn new<C: Context>(
+        run: impl Fn(&mut Worker, C, R::Of<'_>) + Copy + 'static,
+        context: C,
+    ) -> Self {
+        Self {
+            run: with_context_borrowing::<_, _, R, _>(run),
+            context: context.to_word(),
+        }
+    }
+
+    /// Calls the continuation with `result`.
+    #[inline]
+    pub fn resume(self, worker: &mut Worker, result: R::Of<'_>) {
+        (self.run)(worker, self.context, result);
+    }
+}
+
+impl<R: Borrowed> Clone for BorrowCont<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Borrowed> Copy for BorrowCont<R> {}
+
+impl<R: Borrowed> std::fmt::Debug for BorrowCont<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BorrowCont({:#x})", self.context)
     }
 }

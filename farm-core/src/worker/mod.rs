@@ -28,8 +28,8 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-pub use crate::mem::Context;
-pub use continuation::Cont;
+pub use crate::mem::{Borrowed, Context};
+pub use continuation::{BorrowCont, Cont};
 use epoch::EpochBarrier;
 pub use epoch::{EpochCounters, EpochGuard};
 pub use idle::{Idle, IdlePolicy, Idler};

@@ -96,7 +96,7 @@ fn look(
         restarts: 0,
         block: None,
         guard: Default::default(),
-        cont: GetCont::new(|_, _, _| {}, 0),
+        cont: GetCont::new(|_, _, _| {}, ()),
     };
     let mut value = vec![0; open.layout.value_bytes];
     let home_words = &window[home].buckets[bucket as usize];
@@ -449,7 +449,7 @@ proptest! {
             restarts: 0,
             block: Some(Next::new(address, Incarnation(words[1]))),
             guard: Default::default(),
-            cont: GetCont::new(|_, _, _| {}, 0),
+            cont: GetCont::new(|_, _, _| {}, ()),
         };
         for search in [search_buckets, search_block] {
             if let Step::Found(pair) = search(&layout, &lookup, bytes) {

@@ -210,7 +210,7 @@ fn a_table_that_is_not_open_is_a_typed_error() {
         farm_kv::lookup::place_of(worker, table, &key).unwrap()
     });
     let refused = cluster.on(0, 1, move |worker| {
-        let unused = GetCont::new(|_, _, _| panic!("nothing was started"), 0);
+        let unused = GetCont::new(|_, _, _| panic!("nothing was started"), ());
         let owner = farm_kv::lookup::owner_of(worker, place).err();
         (
             owner,

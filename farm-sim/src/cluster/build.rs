@@ -92,7 +92,7 @@ impl Cluster {
         let others = Arc::clone(&parts);
         parts
             .fabric
-            .let_others_run(Arc::new(move || others.run_others()));
+            .set_interruption(Arc::new(move || others.run_others()));
         Cluster { parts }
     }
 }
@@ -129,7 +129,7 @@ fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Ve
 /// Returns the part of a segment that holds rings and logs.
 fn rings_of(fabric: &SimFabric, segment: &Segment, limits: &ClusterLimits) -> Memory {
     let bytes = layout(limits, segment.owner, segment.peer).head(0);
-    fabric.as_seen(&segment.capability).window(0, bytes)
+    fabric.local_view(&segment.capability).window(0, bytes)
 }
 
 fn peers(segments: &[Segment], limits: &ClusterLimits, own: MachineId) -> Vec<LinkPeer> {

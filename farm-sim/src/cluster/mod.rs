@@ -200,6 +200,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // Breaks a reference cycle: the fabric's callback owns the parts, and the parts own the fabric.
-        self.parts.fabric.let_others_run(Arc::new(|| {}));
+        self.parts.fabric.set_interruption(Arc::new(|| {}));
     }
 }

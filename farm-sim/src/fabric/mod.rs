@@ -111,8 +111,8 @@ impl SimFabric {
     ///
     /// # Panics
     /// If the capability does not belong to this fabric.
-    pub fn as_seen(&self, capability: &Capability) -> Memory {
-        self.state().as_seen(capability)
+    pub fn local_view(&self, capability: &Capability) -> Memory {
+        self.state().local_view(capability)
     }
 
     /// Begins a turn of the worker: until the turn ends, memory accesses are attributed to this worker. Pass the
@@ -128,7 +128,7 @@ impl SimFabric {
 
     /// Sets the function that lets other workers take turns. The fabric calls it at some interruptions of a turn, which
     /// occur between two memory accesses. The odds determine how often.
-    pub fn let_others_run(&self, others: Arc<dyn Fn() + Send + Sync>) {
+    pub fn set_interruption(&self, others: Arc<dyn Fn() + Send + Sync>) {
         self.state().processors.others = Some(others);
     }
 

@@ -194,7 +194,7 @@ impl State {
         (memory, capability, export)
     }
 
-    pub(super) fn as_seen(&self, capability: &Capability) -> Memory {
+    pub(super) fn local_view(&self, capability: &Capability) -> Memory {
         let exports = &self.machines[&capability.machine].exports;
         self.exports[exports[capability.key as usize - 1]]
             .memory

@@ -2,7 +2,7 @@
 
 use farm_check::checkers;
 use farm_check::history::{History, Transaction};
-use farm_check::workload::{self, Finished, Log};
+use farm_check::workload::{self, FinalState, Log};
 use farm_core::alloc::class_for_payload;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
@@ -200,7 +200,7 @@ fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transact
             )));
         }
     }
-    let mut all = Finished::all(all);
+    let mut all = FinalState::all(all);
     if plan.spec.kind.has_objects() {
         all.taken -= filled;
     }

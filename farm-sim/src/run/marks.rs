@@ -96,7 +96,7 @@ pub const ALL: &[&str] = &[
 /// The mark `kv: lookup restarted: joint version` is reached about once in many thousand seeds, when a pair moves
 /// between its two buckets during a lookup. Two mutants are found only by runs in which a pair moves in
 /// this way. The hunt for each of these mutants runs seeds until a checker finds the mutant.
-pub const UNDEMANDED: &[&str] = &[
+pub const OPTIONAL: &[&str] = &[
     "kv: lookup restarted: joint version",
     "fabric: copy torn",
     "message: stale reply",
@@ -117,6 +117,6 @@ pub fn unknown(reached: &Reached) -> Vec<&'static str> {
     reached
         .keys()
         .copied()
-        .filter(|mark| !ALL.contains(mark) && !UNDEMANDED.contains(mark))
+        .filter(|mark| !ALL.contains(mark) && !OPTIONAL.contains(mark))
         .collect()
 }

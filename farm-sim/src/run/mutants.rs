@@ -81,7 +81,7 @@ pub const ALL: &[Mutant] = &[
 
 /// The result of a hunt for a mutant.
 #[derive(Clone, Debug)]
-pub struct Fate {
+pub struct HuntResult {
     /// The mutant.
     pub mutant: Mutant,
     /// Number of seeds that were run.
@@ -100,7 +100,7 @@ impl Mutant {
     /// # Panics
     /// If the program was built without mutants.
     #[allow(clippy::assertions_on_constants)] // The value depends on the features of the build.
-    pub fn hunt(self, seeds: Range<u64>, options: RunOptions) -> Fate {
+    pub fn hunt(self, seeds: Range<u64>, options: RunOptions) -> HuntResult {
         assert!(
             farm_core::mutants::BUILT_IN,
             "cannot switch on a mutant: this program was built without mutants; build it with the feature `mutants`"
@@ -109,7 +109,7 @@ impl Mutant {
             .scenario
             .parse()
             .expect("every mutant names an existing scenario");
-        let mut fate = Fate {
+        let mut result = HuntResult {
             mutant: self,
             seeds: 0,
             killed_by: None,
@@ -119,19 +119,19 @@ impl Mutant {
         for seed in seeds {
             let plan = Plan::new(seed, scenario);
             let (outcome, met) = self.run(&plan, options);
-            fate.seeds += 1;
-            fate.met |= met;
+            result.seeds += 1;
+            result.met |= met;
             match outcome.failure {
-                Some(failure) if failure.judge == Judge::Panic => fate.panics += 1,
+                Some(failure) if failure.judge == Judge::Panic => result.panics += 1,
                 // A seed that also fails without the mutant proves nothing about it.
                 Some(failure) if run(&plan, options).failure.is_none() => {
-                    fate.killed_by = Some((seed, failure));
+                    result.killed_by = Some((seed, failure));
                     break;
                 }
                 Some(_) | None => {}
             }
         }
-        fate
+        result
     }
 
     /// Switches this mutant on for the calling thread, and any other off.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use farm_sim::run::mutants::{self, Fate, MOST_SEEDS, Mutant};
+use farm_sim::run::mutants::{self, HuntResult, MOST_SEEDS, Mutant};
 use farm_sim::run::sweep::{Sweep, Swept};
 use farm_sim::run::{Outcome, Plan, RunOptions, Scenario, marks, run as run_seed};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -287,10 +287,10 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
                         .next();
                     let Some(mutant) = mutant else { return };
                     let seeds = args.first..args.first.saturating_add(MOST_SEEDS);
-                    let fate = mutant.hunt(seeds, RunOptions::default());
+                    let result = mutant.hunt(seeds, RunOptions::default());
                     // Errors are ignored, because the last line has the number of bugs that were not found.
-                    let _ = writeln!(std::io::stdout(), "{}", describe(&fate));
-                    let lives_on = usize::from(fate.killed_by.is_none());
+                    let _ = writeln!(std::io::stdout(), "{}", describe(&result));
+                    let lives_on = usize::from(result.killed_by.is_none());
                     *lives
                         .lock()
                         .expect("no thread panics while it holds the lock of a counter") +=
@@ -316,21 +316,21 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Formats the result for one deliberate bug, as one line.
-fn describe(fate: &Fate) -> String {
-    let Mutant { name, scenario } = fate.mutant;
-    match &fate.killed_by {
+fn describe(result: &HuntResult) -> String {
+    let Mutant { name, scenario } = result.mutant;
+    match &result.killed_by {
         Some((seed, failure)) => {
             let first = failure.text.lines().next().unwrap_or_default();
             let short: String = first.chars().take(90).collect();
             let judge = failure.judge;
             format!("found  {name}: {scenario} seed {seed}, by {judge}: {short}")
         }
-        None if !fate.met => {
+        None if !result.met => {
             format!("MISSED {name}: no seed of {scenario} executed its code")
         }
         None => format!(
             "MISSED {name}: no checker found it in {} seeds of {scenario}; {} seeds panicked",
-            fate.seeds, fate.panics
+            result.seeds, result.panics
         ),
     }
 }

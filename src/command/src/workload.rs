@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use farm_check::checkers;
 use farm_check::history::History;
-use farm_check::workload::{Finished, Kind, Log, Spec};
+use farm_check::workload::{FinalState, Kind, Log, Spec};
 use farm_core::config::host::{check_memory, probe};
 
 use crate::Usage;
@@ -51,15 +51,15 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     cluster.order(&Order::Work(spec.clone()))?;
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
     let seconds = began.elapsed().as_secs_f64();
-    cluster.order(&Order::TellWork)?;
+    cluster.order(&Order::SendWork)?;
     let records = cluster.gather(|_, news| match news {
         News::Work { logs, finished } => Some((logs, finished)),
         _ => None,
     })?;
     cluster.stop()?;
-    let (logs, finished): (Vec<Vec<Log>>, Vec<Finished>) = records.into_iter().unzip();
+    let (logs, finished): (Vec<Vec<Log>>, Vec<FinalState>) = records.into_iter().unzip();
     let mut merged = Log::merge(logs.into_iter().flatten().collect());
-    let finished = Finished::all(finished);
+    let finished = FinalState::all(finished);
     merged.transactions.extend(finished.last_read());
     if let Some(file) = &mut history {
         let lines = checkers::append::to_json_lines(&merged).map_err(|why| {
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
 }
 
 /// Runs all checkers, and prints the number of checked operations.
-fn verify(spec: &Spec, history: &History, finished: &Finished) -> anyhow::Result<()> {
+fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Result<()> {
     let facts = checkers::check(history);
     let adya = match spec.kind {
         Kind::Table => Ok(()),

@@ -133,7 +133,7 @@ fn a_node_that_is_stopped_stops_the_others() {
 fn a_node_refuses_judged_workloads_unless_started_with_judged() {
     let place = Place::new("not-judged");
     let config = config(&place, "cluster.toml", 1, "");
-    let orders = place.write("orders", "{\"order\":\"tell_work\"}\n");
+    let orders = place.write("orders", "{\"order\":\"send_work\"}\n");
     let node = ["node", "--driven", "--config", &config];
     let ended = place.farm_reading(&node, &orders).end();
     assert!(

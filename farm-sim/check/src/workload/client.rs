@@ -60,7 +60,7 @@ pub(super) fn next(worker: &mut Worker, index: usize) {
             state.doing = Doing::Read { object, more };
             let guard = worker.pin();
             self::work(worker).clients[index].guard = Some(guard);
-            read(worker, index as u64, ());
+            read(worker, index, ());
         }
         _ => begin_transaction(worker, index),
     }
@@ -92,16 +92,16 @@ fn begin_transaction(worker: &mut Worker, index: usize) {
         begun,
         ended: None,
     });
-    ship(worker, index as u64, ());
+    ship(worker, index, ());
 }
 
-fn ship(worker: &mut Worker, client: u64, (): ()) {
+fn ship(worker: &mut Worker, client: usize, (): ()) {
     let Doing::Transaction {
         number,
         to,
         seed,
         attempt,
-    } = work(worker).clients[client as usize].doing
+    } = work(worker).clients[client].doing
     else {
         return;
     };
@@ -120,9 +120,9 @@ fn ship(worker: &mut Worker, client: u64, (): ()) {
     }
 }
 
-fn answered(worker: &mut Worker, client: u64, reply: Result<&[u8], CallError>) {
+fn answered(worker: &mut Worker, client: usize, reply: Result<&[u8], CallError>) {
     let now = moment(worker);
-    let index = client as usize;
+    let index = client;
     let Ok(reply) = reply else {
         return end_all(worker);
     };
@@ -161,11 +161,11 @@ fn answered(worker: &mut Worker, client: u64, reply: Result<&[u8], CallError>) {
 }
 
 /// Reads an object without locks.
-fn read(worker: &mut Worker, client: u64, (): ()) {
+fn read(worker: &mut Worker, client: usize, (): ()) {
     let now = moment(worker);
     let work = work(worker);
     let bytes = work.spec.payload();
-    let state = &mut work.clients[client as usize];
+    let state = &mut work.clients[client];
     let Doing::Read { object, .. } = state.doing else {
         return;
     };
@@ -181,9 +181,9 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     }
 }
 
-fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
+fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
     let now = moment(worker);
-    let index = client as usize;
+    let index = client;
     let Doing::Read { object, more } = work(worker).clients[index].doing else {
         return;
     };
@@ -253,5 +253,5 @@ fn read_more(worker: &mut Worker, index: usize, more: u32) {
         object,
         more: more - 1,
     };
-    read(worker, index as u64, ());
+    read(worker, index, ());
 }

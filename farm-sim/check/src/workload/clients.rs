@@ -41,7 +41,7 @@ pub(super) fn begin_all(worker: &mut Worker) {
         return call_done(worker);
     }
     for client in 0..work.clients.len() {
-        worker.defer(Cont::new(next, client as u64));
+        worker.defer(Cont::new(next, client));
     }
 }
 
@@ -68,11 +68,11 @@ pub(super) fn give_up(worker: &mut Worker, why: String) {
 }
 
 /// Begins a client's next operation, or ends the client.
-fn next(worker: &mut Worker, client: u64, (): ()) {
+fn next(worker: &mut Worker, client: usize, (): ()) {
     let next = work(worker)
         .next
         .expect("the clients of a worker run only after the workload was started");
-    next(worker, client as usize);
+    next(worker, client);
 }
 
 /// Ends a client's operation. The next operation begins at once.
@@ -82,16 +82,16 @@ pub(super) fn ended(worker: &mut Worker, client: usize) {
     if let Some(guard) = work.clients[client].guard.take() {
         worker.unpin(guard);
     }
-    next(worker, client as u64, ());
+    next(worker, client, ());
 }
 
 /// Calls `what` again after a short random pause, because it found no room or its transaction met a conflict.
 pub(super) fn again_soon(
     worker: &mut Worker,
-    client: u64,
-    what: impl Fn(&mut Worker, u64, ()) + Copy + 'static,
+    client: usize,
+    what: impl Fn(&mut Worker, usize, ()) + Copy + 'static,
 ) {
-    let wait = work(worker).clients[client as usize]
+    let wait = work(worker).clients[client]
         .rng
         .random_range(1..=ROOM_NANOS);
     worker.set_timer(Duration::from_nanos(wait), Cont::new(what, client));

@@ -51,15 +51,15 @@ fn run(worker: &mut Worker, shipped: Shipped) {
         tried,
         broken: script.notes.broken,
     });
-    farm_txn::commit(worker, tx, Cont::new(committed_here, key as u64));
+    farm_txn::commit(worker, tx, Cont::new(committed_here, key));
 }
 
-fn committed_here(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+fn committed_here(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
     let Committing {
         shipped,
         tried,
         broken,
-    } = work(worker).committing.remove(key as usize);
+    } = work(worker).committing.remove(key);
     settle(worker, (tried, broken), known(&outcome));
     end(worker, shipped, outcome.map_err(Stop::from));
 }
@@ -132,11 +132,11 @@ pub(super) fn run_by_continuations(
         retry,
     };
     let key = work(worker).running.insert(Some(running));
-    step(worker, key as u64, Got::Nothing);
+    step(worker, key, Got::Nothing);
 }
 
-fn step(worker: &mut Worker, key: u64, got: Got) {
-    let running = work(worker).running[key as usize].take();
+fn step(worker: &mut Worker, key: usize, got: Got) {
+    let running = work(worker).running[key].take();
     let mut running = running.expect("no other step of this try is running");
     let tx = running.tx;
     let planned = plan(worker, tx, &mut running.script, got);
@@ -145,7 +145,7 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
         let accesses = running.script.notes.accesses.clone();
         running.tried = note(worker, &running.shipped, None, accesses);
     }
-    work(worker).running[key as usize] = Some(running);
+    work(worker).running[key] = Some(running);
     let Plan { want, address } = match planned {
         Ok(plan) => plan,
         Err(stop) => return give_up(worker, key, stop),
@@ -171,27 +171,27 @@ fn step(worker: &mut Worker, key: u64, got: Got) {
     }
 }
 
-fn object_read(worker: &mut Worker, key: u64, read: Result<TxObject, TxError>) {
+fn object_read(worker: &mut Worker, key: usize, read: Result<TxObject, TxError>) {
     match got_of(read) {
         Ok(got) => step(worker, key, got),
         Err(stop) => give_up(worker, key, stop),
     }
 }
 
-fn all_read(worker: &mut Worker, key: u64, read: Result<arrays::Objects, TxError>) {
+fn all_read(worker: &mut Worker, key: usize, read: Result<arrays::Objects, TxError>) {
     match read {
         Ok(objects) => step(worker, key, Got::Objects(objects)),
         Err(error) => object_read(worker, key, Err(error)),
     }
 }
 
-fn array_allocated(worker: &mut Worker, key: u64, made: Result<Vec<TxObject>, TxError>) {
+fn array_allocated(worker: &mut Worker, key: usize, made: Result<Vec<TxObject>, TxError>) {
     let made = made.map(|objects| objects.into_iter().map(Some).collect());
     all_read(worker, key, made);
 }
 
-fn commit(worker: &mut Worker, key: u64) {
-    let running = work(worker).running[key as usize].as_ref();
+fn commit(worker: &mut Worker, key: usize) {
+    let running = work(worker).running[key].as_ref();
     let running = running.expect("no step of this try is running");
     match (running.retry, running.tx) {
         (None, tx) => api::commit(worker, tx, Cont::new(committed, key)),
@@ -202,13 +202,13 @@ fn commit(worker: &mut Worker, key: u64) {
     }
 }
 
-fn take(worker: &mut Worker, key: u64) -> Running {
-    let running = work(worker).running.remove(key as usize);
+fn take(worker: &mut Worker, key: usize) -> Running {
+    let running = work(worker).running.remove(key);
     running.expect("no step of this try is running")
 }
 
 /// Ends a try that did not reach its commit.
-fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
+fn give_up(worker: &mut Worker, key: usize, stop: Stop) {
     let Running {
         tx,
         shipped,
@@ -224,7 +224,7 @@ fn give_up(worker: &mut Worker, key: u64, stop: Stop) {
     end(worker, shipped, Err(stop));
 }
 
-fn committed(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+fn committed(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
     let Running {
         tried,
         script,

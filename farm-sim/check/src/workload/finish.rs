@@ -6,7 +6,7 @@ use farm_core::object::{FatPointer, LockMode, write};
 use farm_core::worker::Worker;
 use farm_txn::TxError;
 
-use super::finished::{Finished, Last};
+use super::final_state::{FinalState, Last};
 use super::named::member;
 use super::rows;
 use super::spec::{BALANCE, Kind, Spec};
@@ -14,13 +14,13 @@ use super::state::{place, work};
 use super::value::Value;
 use crate::history::{Access, ObjectId};
 
-impl Finished {
+impl FinalState {
     /// Checks that every allocated slot has an object, and that every invariant of the workload holds.
     ///
     /// # Errors
     /// The first violation.
     pub fn check(&self, spec: &Spec) -> Result<(), String> {
-        let Finished {
+        let FinalState {
             taken,
             live,
             objects,
@@ -46,16 +46,16 @@ impl Finished {
     }
 }
 
-pub(super) fn finish(worker: &mut Worker) -> Result<Finished, String> {
+pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     let me = worker.me();
     worker
         .check_slab()
         .map_err(|mismatch| format!("worker {me}: {mismatch}"))?;
     let classes = SizeClass::all();
     let taken = classes.map(|class| worker.slab_usage(class).live).sum();
-    let mut finished = Finished {
+    let mut finished = FinalState {
         taken,
-        ..Finished::default()
+        ..FinalState::default()
     };
     if work(worker).rows.is_some() {
         rows::finish(worker, &mut finished).map_err(|why| format!("worker {me}: {why}"))?;

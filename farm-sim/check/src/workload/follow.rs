@@ -49,11 +49,11 @@ pub(super) fn follow_kept(worker: &mut Worker, client: usize) -> bool {
 
 fn begin(worker: &mut Worker, client: usize, named: Named) {
     work(worker).clients[client].doing = Doing::Named(named);
-    read(worker, client as u64, ());
+    read(worker, client, ());
 }
 
-fn read(worker: &mut Worker, client: u64, (): ()) {
-    let Doing::Named(named) = work(worker).clients[client as usize].doing else {
+fn read(worker: &mut Worker, client: usize, (): ()) {
+    let Doing::Named(named) = work(worker).clients[client].doing else {
         return;
     };
     let cont = Cont::new(read_done, client);
@@ -69,8 +69,8 @@ fn read(worker: &mut Worker, client: u64, (): ()) {
     }
 }
 
-fn read_done(worker: &mut Worker, client: u64, result: ReadResult) {
-    let index = client as usize;
+fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
+    let index = client;
     let Doing::Named(named) = work(worker).clients[index].doing else {
         return;
     };

@@ -19,7 +19,7 @@
 //! | `table` | operations on a hashtable |
 //! | `churn`, `named`, `follow` | objects that are allocated and freed, and reads by pointers to them |
 //! | `rows` | SmallBank and TATP |
-//! | `finish`, `finished` | checks of the final state |
+//! | `finish`, `final_state` | checks of the final state |
 //! | `log` | the records of a worker, which are merged into a [`history`](crate::history) |
 
 mod attempt;
@@ -28,8 +28,8 @@ mod client;
 mod clients;
 mod doing;
 mod execute;
+mod final_state;
 mod finish;
-mod finished;
 mod follow;
 mod log;
 mod message;
@@ -51,7 +51,7 @@ use farm_core::ids::Address;
 use farm_core::messaging::Request;
 use farm_core::worker::Worker;
 
-pub use finished::Finished;
+pub use final_state::FinalState;
 pub use log::Log;
 pub use spec::{Kind, NoKind, Spec};
 pub use state::{Done, Progress};
@@ -113,7 +113,7 @@ pub fn take_log(worker: &mut Worker) -> Log {
 ///
 /// # Errors
 /// The first violation.
-pub fn finish(worker: &mut Worker) -> Result<Finished, String> {
+pub fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     finish::finish(worker)
 }
 

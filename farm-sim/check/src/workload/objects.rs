@@ -32,7 +32,7 @@ pub(super) fn set_up(worker: &mut Worker) {
             let first = owner * spec.objects_per_machine + index;
             if first < total && WorkerRef::new(worker.machines()[owner].0, id(index)) != worker.me()
             {
-                ask(worker, first as u64, ());
+                ask(worker, first, ());
             }
         }
     }
@@ -69,12 +69,12 @@ fn make(worker: &mut Worker, object: usize) -> Result<(), TxError> {
     };
     value.write(tx.payload_mut(new));
     let key = work(worker).making.insert((object, tx.address(new)));
-    farm_txn::commit(worker, tx, Cont::new(made, key as u64));
+    farm_txn::commit(worker, tx, Cont::new(made, key));
     Ok(())
 }
 
-fn made(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
-    let (object, address) = work(worker).making.remove(key as usize);
+fn made(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
+    let (object, address) = work(worker).making.remove(key);
     match outcome {
         Ok(()) => found(worker, object, address),
         Err(error) => not_made(worker, object, &error),
@@ -94,9 +94,9 @@ fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
     (first..end).step_by(step).take(AT_A_TIME).collect()
 }
 
-fn ask(worker: &mut Worker, first: u64, (): ()) {
-    let machine = first as usize / work(worker).spec.objects_per_machine;
-    let local = first as usize % work(worker).spec.objects_per_machine;
+fn ask(worker: &mut Worker, first: usize, (): ()) {
+    let machine = first / work(worker).spec.objects_per_machine;
+    let local = first % work(worker).spec.objects_per_machine;
     let owner = local % workers(worker, machine);
     let to = WorkerRef::new(worker.machines()[machine].0, id(owner));
     let most = AT_A_TIME * ADDRESS_BYTES;
@@ -115,12 +115,9 @@ fn ask(worker: &mut Worker, first: u64, (): ()) {
 /// Replies with the addresses of objects. The reply is empty while one of them has not been created yet, and
 /// [`SETUP_FAILED`] if creating them failed.
 pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    let first = body
-        .try_into()
-        .map(u32::from_le_bytes)
-        .map(|first| first as usize);
+    let first = body.try_into().map(u32::from_le_bytes).ok();
     let known = first
-        .ok()
+        .map(|first| first as usize)
         .filter(|first| *first < work(worker).addresses.len());
     let objects = known
         .map(|first| asked_for(worker, first))
@@ -137,7 +134,7 @@ pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     worker.reply(request, &[&reply]);
 }
 
-fn addresses_received(worker: &mut Worker, first: u64, reply: Result<&[u8], CallError>) {
+fn addresses_received(worker: &mut Worker, first: usize, reply: Result<&[u8], CallError>) {
     let Ok(body) = reply else {
         return end_all(worker);
     };
@@ -146,7 +143,7 @@ fn addresses_received(worker: &mut Worker, first: u64, reply: Result<&[u8], Call
         SETUP_FAILED => return end_all(worker),
         _ => {}
     }
-    let objects = asked_for(worker, first as usize);
+    let objects = asked_for(worker, first);
     for (object, bits) in objects.iter().zip(body.chunks_exact(ADDRESS_BYTES)) {
         let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
         match Address::from_bits(bits) {
@@ -163,10 +160,10 @@ fn addresses_received(worker: &mut Worker, first: u64, reply: Result<&[u8], Call
     }
     // Requests the next objects of the same worker.
     let per_machine = work(worker).spec.objects_per_machine;
-    let machine = first as usize / per_machine;
-    let next = first as usize + objects.len() * workers(worker, machine);
+    let machine = first / per_machine;
+    let next = first + objects.len() * workers(worker, machine);
     if next < (machine + 1) * per_machine {
-        ask(worker, next as u64, ());
+        ask(worker, next, ());
     }
 }
 

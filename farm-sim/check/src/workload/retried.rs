@@ -34,15 +34,10 @@ pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
         shipped,
         tried: None,
     });
-    retry::run(
-        worker,
-        Cont::new(attempt, key as u64),
-        Cont::new(ended, key as u64),
-    );
+    retry::run(worker, Cont::new(attempt, key), Cont::new(ended, key));
 }
 
-fn attempt(worker: &mut Worker, key: u64, tx: TxHandle) {
-    let key = key as usize;
+fn attempt(worker: &mut Worker, key: usize, tx: TxHandle) {
     let run = &mut work(worker).retried[key];
     let (shipped, before) = (run.shipped, run.tried.take());
     run.shipped.tries += 1;
@@ -81,8 +76,8 @@ fn fail(worker: &mut Worker, tx: TxHandle, stop: Stop) {
     retry::fail(worker, tx, error);
 }
 
-fn ended(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
-    let Retried { shipped, tried } = work(worker).retried.remove(key as usize);
+fn ended(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
+    let Retried { shipped, tried } = work(worker).retried.remove(key);
     if let Some(tried) = tried {
         settle(worker, tried, known(&outcome));
     }

@@ -16,7 +16,7 @@ use rand::Rng;
 
 use super::clients::{self, ASK_AGAIN, BACKOFF_NANOS, MOST_ATTEMPTS, begin_all, end_all, give_up};
 use super::doing::{Doing, RowsTransaction};
-use super::finished::{Finished, Last};
+use super::final_state::{FinalState, Last};
 use super::log::{Asked, Tried};
 use super::message::{ASK_LOADED, ROWS_LOADED, SETUP_FAILED, WHERE};
 use super::spec::{Kind, Spec};
@@ -105,17 +105,17 @@ fn open(worker: &mut Worker) {
     let Some(table) = all.get(next) else {
         let tables: Vec<_> = all.iter().copied().zip(rows.tables.clone()).collect();
         attempt::attach(worker, tables, true, Some(look));
-        return load(worker, 0, ());
+        return load(worker, (), ());
     };
     let spec = TableSpec {
         id: FIRST_TABLE + next as u16,
         value_bytes: attempt::value_bytes(table, true),
         ..spec.table()
     };
-    farm_kv::open(worker, spec, Cont::new(opened, 0));
+    farm_kv::open(worker, spec, Cont::new(opened, ()));
 }
 
-fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+fn opened(worker: &mut Worker, (): (), table: Result<TableId, KvError>) {
     match table {
         Ok(table) => {
             rows(worker).tables.push(table);
@@ -126,7 +126,7 @@ fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
     }
 }
 
-fn load(worker: &mut Worker, _: u64, (): ()) {
+fn load(worker: &mut Worker, (): (), (): ()) {
     let now = moment(worker);
     let rows = rows(worker);
     rows.begun = now;
@@ -137,13 +137,13 @@ fn load(worker: &mut Worker, _: u64, (): ()) {
     let table = attempt::table_of(worker, &name);
     let value = attempt::value_of(&row, Some(Stamp::default()));
     let change = Change::Insert(&value);
-    let loaded = Cont::new(loaded, 0);
+    let loaded = Cont::new(loaded, ());
     if let Err(error) = farm_kv::change(worker, table, &name.table_key(), change, loaded) {
         give_up(worker, format!("cannot load row {name}: {error}"));
     }
 }
 
-fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
+fn loaded(worker: &mut Worker, (): (), result: Result<Changed, KvError>) {
     let ended = moment(worker);
     let (mine, _) = place(worker);
     match result {
@@ -165,9 +165,9 @@ fn loaded(worker: &mut Worker, _: u64, result: Result<Changed, KvError>) {
                     result: Some(KeyResult::Inserted),
                 });
             }
-            load(worker, 0, ());
+            load(worker, (), ());
         }
-        Err(KvError::Conflict | KvError::Busy) => load(worker, 0, ()),
+        Err(KvError::Conflict | KvError::Busy) => load(worker, (), ()),
         Err(KvError::PeerLost(_)) => end_all(worker),
         other => give_up(
             worker,
@@ -182,7 +182,7 @@ fn ask_all(worker: &mut Worker) {
     for machine in 0..worker.machines().len() {
         for index in 0..workers(worker, machine) {
             if (worker.machines()[machine].0, id(index)) != (me.machine, me.worker) {
-                ask(worker, (machine << 16 | index) as u64, ());
+                ask(worker, (machine as u32, index as u32), ());
             }
         }
     }
@@ -191,10 +191,10 @@ fn ask_all(worker: &mut Worker) {
     }
 }
 
-fn ask(worker: &mut Worker, whom: u64, (): ()) {
-    let (machine, index) = ((whom >> 16) as usize, (whom & 0xFFFF) as usize);
-    let machine = worker.machines()[machine].0;
-    let to = farm_core::ids::WorkerRef::new(machine, id(index));
+/// Asks a worker, given by the indices of its machine and of the worker on it.
+fn ask(worker: &mut Worker, whom: (u32, u32), (): ()) {
+    let machine = worker.machines()[whom.0 as usize].0;
+    let to = farm_core::ids::WorkerRef::new(machine, id(whom.1 as usize));
     match worker.call(
         to,
         WHERE,
@@ -223,7 +223,7 @@ pub(super) fn answer(worker: &mut Worker, request: Request) {
     worker.reply(request, &[answer]);
 }
 
-fn loaded_answered(worker: &mut Worker, whom: u64, reply: Result<&[u8], CallError>) {
+fn loaded_answered(worker: &mut Worker, whom: (u32, u32), reply: Result<&[u8], CallError>) {
     match reply {
         Ok([]) => worker.set_timer(ASK_AGAIN, Cont::new(ask, whom)),
         Ok(answer) if answer == ROWS_LOADED => {
@@ -251,11 +251,11 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
         tried: None,
         asked: None,
     });
-    attempt(worker, index as u64, ());
+    attempt(worker, index, ());
 }
 
-fn attempt(worker: &mut Worker, client: u64, (): ()) {
-    let state = &mut work(worker).clients[client as usize];
+fn attempt(worker: &mut Worker, client: usize, (): ()) {
+    let state = &mut work(worker).clients[client];
     let Doing::Rows(pending) = state.doing else {
         return;
     };
@@ -293,9 +293,9 @@ fn look(worker: &mut Worker, trail: &Trail) {
     state.unsure = operations(trail, client, begun, begun, false);
 }
 
-fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<(), Stop>)) {
+fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Result<(), Stop>)) {
     let now = moment(worker);
-    let index = client as usize;
+    let index = client;
     let work = work(worker);
     let state = &mut work.clients[index];
     let Doing::Rows(mut pending) = state.doing else {
@@ -364,7 +364,7 @@ fn ended(worker: &mut Worker, client: u64, (trail, result): (Box<Trail>, Result<
 }
 
 /// Checks the rows of this worker's shards, and adds them to the final state.
-pub(super) fn finish(worker: &mut Worker, finished: &mut Finished) -> Result<(), String> {
+pub(super) fn finish(worker: &mut Worker, finished: &mut FinalState) -> Result<(), String> {
     let me = worker.me();
     for table in rows(worker).tables.clone() {
         let facts = farm_kv::ops::check(worker, table)?;

@@ -16,10 +16,10 @@ use crate::history::{KeyRequest, KeyResult};
 /// Opens the table, and then begins the clients.
 pub(super) fn set_up(worker: &mut Worker) {
     let spec = work(worker).spec.table();
-    farm_kv::open(worker, spec, Cont::new(opened, 0));
+    farm_kv::open(worker, spec, Cont::new(opened, ()));
 }
 
-fn opened(worker: &mut Worker, _: u64, table: Result<TableId, KvError>) {
+fn opened(worker: &mut Worker, (): (), table: Result<TableId, KvError>) {
     match table {
         Ok(table) => {
             work(worker).table = Some(table);
@@ -78,14 +78,14 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
         tx: None,
         result: None,
     });
-    ask(worker, index as u64, ());
+    ask(worker, index, ());
 }
 
-fn ask(worker: &mut Worker, client: u64, (): ()) {
+fn ask(worker: &mut Worker, client: usize, (): ()) {
     let now = moment(worker);
     let work = work(worker);
     let (bytes, table) = (work.spec.value_bytes, work.table);
-    let state = &mut work.clients[client as usize];
+    let state = &mut work.clients[client];
     let Doing::Table(pending) = state.doing else {
         return;
     };
@@ -112,7 +112,7 @@ fn ask(worker: &mut Worker, client: u64, (): ()) {
     }
 }
 
-fn got(worker: &mut Worker, client: u64, value: Result<Option<&[u8]>, KvError>) {
+fn got(worker: &mut Worker, client: usize, value: Result<Option<&[u8]>, KvError>) {
     let result = match value {
         Ok(None) => Ok(KeyResult::Value(None)),
         Ok(Some(bytes)) => match number(bytes) {
@@ -128,19 +128,19 @@ fn got(worker: &mut Worker, client: u64, value: Result<Option<&[u8]>, KvError>) 
     end(worker, client, result);
 }
 
-fn changed(worker: &mut Worker, client: u64, changed: Result<Changed, KvError>) {
+fn changed(worker: &mut Worker, client: usize, changed: Result<Changed, KvError>) {
     end(worker, client, changed.map(KeyResult::from));
 }
 
 /// Returns the pending table operation of a client.
-fn pending(worker: &mut Worker, client: u64) -> Option<&mut TableOperation> {
-    match &mut work(worker).clients[client as usize].doing {
+fn pending(worker: &mut Worker, client: usize) -> Option<&mut TableOperation> {
+    match &mut work(worker).clients[client].doing {
         Doing::Table(pending) => Some(pending),
         _ => None,
     }
 }
 
-fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
+fn ask_in_tx(worker: &mut Worker, client: usize, table: TableId) {
     let tx = api::begin(worker);
     let Some(pending) = pending(worker, client) else {
         return api::abort(worker, tx);
@@ -154,7 +154,7 @@ fn ask_in_tx(worker: &mut Worker, client: u64, table: TableId) {
 }
 
 /// Makes the requested change, or the next step of it.
-fn change_in_tx(worker: &mut Worker, client: u64) {
+fn change_in_tx(worker: &mut Worker, client: usize) {
     let work = work(worker);
     let (bytes, table) = (work.spec.value_bytes, work.table);
     let Some(pending) = pending(worker, client) else {
@@ -186,7 +186,7 @@ fn change_in_tx(worker: &mut Worker, client: u64) {
     }
 }
 
-fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>, TxError>) {
+fn found_in_tx(worker: &mut Worker, client: usize, found: Result<Option<ValueRef>, TxError>) {
     let tx = pending(worker, client).and_then(|pending| pending.tx);
     let number = match (found, tx) {
         (Ok(Some(found)), Some(tx)) => farm_kv::tx::value(worker, tx, found).map(number),
@@ -206,7 +206,7 @@ fn found_in_tx(worker: &mut Worker, client: u64, found: Result<Option<ValueRef>,
     commit(worker, client, result);
 }
 
-fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxError>) {
+fn changed_in_tx(worker: &mut Worker, client: usize, changed: Result<Changed, TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
@@ -226,7 +226,7 @@ fn changed_in_tx(worker: &mut Worker, client: u64, changed: Result<Changed, TxEr
     commit(worker, client, result);
 }
 
-fn commit(worker: &mut Worker, client: u64, result: Result<KeyResult, TxError>) {
+fn commit(worker: &mut Worker, client: usize, result: Result<KeyResult, TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
@@ -246,7 +246,7 @@ fn commit(worker: &mut Worker, client: u64, result: Result<KeyResult, TxError>) 
     }
 }
 
-fn committed(worker: &mut Worker, client: u64, committed: Result<(), TxError>) {
+fn committed(worker: &mut Worker, client: usize, committed: Result<(), TxError>) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
@@ -264,9 +264,9 @@ fn committed(worker: &mut Worker, client: u64, committed: Result<(), TxError>) {
     end(worker, client, result);
 }
 
-fn end(worker: &mut Worker, client: u64, result: Result<KeyResult, KvError>) {
+fn end(worker: &mut Worker, client: usize, result: Result<KeyResult, KvError>) {
     let now = moment(worker);
-    let index = client as usize;
+    let index = client;
     let result = match result {
         Ok(result) => result,
         Err(KvError::Busy) => return again_soon(worker, client, ask),

@@ -87,7 +87,7 @@ fn errors_in_options_name_the_option() {
     for (line, words) in [
         (
             "--neighbourhood 7",
-            "--neighbourhood: table.neighbourhood: 7 is not among",
+            "--neighbourhood: table.neighbourhood: no layout of buckets exists for the neighbourhood 7",
         ),
         (
             "--occupancy 2",

@@ -312,7 +312,7 @@ impl<'a> Driven<'a> {
                 Ok(Order::LockExclusively) => self.lock_exclusively()?,
                 Ok(Order::Oltp(order)) => self.execute_oltp(order)?,
                 Ok(Order::Work(spec)) => self.work(&spec)?,
-                Ok(Order::TellWork) => self.send_work()?,
+                Ok(Order::SendWork) => self.send_work()?,
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => self.check_running()?,
             }
@@ -551,7 +551,7 @@ impl<'a> Driven<'a> {
     /// all freed objects that they own, but for at most [`SETTLE`].
     fn send_work(&self) -> anyhow::Result<()> {
         self.check_judged()?;
-        type Collected = (workload::Log, Result<workload::Finished, String>);
+        type Collected = (workload::Log, Result<workload::FinalState, String>);
         let until = std::time::Instant::now() + SETTLE;
         let mut logs = Vec::new();
         let finished = loop {
@@ -577,7 +577,7 @@ impl<'a> Driven<'a> {
         };
         send_news(&News::Work {
             logs,
-            finished: workload::Finished::all(finished),
+            finished: workload::FinalState::all(finished),
         });
         Ok(())
     }
@@ -624,7 +624,7 @@ fn send_loaded<C: farm_bench::counters::Counters>(loads: &[Ran<C>]) -> anyhow::R
 }
 
 /// Returns whether the allocators have received all freed objects: the number of allocated slots is that of objects.
-fn is_settled(finished: &[workload::Finished]) -> bool {
+fn is_settled(finished: &[workload::FinalState]) -> bool {
     let taken: u64 = finished.iter().map(|one| one.taken).sum();
     let live: u64 = finished.iter().map(|one| one.live).sum();
     taken == live

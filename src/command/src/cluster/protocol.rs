@@ -1,9 +1,9 @@
 //! Messages between the launcher and its nodes: one JSON object per line.
 
-use farm_bench::oltp::audit::Audited;
+use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::{self, Benchmark};
 use farm_bench::ycsb;
-use farm_check::workload::{Finished, Log, Spec};
+use farm_check::workload::{FinalState, Log, Spec};
 use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub(crate) enum Order {
     Work(Spec),
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
     /// has ended on all machines.
-    TellWork,
+    SendWork,
     /// Stop the machine and end the process.
     Stop,
 }
@@ -170,7 +170,7 @@ pub(crate) enum News {
     /// The report of [`OltpOrder::Run`].
     RanOltp(Box<oltp::report::MachineReport>),
     /// The result of [`OltpOrder::Audit`].
-    Audited(Audited),
+    AuditResult(AuditResult),
     /// The clients of the judged workload have ended.
     Worked,
     /// The records of a judged workload.
@@ -178,7 +178,7 @@ pub(crate) enum News {
         /// The logs of all workers.
         logs: Vec<Log>,
         /// The final state of all workers together.
-        finished: Finished,
+        finished: FinalState,
     },
     /// The machine failed, and the node ends.
     Failed {

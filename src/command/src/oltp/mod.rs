@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use farm_bench::oltp::audit::Audited;
+use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::report::{MachineReport, RunResult, Setup};
 use farm_bench::report::Started;
 use farm_core::config::host::{check_memory, probe};
@@ -66,10 +66,10 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     crate::write_stderr(format_args!("checking the tables after the run"));
     cluster.order(&Order::Oltp(OltpOrder::Audit))?;
     let audited = cluster.gather(|_, news| match news {
-        News::Audited(audited) => Some(audited),
+        News::AuditResult(audited) => Some(audited),
         _ => None,
     })?;
-    let mut all = Audited::default();
+    let mut all = AuditResult::default();
     audited.into_iter().for_each(|one| all += one);
     let setup = Setup {
         benchmark: plan.benchmark.clone(),

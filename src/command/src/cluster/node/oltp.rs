@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use farm_bench::closed_loop::{self, Extent};
-use farm_bench::oltp::audit::{self, Audit, Audited};
+use farm_bench::oltp::audit::{self, Audit, AuditResult};
 use farm_bench::oltp::driver::{self, Ran, Run};
 use farm_bench::oltp::load::{self, Load};
 use farm_bench::oltp::report::MachineReport;
@@ -167,7 +167,7 @@ impl Driven<'_> {
     fn audit_oltp(&self) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
         let audits = self.on_all(
-            |worker, machine, answer: Sender<Audited>| {
+            |worker, machine, answer: Sender<AuditResult>| {
                 let audit = Audit {
                     items: self.items(&oltp.benchmark, worker),
                     benchmark: oltp.benchmark.clone(),
@@ -179,13 +179,13 @@ impl Driven<'_> {
             },
             || {},
         )?;
-        let mut all = Audited::default();
+        let mut all = AuditResult::default();
         audits.into_iter().for_each(|audited| all += audited);
         match self.walk(&oltp.tables)? {
             Ok(pairs) => all.pairs = pairs,
             Err(why) => _ = all.wrong.get_or_insert(why),
         }
-        send_news(&News::Audited(all));
+        send_news(&News::AuditResult(all));
         Ok(())
     }
 

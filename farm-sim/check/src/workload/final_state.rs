@@ -12,7 +12,7 @@ const END_OF_TIME: u64 = i64::MAX as u64;
 
 /// The final state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FinalState {
     /// Slots that its allocator counts as allocated. For workloads over objects, the first worker of a machine adds the
     /// machine's array objects.
     pub taken: u64,
@@ -35,10 +35,10 @@ pub struct Last {
     pub value: u64,
 }
 
-impl Finished {
+impl FinalState {
     /// Combines the final states of all workers of a cluster, in their order.
-    pub fn all(finished: impl IntoIterator<Item = Finished>) -> Finished {
-        let mut all = Finished::default();
+    pub fn all(finished: impl IntoIterator<Item = FinalState>) -> FinalState {
+        let mut all = FinalState::default();
         for one in finished {
             all.taken += one.taken;
             all.live += one.live;
