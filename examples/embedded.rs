@@ -53,7 +53,7 @@ fn allocated(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
 
 fn committed(worker: &mut Worker, address: u64, outcome: Result<(), TxError>) {
     outcome.expect("no other transaction knows the object");
-    let address = Address::from_bits(address).expect("the bits of an address");
+    let address = Address::from_bits(address).expect("an address has eight bytes");
     let tx = txn::begin(worker);
     txn::read(worker, tx, address, 5, Cont::new(read, tx.to_context()));
 }

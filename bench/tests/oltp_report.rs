@@ -238,7 +238,7 @@ fn the_table_shows_the_main_figures() {
         "  1.0                           202              201              201",
         "  total                         302              301              602",
         "  DepositChecking                   302          300            0            2",
-        "  tried again        302 locked, 0 changed, 0 timed out, 0 busy: 33.3 % of all attempts",
+        "  tried again        302 locked, 0 changed, 0 timed out, 0 for lack of room; in total 33.3 % of all attempts",
         "  per commit         3.000 one-sided reads, 1.500 log records, 0.500 messages",
         "  checked at the end 100 items, 200 rows, 200 pairs walked",
         "  money              239000 cents, 239000 expected",

@@ -79,7 +79,7 @@ pub const POSITION_BITS: u32 = 25;
 
 // An address is one word, made of a whole region id and a whole offset.
 const _: () = assert!(REGION_BITS + OFFSET_BITS == 64);
-// A region id consists of a ring and a position, and every ring has a number.
+// A region id consists of the number of a ring and a position. Its bits suffice to number all virtual rings.
 const _: () = assert!(RING_BITS + POSITION_BITS == REGION_BITS);
 const _: () = assert!(VIRTUAL_RINGS <= 1 << RING_BITS);
 

@@ -132,7 +132,7 @@ fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
         Ok(()) => refuse(
             worker,
             id,
-            refusal.expect("a refusal is stored before the reads of its attempt are validated"),
+            refusal.expect("an attempt that fails stores its error before it validates its reads"),
         ),
         Err(_) => retry(worker, id),
     }

@@ -127,7 +127,7 @@ impl Kv {
 pub(crate) fn kv(worker: &mut Worker) -> &mut Kv {
     worker
         .layer()
-        .expect("farm_kv::attach was called for this worker")
+        .expect("farm_kv::attach must be called for a worker before it uses tables")
 }
 
 /// Returns the counters of this worker's lookups so far.

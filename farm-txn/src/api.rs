@@ -163,7 +163,7 @@ pub fn free_array(worker: &mut Worker, tx: TxHandle, objects: &[ObjectId]) -> Re
     with(worker, tx, |tx, _| tx.free_all(objects))?
 }
 
-/// Frees an object that was read, when the transaction commits. The `ObjectId` is invalid afterwards.
+/// Frees an object that was read, when the transaction commits. The `ObjectId` is invalid from this call on.
 ///
 /// # Errors
 /// [`TxError::Ended`], [`TxError::OtherTransaction`]; [`TxError::NotAllocated`] if the transaction has freed the object

@@ -113,5 +113,5 @@ impl Transactions {
 pub(crate) fn transactions(worker: &mut Worker) -> &mut Transactions {
     worker
         .layer()
-        .expect("farm_txn::attach was called for this worker")
+        .expect("farm_txn::attach must be called for a worker before it runs transactions")
 }

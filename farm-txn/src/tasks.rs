@@ -164,7 +164,7 @@ pub(crate) fn set_patience(worker: &mut Worker, patience: Duration) {
 pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
     worker
         .layer()
-        .expect("farm_txn::attach was called for this worker")
+        .expect("farm_txn::attach must be called for a worker before it runs transactions")
 }
 
 /// Starts a task on this worker: the event loop polls the future that `body` returns until it completes or the worker

@@ -62,7 +62,7 @@ struct Attempts {
 fn attempts(worker: &mut Worker) -> &mut Attempts {
     worker
         .layer()
-        .expect("oltp::attempt::attach was called for this worker before its first attempt")
+        .expect("oltp::attempt::attach must be called for a worker before its first attempt")
 }
 
 fn entry(worker: &mut Worker, key: usize) -> &mut Running {

@@ -310,7 +310,8 @@ impl Decision {
 /// The next action of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Read these rows, and call again with all rows read so far, in order, absent ones as `None`.
+    /// Read these rows. Then call the function again with all rows read so far, in the order in which they were
+    /// requested; absent rows are `None`.
     Read(Names),
     /// Perform the writes and commit.
     End(Decision),

@@ -394,7 +394,7 @@ impl RunResult {
         let [locked, changed, timed_out, busy] = counts.map(grouped);
         let share = self.abort_share.map_or_else(dash, percent);
         let text = format!(
-            "{locked} locked, {changed} changed, {timed_out} timed out, {busy} busy: {share} of all attempts"
+            "{locked} locked, {changed} changed, {timed_out} timed out, {busy} for lack of room; in total {share} of all attempts"
         );
         line("tried again", text)?;
         let text = format!(

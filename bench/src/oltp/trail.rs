@@ -78,7 +78,9 @@ impl Trail {
     /// If the transaction has not decided yet.
     pub(crate) fn decision(&self) -> &Decision {
         let decision = self.decision.as_ref();
-        decision.expect("the decision is used only after the transaction has decided")
+        decision.expect(
+            "the writes of a transaction are requested only after its last step has chosen them",
+        )
     }
 
     /// Returns the stamp of one of the transaction's writes, by its index in the decision.

@@ -39,7 +39,8 @@ pub struct BlockHead {
     pub kind: BlockKind,
     /// Size class of the objects.
     pub class: SizeClass,
-    /// Worker that allocates and frees objects in the run; the first worker for vacant blocks.
+    /// Worker that allocates and frees objects in the run. A run of vacant blocks has no owner; the field is then the
+    /// first worker.
     pub owner: WorkerId,
     /// Number of blocks in the run, at least one.
     pub run: u32,

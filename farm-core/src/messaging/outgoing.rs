@@ -146,7 +146,7 @@ impl Messaging {
             }),
             Err(SendError::Closed) => Err(CallError::PeerLost(to.machine)),
             Err(error @ (SendError::Refused { .. } | SendError::BadHead(_))) => {
-                tracing::error!(%to, %error, "cannot send to the worker: its ring is invalid; closing the connection");
+                tracing::error!(%to, %error, "cannot send to the worker: the memory or the head of its ring is invalid; closing the connection");
                 endpoint.close(to.machine);
                 Err(CallError::PeerLost(to.machine))
             }

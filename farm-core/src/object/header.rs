@@ -42,7 +42,7 @@ impl Version {
     pub fn new(number: u64) -> Self {
         assert!(
             number as u16 != BEING_WRITTEN && number >> 62 == 0,
-            "{number:#x} is not a version number"
+            "{number:#x} is not a version number: it is too large, or reserved for lines that are being written"
         );
         Self(number)
     }

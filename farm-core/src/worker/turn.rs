@@ -138,7 +138,10 @@ impl Worker {
             Some(handler) => handler(self, request, body),
             None => self.cut_off(
                 request.from.machine,
-                format!("it sent a message with the unregistered id {}", id.0),
+                format!(
+                    "it sent a message with the id {}, for which no handler is registered",
+                    id.0
+                ),
             ),
         }
     }

@@ -15,7 +15,8 @@ struct Link {
     address: Address,
 }
 
-/// The first two blocks of a chain. Only the last of these blocks may have a free slot.
+/// The first two blocks of a chain. The chain grows and shrinks at its second block, or at its first one if it has no
+/// other: all other blocks of the chain are full.
 #[derive(Clone, Copy)]
 pub(super) struct Chain {
     first: Option<Link>,

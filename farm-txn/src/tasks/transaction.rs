@@ -218,7 +218,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Frees an object when the transaction commits. The `ObjectId` is invalid afterwards.
+    /// Frees an object when the transaction commits. The `ObjectId` is invalid from this call on.
     ///
     /// # Errors
     /// As [`Transaction::payload`], except [`TxError::Forgotten`].

@@ -201,7 +201,9 @@ fn verdict(swept: &Swept, seeds: u64, wrong_marks: usize) -> (String, bool) {
         );
     }
     if wrong_marks > 0 {
-        line += &format!(", {wrong_marks} mark(s) not reached or not listed");
+        line += &format!(
+            ", {wrong_marks} coverage mark(s) listed but not reached, or reached but not listed"
+        );
     }
     (format!("{line}; hash {:016x}", swept.hash), passed)
 }

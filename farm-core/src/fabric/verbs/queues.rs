@@ -339,7 +339,8 @@ impl Queues {
         };
         let (fence, member, link) = (read.fence, read.member, read.link);
         let connection = self.links[link].connection.as_mut();
-        let connection = connection.expect("a checked read in progress has a connection");
+        let connection = connection
+            .expect("a read in progress whose line versions are checked has a connection");
         connection.prepare(&Action::Read { at, key }, &data, fence, member, purpose);
         if with_headers {
             self.prepare_headers(id);
@@ -349,7 +350,8 @@ impl Queues {
     fn prepare_headers(&mut self, id: CheckedId) {
         let read = &self.checked[id.0 as usize];
         let connection = self.links[read.link].connection.as_mut();
-        let connection = connection.expect("a checked read in progress has a connection");
+        let connection = connection
+            .expect("a read in progress whose line versions are checked has a connection");
         let mut headers = read.next_headers().enumerate().peekable();
         while let Some((index, at)) = headers.next() {
             let (address, key) = self.cells.place(read.cell, index);

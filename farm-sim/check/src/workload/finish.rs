@@ -72,8 +72,8 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     Ok(finished)
 }
 
-/// Checks the objects of this machine. Returns the number of objects, including those that entries name, and the final
-/// value of each object.
+/// Checks the objects of this machine. Returns the number of objects, including those whose addresses its churn entries
+/// hold, and the final value of each object.
 fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
     let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();

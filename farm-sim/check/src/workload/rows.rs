@@ -392,7 +392,9 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut FinalState) -> Result<(
         let value = last.map_err(|error| format!("{name}: {error}"))?;
         let value = value.ok_or_else(|| format!("{name} is missing at the end"))?;
         let (row, stamp) = value.split_at(name.table.row_bytes);
-        let stamp = Stamp::of(stamp).ok_or_else(|| format!("{name} has no stamp"))?;
+        let stamp = Stamp::of(stamp).ok_or_else(|| {
+            format!("the value of {name} does not contain the id of the write that produced it")
+        })?;
         let word = row
             .first_chunk()
             .map_or(0, |word| u64::from_le_bytes(*word));

@@ -82,7 +82,7 @@ pub(super) struct Rows {
 pub(super) fn work(worker: &mut Worker) -> &mut Work {
     worker
         .layer()
-        .expect("workload::attach was called for this worker")
+        .expect("workload::attach must be called for a worker before it runs a workload")
 }
 
 /// Returns the rows of a worker.

@@ -53,7 +53,7 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         Ok(Self { value, set })
     }
 
-    /// Sets the option with the key `key`, as in `mix.balance`. `flag` is the option of the command line for errors.
+    /// Sets the option with the key `key`, as in `mix.balance`. `flag` is the command-line option, which errors name.
     pub(super) fn set(&mut self, flag: &str, key: &str, text: &str) -> Result<(), SettingsError> {
         let key = normal(key);
         let mut all = serde_json::to_value(&self.value).unwrap_or(Value::Null);
