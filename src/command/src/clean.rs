@@ -1,6 +1,6 @@
 //! `farm clean`: lists and removes the files that killed machines left in `memory.dir` and in the run directory.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
         return Err(Usage::error(why));
     }
     let stale_files = find(&config);
-    let mut out = io::stdout().lock();
+    let mut out = crate::Output;
     let (mut files, mut bytes) = (0, 0);
     for group in Group::of(&stale_files) {
         let (removed_files, removed_bytes) = match args.dry_run || group.is_unknown {

@@ -8,7 +8,7 @@ mod rdma;
 mod sizing;
 mod stale_files;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     } else {
         describe(&findings, &facts, &config, &args.config.name())
     };
-    io::stdout().write_all(text.as_bytes())?;
+    crate::Output.write_all(text.as_bytes())?;
     let problem = findings
         .iter()
         .any(|finding| finding.level == Level::Problem);

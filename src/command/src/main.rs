@@ -46,7 +46,6 @@ fn main() -> ExitCode {
         .and_then(|()| run(cli.command, cli.log.as_deref()));
     match result {
         Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<cluster::Interrupted>() => {
             write_stderr(format_args!("farm: {error}"));
             ExitCode::from(EXIT_INTERRUPTED)
@@ -101,6 +100,26 @@ fn log_to_stderr(filter: Option<&str>, level: LevelFilter) -> anyhow::Result<()>
     Ok(())
 }
 
+/// Standard output. After its reader has closed the pipe, as `head` does, writes have no effect and succeed, so that
+/// the exit status is that of the command.
+pub(crate) struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match io::stdout().write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
+            written => written,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match io::stdout().flush() {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            flushed => flushed,
+        }
+    }
+}
+
 /// Writes a line to standard error. Ignores errors, so that a closed standard error does not end the command.
 pub(crate) fn write_stderr(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
@@ -145,14 +164,6 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-/// Returns whether the reader of the output closed its pipe, as `head` does.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<io::Error>());
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ pub(crate) fn write<R: Serialize + fmt::Display + Measured>(
         std::fs::write(path, report.to_json() + "\n")
             .with_context(|| format!("cannot write the results to {} (--json)", path.display()))
     });
-    io::stdout().write_all(format!("{report}{end}").as_bytes())?;
+    crate::Output.write_all(format!("{report}{end}").as_bytes())?;
     written
 }
 

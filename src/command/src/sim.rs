@@ -59,7 +59,7 @@ fn replay(args: &SimArgs, seed: u64) -> anyhow::Result<ExitCode> {
         ),
         None => None,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::Output;
     writeln!(out, "{plan}")?;
     let options = RunOptions {
         trace: true,
@@ -159,7 +159,7 @@ fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
     });
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::Output;
     writeln!(
         out,
         "{} runs with {} operations in {:.1} s: {:.0} runs/s on {} thread(s)",
@@ -291,7 +291,7 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
                     let seeds = args.first..args.first.saturating_add(MOST_SEEDS);
                     let result = mutant.hunt(seeds, RunOptions::default());
                     // Errors are ignored, because the last line has the number of bugs that were not found.
-                    let _ = writeln!(std::io::stdout(), "{}", describe(&result));
+                    let _ = writeln!(crate::Output, "{}", describe(&result));
                     let lives_on = usize::from(result.killed_by.is_none());
                     *lives
                         .lock()
@@ -305,7 +305,7 @@ fn hunt(args: &SimArgs) -> anyhow::Result<ExitCode> {
         .into_inner()
         .expect("no thread panics while it holds the lock of a counter");
     writeln!(
-        std::io::stdout(),
+        crate::Output,
         "{}: {} of {} deliberate bugs were found",
         if lives == 0 { "PASSED" } else { "FAILED" },
         chosen.len() - lives,

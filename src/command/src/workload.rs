@@ -34,14 +34,15 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
                    workload has none; leave --history out, or choose another workload";
         return Err(Usage::error(why));
     }
+    let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
+    let mutant = mutants.transpose()?.and_then(|all| all.first().copied());
+    // Created after all options were checked, because an existing file is truncated.
     let mut history = match &args.history {
         Some(path) => Some(std::fs::File::create(path).with_context(|| {
             format!("cannot create the history {} (--history)", path.display())
         })?),
         None => None,
     };
-    let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
-    let mutant = mutants.transpose()?.and_then(|all| all.first().copied());
     let mut cluster = Cluster::start_judged(&config, log)?;
     if let Some(mutant) = mutant {
         let name = mutant.name.to_owned();
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         verify(&spec, &merged, &finished)?;
     }
     writeln!(
-        std::io::stdout(),
+        crate::Output,
         "{}: {} transactions, including those that did not commit, and {} operations on keys on {} machines in \
          {seconds:.2} s",
         args.kind,
@@ -109,7 +110,7 @@ fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Resu
         );
     }
     writeln!(
-        std::io::stdout(),
+        crate::Output,
         "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
         facts.transactions,
         facts.committed,

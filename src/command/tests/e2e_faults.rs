@@ -128,6 +128,19 @@ fn a_node_that_is_stopped_stops_the_others() {
     assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
+/// Regression: the node ended with exit code 0, and did not report the failure to the launcher.
+#[test]
+fn an_invalid_order_stops_a_node_with_an_error() {
+    let place = Place::new("bad-order");
+    let config = config(&place, "cluster.toml", 1, "");
+    let orders = place.write("orders", "{\"order\":\"fly\"}\n");
+    let ended = place
+        .farm_reading(&["node", "--driven", "--config", &config], &orders)
+        .end();
+    assert!(ended.stdout.contains("invalid order"), "{}", ended.stdout);
+    ended.failed(1, &[]);
+}
+
 /// Regression: every node attached the handlers of judged workloads.
 #[test]
 fn a_node_refuses_judged_workloads_unless_started_with_judged() {

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::fs;
+
 use common::Place;
 
 #[test]
@@ -108,7 +110,7 @@ fn a_sweep_reports_how_many_runs_passed() {
     let last = ended.stdout.lines().last().unwrap();
     let words = [
         "FAILED: 40 runs, 0 failed, ",
-        " mark(s) not reached",
+        " mark(s) listed but not reached",
         "; hash ",
     ];
     assert!(words.iter().all(|words| last.contains(words)), "{last}");
@@ -135,4 +137,23 @@ fn invalid_options_of_the_simulator_are_refused() {
         1,
         &["/nowhere/t"],
     );
+}
+
+/// Regression: with a closed standard output, a sweep that failed ended with exit code 0.
+#[test]
+fn a_failed_sweep_fails_with_closed_standard_output() {
+    let place = Place::new("sim-unheard");
+    let args = ["sim", "--seeds", "1", "--reach-all"];
+    place.farm_with_closed_output(&args).end().failed(1, &[]);
+}
+
+/// Regression: the file of an earlier history was truncated before the other options were checked.
+#[test]
+fn an_invalid_option_leaves_an_existing_history_unchanged() {
+    let place = Place::new("kept-history");
+    let path = place.write("history.json", "kept");
+    let history = path.to_str().unwrap();
+    let args = ["bank", "--mutant", "no such bug", "--history", history];
+    place.small("workload", &args).end().failed(2, &[]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
 }

@@ -208,6 +208,11 @@ fn invalid_options_of_tatp_are_refused_with_their_place() {
         ),
         (
             "tatp",
+            &["-p", "subscribers=99999999999999999999999"],
+            &["-p subscribers=99999999999999999999999", "out of range"],
+        ),
+        (
+            "tatp",
             &["-P", bad],
             &["bad.toml", "line 2", "choise", "choice"],
         ),

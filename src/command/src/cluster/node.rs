@@ -212,28 +212,26 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
     bail!(Reported)
 }
 
-/// Starts a thread that reads the launcher's orders. Returns the orders, and a flag that is set when standard input
-/// ends: then the launcher is gone, and the node abandons its current order.
-fn read_orders() -> (Receiver<Order>, Arc<AtomicBool>) {
+/// A line on standard input is not an order.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid order {line:?} on standard input: {error}; the node stops")]
+struct InvalidOrder {
+    line: String,
+    error: serde_json::Error,
+}
+
+/// Starts a thread that reads the launcher's orders. Returns the orders, and a flag that is set after an invalid order,
+/// and when standard input ends because the launcher is gone: the node then abandons its current order.
+fn read_orders() -> (Receiver<Result<Order, InvalidOrder>>, Arc<AtomicBool>) {
     let (send, orders) = channel();
     let abandoned = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&abandoned);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            match serde_json::from_str(&line) {
-                Ok(order) => {
-                    if send.send(order).is_err() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    tracing::error!(
-                        %error,
-                        line,
-                        "invalid order on standard input; the node stops as if its input had ended"
-                    );
-                    break;
-                }
+            let order = serde_json::from_str(&line).map_err(|error| InvalidOrder { line, error });
+            let is_last = order.is_err();
+            if send.send(order).is_err() || is_last {
+                break;
             }
         }
         ended.store(true, Ordering::Release);
@@ -302,19 +300,26 @@ impl<'a> Driven<'a> {
     }
 
     /// Executes orders until [`Order::Stop`] or the end of the orders.
-    fn execute_all(mut self, orders: &Receiver<Order>) -> anyhow::Result<()> {
+    fn execute_all(mut self, orders: &Receiver<Result<Order, InvalidOrder>>) -> anyhow::Result<()> {
         loop {
-            match orders.recv_timeout(LOOK) {
-                Ok(Order::Open(table)) => self.open(table.into())?,
-                Ok(Order::Load(workload)) => self.load(&workload)?,
-                Ok(order @ Order::Run { .. }) => self.run(order)?,
-                Ok(Order::Mutant { name }) => self.mutant(&name)?,
-                Ok(Order::LockExclusively) => self.lock_exclusively()?,
-                Ok(Order::Oltp(order)) => self.execute_oltp(order)?,
-                Ok(Order::Work(spec)) => self.work(&spec)?,
-                Ok(Order::SendWork) => self.send_work()?,
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Err(RecvTimeoutError::Timeout) => self.check_running()?,
+            let order = match orders.recv_timeout(LOOK) {
+                Ok(order) => order?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.check_running()?;
+                    continue;
+                }
+            };
+            match order {
+                Order::Open(table) => self.open(table.into())?,
+                Order::Load(workload) => self.load(&workload)?,
+                order @ Order::Run { .. } => self.run(order)?,
+                Order::Mutant { name } => self.mutant(&name)?,
+                Order::LockExclusively => self.lock_exclusively()?,
+                Order::Oltp(order) => self.execute_oltp(order)?,
+                Order::Work(spec) => self.work(&spec)?,
+                Order::SendWork => self.send_work()?,
+                Order::Stop => return Ok(()),
             }
         }
     }

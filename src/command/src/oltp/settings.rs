@@ -79,9 +79,11 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         let Some(place) = place else {
             return Err(refused("there is no such property".into()));
         };
-        let is_number = place.is_number();
-        *place = match text.replace('_', "").parse::<i64>() {
-            Ok(number) if is_number => number.into(),
+        let digits = text.replace('_', "");
+        *place = match digits.parse::<i128>() {
+            Ok(number) if place.is_number() => serde_json::Number::from_i128(number)
+                .ok_or_else(|| refused("the number is out of range".into()))?
+                .into(),
             _ => Value::String(normal(text)),
         };
         match serde_json::from_value(all) {

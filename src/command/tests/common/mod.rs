@@ -120,9 +120,14 @@ impl Place {
         })
     }
 
-    /// Like [`Place::small`], with standard output and standard error closed at the reading end.
+    /// Like [`Place::small`], with closed output: see [`Place::farm_with_closed_output`].
     pub(crate) fn small_with_closed_output<S: AsRef<str>>(&self, command: &str, args: &[S]) -> Run {
-        self.start(&self.small_args(command, args), |command| {
+        self.farm_with_closed_output(&self.small_args(command, args))
+    }
+
+    /// Like [`Place::farm`], with standard output and standard error closed at the reading end.
+    pub(crate) fn farm_with_closed_output<S: AsRef<str>>(&self, args: &[S]) -> Run {
+        self.start(args, |command| {
             let (_, closed) = std::io::pipe().unwrap();
             let (_, also_closed) = std::io::pipe().unwrap();
             command.stdout(closed).stderr(also_closed)
