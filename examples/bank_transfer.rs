@@ -62,7 +62,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!(
         "{conflicts} attempts had a conflict; the balances sum to {total}, expected {expected}"
     );
-    assert_eq!(total, expected, "the sum of all balances has not changed");
+    assert_eq!(
+        total, expected,
+        "transfers must not change the sum of all balances"
+    );
 
     for machine in machines {
         machine.stop()?;

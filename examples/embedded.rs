@@ -53,14 +53,14 @@ fn allocated(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
 
 fn committed(worker: &mut Worker, address: u64, outcome: Result<(), TxError>) {
     outcome.expect("no other transaction knows the object");
-    let address = Address::from_bits(address).expect("an address has eight bytes");
+    let address = Address::from_bits(address).expect("the context holds a valid address");
     let tx = txn::begin(worker);
     txn::read(worker, tx, address, 5, Cont::new(read, tx.to_context()));
 }
 
 fn read(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
     let tx = TxHandle::from_context(tx);
-    let object = object.expect("the object was committed");
+    let object = object.expect("the transaction that allocated the object has committed");
     let payload = txn::payload(worker, tx, object).expect("the transaction is open")[..5].to_vec();
     txn::abort(worker, tx);
     let answer = worker.take_layer::<Sender<Vec<u8>>>();

@@ -209,7 +209,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let keys = block_on(&machines[2], 0, async move |farm| list.keys(&farm).await)??;
     assert!(
         keys.iter().eq(&model),
-        "the list has the keys of the three sets"
+        "the list must contain exactly the keys that the machines inserted and did not remove"
     );
     println!(
         "{} operations; {} keys, in order: {keys:?}",

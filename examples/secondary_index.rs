@@ -93,7 +93,9 @@ async fn call(tx: &mut Transaction, at: Directory, user: u64, new: u64) -> Resul
         return Ok(false);
     }
     if let Some(old) = table::get(tx, at.users, &key(user)).await? {
-        let old: Key = old.try_into().expect("a handle has sixteen bytes");
+        let old: Key = old
+            .try_into()
+            .expect("the value of a user is a handle, which has sixteen bytes");
         table::change(tx, at.by_handle, &old, Change::Remove).await?;
     }
     let entry = user.to_le_bytes();
@@ -107,7 +109,9 @@ async fn leave(tx: &mut Transaction, at: Directory, user: u64) -> Result<bool, T
     let Some(old) = table::get(tx, at.users, &key(user)).await? else {
         return Ok(false);
     };
-    let old: Key = old.try_into().expect("a handle has sixteen bytes");
+    let old: Key = old
+        .try_into()
+        .expect("the value of a user is a handle, which has sixteen bytes");
     table::change(tx, at.users, &key(user), Change::Remove).await?;
     table::change(tx, at.by_handle, &old, Change::Remove).await?;
     Ok(true)
@@ -120,7 +124,9 @@ async fn compare(farm: Handle, at: Directory) -> Result<(u64, u64), TxError> {
         let (mut users, mut entries) = (0, 0);
         for user in 0..USERS {
             if let Some(name) = table::get(tx, at.users, &key(user)).await? {
-                let name: Key = name.try_into().expect("a handle has sixteen bytes");
+                let name: Key = name
+                    .try_into()
+                    .expect("the value of a user is a handle, which has sixteen bytes");
                 let entry = table::get(tx, at.by_handle, &name).await?;
                 assert_eq!(entry, Some(user.to_le_bytes().to_vec()));
                 users += 1;

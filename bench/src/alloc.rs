@@ -188,7 +188,11 @@ impl Machine {
         let blocks = BlockAllocator::new(config, move |near| {
             let taken = |id: RegionId| made.contains(&id);
             let id = choose_region_id(&placement, machines[0], near, taken, &mut rng).ok_or_else(
-                || AllocError::NoRegion("no ring has a free position for another region".into()),
+                || {
+                    AllocError::NoRegion(
+                        "no virtual ring has a free position for another region".into(),
+                    )
+                },
             )?;
             let memory = Mapping::anonymous(config.region_bytes)
                 .map_err(|error| AllocError::NoRegion(error.into()))?;

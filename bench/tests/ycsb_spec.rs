@@ -154,7 +154,7 @@ insertstart=1000 => insertstart 1000 + insertcount 0
 insertcount=0 => insertcount = '0'
 threadcount=0 => threadcount = '0' (my.properties:1) is not a whole number from 1 on
 dotransactions=false => dotransactions = 'false' (my.properties:1) is not true
-workload=site.ycsb.workloads.TimeSeriesWorkload => workload = 'site.ycsb.workloads.TimeSeriesWorkload' (my.properties:1) is not site.ycsb.workloads.CoreWorkload, the only one";
+workload=site.ycsb.workloads.TimeSeriesWorkload => workload = 'site.ycsb.workloads.TimeSeriesWorkload' (my.properties:1) is not site.ycsb.workloads.CoreWorkload, the only supported class";
 
 #[test]
 fn refusals_say_what_and_where_and_what_to_do() {

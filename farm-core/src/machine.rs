@@ -250,7 +250,7 @@ impl Machine {
         last: &Arc<LastWorker>,
     ) -> Result<(), MachineError> {
         let worker = WorkerId::new(index as u16)
-            .expect("the configuration limits the number of workers of a machine");
+            .expect("a machine has no more workers than there are worker ids");
         let me = WorkerRef::new(self.id, worker);
         let operations = config.worker.operations_in_flight as usize;
         let reads = reads_in_flight(config);
@@ -411,7 +411,7 @@ impl Machine {
         }
         let stopped = match self.control.is_stopping() {
             true => "the machine has stopped",
-            false => "the work item was dropped without an answer",
+            false => "the work item ended without sending its answer",
         };
         self.control.failure().unwrap_or_else(|| stopped.into())
     }

@@ -78,7 +78,7 @@ fn with_answers<T: Send + 'static, R>(
     work(
         worker
             .layer()
-            .expect("the lines above attached this layer to the worker"),
+            .expect("`with_answers` attaches the layer of answers if the worker does not have it"),
     )
 }
 

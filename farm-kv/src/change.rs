@@ -87,7 +87,7 @@ pub(crate) fn parse(body: &[u8]) -> Option<Order<'_>> {
         u32::from_le_bytes(
             header[at..at + 4]
                 .try_into()
-                .expect("a slice of four bytes is one number"),
+                .expect("a slice of four bytes can be converted to a u32"),
         )
     };
     let table = u16::from_le_bytes([header[2], header[3]]);

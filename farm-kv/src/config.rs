@@ -163,7 +163,10 @@ impl Section for TableConfig {
             check.report(ProblemKind::OutOfRange, &keys, what, advice);
         }
         if !(self.occupancy > 0.0 && self.occupancy <= 1.0) {
-            let what = format!("{} is not a share of the slots", self.occupancy);
+            let what = format!(
+                "{} is not a possible share of occupied slots",
+                self.occupancy
+            );
             let keys = ["table.occupancy"];
             check.report(ProblemKind::OutOfRange, &keys, what, "write 0.9");
         }
@@ -247,10 +250,10 @@ impl TableConfig {
 fn check_part(check: &mut Check<'_>, key: &'static str, bytes: u64, most: u64) -> bool {
     let fits = (1..=most).contains(&bytes);
     if !fits {
-        let what = format!("{bytes} bytes are beyond the limits");
+        let what = format!("{bytes} bytes are too few or too many");
         let advice = match bytes {
-            0 => "write 1 at least".to_owned(),
-            _ => format!("write {most} at most"),
+            0 => "write 1 or more".to_owned(),
+            _ => format!("write {most} or less"),
         };
         check.report(ProblemKind::ImpossibleSize, &[key], what, advice);
     }

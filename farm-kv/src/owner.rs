@@ -204,7 +204,7 @@ struct Target {
 
 fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     let me = worker.me();
-    let damaged = |why: &str| KvError::Damaged(format!("a change that {me} received {why}"));
+    let damaged = |why: &str| KvError::Damaged(format!("{me} received a change that {why}"));
     let order = parse(body).ok_or_else(|| damaged("is too short"))?;
     let table = kv(worker)
         .tables
@@ -262,7 +262,7 @@ fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, EditError
         REMOVE => {
             let key = order.pair[..KEY_BYTES]
                 .try_into()
-                .expect("a pair begins with its key");
+                .expect("a pair begins with the bytes of its key, so it is at least as long");
             editor.remove(order.bucket, key)
         }
         code => editor.put(order.bucket, order.pair, code != 2, code != 1),

@@ -179,7 +179,7 @@ pub(crate) fn owners(
             let hash = xxh3_64(&shard.to_le_bytes());
             let position = (hash >> 32) as u32 & RegionId::MAX_POSITION;
             let point = RegionId::new((hash % 100) as u32, position.max(1)).expect(
-                "the number of the ring and the position are within the limits of region ids",
+                "the numbers of the virtual ring and of the position are valid in a region id",
             );
             let index = placement
                 .replicas(point, machines.len())
@@ -189,7 +189,7 @@ pub(crate) fn owners(
             let worker = taken[index] % machines[index].1;
             taken[index] += 1;
             let worker = WorkerId::new(worker as u16)
-                .expect("the configuration limits the number of workers of a machine");
+                .expect("a machine has no more workers than there are worker ids");
             WorkerRef::new(machines[index].0, worker)
         })
         .collect()

@@ -252,7 +252,7 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, In
         TxOpKind::Get(cont) => {
             let key: &Key = pair[..]
                 .try_into()
-                .expect("a lookup stores only its key as its pair");
+                .expect("the stored pair of a lookup is only its key");
             let found = complete(worker, &mut editor, |editor| editor.value(home, key));
             let value_at = |(object, at)| ValueRef::new(object, at, &place.layout);
             found.map(|found| Outcome::Found(cont, found.map(value_at)))
@@ -286,7 +286,7 @@ fn edit(
     editor.remove(
         home,
         pair.try_into()
-            .expect("a remove stores only its key as its pair"),
+            .expect("the stored pair of a remove is only its key"),
     )
 }
 
@@ -307,10 +307,9 @@ fn committed(worker: &mut Worker, word: u64, (): ()) {
     let me = worker.me();
     let (table, shard, delta) = unpack(word);
     let state = kv(worker);
-    let open = state
-        .tables
-        .get_mut(&table.0)
-        .expect("the table was open before, and tables are never closed");
+    let open = state.tables.get_mut(&table.0).expect(
+        "the table of a transaction was open when it was used, and tables are never closed",
+    );
     let known = &mut open.shards[shard as usize];
     if known.owner == me {
         return known.add(delta);
@@ -363,7 +362,8 @@ pub(crate) fn handle_counts(worker: &mut Worker, request: Request, body: &[u8]) 
     match counts {
         Some((shard, delta)) => shard.add(delta),
         None => {
-            let why = "it sent a COUNTS message for a shard that this worker does not own".into();
+            let from = request.from;
+            let why = format!("{from} sent a COUNTS message for a shard that {me} does not own");
             worker.distrust(request.from.machine, why);
         }
     }
@@ -387,9 +387,12 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     let (me, state) = (worker.me(), kv(worker));
     let held = [
         ("operations in transactions", state.in_tx.len()),
-        ("batches of changes of own shards", state.owner.len()),
         (
-            "changes of counts that were not sent",
+            "batches of changes to shards of this worker",
+            state.owner.len(),
+        ),
+        (
+            "changes of counts that were not sent to the owners of the shards",
             state.unsent_counts.len(),
         ),
     ];

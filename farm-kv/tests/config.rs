@@ -98,7 +98,7 @@ fn unknown_and_misplaced_keys_get_a_suggestion() {
         (
             "[memory]\noccupancy = 0.5\n",
             "memory.occupancy",
-            ["move it below [table]", "huge_pages"],
+            ["move the key below [table]", "huge_pages"],
         ),
     ] {
         let line = 2 + rest.lines().count();
@@ -304,13 +304,13 @@ fn impossible_tables_are_refused() {
             "key_bytes = 257",
             ProblemKind::ImpossibleSize,
             "table.key_bytes",
-            "write 256 at most",
+            "write 256 or less",
         ),
         (
             "value_bytes = 0",
             ProblemKind::ImpossibleSize,
             "table.value_bytes",
-            "write 1 at least",
+            "write 1 or more",
         ),
         (
             "value_bytes = \"1MiB\"",

@@ -259,7 +259,10 @@ fn reserve(
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
     let Some(asked) = ObjectRun::decode(body) else {
-        let why = "it sent an ALLOC_ARRAY request that is not valid".into();
+        let why = format!(
+            "{} sent an ALLOC_ARRAY request that is not valid",
+            request.from
+        );
         return worker.distrust(request.from.machine, why);
     };
     match reserve(worker, asked.class, asked.count, Some(asked.first)) {

@@ -73,7 +73,10 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("commits that wait for room in logs", state.queues.waiting()),
         ("calls to other machines", state.calls.len()),
         ("reads of arrays", state.arrays.len()),
-        ("results that were not passed on", state.results.len()),
+        (
+            "results that were not passed to their continuations",
+            state.results.len(),
+        ),
         ("transactions to retry", state.gate.len()),
         ("slots to release", state.releases.len()),
         ("truncations to send", state.truncations.waiting()),

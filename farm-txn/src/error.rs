@@ -84,7 +84,7 @@ pub enum TxError {
     #[error("the transaction has objects of other machines; commit it through api::commit")]
     Distributed,
     /// Too many operations are in flight. Nothing was started; retry when some of them have ended.
-    #[error("too many operations in flight; retry when some of them have ended")]
+    #[error("too many operations are in flight; retry when some of them have ended")]
     Busy,
     /// Machines were lost before the coordinator knew whether the transaction committed.
     #[error("the outcome of the transaction is unknown: machine {0} was lost during the commit")]
@@ -99,14 +99,16 @@ pub enum TxError {
     )]
     OtherTransaction,
     /// The payload of the object was forgotten: [`Tx::forget_payload`](crate::Tx::forget_payload).
-    #[error("the payload of the object at {0} was forgotten; read the object again")]
+    #[error(
+        "the transaction has forgotten the payload of the object at {0}; read the object again"
+    )]
     Forgotten(Address),
     /// A layer above, or the body of a transaction, rejects the operation with this reason. [`crate::retry`] and
     /// [`crate::Handle::transact`] report it only after the reads were validated.
     #[error("{0}")]
     Refused(String),
     /// The handle refers to a transaction that has ended.
-    #[error("the transaction has ended")]
+    #[error("the transaction has ended; begin another one")]
     Ended,
 }
 

@@ -99,7 +99,7 @@ pub enum RecordError {
     #[error("unknown record kind {0}")]
     Kind(u16),
     /// The record is too short or too long.
-    #[error("the length of the record does not match its counts")]
+    #[error("the length of the record does not match the counts in the record")]
     Length,
     /// The checksum does not match the bytes.
     #[error("the checksum of the record does not match its bytes")]
@@ -277,7 +277,7 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     let class = SizeClass::new(rest as u8);
     if incarnation.class() != class {
         return Err(wrong(
-            "header (with another size class than the object)",
+            "incarnation (with another size class than the object)",
             incarnation.0,
         ));
     }

@@ -191,7 +191,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         Some((SizeClass::new(*class), Address::from_bits(hint)?))
     });
     let Some((class, hint)) = asked else {
-        let why = "it sent an ALLOC request that is not valid".into();
+        let why = format!("{} sent an ALLOC request that is not valid", request.from);
         return worker.distrust(request.from.machine, why);
     };
     let Ok((address, room)) = reserve(worker, class, Some(hint)) else {

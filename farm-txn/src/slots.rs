@@ -48,7 +48,7 @@ pub(crate) fn release_remote(worker: &mut Worker, machine: MachineId, slots: Obj
     let to = worker.log_poller(machine);
     send(
         worker,
-        to.expect("slots are sent only to machines of the cluster"),
+        to.expect("slots are given back only to a machine of the cluster"),
         slots,
     );
 }
@@ -75,7 +75,7 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
     let Some(slots) = ObjectRun::decode(body) else {
-        let why = "it sent a RELEASE request that is not valid".into();
+        let why = format!("{} sent a RELEASE request that is not valid", request.from);
         return worker.distrust(from, why);
     };
     for index in 0..slots.count {

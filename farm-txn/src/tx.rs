@@ -231,7 +231,7 @@ impl Tx {
         machine: Option<MachineId>,
         class: SizeClass,
     ) -> Result<ObjectId, TxError> {
-        let image = Image::check(words).expect("the caller passes a consistent image");
+        let image = Image::check(words).expect("`take_in` is called only with a consistent image");
         let (version, incarnation) = (image.version(), image.incarnation());
         if self.forgotten > 0
             && let Some(known) = self.position(address)
@@ -382,7 +382,10 @@ impl Tx {
 
     /// Frees the memory of a large transaction that has ended.
     pub(crate) fn trim(&mut self) {
-        debug_assert!(self.is_empty(), "the transaction has ended");
+        debug_assert!(
+            self.is_empty(),
+            "`trim` is called only after the transaction has ended"
+        );
         if self.entries.capacity() > KEPT_ENTRIES || self.index.capacity() > 2 * KEPT_ENTRIES {
             (self.entries, self.index) = (Entries::default(), Index::default());
         }

@@ -136,8 +136,7 @@ pub fn run(
     let machines = start_all(&config, &attach)?;
     let mut conditions =
         Conditions::before(&config.memory.dir, 4096, options.repeats, options.slice);
-    conditions.not_pinned =
-        Some("no processor is chosen, because all machines run as threads of one process".into());
+    conditions.not_pinned = Some("all machines run as threads of one process".into());
     let mut rows = Vec::new();
     for over in 1..=usize::from(MACHINES) {
         for objects in [1, 2, 4] {

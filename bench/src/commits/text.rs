@@ -45,7 +45,7 @@ impl fmt::Display for CommitReport {
         }
         write!(
             out,
-            "  begin and end of an operation, which every lock-free read includes: {} ns",
+            "  time to begin and end an operation, which every lock-free read includes: {} ns",
             significant(self.bracket_ns)
         )
     }
@@ -64,7 +64,7 @@ impl Measured for CommitReport {
                 Figure::new(format!("{name}: p50, ns"), row.commit.p50_ns as f64),
             ]
         });
-        let bracket = Figure::new("begin and end of an operation, ns", self.bracket_ns);
+        let bracket = Figure::new("time to begin and end an operation, ns", self.bracket_ns);
         rows.chain([bracket]).collect()
     }
 

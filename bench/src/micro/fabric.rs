@@ -52,7 +52,8 @@ pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<
     let most_bytes = run.sizes.iter().copied().max().unwrap_or(0);
     ensure!(
         memory_bytes.is_multiple_of(LINE_BYTES as u64) && memory_bytes >= most_bytes as u64,
-        "bytes: {memory_bytes} is not a multiple of {LINE_BYTES}, or is less than an operation of {most_bytes} bytes"
+        "bytes: a memory of {memory_bytes} bytes is not a multiple of {LINE_BYTES} bytes, or is smaller than the \
+         largest operation of {most_bytes} bytes"
     );
     let core = run.cores.first().copied();
     let core = core.or_else(|| allowed_cores().last().copied());
@@ -199,7 +200,10 @@ impl Bench {
         most_bytes: usize,
     ) -> Result<Self> {
         let [readable, writable] = offer else {
-            bail!("the machine that owns the memories did not offer two of them");
+            bail!(
+                "the other machine must offer two memories, to read and to write, but offers {}",
+                offer.len()
+            );
         };
         let mut initiator = Initiator::new(reader, most_bytes, MANY + POLL)?;
         Ok(Self {

@@ -34,7 +34,7 @@ pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), Stri
     let name_of = |at: usize| {
         names(s_id)
             .nth(at)
-            .expect("every row of a subscriber has a name")
+            .expect("`names` yields the name of every row of a subscriber")
     };
     let wrong = |at: usize, why: &str| Err(format!("the row {} {why}", name_of(at)));
     let damaged = |why: StepError| why.to_string();

@@ -65,12 +65,12 @@ impl OperationChooser {
         let shares = OpKind::ALL.map(|kind| mix.share(kind));
         assert!(
             shares.iter().all(|share| *share >= 0.0),
-            "negative share in {mix:?}"
+            "every share of {mix:?} must be a number that is not negative"
         );
         let sum: f64 = shares.iter().sum();
         assert!(
             sum > 0.0 && sum.is_finite(),
-            "the shares of {mix:?} sum to {sum}"
+            "the sum of the shares of {mix:?} must be positive and finite, but is {sum}"
         );
         let mut ends = [0.0; OpKind::ALL.len()];
         let mut end = 0.0;

@@ -72,7 +72,7 @@ impl WorkloadSpec {
 fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
     match reader.properties.get("workload") {
         Some(setting) if !setting.value.ends_with("CoreWorkload") => {
-            let wanted = "site.ycsb.workloads.CoreWorkload, the only one that is supported";
+            let wanted = "site.ycsb.workloads.CoreWorkload, the only supported class";
             Err(SpecError::bad_value("workload", setting, wanted))
         }
         _ => Ok(()),

@@ -44,7 +44,7 @@ const IDLE: &[(&str, &str)] = &[
         "maxscanlength minscanlength scanlengthdistribution",
     ),
     (
-        "the store's client decides about retries",
+        "the client of the hashtable decides whether an operation is retried",
         "core_workload_insertion_retry_interval core_workload_insertion_retry_limit=0",
     ),
     (

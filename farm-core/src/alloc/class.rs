@@ -37,7 +37,7 @@ const fn lines() -> [u16; CLASSES] {
         if last > MOST {
             assert!(
                 class == CLASSES - 1,
-                "a class before the last reaches the largest object"
+                "only the last class may be as large as the largest object"
             );
             last = MOST;
         }
@@ -46,7 +46,7 @@ const fn lines() -> [u16; CLASSES] {
     }
     assert!(
         last == MOST,
-        "the last class does not reach the largest object"
+        "the last class must be as large as the largest object"
     );
     lines
 }

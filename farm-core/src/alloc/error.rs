@@ -134,7 +134,9 @@ pub enum TableError {
         class: u8,
     },
     /// A further block of a run whose head does not exist.
-    #[error("region {region}: block {block} refers to a run that does not exist")]
+    #[error(
+        "region {region}: block {block} belongs to a run of blocks whose first block does not exist"
+    )]
     Orphan {
         /// The region.
         region: RegionId,

@@ -14,7 +14,7 @@ use super::{Block, BlockKind, BlockTable, Changes, Slab, TableError};
 pub enum Mismatch {
     /// The table assigns the worker a block that the worker's slab allocator does not have, or has with another head.
     #[error(
-        "region {region}: the table's entry of block {block} differs from the worker's slab allocator"
+        "region {region}: the block table and the slab allocator of the worker differ about block {block}"
     )]
     Block {
         /// The region.

@@ -325,7 +325,7 @@ impl Slab {
         let slot = block
             .slots
             .take_lowest()
-            .expect("a listed block has a free slot");
+            .expect("`take_from` is called only for a block with a free slot");
         let class = block.block.head().class;
         let offset = block.first_offset + slot * block.object_bytes;
         let address = Address::new(block.block.table().region(), offset);

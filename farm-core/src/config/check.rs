@@ -136,9 +136,9 @@ impl Check<'_> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > MAX_CLUSTER_NAME || !name.chars().all(plain) {
             let what = match name.chars().find(|c| !plain(*c)) {
-                Some(other) => format!("{name:?} has the character {other:?}"),
+                Some(other) => format!("{name:?} has the invalid character {other:?}"),
                 None if name.is_empty() => "the cluster's name is empty".to_owned(),
-                None => format!("the name has {} characters", name.len()),
+                None => format!("the name has {} characters, which is too many", name.len()),
             };
             let advice = "choose a short name of lower-case letters, digits and dashes";
             self.report(ProblemKind::OutOfRange, &["cluster.name"], what, advice);
@@ -158,7 +158,8 @@ impl Check<'_> {
 
     fn relative(&mut self, key: &'static str, path: &Path) {
         let what = format!("{:?} is not an absolute path", path.to_string_lossy());
-        let advice = "start it with /, because machines may be started in different directories";
+        let advice =
+            "start the path with /, because machines may be started in different directories";
         self.report(ProblemKind::OutOfRange, &[key], what, advice);
     }
 
@@ -172,7 +173,7 @@ impl Check<'_> {
                     key: "machine".to_owned(),
                     found: "no machine is configured".to_owned(),
                     expected: "at least one [[machine]] section".to_owned(),
-                    advice: "add [[machine]] with id = 1 below it".to_owned(),
+                    advice: "add a line [[machine]], and below it a line id = 1".to_owned(),
                 },
                 involves: vec!["machine"],
             });
@@ -185,7 +186,7 @@ impl Check<'_> {
                     key: "machine".to_owned(),
                     found: format!("there are {} machines", machines.len()),
                     expected: format!("at most {most}"),
-                    advice: format!("remove {} of them", machines.len() - most),
+                    advice: format!("remove {} of the machines", machines.len() - most),
                 },
                 involves: vec!["machine"],
             });
@@ -219,7 +220,7 @@ impl Check<'_> {
     fn machine(&mut self, machine: &MachineConfig) {
         let (id, workers) = (machine.id.get(), machine.workers);
         if workers == 0 || usize::from(workers) > self.limits.max_workers {
-            let what = format!("machine {id} has {workers} workers");
+            let what = format!("machine {id} cannot have {workers} workers");
             let advice = "one worker per core is a good start";
             self.report_machine(
                 ProblemKind::OutOfRange,
@@ -232,7 +233,7 @@ impl Check<'_> {
         let mut seen = BTreeSet::new();
         for &core in &machine.cores {
             let what = if core > MAX_CORE {
-                format!("machine {id} has the core {core}")
+                format!("machine {id} has the core {core}, which is not a valid core number")
             } else if !seen.insert(core) {
                 format!("machine {id} has the core {core} twice")
             } else {
@@ -334,7 +335,7 @@ impl Check<'_> {
             let what = match message {
                 0 => "the size is 0".to_owned(),
                 _ if message < MIN_MESSAGE_BYTES => {
-                    format!("{message} bytes are less than any call needs")
+                    format!("{message} bytes are too few for the smallest call")
                 }
                 _ => format!("{message} bytes are not whole words of {WORD_BYTES}"),
             };
@@ -408,7 +409,10 @@ impl Check<'_> {
         let (least, most) = (MIN_TRANSACTION_BYTES, MAX_TRANSACTION_BYTES);
         if !(least..=most).contains(&limits.bytes) {
             let near = exact_size(limits.bytes.clamp(least, most));
-            let what = format!("{} is beyond the limits", exact_size(limits.bytes));
+            let what = format!(
+                "a limit of {} is too small or too large",
+                exact_size(limits.bytes)
+            );
             self.report(
                 ProblemKind::ImpossibleSize,
                 &["transactions.bytes"],

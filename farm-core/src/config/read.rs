@@ -349,7 +349,7 @@ impl<'a> Reader<'a> {
         ) {
             (Some("machine"), _) => "did you mean [[machine]]?".to_owned(),
             (Some(near), _) => format!("did you mean [{near}]?"),
-            (None, Some(home)) => format!("move it below [{home}]"),
+            (None, Some(home)) => format!("move the key below [{home}]"),
             (None, None) => "remove it".to_owned(),
         };
         self.problems.push(Problem {
@@ -403,7 +403,7 @@ fn unknown_key(sections: &Sections, place: &Place, section: &str, name: &str) ->
         section_of_key(sections, name),
     ) {
         (Some(near), _) => format!("did you mean \"{near}\"?"),
-        (None, Some(home)) => format!("move it below [{home}]"),
+        (None, Some(home)) => format!("move the key below [{home}]"),
         (None, None) => "remove it".to_owned(),
     };
     Problem {

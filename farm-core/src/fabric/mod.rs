@@ -177,14 +177,20 @@ pub enum Source<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
     /// There is no room for more outstanding operations: poll first.
-    #[error("the endpoint's queue is full")]
+    #[error(
+        "the operation was not posted: the queue of the endpoint is full; poll, and post again"
+    )]
     Full(Option<Slot>),
     /// The connection is broken or the memory is no longer imported.
-    #[error("the connection is closed")]
+    #[error(
+        "the operation was not posted: the connection is closed, or the memory is no longer imported"
+    )]
     Closed(Option<Slot>),
     /// The range, the alignment or the access right is invalid: a bug, or data from a peer that was
     /// not validated.
-    #[error("the access is outside the memory, misaligned, or not allowed")]
+    #[error(
+        "the operation was not posted: the access is outside the memory, misaligned, or not allowed"
+    )]
     BadAccess(Option<Slot>),
 }
 

@@ -59,7 +59,8 @@ impl Memory {
             stride >= LINE_BYTES
                 && (offset | stride).is_multiple_of(LINE_BYTES)
                 && out.len().is_multiple_of(LINE_WORDS),
-            "objects of {stride} bytes at {offset}, {} words, are not whole lines",
+            "cannot copy {} words of objects of {stride} bytes from offset {offset}: these are not \
+             whole lines of {LINE_BYTES} bytes",
             out.len()
         );
         self.check(offset, out.len() * WORD_BYTES);
@@ -204,7 +205,7 @@ pub fn copy_lines_raw(from: &Memory, offset: usize, out: &mut [u64]) {
 pub fn copy_lines_by(loads: LineLoads, from: &Memory, offset: usize, out: &mut [u64]) {
     assert!(
         out.len().is_multiple_of(LINE_WORDS),
-        "{} words are not whole lines",
+        "cannot copy {} words: not a multiple of the {LINE_WORDS} words of a line",
         out.len()
     );
     match loads.width() {

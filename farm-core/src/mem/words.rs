@@ -43,7 +43,10 @@ impl Memory {
     /// # Panics
     /// If the system has no memory left.
     pub fn anonymous(len: usize) -> Self {
-        Self::of(Mapping::anonymous(len).expect("the system has memory left for the mapping"))
+        Self::of(
+            Mapping::anonymous(len)
+                .expect("the system must have memory left for a private mapping"),
+        )
     }
 
     /// Returns the part `offset .. offset + len` of this window.
@@ -110,7 +113,7 @@ impl Memory {
     fn check_writable(&self) {
         assert!(
             self.mapping.access() == Access::ReadWrite,
-            "store to a read-only mapping"
+            "cannot store to a mapping that is read-only"
         );
     }
 
@@ -207,7 +210,7 @@ impl Memory {
     pub fn zero(&self, offset: usize, len: usize) {
         assert!(
             len.is_multiple_of(WORD_BYTES),
-            "cannot zero {len} bytes: not whole words"
+            "cannot zero {len} bytes: not a multiple of {WORD_BYTES}"
         );
         self.check(offset, len);
         self.check_writable();

@@ -187,7 +187,7 @@ impl Links {
         let me = peers
             .iter()
             .find(|peer| peer.machine == own)
-            .expect("the peers include this machine");
+            .expect("the list of peers must include this machine itself");
         let ring = Capacity::new(format.ring_bytes as u64)?;
         let mut wiring = Wiring {
             endpoint,
@@ -359,8 +359,7 @@ impl Wiring<'_> {
 }
 
 fn worker_id(index: usize) -> WorkerId {
-    WorkerId::new(index as u16)
-        .expect("the configuration limits the number of workers of a machine")
+    WorkerId::new(index as u16).expect("a machine has no more workers than there are worker ids")
 }
 
 #[cfg(test)]

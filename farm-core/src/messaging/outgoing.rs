@@ -264,7 +264,7 @@ impl Messaging {
             Err(CallError::Busy) if self.deferred_bytes(to.machine) > self.most_deferred(index) => {
                 return Err(Garbage {
                     machine: to.machine,
-                    why: "it sends requests, but does not free space for their replies".into(),
+                    why: format!("{to} sends requests, but does not free space for their replies"),
                 });
             }
             Err(CallError::Busy) => {
@@ -364,7 +364,7 @@ impl Messaging {
         if header.to_worker != self.me.worker {
             let Some(next) = self.links.within.get_mut(header.to_worker.index()) else {
                 return Err(garbage(format!(
-                    "it sent a message to worker {}, which does not exist",
+                    "{machine}.{sender} sent a message to worker {}, which does not exist",
                     header.to_worker
                 )));
             };
@@ -397,16 +397,18 @@ impl Messaging {
     }
 
     fn accept(&mut self, machine: MachineId, header: Header) -> Result<Taken, Garbage> {
-        let garbage = |why: &str| Garbage {
+        let garbage = |what: &str| Garbage {
             machine,
-            why: why.into(),
+            why: format!("{machine} sent {what}"),
         };
         match header.kind {
             Kind::OneWay | Kind::Request => {
                 let from = WorkerRef::from_bits(origin(header.token))
-                    .ok_or_else(|| garbage("a message does not contain a valid sender"))?;
+                    .ok_or_else(|| garbage("a message that does not contain a valid sender"))?;
                 if machine != self.me.machine && from.machine != machine {
-                    return Err(garbage("a message names another machine as its sender"));
+                    return Err(garbage(
+                        "a message that names another machine as its sender",
+                    ));
                 }
                 let token = (header.kind == Kind::Request).then_some(header.token);
                 Ok(Taken::Message(
@@ -423,7 +425,7 @@ impl Messaging {
                     // machine.
                     Some(pending) if ![pending.to.machine, self.me.machine].contains(&machine) => {
                         Err(garbage(
-                            "it replied to a call that was sent to another machine",
+                            "a reply to a call that was sent to another machine",
                         ))
                     }
                     Some(_) => {

@@ -275,7 +275,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(
         bytes
             .try_into()
-            .expect("the caller passes the bytes of one word"),
+            .expect("`word` is called only with the eight bytes of a word"),
     )
 }
 

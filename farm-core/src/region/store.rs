@@ -52,7 +52,8 @@ impl Store {
             let id = choose_region_id(&place, local, near, |id| known.contains_key(&id), &mut rng)
                 .ok_or_else(|| {
                     AllocError::NoRegion(
-                        "no ring has a free position that makes this machine the primary".into(),
+                        "no virtual ring has a free position that makes this machine the primary"
+                            .into(),
                     )
                 })?;
             let (memory, capability) = export(config.region_bytes).map_err(AllocError::NoRegion)?;

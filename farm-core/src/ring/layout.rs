@@ -46,7 +46,10 @@ pub const RESERVE_SHARE: u64 = REPLY_SHARE_OF_RING;
 const WORD: u32 = WORD_BYTES as u32;
 
 // A record travels as words and its body is read as bytes: both sides must use the same byte order.
-const _: () = assert!(cfg!(target_endian = "little"), "rings are little-endian");
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "rings need a little-endian processor"
+);
 // Capacities are powers of two, at least TINY_RING_BYTES, and the shares are powers of two. So
 // every share of a ring is exact and consists of whole words, and what holds for the smallest
 // capacity holds for all.

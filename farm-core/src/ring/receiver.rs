@@ -226,7 +226,7 @@ impl<W: Words> RingReceiver<W> {
         let head = self
             .staged
             .take()
-            .expect("a record was consumed or kept before `peek` had returned one");
+            .expect("a record may be consumed or kept only after `peek` has returned it");
         self.read += u64::from(head.record_bytes);
         self.sequence += 1;
         self.last_end = self.read;
@@ -315,7 +315,7 @@ impl<W: Words> RingReceiver<W> {
             Head::Record(head) => self.copy_out(head, word, now),
             // Unreachable: at offset 0 the filler would be the whole buffer, and decoding rejects
             // that.
-            Head::Filler { .. } => unreachable!("a filler at offset 0 was accepted"),
+            Head::Filler { .. } => unreachable!("decoding must reject a filler at offset 0"),
         }
     }
 

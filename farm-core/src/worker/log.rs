@@ -176,7 +176,7 @@ impl Worker {
         let (_, workers) = self.machines()[self.machine_place(machine)?];
         let poller = (self.me.worker.index() % workers) as u16;
         let poller =
-            WorkerId::new(poller).expect("a machine has no more workers than there are ids");
+            WorkerId::new(poller).expect("a machine has no more workers than there are worker ids");
         Ok(WorkerRef::new(machine, poller))
     }
 

@@ -230,8 +230,8 @@ impl Worker {
     }
 
     fn resolve_region(&mut self, region: u64, (): ()) {
-        let id =
-            RegionId::from_bits(region as u32).expect("the context contains a valid region id");
+        let id = RegionId::from_bits(region as u32)
+            .expect("the context of this continuation is the id of a region");
         let machine = self.store.placement().primary(id);
         if machine == self.me.machine {
             return self.fail_region_wait(id, ReadError::NoRegion);
@@ -244,8 +244,8 @@ impl Worker {
     }
 
     fn call_for_capability(&mut self, region: u64, (): ()) {
-        let id =
-            RegionId::from_bits(region as u32).expect("the context contains a valid region id");
+        let id = RegionId::from_bits(region as u32)
+            .expect("the context of this continuation is the id of a region");
         let machine = self.store.placement().primary(id);
         let to = WorkerRef {
             machine,
@@ -288,14 +288,17 @@ impl Worker {
             Some(region) => self.resolve_region(region.into(), ()),
             None => self.distrust(
                 request.from.machine,
-                "it sent a CAPABILITY_FETCHED that is malformed or from another machine".into(),
+                format!(
+                    "{} sent a CAPABILITY_FETCHED that is malformed or from another machine",
+                    request.from
+                ),
             ),
         }
     }
 
     fn handle_capability_reply(&mut self, region: u64, reply: Result<&[u8], CallError>) {
-        let id =
-            RegionId::from_bits(region as u32).expect("the context contains a valid region id");
+        let id = RegionId::from_bits(region as u32)
+            .expect("the context of this continuation is the id of a region");
         let machine = self.store.placement().primary(id);
         let capability = reply.ok().and_then(|body| decode_capability(machine, body));
         marks::mark("region: capability fetched");

@@ -367,10 +367,9 @@ impl Worker {
     /// If the layer is not attached to this worker, or its state is taken out.
     #[inline]
     pub fn layer_and_arena<T: Any + Send>(&mut self) -> (&mut T, &mut Arena) {
-        let layer = self
-            .layers
-            .get()
-            .expect("the layer is attached to this worker, and its state is not taken out");
+        let layer = self.layers.get().expect(
+            "the layer must be attached to this worker, and its state must not be taken out",
+        );
         (layer, self.endpoint.arena())
     }
 

@@ -139,8 +139,8 @@ impl Worker {
             None => self.cut_off(
                 request.from.machine,
                 format!(
-                    "it sent a message with the id {}, for which no handler is registered",
-                    id.0
+                    "{} sent a message with the id {}, for which no handler is registered",
+                    request.from, id.0
                 ),
             ),
         }

@@ -49,7 +49,7 @@ impl Editor<'_> {
         for slot in (0..self.shard.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
             let key: &Key = view.pair(slot)[..KEY_BYTES]
                 .try_into()
-                .expect("a pair begins with its key");
+                .expect("a pair begins with the bytes of its key, so it is at least as long");
             let native = meta.native & 1 << slot != 0;
             if home_of(key) + u32::from(!native) != bucket {
                 return Ok(Err(format!(
@@ -88,7 +88,7 @@ impl Editor<'_> {
             for slot in (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0) {
                 let key: &Key = view.pair(slot)[..KEY_BYTES]
                     .try_into()
-                    .expect("a pair begins with its key");
+                    .expect("a pair begins with the bytes of its key, so it is at least as long");
                 if home_of(key) != bucket {
                     return Ok(Err(format!(
                         "bucket {bucket}'s chain contains a pair that belongs to bucket {}",

@@ -164,7 +164,7 @@ impl Editor<'_> {
     ) -> Result<Changed, EditError> {
         let key: &Key = pair[..KEY_BYTES]
             .try_into()
-            .expect("a pair begins with its key");
+            .expect("a pair begins with the bytes of its key, so it is at least as long");
         match self.find(home, key)? {
             Some(place) if update => {
                 self.overwrite(place, pair)?;

@@ -118,7 +118,9 @@ impl Cluster {
     /// If there is no such worker, or a turn of that worker is running.
     pub fn on<T>(&self, worker: usize, work: impl FnOnce(&mut Worker) -> T) -> T {
         let seat = &self.parts.seats[worker];
-        let mut worker = seat.take().expect("no turn of this worker is running");
+        let mut worker = seat
+            .take()
+            .expect("`Cluster::on` must not be called during a turn of the same worker");
         let turn = self.parts.fabric.begin_turn(seat.me);
         let done = work(&mut worker);
         self.parts.fabric.end_turn(turn);
@@ -132,7 +134,11 @@ impl Cluster {
     /// As [`Cluster::on`].
     pub fn inspect<T>(&self, worker: usize, look: impl FnOnce(&mut Worker) -> T) -> T {
         let mut guard = lock(&self.parts.seats[worker].worker);
-        look(guard.as_mut().expect("no turn of this worker is running"))
+        look(
+            guard
+                .as_mut()
+                .expect("`Cluster::inspect` must not be called during a turn of the same worker"),
+        )
     }
 
     /// Returns true if the machine of a worker still runs.

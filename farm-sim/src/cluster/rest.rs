@@ -53,7 +53,7 @@ impl Cluster {
         }
         self.check_at_rest()?;
         is_left().map_or(Ok(()), Err)?;
-        Err("the cluster is not at rest after the allowed steps, although no worker holds a resource".into())
+        Err("the cluster is not at rest after the maximum number of steps, although no worker holds a resource".into())
     }
 
     /// Returns the bytes that all workers sent through rings and logs, and the bytes that they received and freed.

@@ -86,10 +86,16 @@ impl State {
         let pick = self.rng.random_range(0..sources);
         if pick < waiting {
             let port = buffers.clone().nth(pick);
-            self.retire_store(port.expect("`pick` is below the number of sources"));
+            self.retire_store(
+                port.expect("`pick` is below the number of ports with buffered stores"),
+            );
         } else {
             let machine = self.processors.arriving.keys().nth(pick - waiting).copied();
-            self.arrive_some(machine.expect("`pick` is below the number of sources"));
+            self.arrive_some(
+                machine.expect(
+                    "`pick - waiting` is below the number of machines with arriving stores",
+                ),
+            );
         }
         true
     }

@@ -82,7 +82,7 @@ fn conflict(now: VersionWord, read: Version, address: Address) -> Abort {
 fn local(worker: &mut Worker, address: Address) -> (&Memory, usize) {
     worker
         .local_memory(address)
-        .expect("the caller passes an object that is stored on this machine")
+        .expect("`local` is called only for an object that is stored on this machine")
 }
 
 /// Returns the entries of the written objects of this machine.

@@ -80,7 +80,7 @@ pub(super) enum Violation {
     #[error("the log has no LOCK record of this transaction")]
     NoLock,
     /// The record ends a transaction for the second time.
-    #[error("the transaction has ended at this primary already")]
+    #[error("the record ends a transaction that has already ended at this primary")]
     EndedTwice,
     /// The record commits a transaction whose LOCK was refused.
     #[error("the record commits a transaction whose LOCK was refused")]

@@ -123,7 +123,7 @@ fn decode(worker: &mut Worker, from: WorkerRef, asked: &[u8]) -> Option<(Address
     if found.is_none() {
         worker.distrust(
             from.machine,
-            "it sent a VALIDATE with an address or a version that no object can have".into(),
+            format!("{from} sent a VALIDATE with an address or a version that no object can have"),
         );
     }
     found

@@ -328,10 +328,10 @@ fn describe(result: &HuntResult) -> String {
             format!("found  {name}: {scenario} seed {seed}, by {judge}: {short}")
         }
         None if !result.met => {
-            format!("MISSED {name}: no seed of {scenario} executed its code")
+            format!("MISSED {name}: no seed of {scenario} executed the code of this bug")
         }
         None => format!(
-            "MISSED {name}: no checker found it in {} seeds of {scenario}; {} seeds panicked",
+            "MISSED {name}: no checker found this bug in {} seeds of {scenario}; {} seeds panicked",
             result.seeds, result.panics
         ),
     }

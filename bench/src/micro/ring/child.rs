@@ -103,7 +103,7 @@ pub fn child_main() -> ExitCode {
     match run_task() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("the other process of the bench: {error:#}");
+            eprintln!("the other process of the bench failed: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -54,7 +54,9 @@ impl Side {
         let offer = connect(&mut machine, machines, &[ours])?;
         let arena = ArenaConfig::for_reads(64, ring_bytes / 8);
         let mut endpoint = machine.endpoint(WORKER, &arena, 64)?;
-        let theirs = offer.first().context("the peer offers no memory")?;
+        let theirs = offer
+            .first()
+            .context("the other machine did not offer its memory")?;
         let theirs = endpoint.import(theirs)?;
         let sending = SenderConfig {
             buffer: Remote {

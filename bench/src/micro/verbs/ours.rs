@@ -50,7 +50,9 @@ impl Ours {
         let [to_one, to_other] = connect_both(&mut machines, ids(config), offers)?;
         let side = |mut machine, memory, offer: &[_]| -> Result<Side> {
             let mut initiator = Initiator::new(&mut machine, place_bytes, OUTSTANDING)?;
-            let theirs = offer.first().context("the peer offers no memory")?;
+            let theirs = offer
+                .first()
+                .context("the other machine did not offer its memory")?;
             Ok(Side {
                 theirs: initiator.endpoint.import(theirs)?,
                 initiator,

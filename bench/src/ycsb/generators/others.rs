@@ -17,7 +17,10 @@ impl Hotspot {
     /// Creates the distribution in which the first `data_fraction` of `items` records gets `operation_fraction` of the
     /// operations. If the hot or the cold set is empty, the other set gets all operations.
     pub fn new(start: u64, items: u64, data_fraction: f64, operation_fraction: f64) -> Self {
-        assert!(items > 0, "a hotspot distribution needs a record");
+        assert!(
+            items > 0,
+            "a hotspot distribution needs at least one record"
+        );
         let hot_items = ((items as f64 * data_fraction) as u64).min(items);
         let cold_items = items - hot_items;
         let hot_share = match (hot_items, cold_items) {
@@ -97,7 +100,10 @@ pub struct Sequential {
 impl Sequential {
     /// Creates the generator of worker `worker` of `workers` over `items` records from `start` on.
     pub fn new(start: u64, items: u64, worker: u64, workers: u64) -> Self {
-        assert!(items > 0, "a sequential distribution needs a record");
+        assert!(
+            items > 0,
+            "a sequential distribution needs at least one record"
+        );
         Self {
             start,
             items,

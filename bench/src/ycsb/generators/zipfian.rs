@@ -44,7 +44,7 @@ impl Zipfian {
 
     /// Creates the distribution as [`Zipfian::new`] does, with a known `zeta(items, theta)`.
     fn with_zeta(items: u64, theta: f64, zeta_items: f64) -> Self {
-        assert!(items > 0, "a zipfian distribution needs an item");
+        assert!(items > 0, "a zipfian distribution needs at least one item");
         assert!(
             (0.0..1.0).contains(&theta),
             "zipfian constant {theta} is not in [0, 1)"
@@ -144,7 +144,10 @@ impl Scrambled {
     /// # Panics
     /// As [`Zipfian::new`].
     pub fn new(start: u64, items: u64, theta: f64) -> Self {
-        assert!(items > 0, "a scrambled distribution needs a record");
+        assert!(
+            items > 0,
+            "a scrambled distribution needs at least one record"
+        );
         let ranks = if theta == ZIPFIAN_CONSTANT {
             Zipfian::with_zeta(SCRAMBLED_RANKS, theta, SCRAMBLED_ZETA)
         } else {

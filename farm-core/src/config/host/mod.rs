@@ -316,7 +316,7 @@ pub enum HostError {
 #[non_exhaustive]
 pub enum MemoryLimit {
     /// The free space of the directory of regions.
-    #[error("{} has only {} free", path.display(), rounded_size(*free_bytes))]
+    #[error("{} has only {} of free space", path.display(), rounded_size(*free_bytes))]
     Directory {
         /// Path of the directory.
         path: PathBuf,
@@ -325,7 +325,7 @@ pub enum MemoryLimit {
     },
     /// The host's memory.
     #[error(
-        "the host has only {} available of {}",
+        "the host has only {} of memory available, of {} in total",
         rounded_size(*available_bytes), rounded_size(*total_bytes)
     )]
     Host {
@@ -392,7 +392,7 @@ fn check_directory(config: &Config, facts: &HostFacts) -> Result<(), HostError> 
     if !dir.writable {
         return Err(HostError::Directory {
             path,
-            why: "this user may not create files there",
+            why: "this user may not create files in the directory",
         });
     }
     if config.memory.huge_pages == HugePages::Require && !facts.offers_huge_pages() {

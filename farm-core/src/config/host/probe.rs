@@ -45,7 +45,7 @@ pub fn run_dir(config: &Config) -> PathBuf {
     }
     #[expect(
         clippy::disallowed_methods,
-        reason = "the default comes from the environment"
+        reason = "the default directory depends on the environment variable XDG_RUNTIME_DIR"
     )]
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     automatic_run_dir(runtime, getuid().as_raw())

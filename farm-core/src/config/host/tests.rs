@@ -71,7 +71,7 @@ fn more_than_the_host_has_is_refused_with_numbers_and_advice() {
     assert_eq!(
         error.to_string(),
         "3 machine(s) may take 12.1 GiB of memory (12 GiB of regions, 33 MiB of rings, about 72 MiB \
-         for the processes), but the host has only 8 GiB available of 16 GiB; lower \
+         for the processes), but the host has only 8 GiB of memory available, of 16 GiB in total; lower \
          memory.per_machine_bytes to at most \"2GiB\", or use fewer machines"
     );
 }
@@ -109,7 +109,10 @@ fn more_than_the_directory_holds_is_refused_with_the_command_to_enlarge_it() {
     let mut facts = host();
     facts.memory_dir.free_bytes = Some(64 * MIB);
     let text = refusal(&config(), &facts).to_string();
-    assert!(text.contains("/dev/shm has only 64 MiB free"), "{text}");
+    assert!(
+        text.contains("/dev/shm has only 64 MiB of free space"),
+        "{text}"
+    );
     assert!(
         text.ends_with("mount -o remount,size=44g /dev/shm"),
         "{text}"
@@ -259,7 +262,7 @@ fn hugetlbfs_memory_does_not_count_against_the_host() {
     facts.memory_dir.free_bytes = Some(11 * GIB);
     facts.memory_dir.huge_page_bytes = Some(2 * MIB);
     let text = refusal(&config(), &facts).to_string();
-    assert!(text.contains("has only 11 GiB free"), "{text}");
+    assert!(text.contains("has only 11 GiB of free space"), "{text}");
     assert!(
         text.ends_with(
             "or enlarge the pool of huge pages by 529 pages (farm doctor prints the command)"

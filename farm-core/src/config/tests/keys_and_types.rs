@@ -35,7 +35,7 @@ fn a_key_in_the_wrong_section_gets_its_section_as_advice() {
         ProblemKind::UnknownKey,
         4,
         "cluster.ring_bytes",
-        &["move it below [rings]"],
+        &["move the key below [rings]"],
     );
     let text = "ring_bytes = \"1MiB\"\n[[machine]]\nid = 1\n";
     refused(
@@ -43,7 +43,7 @@ fn a_key_in_the_wrong_section_gets_its_section_as_advice() {
         ProblemKind::UnknownKey,
         1,
         "ring_bytes",
-        &["move it below [rings]"],
+        &["move the key below [rings]"],
     );
 }
 

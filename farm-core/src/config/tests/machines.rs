@@ -57,7 +57,7 @@ fn ids_and_workers_are_within_limits() {
             kind,
             3,
             "machine.workers",
-            &["machine 7 has", "between 1 and 64"],
+            &["machine 7 cannot have", "between 1 and 64"],
         );
     }
     for (cores, what) in [

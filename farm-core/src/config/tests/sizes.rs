@@ -139,7 +139,10 @@ fn impossible_rings_are_refused() {
     }
     let text = with_machine("[rings]\nmax_message_bytes = 8\n");
     let found = &problems(&text)[0];
-    assert!(found.found.contains("less than any call needs"), "{found}");
+    assert!(
+        found.found.contains("too few for the smallest call"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -244,7 +247,11 @@ fn invalid_names_and_paths_are_refused() {
             "cluster.name",
             "the name has 41 characters",
         ),
-        ("run_dir = \"run\"", "cluster.run_dir", "start it with /"),
+        (
+            "run_dir = \"run\"",
+            "cluster.run_dir",
+            "start the path with /",
+        ),
         (
             long_dir.as_str(),
             "cluster.run_dir",

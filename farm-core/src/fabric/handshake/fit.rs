@@ -81,6 +81,8 @@ pub(in crate::fabric) fn offers_its_own<'a>(
     let mut offer = offer.into_iter();
     match offer.all(|memory| memory.machine == machine && memory.boot == boot) {
         true => Ok(()),
-        false => Err("the peer offers memory of another machine or start".into()),
+        false => Err(
+            "the peer offers memory of another machine, or of another start of its process".into(),
+        ),
     }
 }

@@ -170,7 +170,7 @@ pub enum ConnectError {
         source: super::verbs::VerbsError,
     },
     /// `connect` was called on a connected machine.
-    #[error("this machine is already connected")]
+    #[error("cannot connect to the other machines: this machine has connected to them before")]
     Twice,
     /// A socket operation failed.
     #[error("a socket operation of this machine failed: {0}")]

@@ -199,7 +199,9 @@ pub(super) fn readable_of<'a>(
     let mut fds: Vec<_> = fds
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();
-    let most = most.map(|most| Timespec::try_from(most).expect("the wait fits a timespec"));
+    let most = most.map(|most| {
+        Timespec::try_from(most).expect("the duration of the wait fits into a timespec")
+    });
     match poll(&mut fds, most.as_ref()) {
         Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
         Err(_) => vec![false; fds.len()],

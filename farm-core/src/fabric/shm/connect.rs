@@ -174,7 +174,7 @@ fn dial(
             hello.machine
         ))),
         Answer::Fits => Err(refused(
-            "the answer of the called machine does not match the hello".into(),
+            "the hello asked for a connection, but the called machine answered only that it is compatible".into(),
         )),
         Answer::Refused { why, .. } => Err(refused(why)),
     }
@@ -197,7 +197,8 @@ fn accept(
         let awaited = hello.asks_only || awaited.awaits_call_of(machine);
         awaited.then_some(()).ok_or_else(|| {
             format!(
-                "machine {machine} is connected already, or has the smaller id and must not dial"
+                "machine {machine} is connected already, or has the smaller id of the two machines and \
+                 must wait for a call"
             )
         })
     });

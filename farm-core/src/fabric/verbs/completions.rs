@@ -50,7 +50,7 @@ impl Completions {
                     "create a completion queue of {ends} entries (lower rdma.send_depth)"
                 ),
                 source: std::io::Error::other(format!(
-                    "the device supports at most {} entries",
+                    "a completion queue of the device has at most {} entries",
                     attributes.max_cqe
                 )),
             });
@@ -103,7 +103,7 @@ impl Completions {
         let nonblocking = rustix::io::ioctl_fionbio(made.channel(), true);
         nonblocking.map_err(|error| VerbsError::Refused {
             device: made.domain.opened.name.clone(),
-            what: "make its event channel nonblocking".into(),
+            what: "make the event channel of a completion queue nonblocking".into(),
             source: error.into(),
         })?;
         made.post_receives(receives as usize)?;
@@ -132,7 +132,10 @@ impl Completions {
         // SAFETY: the queue is valid, and an open context contains its driver's functions.
         let found = unsafe {
             let context = self.queue.as_ref().context;
-            let poll_cq = (*context).ops.poll_cq.expect("the driver provides poll_cq");
+            let poll_cq = (*context)
+                .ops
+                .poll_cq
+                .expect("the device's driver must provide poll_cq");
             poll_cq(self.queue.as_ptr(), ends.len() as i32, ends.as_mut_ptr())
         };
         usize::try_from(found).ok()
@@ -146,7 +149,7 @@ impl Completions {
             let request = (*context)
                 .ops
                 .req_notify_cq
-                .expect("the driver provides req_notify_cq");
+                .expect("the device's driver must provide req_notify_cq");
             request(self.queue.as_ptr(), 0);
         }
     }
@@ -192,7 +195,7 @@ impl Completions {
                 let post = (*context)
                     .ops
                     .post_srq_recv
-                    .expect("the driver provides post_srq_recv");
+                    .expect("the device's driver must provide post_srq_recv");
                 post(self.receives.as_ptr(), requests.as_mut_ptr(), &mut bad)
             };
             self.domain.opened.check(code, "accept receive requests")?;

@@ -397,7 +397,8 @@ pub fn read_untrusted(bytes: &[u8]) {
     let machine = theirs.machine;
     let seal = |by_caller| {
         let secret = Secret::of(b"known to the cluster");
-        Seal::new(&secret, (&theirs, &ours), by_caller).expect("a greeting can be serialized")
+        Seal::new(&secret, (&theirs, &ours), by_caller)
+            .expect("every greeting can be serialized as JSON")
     };
     if let Ok(greeting) = receive_line::<Greeting>(bytes) {
         assert_eq!(again(&greeting), greeting);
@@ -435,7 +436,7 @@ fn greeting(machine: u16, random: u64) -> Greeting {
         protocol: PROTOCOL.into(),
         version: VERSION,
         cluster: "c".into(),
-        machine: MachineId::new(machine).expect("the number is a valid machine id"),
+        machine: MachineId::new(machine).expect("`greeting` is called only with valid machine ids"),
         queues: 1,
         random: [random; 4],
     }
@@ -444,13 +445,15 @@ fn greeting(machine: u16, random: u64) -> Greeting {
 /// Returns a message in its encoding on the wire.
 fn line_of(message: &impl Serialize) -> Vec<u8> {
     let mut line = Vec::new();
-    send_line(&mut line, message).expect("a message can be serialized");
+    send_line(&mut line, message)
+        .expect("every message of the handshake can be serialized as JSON");
     line
 }
 
 /// Returns a message after sending and receiving it.
 fn again<T: Serialize + DeserializeOwned>(message: &T) -> T {
-    receive_line(&line_of(message)[..]).expect("a sent message can be received")
+    receive_line(&line_of(message)[..])
+        .expect("`receive_line` accepts every message that `send_line` wrote")
 }
 
 #[cfg(test)]

@@ -277,18 +277,18 @@ impl Opened {
         let attributes = &self.attributes;
         if device.transport_type != IBV_TRANSPORT_IB {
             return Some(
-                "it supports no reliable connections with one-sided operations and ordered writes, as \
+                "the device supports no reliable connections with one-sided operations and ordered writes, as \
                  InfiniBand and RoCE do (iWARP and EFA devices do not); use another device, or \
                  cluster.fabric = \"shm\" on one host"
                     .into(),
             );
         }
         if attributes.max_qp_rd_atom < 1 || attributes.max_qp_init_rd_atom < 1 {
-            return Some("it supports no one-sided reads".into());
+            return Some("the device supports no one-sided reads".into());
         }
         if attributes.max_srq < 1 {
             return Some(
-                "it supports no shared receive queues, which are needed to wake sleeping workers"
+                "the device supports no shared receive queues, which are needed to wake sleeping workers"
                     .into(),
             );
         }

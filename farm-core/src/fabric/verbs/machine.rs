@@ -206,7 +206,9 @@ impl VerbsMachine {
             let shared = Arc::clone(&self.shared);
             let ended = move |how, why| shared.depart(machine, generation, how, why);
             let monitor = self.monitor.as_mut();
-            let monitor = monitor.expect("a connected machine has a monitor");
+            let monitor = monitor.expect(
+                "`connect` creates the monitor, and `reconnect` may be called only afterwards",
+            );
             monitor.add(machine, socket, Box::new(ended))?;
             let offer = hello.offer;
             offers.push(PeerOffer { machine, offer });
@@ -341,7 +343,7 @@ fn advise_on_doorbells(device: &Device, groups: usize) {
     }
     #[expect(
         clippy::disallowed_methods,
-        reason = "the device's driver takes these settings from environment variables"
+        reason = "the device's driver takes the number of doorbells from environment variables"
     )]
     let doorbells = Doorbells::of(|name| std::env::var(name).ok());
     if let Some(advice) = doorbells.advice(groups) {

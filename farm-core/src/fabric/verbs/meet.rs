@@ -207,7 +207,8 @@ fn answer(
         let awaited = awaited.awaits_call_of(machine);
         let not = || {
             format!(
-                "machine {machine} is connected already, or has the smaller id and must not dial"
+                "machine {machine} is connected already, or has the smaller id of the two machines and \
+                 must wait for a call"
             )
         };
         awaited.then_some(()).ok_or_else(not)

@@ -73,7 +73,8 @@ impl Parking {
     /// Waits for a ring, or until `channel` is readable. Returns false only if the wait timed out.
     pub(super) fn wait(&self, worker: WorkerId, channel: BorrowedFd<'_>, most: Duration) -> bool {
         let place = &self.0[worker.index()];
-        let most = Timespec::try_from(most.min(LONGEST_WAIT)).expect("an hour fits a timespec");
+        let most = Timespec::try_from(most.min(LONGEST_WAIT))
+            .expect("the longest wait fits into a timespec");
         let mut fds = [
             PollFd::from_borrowed_fd(place.event.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(channel, PollFlags::IN),

@@ -223,7 +223,7 @@ impl QueuePair {
             let post_send = (*context)
                 .ops
                 .post_send
-                .expect("the driver provides post_send");
+                .expect("the device's driver must provide post_send");
             post_send(self.pair.as_ptr(), first, &mut bad)
         };
         match code {

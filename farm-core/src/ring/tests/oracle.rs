@@ -174,7 +174,7 @@ fn a_record_stays_until_it_is_consumed() {
 }
 
 #[test]
-#[should_panic(expected = "consumed or kept before `peek`")]
+#[should_panic(expected = "consumed or kept only after `peek`")]
 fn consuming_twice_panics() {
     let mut pair = Pair::at(1024, 0);
     send(&mut pair, Kind::Request, 1, b"first").unwrap();

@@ -230,7 +230,7 @@ impl Worker {
         let waiting = &mut self.reads.backing_off;
         let place = waiting.iter().position(|slot| slot.index() as u64 == index);
         let slot = waiting.swap_remove(
-            place.expect("the list has the slot of every read whose backoff has not expired"),
+            place.expect("`backing_off` has the slot of every read whose backoff has not expired"),
         );
         self.repost(slot);
     }

@@ -98,7 +98,9 @@ impl Churn {
         another: bool,
     ) -> Want {
         if !another {
-            let read = self.read.expect("the entry was read in an earlier step");
+            let read = self
+                .read
+                .expect("the script reads the entry in a step before this one");
             old.into_iter().for_each(|old| tx.free(old));
             notes.write(tx, read, [0; 3]);
             return Want::Commit;
@@ -121,14 +123,16 @@ impl Churn {
     fn named(&mut self, notes: &mut Notes, tx: &mut Tx, pointer: FatPointer, got: Got) -> Want {
         let (entry, read) = (
             self.entry,
-            self.read.expect("the entry was read in an earlier step"),
+            self.read
+                .expect("the script reads the entry in a step before this one"),
         );
         let Got::Object(named) = got else {
             // Not a violation if another transaction changed the entry meanwhile: then validation fails, and `broken`
             // is ignored.
             let address = pointer.address;
-            let why =
-                format!("entry {entry} names an object at {address:?}, which is not allocated");
+            let why = format!(
+                "churn entry {entry} names an object at {address:?}, which is not allocated"
+            );
             notes.broken.push(why);
             return Want::Commit;
         };
@@ -139,7 +143,7 @@ impl Churn {
             Ok(found) if meant && found.data[0] == born_by => found,
             found => {
                 let why = format!(
-                    "entry {entry} names an object that write {born_by} created, but the object contains {found:?}"
+                    "churn entry {entry} names an object that write {born_by} created, but the object contains {found:?}"
                 );
                 notes.broken.push(why);
                 return Want::Commit;
@@ -170,7 +174,7 @@ impl Churn {
     ) -> Want {
         let Got::Objects(all) = got else {
             let why = format!(
-                "entry {} names array {array}, which is not allocated",
+                "churn entry {} names array {array}, which is not allocated",
                 self.entry
             );
             notes.broken.push(why);
@@ -180,7 +184,7 @@ impl Churn {
             let found = member.map(|member| Value::read(tx.payload(member)));
             if !matches!(&found, Some(Ok(found)) if found.data[2] == array) {
                 let why = format!(
-                    "entry {} names array {array}, but a member of that array contains {found:?}",
+                    "churn entry {} names array {array}, but a member of that array contains {found:?}",
                     self.entry
                 );
                 notes.broken.push(why);

@@ -78,7 +78,7 @@ fn begin_transaction(worker: &mut Worker, index: usize) {
     let machines = worker.machines();
     let (machine, workers) = machines[machine as usize % machines.len()];
     let runner = WorkerId::new((pick % workers as u64) as u16)
-        .expect("the remainder is below the number of workers of the machine");
+        .expect("a number below the number of workers of a machine is a valid worker id");
     let work = work(worker);
     work.clients[index].doing = Doing::Transaction {
         number,

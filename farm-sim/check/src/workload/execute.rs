@@ -137,7 +137,8 @@ pub(super) fn run_by_continuations(
 
 fn step(worker: &mut Worker, key: usize, got: Got) {
     let running = work(worker).running[key].take();
-    let mut running = running.expect("no other step of this try is running");
+    let mut running =
+        running.expect("a step puts the state of its try back before the next step begins");
     let tx = running.tx;
     let planned = plan(worker, tx, &mut running.script, got);
     let payload = running.script.notes.spec.payload();
@@ -192,7 +193,7 @@ fn array_allocated(worker: &mut Worker, key: usize, made: Result<Vec<TxObject>, 
 
 fn commit(worker: &mut Worker, key: usize) {
     let running = work(worker).running[key].as_ref();
-    let running = running.expect("no step of this try is running");
+    let running = running.expect("a step puts the state of its try back before the try ends");
     match (running.retry, running.tx) {
         (None, tx) => api::commit(worker, tx, Cont::new(committed, key)),
         (Some(retry), tx) => {
@@ -204,7 +205,7 @@ fn commit(worker: &mut Worker, key: usize) {
 
 fn take(worker: &mut Worker, key: usize) -> Running {
     let running = work(worker).running.remove(key);
-    running.expect("no step of this try is running")
+    running.expect("a step puts the state of its try back before the try ends")
 }
 
 /// Ends a try that did not reach its commit.

@@ -112,23 +112,23 @@ fn check_named(
     born: u64,
 ) -> Result<u64, String> {
     let class = pointer.class();
-    let what = |why| format!("the object that entry {entry} names: {why}");
+    let what = |why| format!("the object that churn entry {entry} names: {why}");
     let (_, named) = look(worker, pointer.address, class).map_err(what)?;
     let [found, members, array] = named.data;
     if found != born {
         return Err(format!(
-            "entry {entry} names an object that write {born} created, but the object contains {named:?}"
+            "churn entry {entry} names an object that write {born} created, but the object contains {named:?}"
         ));
     }
     for index in 1..members {
         let address = member(pointer, index as u32);
         let address = address.ok_or_else(|| {
-            format!("entry {entry} names an array with too many members: {named:?}")
+            format!("churn entry {entry} names an array with too many members: {named:?}")
         })?;
         let (_, found) = look(worker, address, class).map_err(what)?;
         if found.data[2] != array {
             return Err(format!(
-                "entry {entry} names array {array}, but member {index} contains {found:?}"
+                "churn entry {entry} names array {array}, but member {index} contains {found:?}"
             ));
         }
     }

@@ -82,7 +82,7 @@ fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
             let held = named.is_fresh && named.class == named.pointer.class();
             if held && !matches!(error, ReadError::StaysLocked(_)) {
                 let why = format!(
-                    "client {index} cannot read the object at {}, named by entry {}, although the operation that \
+                    "client {index} cannot read the object at {}, named by churn entry {}, although the operation that \
                      read the entry is still open: {error}",
                     named.pointer.address, named.entry
                 );
@@ -122,7 +122,7 @@ fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload
         return;
     }
     let why = format!(
-        "client {client} read the object at {}, version {version}, which entry {} names as created by write {}, \
+        "client {client} read the object at {}, version {version}, which churn entry {} names as created by write {}, \
          but found {found:?}",
         named.pointer.address, named.entry, named.born
     );

@@ -390,7 +390,9 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut FinalState) -> Result<(
             return Err(format!("{name}: the object at {at} is still locked"));
         }
         let value = last.map_err(|error| format!("{name}: {error}"))?;
-        let value = value.ok_or_else(|| format!("{name} is missing at the end"))?;
+        let value = value.ok_or_else(|| {
+            format!("{name} is missing at the end of the run, although no transaction removes it")
+        })?;
         let (row, stamp) = value.split_at(name.table.row_bytes);
         let stamp = Stamp::of(stamp).ok_or_else(|| {
             format!("the value of {name} does not contain the id of the write that produced it")

@@ -91,7 +91,7 @@ fn errors_in_options_name_the_option() {
         ),
         (
             "--occupancy 2",
-            "--occupancy: table.occupancy: 2 is not a share",
+            "--occupancy: table.occupancy: 2 is not a possible share",
         ),
         ("--value-bytes 2M", "did you mean MiB?"),
         (

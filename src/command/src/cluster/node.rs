@@ -396,8 +396,9 @@ impl<'a> Driven<'a> {
     /// Returns for each worker the table, and the number that identifies the worker as the writer of values.
     fn commons(&self) -> anyhow::Result<Vec<Common>> {
         let table = self.table;
-        let (table, spec) =
-            table.context("the launcher ordered a workload before it opened a table")?;
+        let (table, spec) = table.context(
+            "cannot run a workload: the launcher must first order this node to open a table",
+        )?;
         let common = |worker| Common {
             table,
             value_bytes: spec.value_bytes,
@@ -449,7 +450,9 @@ impl<'a> Driven<'a> {
         };
         let spec = ycsb_workload(&order)?;
         let tracker = self.tracker.clone();
-        let tracker = tracker.context("the launcher ordered a run before it loaded the records")?;
+        let tracker = tracker.context(
+            "cannot run a workload: the launcher must first order this node to load the records",
+        )?;
         let WorkerSpan { first, total, .. } = self.span;
         let bounds = Bounds {
             warmup: Duration::from_secs_f64(warmup_s),
@@ -589,7 +592,9 @@ impl<'a> Driven<'a> {
 
     fn facts(&self) -> anyhow::Result<TableFacts> {
         let table = self.table;
-        let (table, spec) = table.context("the launcher ordered a run before it opened a table")?;
+        let (table, spec) = table.context(
+            "cannot describe the table: the launcher must first order this node to open a table",
+        )?;
         let all = self.on_all(
             |worker, machine, answer: Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {

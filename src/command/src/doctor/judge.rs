@@ -201,7 +201,9 @@ fn directory(facts: &HostFacts) -> Finding {
             "memory.dir",
             format!("{fact}; this file system is not in memory"),
         )
-        .advice("the kernel writes such files to a disk: use a directory in memory")
+        .advice(
+            "the kernel writes the files of this directory to a disk: use a directory in memory",
+        )
         .command("farm ycsb --set memory.dir=/dev/shm …");
     }
     Finding::new(Level::Ok, "memory.dir", fact)
@@ -298,13 +300,13 @@ fn huge_pages(facts: &HostFacts, config: &Config) -> Finding {
         let path = mount.path.display();
         return finding
             .advice(format!(
-                "{why}: use {path}, which offers them ({} {})",
+                "{why}: use {path}, which offers huge pages ({} {})",
                 mount.filesystem, mount.option
             ))
             .command(format!("farm ycsb --set memory.dir={path} …"));
     }
     with_commands(
-        finding.advice(format!("{why}: mount a directory that offers them")),
+        finding.advice(format!("{why}: mount a directory that offers huge pages")),
         facts,
         config,
     )
@@ -365,7 +367,8 @@ fn page_size(facts: &HostFacts, config: &Config) -> Option<Finding> {
         format!("memory.region_bytes = {region} is not a multiple of the huge page size {page}");
     let whole = exact_size(region_bytes.next_multiple_of(page_bytes));
     let finding = Finding::new(Level::Problem, "huge pages", fact)
-        .advice("change memory.region_bytes to a multiple, or mount a hugetlbfs with smaller pages")
+        .advice("change memory.region_bytes to a multiple of the huge page size, or mount a hugetlbfs with smaller \
+             pages")
         .command(format!("farm ycsb --set memory.region_bytes={whole} …"));
     Some(finding)
 }

@@ -99,8 +99,9 @@ fn unlisted(facts: &HostFacts, needed: bool) -> Option<Finding> {
         .map(|device| format!("{} (port {})", device.name, device.ports.join("; port ")))
         .collect();
     let why = facts.verbs_problem.as_deref();
-    let why = why
-        .unwrap_or("libibverbs lists none of these devices: install the library of their driver");
+    let why = why.unwrap_or(
+        "libibverbs lists none of the devices of the kernel: install the library of their driver",
+    );
     let fact = format!(
         "{}: the kernel lists these devices, but libibverbs cannot open them",
         devices.join(", ")

@@ -24,8 +24,8 @@ pub(super) fn finding(stale_files: &[StaleFiles], config: &Config) -> Finding {
     if !removable.is_empty() {
         let (what, clusters) = of(&removable);
         let fact = format!("killed machines of cluster(s) {clusters} left {what}");
-        let advice =
-            "remove the files; the next start with this memory.dir removes shared memory, too";
+        let advice = "remove the files; the next start of a machine with this memory.dir also removes them, but \
+                      only those of shared memory";
         return Finding::new(Level::Advice, "leftovers", fact)
             .advice(advice)
             .command(format!("farm clean{}", settings(config)));

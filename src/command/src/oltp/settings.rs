@@ -77,7 +77,7 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Settings<T> {
         }
         let place = all.pointer_mut(&format!("/{}", key.replace('.', "/")));
         let Some(place) = place else {
-            return Err(refused("there is no such property".into()));
+            return Err(refused(format!("there is no property {key}")));
         };
         let digits = text.replace('_', "");
         *place = match digits.parse::<i128>() {

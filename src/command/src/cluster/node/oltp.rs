@@ -30,7 +30,9 @@ pub(super) struct Oltp {
 impl Driven<'_> {
     fn oltp(&self) -> anyhow::Result<&Oltp> {
         let opened = self.oltp.as_ref();
-        opened.context("the launcher ordered a step of a benchmark before it opened the tables")
+        opened.context(
+            "cannot run a benchmark: the launcher must first order this node to open the tables",
+        )
     }
 
     /// Executes a step of a benchmark.
