@@ -181,7 +181,7 @@ impl<C: Counters> Recorder<C> {
                 *count += more;
             }
             let added = ours.latency_ns.add(&theirs.latency_ns);
-            added.expect("all recorders have the same bounds");
+            added.expect("the histograms of all recorders have the same bounds");
         }
         self.counters.add(&other.counters);
         Ok(())

@@ -221,7 +221,7 @@ impl Machine {
             let peer = met.iter().find(|peer| peer.machine == machine);
             peer.and_then(|peer| peer.offer.first().copied())
                 .ok_or_else(|| {
-                    let why = "the machine offered no segment for rings".into();
+                    let why = "the peer offered no memory segment for rings".into();
                     ConnectError::Refused { machine, why }
                 })
         };

@@ -324,7 +324,7 @@ impl Worker {
                 self.finish(slot, ReadError::BadAddress(address));
             }
             Rejected::Full(None) | Rejected::Closed(None) | Rejected::BadAccess(None) => {
-                unreachable!("a rejected read returns the slot of its buffer")
+                unreachable!("the rejection of a read contains the slot of the read")
             }
         }
         Ok(())

@@ -453,7 +453,11 @@ fn a_memory_directory_with_too_little_space_is_refused() {
     let ended = place.small("ycsb", &["--set", &setting]).end();
     ended.failed(
         2,
-        &[dir.0.to_str().unwrap(), "1 MiB free", "enlarge it: mount"],
+        &[
+            dir.0.to_str().unwrap(),
+            "1 MiB of free space",
+            "enlarge it: mount",
+        ],
     );
     assert!(is_empty(&dir.0));
 }

@@ -170,7 +170,9 @@ pub enum ConnectError {
         source: super::verbs::VerbsError,
     },
     /// `connect` was called on a connected machine.
-    #[error("cannot connect to the other machines: this machine has connected to them before")]
+    #[error(
+        "cannot connect to the other machines again: this machine was connected once since its start"
+    )]
     Twice,
     /// A socket operation failed.
     #[error("a socket operation of this machine failed: {0}")]

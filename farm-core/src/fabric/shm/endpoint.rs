@@ -41,7 +41,7 @@ struct Import {
 /// The shared-memory endpoint of one worker.
 ///
 /// If a write notifies a worker that the receiving machine does not have, its post is rejected with
-/// [`Rejected::BadAccess`]: nothing is written, and the slot is returned.
+/// [`Rejected::BadAccess`]: nothing is written, and the caller gets its slot back.
 pub struct ShmEndpoint {
     shared: Arc<Shared>,
     worker: WorkerId,

@@ -7,7 +7,7 @@ use farm_bench::{smallbank, tatp};
 
 /// Object numbers reserved for one subscriber of TATP.
 const OF_SUBSCRIBER: u32 = 32;
-/// The bit that is set in the recorded value of each key that was loaded.
+/// The bit that marks the value that the load of a key recorded; values that transactions write do not have it.
 pub(super) const LOADED_VALUE: u64 = 1 << 62;
 
 /// Returns the object number, unique for each row, of a row in a table whose rows are neither inserted nor removed
